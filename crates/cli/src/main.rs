@@ -1,0 +1,3 @@
+//! The turnwise binary.
+
+fn main() {}

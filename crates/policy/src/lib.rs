@@ -1,0 +1,1 @@
+//! Pure scheduling decisions: values in, a decision out.

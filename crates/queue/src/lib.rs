@@ -1,0 +1,1 @@
+//! Jobs as rows: the keyspace and every transaction on it.

@@ -1,0 +1,1 @@
+//! The replication job type: copies CouchDB-protocol databases.

@@ -1,0 +1,1 @@
+//! The HTTP API, the configuration, and the composition of everything.

@@ -1,0 +1,51 @@
+//! Store errors, sorted by what the caller does next.
+
+/// A result of the store.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, sorted by what the caller does next.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// Something this transaction read has changed meanwhile; nothing was written. Run it again.
+    #[error("the transaction conflicts with another one")]
+    Conflict,
+    /// The transaction lived longer than the engine keeps its snapshot; nothing was written. Run it again,
+    /// and do less in one transaction if it happens often.
+    #[error("the transaction is older than {limit_ms} ms")]
+    TooOld {
+        /// How long a transaction may live, in milliseconds.
+        limit_ms: u64,
+    },
+    /// The engine cannot be reached or cannot work now; nothing was written. Try again later.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// The commit may or may not have happened. Run it again only if it is idempotent.
+    #[error("it is unknown whether the transaction was committed: {0}")]
+    UnknownOutcome(String),
+    /// A key, a value or the transaction exceeds a limit. A caller's mistake.
+    #[error("{what} of {size} bytes exceeds the limit of {limit} bytes")]
+    TooLarge {
+        /// `key`, `value` or `transaction`.
+        what: &'static str,
+        /// The size found, in bytes.
+        size: usize,
+        /// The size allowed, in bytes.
+        limit: usize,
+    },
+    /// The call makes no sense, for example reading a versionstamp that is not known before the commit.
+    #[error("invalid use of the store: {0}")]
+    Misuse(String),
+    /// What is stored cannot be understood. Stop, and look.
+    #[error("the store is corrupt: {0}")]
+    Corrupt(String),
+}
+
+impl Error {
+    /// Whether running the same, idempotent transaction again can succeed.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Error::Conflict | Error::TooOld { .. } | Error::Unavailable(_) | Error::UnknownOutcome(_) => true,
+            Error::TooLarge { .. } | Error::Misuse(_) | Error::Corrupt(_) => false,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The ordered transactional key-value store that everything in turnwise is rows of.
+//!
+//! What an engine offers is [`Engine`]: a consistent snapshot, a commit that proves what was read and
+//! writes all or nothing, and a watch. Everything else is built on top of these three and is the same for
+//! every engine: reading one's own writes and collecting conflicts ([`Transaction`]), limits, and the retry
+//! loop ([`Store::transact`]). Keys are tuples in FoundationDB's encoding ([`key`]), values are JSON, so that
+//! any client of a distributed engine can read them.
+//!
+//! ```text
+//!   queue, worker, …           Store::transact(|tx| …)        retry
+//!        │                            │
+//!        ▼                            ▼
+//!   Transaction: own writes over a snapshot, conflict keys and ranges, limits
+//!        │                            │
+//!        ▼                            ▼
+//!   Engine: snapshot · commit · watch         embedded/ (one process), later etcd/, foundationdb/
+//! ```
+
+mod engine;
+mod error;
+pub mod key;
+mod retry;
+pub mod runtime;
+mod transaction;
+
+pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
+pub use error::{Error, Result};
+pub use foundationdb_tuple as tuple;
+pub use retry::{MaybeStoreError, Store};
+pub use runtime::Runtime;
+pub use transaction::{Isolation, Transaction};

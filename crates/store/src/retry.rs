@@ -1,0 +1,112 @@
+//! The store as its users hold it, and the loop that runs a transaction until it commits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{Engine, Error, Limits, Result, Runtime, Transaction, Watch};
+
+/// Attempts before a transaction gives up. With the pauses below they span about half a minute.
+const MAX_ATTEMPTS: u32 = 40;
+/// Conflicts are retried at once this many times: the winner has already committed.
+const IMMEDIATE_RETRIES: u32 = 3;
+const FIRST_PAUSE_MS: u64 = 2;
+const LONGEST_PAUSE_MS: u64 = 1_000;
+
+/// Errors that may carry one of the store, so that the retry loop can look inside.
+pub trait MaybeStoreError: From<Error> {
+    /// The error of the store, if this is one.
+    fn store_error(&self) -> Option<&Error>;
+}
+
+impl MaybeStoreError for Error {
+    fn store_error(&self) -> Option<&Error> {
+        Some(self)
+    }
+}
+
+/// A store: an engine, and the clock that retries wait on. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    engine: Arc<dyn Engine>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl Store {
+    /// A store on `engine`.
+    pub fn new(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>) -> Self {
+        Store { engine, runtime }
+    }
+
+    /// The clock and the dice of this store's users.
+    pub fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.runtime
+    }
+
+    /// The bounds of the engine.
+    pub fn limits(&self) -> Limits {
+        self.engine.limits()
+    }
+
+    /// Begins one transaction, for callers that want to decide about retries themselves.
+    pub async fn begin(&self) -> Result<Transaction> {
+        Ok(Transaction::new(self.engine.snapshot().await?, self.engine.limits()))
+    }
+
+    /// Runs `body` in a transaction and commits it; runs it again on a conflict or a passing failure.
+    ///
+    /// The body may run many times, and even after it has committed (an unknown outcome), so it must be
+    /// idempotent and must not have effects outside of its transaction. Its error is returned at once
+    /// unless it carries a retryable [`Error`].
+    pub async fn transact<T, E, F, Fut>(&self, body: F) -> Result<T, E>
+    where
+        F: Fn(Transaction) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: MaybeStoreError,
+    {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let error = match self.attempt(&body).await {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            match error.store_error() {
+                Some(cause) if cause.is_retryable() && attempt < MAX_ATTEMPTS => {
+                    tracing::debug!(attempt, %cause, "transaction runs again");
+                    let at_once = matches!(cause, Error::Conflict) && attempt <= IMMEDIATE_RETRIES;
+                    if !at_once {
+                        self.pause(attempt).await;
+                    }
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    async fn attempt<T, E, F, Fut>(&self, body: &F) -> Result<T, E>
+    where
+        F: Fn(Transaction) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: MaybeStoreError,
+    {
+        let tx = self.begin().await?;
+        let value = body(tx.clone()).await?;
+        tx.commit().await?;
+        Ok(value)
+    }
+
+    /// Exponential, with full jitter: those who collided do not meet again.
+    async fn pause(&self, attempt: u32) {
+        let longest_ms = FIRST_PAUSE_MS.saturating_mul(1 << attempt.min(16)).min(LONGEST_PAUSE_MS);
+        let pause_ms = 1 + self.runtime.random() % longest_ms;
+        self.runtime.sleep(Duration::from_millis(pause_ms)).await;
+    }
+
+    /// Waits until `key` holds something else than `seen`, a value read in an earlier transaction. It never
+    /// misses a change that happened in between, and may return early: look again.
+    pub async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
+        self.engine.watch(key, seen).await
+    }
+}

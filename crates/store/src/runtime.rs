@@ -1,0 +1,130 @@
+//! Time and randomness as a trait, so that a simulation can own both.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::sync::oneshot;
+
+/// The clock and the dice of everything above the store.
+#[async_trait]
+pub trait Runtime: Send + Sync + 'static {
+    /// Microseconds since the Unix epoch.
+    fn now_us(&self) -> i64;
+
+    /// Returns after `duration` has passed on this runtime's clock.
+    async fn sleep(&self, duration: Duration);
+
+    /// A random number.
+    fn random(&self) -> u64;
+}
+
+/// The machine's clock and the operating system's randomness.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct System;
+
+#[async_trait]
+impl Runtime for System {
+    fn now_us(&self) -> i64 {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    fn random(&self) -> u64 {
+        rand::rng().random()
+    }
+}
+
+/// A clock that stands still until it is moved, and dice with a seed: for tests.
+pub struct Manual {
+    state: Mutex<ManualState>,
+    slept: tokio::sync::Notify,
+}
+
+struct ManualState {
+    now_us: i64,
+    rng: StdRng,
+    /// Sleepers by the moment they wake; the second part of the key keeps equal moments apart.
+    sleepers: BTreeMap<(i64, u64), oneshot::Sender<()>>,
+    next_sleeper: u64,
+}
+
+impl Manual {
+    /// A clock that stands at `now_us`.
+    pub fn new(now_us: i64, seed: u64) -> Arc<Self> {
+        let state = ManualState {
+            now_us,
+            rng: StdRng::seed_from_u64(seed),
+            sleepers: BTreeMap::new(),
+            next_sleeper: 0,
+        };
+        Arc::new(Manual { state: Mutex::new(state), slept: tokio::sync::Notify::new() })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, ManualState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves the clock forward and wakes everyone whose time has come, earliest first.
+    pub fn advance(&self, duration: Duration) {
+        let mut state = self.state();
+        state.now_us = add_us(state.now_us, duration);
+        let after_now = (state.now_us.saturating_add(1), 0);
+        let later = state.sleepers.split_off(&after_now);
+        for (_, wake) in std::mem::replace(&mut state.sleepers, later) {
+            let _ = wake.send(());
+        }
+    }
+
+    /// Waits until someone sleeps whose moment is at least `duration` away, so that a test moves the clock
+    /// only once the code under it has come to wait.
+    pub async fn wait_for_sleeper(&self, duration: Duration) {
+        loop {
+            let slept = self.slept.notified();
+            {
+                let mut state = self.state();
+                let from = add_us(state.now_us, duration);
+                state.sleepers.retain(|_, wake| !wake.is_closed());
+                if state.sleepers.range((from, 0)..).next().is_some() {
+                    return;
+                }
+            }
+            slept.await;
+        }
+    }
+}
+
+fn add_us(now_us: i64, duration: Duration) -> i64 {
+    now_us.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX))
+}
+
+#[async_trait]
+impl Runtime for Manual {
+    fn now_us(&self) -> i64 {
+        self.state().now_us
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        let woken = {
+            let mut state = self.state();
+            let (wake, woken) = oneshot::channel();
+            let at_us = add_us(state.now_us, duration);
+            state.next_sleeper += 1;
+            let sleeper = state.next_sleeper;
+            state.sleepers.insert((at_us, sleeper), wake);
+            woken
+        };
+        self.slept.notify_waiters();
+        let _ = woken.await;
+    }
+
+    fn random(&self) -> u64 {
+        self.state().rng.random()
+    }
+}

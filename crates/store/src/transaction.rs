@@ -1,0 +1,275 @@
+//! A transaction: a snapshot, the own writes on top of it, and what must not have changed at commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use crate::key::successor;
+use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Snapshot, Versionstamp};
+
+/// Whether a read must still hold at commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// A later write by someone else to what was read makes the commit fail.
+    Serializable,
+    /// The read is of the same snapshot, but takes no conflict: for hints and statistics.
+    Snapshot,
+}
+
+/// A transaction. Clones share it, so that it can be handed to functions and into futures freely.
+///
+/// Reads see the snapshot and the transaction's own writes. Nothing is visible to others before
+/// [`commit`](Transaction::commit); dropping every clone without it rolls back.
+#[derive(Clone)]
+pub struct Transaction {
+    snapshot: Arc<dyn Snapshot>,
+    limits: Limits,
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// What has been read and written so far.
+#[derive(Default)]
+struct Pending {
+    read_keys: BTreeSet<Bytes>,
+    read_ranges: Vec<(Bytes, Bytes)>,
+    /// Later than `cleared`: an entry here overrules a cleared range around it.
+    writes: BTreeMap<Bytes, Option<Bytes>>,
+    cleared: Vec<(Bytes, Bytes)>,
+    versionstamped: BTreeSet<Bytes>,
+    bytes: usize,
+}
+
+impl Pending {
+    /// The own write that decides the value of `key`, if there is one.
+    fn own(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        if let Some(written) = self.writes.get(key) {
+            return Some(written.clone());
+        }
+        self.is_cleared(key).then_some(None)
+    }
+
+    fn is_cleared(&self, key: &[u8]) -> bool {
+        self.cleared.iter().any(|(begin, end)| begin.as_ref() <= key && key < end.as_ref())
+    }
+}
+
+impl Transaction {
+    pub(crate) fn new(snapshot: Arc<dyn Snapshot>, limits: Limits) -> Self {
+        Transaction { snapshot, limits, pending: Arc::default() }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The value of a key.
+    pub async fn get(&self, key: &Bytes) -> Result<Option<Bytes>> {
+        self.get_with(key, Isolation::Serializable).await
+    }
+
+    /// The value of a key, read with the given isolation.
+    pub async fn get_with(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Bytes>> {
+        {
+            let mut pending = self.pending();
+            if pending.versionstamped.contains(key) {
+                return Err(Error::Misuse("a versionstamp is unknown before the commit".into()));
+            }
+            if let Some(own) = pending.own(key) {
+                return Ok(own);
+            }
+            if isolation == Isolation::Serializable && pending.read_keys.insert(key.clone()) {
+                pending.bytes += key.len();
+            }
+        }
+        self.snapshot.get(key).await
+    }
+
+    /// Up to `limit` rows of `[begin, end)`, in key order.
+    pub async fn range(&self, range: &(Bytes, Bytes), limit: usize) -> Result<Vec<KeyValue>> {
+        let (begin, end) = range.clone();
+        self.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Serializable).await
+    }
+
+    /// Up to `limit` rows of a range. Only the part of the range that was really seen takes a conflict: up
+    /// to the last row returned if there may be more, the whole range otherwise.
+    pub async fn range_with(&self, read: RangeRead, isolation: Isolation) -> Result<Vec<KeyValue>> {
+        if read.limit == 0 || read.begin >= read.end {
+            return Ok(Vec::new());
+        }
+        let rows = self.merged(&read).await?;
+        if isolation == Isolation::Serializable {
+            let (mut begin, mut end) = (read.begin, read.end);
+            if let (true, Some((last, _))) = (rows.len() == read.limit, rows.last()) {
+                if read.reverse {
+                    begin = last.clone();
+                } else {
+                    end = successor(last);
+                }
+            }
+            let mut pending = self.pending();
+            pending.bytes += begin.len() + end.len();
+            pending.read_ranges.push((begin, end));
+        }
+        Ok(rows)
+    }
+
+    /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends.
+    async fn merged(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        let mut own = self.own_writes_in(read)?;
+        let mut rows = Vec::new();
+        let mut rest = read.clone();
+        loop {
+            let chunk = self.snapshot.range(&rest).await?;
+            let exhausted = chunk.len() < rest.limit;
+            let Some((last, _)) = chunk.last().cloned() else {
+                // Nothing stored is left: only own writes.
+                rows.extend(own.filter_map(|(key, value)| value.map(|value| (key, value))));
+                break;
+            };
+            for (key, value) in chunk {
+                while let Some((own_key, own_value)) =
+                    own.next_if(|(own_key, _)| read.precedes(own_key, &key))
+                {
+                    rows.extend(own_value.map(|value| (own_key, value)));
+                }
+                if let Some((own_key, own_value)) = own.next_if(|(own_key, _)| *own_key == key) {
+                    rows.extend(own_value.map(|value| (own_key, value)));
+                } else if !self.pending().is_cleared(&key) {
+                    rows.push((key, value));
+                }
+            }
+            if exhausted {
+                rows.extend(own.filter_map(|(key, value)| value.map(|value| (key, value))));
+                break;
+            }
+            if rows.len() >= read.limit {
+                break;
+            }
+            if read.reverse {
+                rest.end = last;
+            } else {
+                rest.begin = successor(&last);
+            }
+        }
+        rows.truncate(read.limit);
+        Ok(rows)
+    }
+
+    /// The own writes within a range, in the direction of the read.
+    #[allow(clippy::type_complexity, reason = "an iterator of rows, named nowhere else")]
+    fn own_writes_in(
+        &self,
+        read: &RangeRead,
+    ) -> Result<std::iter::Peekable<std::vec::IntoIter<(Bytes, Option<Bytes>)>>> {
+        let pending = self.pending();
+        let bounds = (Bound::Included(&read.begin), Bound::Excluded(&read.end));
+        if pending.versionstamped.range::<Bytes, _>(bounds).next().is_some() {
+            return Err(Error::Misuse("a versionstamp is unknown before the commit".into()));
+        }
+        let mut own: Vec<_> = pending
+            .writes
+            .range::<Bytes, _>(bounds)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        if read.reverse {
+            own.reverse();
+        }
+        Ok(own.into_iter().peekable())
+    }
+
+    /// Sets a key.
+    pub fn set(&self, key: Bytes, value: Bytes) -> Result<()> {
+        self.check("key", key.len(), self.limits.key_bytes)?;
+        self.check("value", value.len(), self.limits.value_bytes)?;
+        self.write(key, Some(value))
+    }
+
+    /// Removes a key, if it is there.
+    pub fn clear(&self, key: Bytes) -> Result<()> {
+        self.check("key", key.len(), self.limits.key_bytes)?;
+        self.write(key, None)
+    }
+
+    fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
+        let mut pending = self.pending();
+        pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+        pending.versionstamped.remove(&key);
+        pending.writes.insert(key, value);
+        self.check_transaction(&pending)
+    }
+
+    /// Removes every key of `[begin, end)`.
+    pub fn clear_range(&self, range: (Bytes, Bytes)) -> Result<()> {
+        let (begin, end) = range;
+        if begin >= end {
+            return Ok(());
+        }
+        let mut pending = self.pending();
+        let inside = |key: &Bytes| begin <= *key && *key < end;
+        pending.writes.retain(|key, _| !inside(key));
+        pending.versionstamped.retain(|key| !inside(key));
+        pending.bytes += begin.len() + end.len();
+        pending.cleared.push((begin, end));
+        self.check_transaction(&pending)
+    }
+
+    /// Sets a key to the versionstamp of this transaction's commit: ten bytes, larger than any before.
+    pub fn set_versionstamp(&self, key: Bytes) -> Result<()> {
+        self.check("key", key.len(), self.limits.key_bytes)?;
+        let mut pending = self.pending();
+        pending.bytes += key.len();
+        pending.writes.remove(&key);
+        pending.versionstamped.insert(key);
+        self.check_transaction(&pending)
+    }
+
+    /// Makes the commit fail if `key` is written by someone else meanwhile, without reading it.
+    pub fn add_read_conflict(&self, key: Bytes) {
+        let mut pending = self.pending();
+        pending.bytes += key.len();
+        pending.read_keys.insert(key);
+    }
+
+    /// Commits. A transaction that wrote nothing always succeeds: it saw one consistent snapshot.
+    pub async fn commit(&self) -> Result<Option<Versionstamp>> {
+        let pending = std::mem::take(&mut *self.pending());
+        let wrote_nothing =
+            pending.writes.is_empty() && pending.cleared.is_empty() && pending.versionstamped.is_empty();
+        if wrote_nothing {
+            return Ok(None);
+        }
+        let changes = Changes {
+            read_keys: pending.read_keys.into_iter().collect(),
+            read_ranges: pending.read_ranges,
+            clear_ranges: pending.cleared,
+            puts: pending.writes.into_iter().collect(),
+            versionstamped: pending.versionstamped.into_iter().collect(),
+        };
+        self.snapshot.commit(changes).await.map(Some)
+    }
+
+    fn check(&self, what: &'static str, size: usize, limit: usize) -> Result<()> {
+        if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }
+    }
+
+    fn check_transaction(&self, pending: &Pending) -> Result<()> {
+        self.check("transaction", pending.bytes, self.limits.transaction_bytes)?;
+        let writes = pending.writes.len() + pending.cleared.len() + pending.versionstamped.len();
+        if writes > self.limits.transaction_writes {
+            return Err(Error::Misuse(format!(
+                "a transaction writes at most {} rows",
+                self.limits.transaction_writes
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl RangeRead {
+    /// Whether `a` comes before `b` in the direction of this read.
+    fn precedes(&self, a: &Bytes, b: &Bytes) -> bool {
+        if self.reverse { a > b } else { a < b }
+    }
+}

@@ -1,0 +1,1 @@
+//! Peers, data sets and fault proxies for the tests and benchmarks.

@@ -1,0 +1,1 @@
+//! Background workers: they claim jobs, run their handlers and report back.
