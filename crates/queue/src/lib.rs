@@ -1,1 +1,27 @@
-//! Jobs as rows: the keyspace and every transaction on it.
+//! Jobs as rows: the keyspace, and every transaction on it.
+//!
+//! Every function takes the [`Transaction`](turnwise_store::Transaction) first, so that callers compose them:
+//! a document and its job are written together or not at all. Time is an argument. A job is in exactly one
+//! of three places: the pending queue, the delayed jobs, or the active jobs of one worker ([`keyspace`]).
+//!
+//! - [`jobs`]: what clients do: add, get, list, cancel, remove.
+//! - [`claims`]: what workers do: claim, update, finish, crash, requeue; each fenced by the claim.
+//! - [`workers`]: who works: register, ping, leave, and the removal of the dead.
+
+pub mod claims;
+mod error;
+mod job;
+pub mod jobs;
+pub mod keyspace;
+mod pieces;
+mod rows;
+pub mod workers;
+
+pub use error::{Error, Result};
+pub use job::{
+    Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, MAX_ID_BYTES, MAX_INFO_BYTES,
+    MAX_OPTIONS_BYTES, MAX_REASON_BYTES, NewJob, State, Then,
+};
+pub use keyspace::Keyspace;
+pub use pieces::{read_pieces, write_pieces};
+pub use workers::Worker;

@@ -1,0 +1,269 @@
+//! What workers do with jobs. Every write is fenced: it checks inside its transaction that the claim still
+//! holds the job and that the worker is still a member, and answers [`Error::Halt`] if not.
+
+use serde_json::value::RawValue;
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use crate::error::corrupt;
+use crate::job::{bounded_reason, check_size};
+use crate::jobs::{erase, make_pending};
+use crate::rows::{read_active, read_job, write_active, write_job};
+use crate::{Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Result, State, Then};
+
+/// A place in the pending queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// The job.
+    pub id: String,
+    /// Its place: lower runs first.
+    pub order_us: i64,
+}
+
+/// The first `limit` jobs of the pending queue. Takes no conflict: claiming a job is what conflicts.
+pub async fn front(tx: &Transaction, keys: &Keyspace, job_type: &str, limit: usize) -> Result<Vec<Pending>> {
+    let (begin, end) = keys.pending(job_type);
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    rows.iter()
+        .map(|(key, _)| {
+            let (order_us, id) =
+                keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "not a tuple of four"))?;
+            Ok(Pending { id, order_us })
+        })
+        .collect()
+}
+
+/// Moves up to `limit` delayed jobs whose time has come into the pending queue, and returns when the next
+/// one is due, if there is one.
+pub async fn release_due(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    now_us: i64,
+    limit: usize,
+) -> Result<Option<i64>> {
+    let (begin, end) = keys.delayed(job_type);
+    // One row more than may be moved tells when the next one is due.
+    let read = RangeRead { begin, end, limit: limit + 1, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    for (n, (key, _)) in rows.iter().enumerate() {
+        let (not_before_us, id) =
+            keys.parse_delayed(key).ok_or_else(|| corrupt("delayed key", "not a tuple of four"))?;
+        if n == limit || not_before_us > now_us {
+            return Ok(Some(not_before_us));
+        }
+        let mut job = read_job(tx, keys, job_type, &id)
+            .await?
+            .ok_or_else(|| corrupt("delayed key", "has no job record"))?;
+        tx.clear(key.clone())?;
+        make_pending(tx, keys, &mut job, not_before_us)?;
+        write_job(tx, keys, &job)?;
+    }
+    Ok(None)
+}
+
+/// Claims a pending job for a worker. `None` if it is no longer pending: someone else was faster.
+pub async fn claim(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    worker: &str,
+    now_us: i64,
+    max_history: usize,
+) -> Result<Option<Job>> {
+    check_member(tx, keys, job_type, worker).await?;
+    let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(None) };
+    if job.state != State::Pending {
+        return Ok(None);
+    }
+    tx.clear(keys.pending_entry(job_type, job.order_us, id))?;
+    job.state = State::Running;
+    job.worker = Some(worker.to_owned());
+    job.claims += 1;
+    job.started_us = Some(now_us);
+    job.record(now_us, EventKind::Started, max_history);
+    write_job(tx, keys, &job)?;
+    let active = Active {
+        claim: job.claims,
+        tenant: job.tenant.clone(),
+        user: job.user.clone(),
+        started_us: now_us,
+        updated_us: now_us,
+        cancel_requested: false,
+        summary: job.summary.clone(),
+        info: job.info.clone(),
+    };
+    write_active(tx, keys, &job, worker, &active)?;
+    Ok(Some(job))
+}
+
+/// What a worker is told when it reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Go on.
+    Continue,
+    /// Its user wants the job to stop.
+    Cancel,
+}
+
+/// Reports progress: replaces the job's `info`. Writes the worker's own row only.
+pub async fn update(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    claim: &Claim,
+    info: &RawValue,
+    now_us: i64,
+) -> Result<Answer> {
+    check_size("info", info, MAX_INFO_BYTES)?;
+    // The active row goes with the claim: whoever ends it or takes it away clears the row.
+    check_member(tx, keys, job_type, &claim.worker).await?;
+    let mut active = read_active(tx, keys, job_type, &claim.worker, id).await?.ok_or(Error::Halt)?;
+    if active.claim != claim.number {
+        return Err(Error::Halt);
+    }
+    active.info = Some(info.to_owned());
+    active.updated_us = now_us;
+    let row = keys.active_entry(job_type, &claim.worker, id);
+    tx.set(row, crate::rows::encode(&active))?;
+    Ok(if active.cancel_requested { Answer::Cancel } else { Answer::Continue })
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub enum Ending {
+    /// Well, with this result.
+    Completed(Box<RawValue>),
+    /// With an error that will not pass.
+    Failed(String),
+    /// With an error that may pass; not to be started again before `not_before_us`.
+    Crashed {
+        /// What went wrong.
+        reason: String,
+        /// Crashes in a row, this one included.
+        crashes: u32,
+        /// The end of its backoff, in µs.
+        not_before_us: i64,
+    },
+    /// Without an error and before its end: rotated out, a clean shutdown, or cancelled.
+    Stopped,
+}
+
+/// Ends a run, and with it the claim. `info` is the job's last report. Returns the job as it is now, or
+/// `None` if it was removed.
+#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
+pub async fn end(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    claim: &Claim,
+    ending: &Ending,
+    info: Option<&RawValue>,
+    now_us: i64,
+    max_history: usize,
+) -> Result<Option<Job>> {
+    let mut job = held(tx, keys, job_type, id, claim).await?;
+    leave_active(tx, keys, &mut job, claim).await?;
+    if let Some(info) = info {
+        check_size("info", info, MAX_INFO_BYTES)?;
+        job.info = Some(info.to_owned());
+    }
+    let again = job.then == Then::Again;
+    let kind = match ending {
+        // What its user asked for counts more than how the handler took it, unless the job was done.
+        Ending::Crashed { .. } | Ending::Stopped if job.cancel_requested && !again => EventKind::Cancelled,
+        Ending::Stopped => EventKind::Stopped,
+        Ending::Completed(result) => {
+            check_size("result", result, MAX_INFO_BYTES)?;
+            job.result = Some(result.clone());
+            EventKind::Completed
+        }
+        Ending::Failed(reason) => EventKind::Failed { reason: bounded_reason(reason) },
+        Ending::Crashed { reason, .. } => EventKind::Crashed { reason: bounded_reason(reason) },
+    };
+    job.record(now_us, kind.clone(), max_history);
+    if job.then == Then::Remove {
+        erase(tx, keys, &job)?;
+        return Ok(None);
+    }
+    job.crashes = if let Ending::Crashed { crashes, .. } = ending { *crashes } else { 0 };
+    match (ending, kind) {
+        _ if again => make_pending(tx, keys, &mut job, now_us)?,
+        (_, EventKind::Cancelled) => become_final(&mut job, State::Cancelled),
+        (Ending::Stopped, _) => keep_place(tx, keys, &mut job, now_us)?,
+        (Ending::Completed(_), _) => become_final(&mut job, State::Completed),
+        (Ending::Failed(_), _) => become_final(&mut job, State::Failed),
+        (Ending::Crashed { not_before_us, .. }, _) => {
+            job.state = State::Crashing;
+            job.worker = None;
+            job.cancel_requested = false;
+            job.order_us = *not_before_us;
+            tx.set(keys.delayed_entry(job_type, *not_before_us, id), bytes::Bytes::new())?;
+            tx.set_versionstamp(keys.wake(job_type))?;
+        }
+    }
+    write_job(tx, keys, &job)?;
+    Ok(Some(job))
+}
+
+fn become_final(job: &mut Job, state: State) {
+    job.state = state;
+    job.worker = None;
+    job.cancel_requested = false;
+}
+
+/// Takes the job of a lost worker away from it: pending again, or gone if it was cancelled meanwhile.
+pub(crate) async fn take_back(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    claim: &Claim,
+    now_us: i64,
+    max_history: usize,
+) -> Result<()> {
+    leave_active(tx, keys, job, claim).await?;
+    match job.then {
+        Then::Remove => return erase(tx, keys, job),
+        Then::Keep if job.cancel_requested => {
+            job.record(now_us, EventKind::Cancelled, max_history);
+            become_final(job, State::Cancelled);
+        }
+        Then::Keep | Then::Again => {
+            job.record(now_us, EventKind::Stopped, max_history);
+            keep_place(tx, keys, job, now_us)?;
+        }
+    }
+    write_job(tx, keys, job)
+}
+
+/// Pending again, where it was when it started: being stopped is not the job's fault.
+fn keep_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> Result<()> {
+    let order_us = job.started_us.unwrap_or(now_us);
+    make_pending(tx, keys, job, order_us)
+}
+
+/// Clears the active row and keeps what was reported in it.
+async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<()> {
+    if let Some(active) = read_active(tx, keys, &job.job_type, &claim.worker, &job.id).await? {
+        job.info = active.info;
+    }
+    Ok(tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?)
+}
+
+/// The job, if this claim still holds it and its worker is still a member.
+pub async fn held(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str, claim: &Claim) -> Result<Job> {
+    check_member(tx, keys, job_type, &claim.worker).await?;
+    let job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
+    let holds = job.state == State::Running && job.claim().as_ref() == Some(claim);
+    if holds { Ok(job) } else { Err(Error::Halt) }
+}
+
+/// The worker is still in the membership list; serialised against its removal.
+async fn check_member(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
+    match tx.get(&keys.worker(job_type, worker)).await? {
+        Some(_) => Ok(()),
+        None => Err(Error::Halt),
+    }
+}

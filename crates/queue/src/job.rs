@@ -1,0 +1,296 @@
+//! The job record and its rows as plain data.
+//!
+//! ```text
+//!            add              claim
+//!  (none) ─────────▶ PENDING ─────────────────────────────▶ RUNNING
+//!                    ▲  ▲  ▲                                   │
+//!                    │  │  └── worker lost ────────────────────┤
+//!                    │  └───── stopped: rotation, shutdown ────┤
+//!                    │                                         ├─▶ COMPLETED
+//!                CRASHING ◀──────── crash (retryable) ─────────┤
+//!             (delayed until its backoff is over)              ├─▶ FAILED     (terminal error)
+//!                                                              └─▶ CANCELLED  (user)
+//! ```
+//!
+//! PENDING and CRASHING are also cancelled or removed at once. A finished job that is added again becomes
+//! PENDING; a running one runs once more after it ends.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{Error, Result};
+
+/// Longest job type, in bytes.
+pub const MAX_TYPE_BYTES: usize = 64;
+/// Longest job id, in bytes. With a type and a worker id it stays far below the store's 10 kB for a key.
+pub const MAX_ID_BYTES: usize = 512;
+/// Longest tenant or user name, in bytes.
+pub const MAX_NAME_BYTES: usize = 512;
+/// Largest options, in bytes. They are stored in pieces, so that no value exceeds the store's limit.
+pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
+/// Largest summary, info or result, in bytes. Three of them (36 kB), inline options (8 kB) and a history of
+/// [`MAX_HISTORY_BYTES`], doubled by JSON's escapes, stay below the store's 100 kB for a value.
+pub const MAX_INFO_BYTES: usize = 12 << 10;
+/// Largest sum of the reasons in a history, in bytes; the oldest entries go first.
+const MAX_HISTORY_BYTES: usize = 20_000;
+/// Longest reason that is kept, in bytes; longer ones are cut.
+pub const MAX_REASON_BYTES: usize = 1_000;
+/// History entries that are kept unless the caller says otherwise (`max_history`).
+pub const DEFAULT_MAX_HISTORY: usize = 20;
+/// Options up to this size live in the record itself: one row to read and write instead of two.
+pub(crate) const INLINE_OPTIONS_BYTES: usize = 8 << 10;
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Waits for its turn.
+    Pending,
+    /// Has a claim.
+    Running,
+    /// Crashed; pending again when its backoff is over.
+    Crashing,
+    /// Ended well.
+    Completed,
+    /// Ended with a terminal error.
+    Failed,
+    /// Ended by its user.
+    Cancelled,
+}
+
+impl State {
+    /// Whether the job has ended and stays so until it is added again.
+    pub fn is_final(self) -> bool {
+        matches!(self, State::Completed | State::Failed | State::Cancelled)
+    }
+}
+
+/// A worker's fenced hold on a job. Every write for the job carries it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Claim {
+    /// The worker's id.
+    pub worker: String,
+    /// Counts the claims of this job: no two are alike, whoever made them.
+    pub number: u64,
+}
+
+/// What happens when a running job ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Then {
+    /// The record stays, in its final state.
+    #[default]
+    Keep,
+    /// The record goes away.
+    Remove,
+    /// The job was added again meanwhile and runs once more.
+    Again,
+}
+
+/// A step in a job's life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in µs since the epoch.
+    pub at_us: i64,
+    /// What.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// The steps that a history keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum EventKind {
+    /// Put into the queue.
+    Added,
+    /// Claimed by a worker.
+    Started,
+    /// Given back without an error: rotated out, a clean shutdown, or its worker was lost.
+    Stopped,
+    /// Ended with an error that may pass.
+    Crashed {
+        /// What went wrong.
+        reason: String,
+    },
+    /// Ended well.
+    Completed,
+    /// Ended with an error that will not pass.
+    Failed {
+        /// What went wrong.
+        reason: String,
+    },
+    /// Ended by its user.
+    Cancelled,
+}
+
+impl EventKind {
+    /// What went wrong, if something did.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            EventKind::Crashed { reason } | EventKind::Failed { reason } => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+/// A job as it is stored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Job {
+    /// The job's type; in the key, not in the value.
+    #[serde(skip)]
+    pub job_type: String,
+    /// The job's id, unique within its type; in the key, not in the value.
+    #[serde(skip)]
+    pub id: String,
+    /// Where it stands.
+    pub state: State,
+    /// Who it is charged to.
+    pub tenant: String,
+    /// On whose behalf it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// When it was added (again), in µs.
+    pub added_us: i64,
+    /// When it was last started, in µs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_us: Option<i64>,
+    /// When it last changed its state, in µs.
+    pub changed_us: i64,
+    /// PENDING: its place in the queue. CRASHING: not before this time. Otherwise meaningless.
+    pub order_us: i64,
+    /// Claims so far; the number of the current one while it runs.
+    #[serde(default)]
+    pub claims: u64,
+    /// Who holds it while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// Its user wants it to stop.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancel_requested: bool,
+    /// What happens when it ends.
+    #[serde(default)]
+    pub then: Then,
+    /// Crashes in a row.
+    #[serde(default)]
+    pub crashes: u32,
+    /// Newest first.
+    pub history: Vec<Event>,
+    /// What may be shown to anyone who may see the job: never contains a secret.
+    pub summary: Box<RawValue>,
+    /// What the job last reported; while it runs, [`Active::info`] is newer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub info: Option<Box<RawValue>>,
+    /// COMPLETED: what came out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+    /// The options, unless they are stored in pieces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) options: Option<Box<RawValue>>,
+}
+
+impl Job {
+    /// The claim that holds the job while it runs.
+    pub fn claim(&self) -> Option<Claim> {
+        Some(Claim { worker: self.worker.clone()?, number: self.claims })
+    }
+
+    /// Why it crashed or failed last, if that was its latest end.
+    pub fn reason(&self) -> Option<&str> {
+        self.history.first()?.kind.reason()
+    }
+
+    pub(crate) fn record(&mut self, now_us: i64, kind: EventKind, max_history: usize) {
+        self.changed_us = now_us;
+        self.history.insert(0, Event { at_us: now_us, kind });
+        let mut bytes = 0;
+        let fitting = self.history.iter().take_while(|event| {
+            bytes += event.kind.reason().map_or(0, str::len);
+            bytes <= MAX_HISTORY_BYTES
+        });
+        let kept = fitting.count().min(max_history).max(1);
+        self.history.truncate(kept);
+    }
+}
+
+/// A job to be added.
+#[derive(Debug, Clone)]
+pub struct NewJob {
+    /// Its type: the handler that runs it.
+    pub job_type: String,
+    /// Its id, unique within the type.
+    pub id: String,
+    /// Who it is charged to.
+    pub tenant: String,
+    /// On whose behalf it runs.
+    pub user: Option<String>,
+    /// What the handler needs; may contain secrets.
+    pub options: Box<RawValue>,
+    /// What may be shown: a JSON object without secrets.
+    pub summary: Box<RawValue>,
+}
+
+impl NewJob {
+    pub(crate) fn check(&self) -> Result<()> {
+        check_name("type", &self.job_type, MAX_TYPE_BYTES)?;
+        check_name("id", &self.id, MAX_ID_BYTES)?;
+        check_name("tenant", &self.tenant, MAX_NAME_BYTES)?;
+        if let Some(user) = &self.user {
+            check_name("user", user, MAX_NAME_BYTES)?;
+        }
+        check_size("options", &self.options, MAX_OPTIONS_BYTES)?;
+        check_size("summary", &self.summary, MAX_INFO_BYTES)
+    }
+}
+
+fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {
+    let problem = match name.len() {
+        0 => "must not be empty".to_owned(),
+        n if n > limit => format!("has {n} bytes; at most {limit} are allowed"),
+        _ => return Ok(()),
+    };
+    Err(Error::Invalid { field, problem })
+}
+
+pub(crate) fn check_size(field: &'static str, json: &RawValue, limit: usize) -> Result<()> {
+    match json.get().len() {
+        n if n > limit => {
+            Err(Error::Invalid { field, problem: format!("has {n} bytes; at most {limit} are allowed") })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A reason on one line, cut to [`MAX_REASON_BYTES`] at a character's border.
+pub(crate) fn bounded_reason(reason: &str) -> String {
+    let mut reason = reason.replace(char::is_control, " ");
+    if reason.len() > MAX_REASON_BYTES {
+        let end = reason.floor_char_boundary(MAX_REASON_BYTES - '…'.len_utf8());
+        reason.truncate(end);
+        reason.push('…');
+    }
+    reason
+}
+
+/// What a worker reports of a job that it runs: enough to answer `_active_tasks` from one range read.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Active {
+    /// The claim's number.
+    pub claim: u64,
+    /// Who it is charged to.
+    pub tenant: String,
+    /// On whose behalf it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// When this run started, in µs.
+    pub started_us: i64,
+    /// When the worker last wrote this row, in µs.
+    pub updated_us: i64,
+    /// Its user wants it to stop.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancel_requested: bool,
+    /// See [`Job::summary`].
+    pub summary: Box<RawValue>,
+    /// What the job last reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub info: Option<Box<RawValue>>,
+}

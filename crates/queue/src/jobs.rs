@@ -1,0 +1,266 @@
+//! What clients do with jobs.
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use crate::error::corrupt;
+use crate::job::{EventKind, INLINE_OPTIONS_BYTES};
+use crate::rows::{decode, read_active, read_job, write_active, write_job};
+use crate::{Active, Error, Job, Keyspace, NewJob, Result, State, Then, read_pieces, write_pieces};
+
+/// Rows that a listing reads at once; it goes on in the same snapshot.
+const LIST_BATCH: usize = 1_000;
+
+/// What adding a job did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// It is new, or had ended, and is pending now.
+    Queued,
+    /// It was waiting already (pending or crashing) and keeps its place, with the new options.
+    AlreadyWaiting,
+    /// It is running; it runs once more, with the new options, after it ends.
+    RunsAgain,
+}
+
+/// Adds a job. Adding the same job again is harmless: it never makes a second one.
+pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
+    new.check()?;
+    let old = read_job(tx, keys, &new.job_type, &new.id).await?;
+    let was = old.as_ref().map(|job| job.state);
+    let mut job = match old {
+        Some(mut job) => {
+            job.tenant.clone_from(&new.tenant);
+            job.user.clone_from(&new.user);
+            job.summary.clone_from(&new.summary);
+            job
+        }
+        None => Job {
+            job_type: new.job_type.clone(),
+            id: new.id.clone(),
+            state: State::Pending,
+            tenant: new.tenant.clone(),
+            user: new.user.clone(),
+            added_us: now_us,
+            started_us: None,
+            changed_us: now_us,
+            order_us: now_us,
+            claims: 0,
+            worker: None,
+            cancel_requested: false,
+            then: Then::Keep,
+            crashes: 0,
+            history: Vec::new(),
+            summary: new.summary.clone(),
+            info: None,
+            result: None,
+            options: None,
+        },
+    };
+    set_options(tx, keys, &mut job, &new.options)?;
+    let added = match was {
+        Some(State::Running) => {
+            job.then = Then::Again;
+            Added::RunsAgain
+        }
+        Some(State::Pending | State::Crashing) => Added::AlreadyWaiting,
+        None | Some(State::Completed | State::Failed | State::Cancelled) => {
+            job.added_us = now_us;
+            job.crashes = 0;
+            job.result = None;
+            job.info = None;
+            job.record(now_us, EventKind::Added, crate::DEFAULT_MAX_HISTORY);
+            make_pending(tx, keys, &mut job, now_us)?;
+            Added::Queued
+        }
+    };
+    write_job(tx, keys, &job)?;
+    Ok(added)
+}
+
+fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {
+    let in_pieces = options.get().len() > INLINE_OPTIONS_BYTES;
+    let had_pieces = job.claims > 0 || !job.history.is_empty();
+    job.options = (!in_pieces).then(|| options.to_owned());
+    if in_pieces || had_pieces {
+        let value = Bytes::copy_from_slice(if in_pieces { options.get().as_bytes() } else { b"" });
+        let piece = |n| keys.options_piece(&job.job_type, &job.id, n);
+        write_pieces(tx, keys.options(&job.job_type, &job.id), piece, &value)?;
+    }
+    Ok(())
+}
+
+/// Puts a job that is nowhere into the pending queue, and wakes the workers. Does not write the record.
+pub(crate) fn make_pending(tx: &Transaction, keys: &Keyspace, job: &mut Job, order_us: i64) -> Result<()> {
+    job.state = State::Pending;
+    job.order_us = order_us;
+    job.worker = None;
+    job.cancel_requested = false;
+    job.then = Then::Keep;
+    tx.set(keys.pending_entry(&job.job_type, order_us, &job.id), Bytes::new())?;
+    Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)
+}
+
+/// Takes a waiting job out of the pending queue or from among the delayed. Does not write the record.
+pub(crate) fn leave_queue(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    match job.state {
+        State::Pending => tx.clear(keys.pending_entry(&job.job_type, job.order_us, &job.id))?,
+        State::Crashing => tx.clear(keys.delayed_entry(&job.job_type, job.order_us, &job.id))?,
+        State::Running | State::Completed | State::Failed | State::Cancelled => {}
+    }
+    Ok(())
+}
+
+/// A job, if it is there.
+pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
+    read_job(tx, keys, job_type, id).await
+}
+
+/// A job's options.
+pub async fn options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box<RawValue>> {
+    if let Some(options) = &job.options {
+        return Ok(options.clone());
+    }
+    let value = read_pieces(tx, &keys.options(&job.job_type, &job.id)).await?;
+    decode("job options", &value)
+}
+
+/// Up to `limit` jobs of a type in the order of their ids, after the job `after` if it is given.
+pub async fn list(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Vec<Job>> {
+    let (mut begin, end) = match after {
+        Some(id) => keys.jobs_after(job_type, id),
+        None => keys.jobs(job_type),
+    };
+    let mut jobs = Vec::new();
+    while jobs.len() < limit {
+        let batch = (limit - jobs.len()).min(LIST_BATCH);
+        let read = RangeRead { begin: begin.clone(), end: end.clone(), limit: batch, reverse: false };
+        let rows = tx.range_with(read, Isolation::Snapshot).await?;
+        let exhausted = rows.len() < batch;
+        if let Some((last, _)) = rows.last() {
+            begin = turnwise_store::key::successor(last);
+        }
+        for (key, value) in rows {
+            let mut job: Job = decode("job record", &value)?;
+            job.id = keys.parse_job(&key).ok_or_else(|| corrupt("job key", "not a tuple of four"))?;
+            job_type.clone_into(&mut job.job_type);
+            jobs.push(job);
+        }
+        if exhausted {
+            break;
+        }
+    }
+    Ok(jobs)
+}
+
+/// What the workers report of their running jobs: worker, job id, report.
+pub async fn active(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    limit: usize,
+) -> Result<Vec<(String, String, Active)>> {
+    let (begin, end) = keys.active(job_type);
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    rows.into_iter()
+        .map(|(key, value)| {
+            let (worker, id) =
+                keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
+            Ok((worker, id, decode("active row", &value)?))
+        })
+        .collect()
+}
+
+/// What the worker reports of one running job.
+pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Active>> {
+    match &job.worker {
+        Some(worker) => read_active(tx, keys, &job.job_type, worker, &job.id).await,
+        None => Ok(None),
+    }
+}
+
+/// How a cancelled job leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It has ended.
+    Now,
+    /// It runs; its worker was told to stop it.
+    Requested,
+    /// It had ended before.
+    AlreadyEnded,
+}
+
+/// Cancels a job: at once if it waits, by telling its worker if it runs. The record stays.
+pub async fn cancel(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    now_us: i64,
+) -> Result<Cancelled> {
+    let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
+    match job.state {
+        State::Pending | State::Crashing => {
+            leave_queue(tx, keys, &job)?;
+            job.state = State::Cancelled;
+            job.record(now_us, EventKind::Cancelled, crate::DEFAULT_MAX_HISTORY);
+            write_job(tx, keys, &job)?;
+            Ok(Cancelled::Now)
+        }
+        State::Running => {
+            if job.then == Then::Again {
+                job.then = Then::Keep;
+            }
+            request_stop(tx, keys, &mut job).await?;
+            Ok(Cancelled::Requested)
+        }
+        State::Completed | State::Failed | State::Cancelled => Ok(Cancelled::AlreadyEnded),
+    }
+}
+
+/// Stops a running job, and adds it again with what [`add`] wrote before: for changed options that shall
+/// take effect now. Does nothing to a job that does not run.
+pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
+    let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
+    if job.state == State::Running {
+        job.then = Then::Again;
+        request_stop(tx, keys, &mut job).await?;
+    }
+    Ok(())
+}
+
+/// Removes a job and its record: at once if it does not run, as soon as its worker has stopped it if it
+/// does. `NotFound` if it is not there.
+pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
+    let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
+    if job.state == State::Running {
+        job.then = Then::Remove;
+        return request_stop(tx, keys, &mut job).await;
+    }
+    leave_queue(tx, keys, &job)?;
+    erase(tx, keys, &job)
+}
+
+/// Clears a job's record and options.
+pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    tx.clear(keys.job(&job.job_type, &job.id))?;
+    Ok(tx.clear_range(keys.options(&job.job_type, &job.id))?)
+}
+
+/// Flags a running job and signals its worker.
+async fn request_stop(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
+    job.cancel_requested = true;
+    write_job(tx, keys, job)?;
+    let worker = job.worker.clone().ok_or_else(|| corrupt("job record", "running without a worker"))?;
+    if let Some(mut active) = read_active(tx, keys, &job.job_type, &worker, &job.id).await? {
+        active.cancel_requested = true;
+        write_active(tx, keys, job, &worker, &active)?;
+    }
+    Ok(tx.set_versionstamp(keys.signal(&job.job_type, &worker))?)
+}

@@ -1,0 +1,57 @@
+//! Reading and writing single rows.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use turnwise_store::Transaction;
+
+use crate::error::corrupt;
+use crate::{Active, Job, Keyspace, Result};
+
+pub(crate) fn encode<T: Serialize>(row: &T) -> Bytes {
+    Bytes::from(serde_json::to_vec(row).expect("rows are plain data with string keys"))
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(what: &str, value: &[u8]) -> Result<T> {
+    serde_json::from_slice(value).map_err(|error| corrupt(what, error))
+}
+
+pub(crate) async fn read_job(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+) -> Result<Option<Job>> {
+    let Some(value) = tx.get(&keys.job(job_type, id)).await? else { return Ok(None) };
+    let mut job: Job = decode("job record", &value)?;
+    job.job_type = job_type.to_owned();
+    job.id = id.to_owned();
+    Ok(Some(job))
+}
+
+pub(crate) fn write_job(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    Ok(tx.set(keys.job(&job.job_type, &job.id), encode(job))?)
+}
+
+pub(crate) async fn read_active(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    id: &str,
+) -> Result<Option<Active>> {
+    match tx.get(&keys.active_entry(job_type, worker, id)).await? {
+        Some(value) => decode("active row", &value).map(Some),
+        None => Ok(None),
+    }
+}
+
+pub(crate) fn write_active(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &Job,
+    worker: &str,
+    active: &Active,
+) -> Result<()> {
+    Ok(tx.set(keys.active_entry(&job.job_type, worker, &job.id), encode(active))?)
+}
