@@ -16,6 +16,7 @@
 //!   Engine: snapshot · commit · watch         embedded/ (one process), later etcd/, foundationdb/
 //! ```
 
+pub mod embedded;
 mod engine;
 mod error;
 pub mod key;

@@ -1,0 +1,149 @@
+//! Who waits for which key to change.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::base::Batch;
+use crate::{Error, Result, Watch};
+
+/// Most watches at a time; each takes about 200 bytes.
+const MAX_WATCHES: usize = 100_000;
+
+/// All watches of a store.
+#[derive(Default)]
+pub(super) struct Watches {
+    waiting: Mutex<Waiting>,
+    /// How many wait, so that a commit that nobody watches need not take the lock.
+    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    by_key: BTreeMap<Bytes, Vec<Waiter>>,
+    next_id: u64,
+    closed: bool,
+}
+
+struct Waiter {
+    id: u64,
+    seen: Option<Bytes>,
+    wake: oneshot::Sender<()>,
+}
+
+impl Watches {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to wait. What was committed before this call is the caller's to look at, after it.
+    pub(super) fn register(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
+        let mut waiting = self.waiting();
+        if waiting.closed {
+            return Err(Error::Unavailable("the store is closed".into()));
+        }
+        if self.count.load(Ordering::SeqCst) >= MAX_WATCHES {
+            return Err(Error::Unavailable(format!("more than {MAX_WATCHES} watches")));
+        }
+        let id = waiting.next_id;
+        waiting.next_id += 1;
+        let (wake, woken) = oneshot::channel();
+        waiting.by_key.entry(key.clone()).or_default().push(Waiter { id, seen, wake });
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let registration = Registration { watches: self.clone(), key, id };
+        Ok(Box::pin(async move {
+            let _registration = registration;
+            // An error means that the store was closed: the watcher looks, and finds out.
+            let _ = woken.await;
+        }))
+    }
+
+    /// Wakes everyone whose key no longer has the value that was seen. The batch is visible already.
+    pub(super) fn wake(&self, batch: &Batch) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut waiting = self.waiting();
+        for (key, value) in batch {
+            let Some(waiters) = waiting.by_key.get_mut(key) else { continue };
+            let before = waiters.len();
+            for waiter in waiters.extract_if(.., |waiter| waiter.seen != *value) {
+                let _ = waiter.wake.send(());
+            }
+            self.count.fetch_sub(before - waiters.len(), Ordering::SeqCst);
+            if waiters.is_empty() {
+                waiting.by_key.remove(key);
+            }
+        }
+    }
+
+    /// Wakes everyone: no change will come any more.
+    pub(super) fn wake_all(&self) {
+        let mut waiting = self.waiting();
+        self.count.store(0, Ordering::SeqCst);
+        waiting.by_key.clear();
+    }
+
+    /// Wakes everyone and takes no more watches.
+    pub(super) fn close(&self) {
+        self.waiting().closed = true;
+        self.wake_all();
+    }
+
+    fn forget(&self, key: &Bytes, id: u64) {
+        let mut waiting = self.waiting();
+        let Some(waiters) = waiting.by_key.get_mut(key) else { return };
+        let before = waiters.len();
+        waiters.retain(|waiter| waiter.id != id);
+        self.count.fetch_sub(before - waiters.len(), Ordering::SeqCst);
+        if waiters.is_empty() {
+            waiting.by_key.remove(key);
+        }
+    }
+}
+
+/// Ends the wait when the watch is dropped.
+struct Registration {
+    watches: Arc<Watches>,
+    key: Bytes,
+    id: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.watches.forget(&self.key, self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_watch_leaves_nothing_behind() {
+        let watches = Arc::new(Watches::default());
+        let one = watches.register(Bytes::from_static(b"k"), None).unwrap();
+        let two = watches.register(Bytes::from_static(b"k"), None).unwrap();
+        drop(one);
+        assert_eq!(watches.count.load(Ordering::SeqCst), 1);
+        drop(two);
+        assert_eq!(watches.count.load(Ordering::SeqCst), 0);
+        assert!(watches.waiting().by_key.is_empty());
+    }
+
+    #[test]
+    fn the_number_of_watches_is_bounded() {
+        let watches = Arc::new(Watches::default());
+        let all: Vec<_> =
+            (0..MAX_WATCHES).map(|_| watches.register(Bytes::from_static(b"k"), None).unwrap()).collect();
+        let more = watches.register(Bytes::from_static(b"k"), None);
+        assert!(matches!(more, Err(Error::Unavailable(_))));
+        // Newest first, so that each is found at the end of the list.
+        watches.wake_all();
+        drop(all);
+        assert!(watches.register(Bytes::from_static(b"k"), None).is_ok());
+    }
+}
