@@ -188,7 +188,12 @@ pub async fn end(
         erase(tx, keys, &job)?;
         return Ok(None);
     }
-    job.crashes = if let Ending::Crashed { crashes, .. } = ending { *crashes } else { 0 };
+    match ending {
+        Ending::Crashed { crashes, .. } => job.crashes = *crashes,
+        Ending::Completed(_) | Ending::Failed(_) => job.crashes = 0,
+        // Stopped before it could show whether it is well: the streak neither ends nor grows.
+        Ending::Stopped => {}
+    }
     match (ending, kind) {
         _ if again => make_pending(tx, keys, &mut job, now_us)?,
         (_, EventKind::Cancelled) => become_final(&mut job, State::Cancelled),

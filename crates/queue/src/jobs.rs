@@ -11,6 +11,8 @@ use crate::{Active, Error, Job, Keyspace, NewJob, Result, State, Then, read_piec
 
 /// Rows that a listing reads at once; it goes on in the same snapshot.
 const LIST_BATCH: usize = 1_000;
+/// Jobs that one worker runs at most: the bound of `max_jobs`.
+const MAX_ACTIVE_OF_WORKER: usize = 100_000;
 
 /// What adding a job did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,6 +185,27 @@ pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resu
         Some(worker) => read_active(tx, keys, &job.job_type, worker, &job.id).await,
         None => Ok(None),
     }
+}
+
+/// Ids of a worker's jobs whose users want them to stop.
+pub async fn cancel_requests(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+) -> Result<Vec<String>> {
+    let (begin, end) = keys.active_of(job_type, worker);
+    let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
+    let mut ids = Vec::new();
+    for (key, value) in tx.range_with(read, Isolation::Snapshot).await? {
+        let active: Active = decode("active row", &value)?;
+        if active.cancel_requested {
+            let (_, id) =
+                keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
+            ids.push(id);
+        }
+    }
+    Ok(ids)
 }
 
 /// How a cancelled job leaves.

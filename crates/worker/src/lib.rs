@@ -1,1 +1,33 @@
 //! Background workers: they claim jobs, run their handlers and report back.
+//!
+//! A worker is one incarnation of a process, for one job type, under an id that is never used twice. Its loop
+//! waits for work (a watch, not polling), reads the queue's front, asks [`turnwise_policy::select`], claims in
+//! one transaction, and starts a task per job ([`run`]). Nothing but rows of the store coordinates workers.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
+//! struct Greet;
+//!
+//! #[async_trait::async_trait]
+//! impl JobHandler for Greet {
+//!     async fn run(&self, job: JobContext) -> Outcome {
+//!         println!("hello {}", job.options);
+//!         Outcome::completed(&serde_json::json!({ "greeted": true }))
+//!     }
+//! }
+//!
+//! # async fn example(store: turnwise_store::Store) -> turnwise_queue::Result<()> {
+//! let worker = Worker::start(store, Default::default(), "greet", Arc::new(Greet), Options::default()).await?;
+//! worker.shutdown().await;
+//! # Ok(()) }
+//! ```
+
+mod cycle;
+mod handler;
+mod membership;
+mod run;
+mod worker;
+
+pub use handler::{JobContext, JobHandler, Outcome};
+pub use worker::{Options, Worker};

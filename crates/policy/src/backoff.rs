@@ -1,0 +1,77 @@
+//! How long a crashed job waits before it is tried again.
+//!
+//! A job that keeps crashing must not use up the slots of those that work, and must come back by itself when
+//! its peer does. So each crash in a row doubles the wait, up to a bound:
+//!
+//! ```text
+//! wait(n) = base · 2^min(n − 1, max_exponent)        n: crashes in a row
+//! ```
+//!
+//! With 30 s and 10 doublings the longest wait is 30 720 s, about 8.5 hours. A run of more than
+//! `health_threshold` shows that the job was well again: its next crash is the first of a new row.
+//! Source: the scheduling replicator's description, "jobs which keep crashing".
+
+/// The numbers of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// The wait after a first crash, in µs.
+    pub base_us: i64,
+    /// Doublings at most.
+    pub max_exponent: u32,
+    /// A run longer than this ends a row of crashes, in µs.
+    pub health_threshold_us: i64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules { base_us: 30_000_000, max_exponent: 10, health_threshold_us: 120_000_000 }
+    }
+}
+
+impl Rules {
+    /// Crashes in a row, counting one after a run of `ran_us` that followed `before` crashes in a row.
+    pub fn crashes_in_row(&self, before: u32, ran_us: i64) -> u32 {
+        if ran_us > self.health_threshold_us { 1 } else { before.saturating_add(1) }
+    }
+
+    /// The wait after `crashes` crashes in a row, in µs. None without a crash.
+    pub fn wait_us(&self, crashes: u32) -> i64 {
+        match crashes {
+            0 => 0,
+            n => {
+                let doublings = (n - 1).min(self.max_exponent).min(62);
+                self.base_us.saturating_mul(1_i64 << doublings)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000;
+
+    #[test]
+    fn waits_double_from_thirty_seconds_to_eight_and_a_half_hours() {
+        let rules = Rules::default();
+        let waits: Vec<i64> = (0..=13).map(|n| rules.wait_us(n) / S).collect();
+        let expected = [0, 30, 60, 120, 240, 480, 960, 1920, 3840, 7680, 15360, 30720, 30720, 30720];
+        assert_eq!(waits, expected);
+    }
+
+    #[test]
+    fn an_absurd_configuration_saturates() {
+        let rules = Rules { base_us: i64::MAX / 2, max_exponent: u32::MAX, health_threshold_us: 0 };
+        assert_eq!(rules.wait_us(u32::MAX), i64::MAX);
+    }
+
+    #[test]
+    fn a_run_beyond_the_threshold_starts_a_new_row() {
+        let rules = Rules::default();
+        assert_eq!(rules.crashes_in_row(0, 0), 1);
+        assert_eq!(rules.crashes_in_row(5, 120 * S), 6);
+        assert_eq!(rules.crashes_in_row(5, 120 * S + 1), 1);
+        assert_eq!(rules.crashes_in_row(u32::MAX, 0), u32::MAX);
+    }
+}

@@ -1,0 +1,79 @@
+//! What a job type must bring: its handler.
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::{Job, Keyspace};
+use turnwise_store::Transaction;
+
+/// Runs the jobs of one type.
+#[async_trait]
+pub trait JobHandler: Send + Sync + 'static {
+    /// Runs one job to its end, or until [`JobContext::stop`] is cancelled: then it saves what it has to save
+    /// and returns [`Outcome::Stopped`] soon. Whoever does not is aborted after a grace period.
+    async fn run(&self, job: JobContext) -> Outcome;
+
+    /// Writes what belongs to the end of a run, in the very transaction that ends it. `job` is the job as it
+    /// is after it; `None` if it was removed. May run more than once, like every transaction.
+    async fn ended(
+        &self,
+        _tx: &Transaction,
+        _keys: &Keyspace,
+        _job: Option<&Job>,
+    ) -> turnwise_queue::Result<()> {
+        Ok(())
+    }
+}
+
+/// One run of one job.
+#[derive(Debug)]
+pub struct JobContext {
+    /// The job as it was claimed.
+    pub job: Job,
+    /// Its options.
+    pub options: Box<RawValue>,
+    /// Cancelled when the run shall end early: a shutdown, or its user cancelled the job.
+    pub stop: CancellationToken,
+    pub(crate) progress: watch::Sender<Option<Box<RawValue>>>,
+}
+
+impl JobContext {
+    /// Shows where the job stands. Cheap: the worker writes the latest report now and then, and at the end.
+    /// At most [`turnwise_queue::MAX_INFO_BYTES`]; a larger one is dropped, with a warning in the log.
+    pub fn report<T: Serialize>(&self, info: &T) {
+        match serde_json::value::to_raw_value(info) {
+            Ok(info) if info.get().len() <= turnwise_queue::MAX_INFO_BYTES => {
+                self.progress.send_replace(Some(info));
+            }
+            Ok(info) => {
+                tracing::warn!(job = %self.job.id, bytes = info.get().len(), "report dropped: too large");
+            }
+            Err(error) => tracing::warn!(job = %self.job.id, %error, "report dropped: not JSON"),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Well, with this result.
+    Completed(Box<RawValue>),
+    /// With an error that will not pass: not tried again.
+    Failed(String),
+    /// With an error that may pass: tried again after a backoff.
+    Crashed(String),
+    /// Early, because it was asked to.
+    Stopped,
+}
+
+impl Outcome {
+    /// Completed, with a result that serializes to JSON; crashed if it does not.
+    pub fn completed<T: Serialize>(result: &T) -> Self {
+        match serde_json::value::to_raw_value(result) {
+            Ok(result) => Outcome::Completed(result),
+            Err(error) => Outcome::Crashed(format!("the result is not JSON: {error}")),
+        }
+    }
+}
