@@ -1,0 +1,446 @@
+//! The worker's loop against the embedded store: real tasks, and a clock that only the test moves.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use turnwise_queue::{EventKind, Job, Keyspace, NewJob, State, jobs, workers};
+use turnwise_store::embedded::{self, Embedded};
+use turnwise_store::{Store, Transaction, runtime};
+use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
+
+const T: &str = "test";
+/// Far more than anything here takes: only a failing test waits so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn json(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+/// Hands every run to the test, which decides how it goes on.
+struct Scripted {
+    runs: mpsc::UnboundedSender<Run>,
+    running: Arc<AtomicUsize>,
+    most_running: AtomicUsize,
+}
+
+/// A run that waits for the test's word.
+struct Run {
+    id: String,
+    job: Job,
+    word: tokio::sync::oneshot::Sender<Word>,
+}
+
+enum Word {
+    End(Outcome),
+    Panic,
+    /// Ignore every wish to stop; tell once that it does.
+    Hang(tokio::sync::oneshot::Sender<()>),
+    /// Report this, then wait for being stopped.
+    Report(u32),
+}
+
+impl Run {
+    fn end(self, outcome: Outcome) {
+        let _ = self.word.send(Word::End(outcome));
+    }
+}
+
+/// Counts down when a run is over, however it ends.
+struct Running(Arc<AtomicUsize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+#[async_trait]
+impl JobHandler for Scripted {
+    async fn run(&self, context: JobContext) -> Outcome {
+        let now_running = self.running.fetch_add(1, SeqCst) + 1;
+        let _running = Running(self.running.clone());
+        self.most_running.fetch_max(now_running, SeqCst);
+        let (word, spoken) = tokio::sync::oneshot::channel();
+        let run = Run { id: context.job.id.clone(), job: context.job.clone(), word };
+        self.runs.send(run).unwrap();
+        tokio::select! {
+            () = context.stop.cancelled() => Outcome::Stopped,
+            word = spoken => match word.unwrap() {
+                Word::End(outcome) => outcome,
+                Word::Panic => panic!("the roof is on fire"),
+                Word::Hang(hangs) => {
+                    hangs.send(()).unwrap();
+                    std::future::pending().await
+                }
+                Word::Report(n) => {
+                    context.report(&serde_json::json!({ "n": n }));
+                    context.stop.cancelled().await;
+                    Outcome::Stopped
+                }
+            }
+        }
+    }
+
+    async fn ended(&self, tx: &Transaction, _: &Keyspace, job: Option<&Job>) -> turnwise_queue::Result<()> {
+        let state = job.map_or("removed".to_owned(), |job| format!("{:?}", job.state));
+        Ok(tx.set("hook".into(), state.into())?)
+    }
+}
+
+struct World {
+    store: Store,
+    keys: Keyspace,
+    clock: Arc<runtime::Manual>,
+    handler: Arc<Scripted>,
+    runs: mpsc::UnboundedReceiver<Run>,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = runtime::Manual::new(1_000_000_000, 1);
+        let options = embedded::Options { durable: false, ..Default::default() };
+        let engine = Embedded::open_with(dir.path(), options).unwrap();
+        let (sender, runs) = mpsc::unbounded_channel();
+        let handler = Scripted { runs: sender, running: Arc::default(), most_running: AtomicUsize::new(0) };
+        World {
+            store: Store::new(engine, clock.clone()),
+            keys: Keyspace::default(),
+            clock,
+            handler: Arc::new(handler),
+            runs,
+            _dir: dir,
+        }
+    }
+
+    async fn start(&self, max_jobs: usize) -> Worker {
+        let options = Options { max_jobs, exclusive: true, ..Options::default() };
+        let (store, keys) = (self.store.clone(), self.keys.clone());
+        Worker::start(store, keys, T, self.handler.clone(), options).await.unwrap()
+    }
+
+    async fn add(&self, id: &str) {
+        let new = &NewJob {
+            job_type: T.into(),
+            id: id.into(),
+            tenant: "tenant".into(),
+            user: None,
+            options: json("{}"),
+            summary: json("{}"),
+        };
+        let now_us = turnwise_store::Runtime::now_us(&*self.clock);
+        let keys = &self.keys;
+        self.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
+    }
+
+    async fn next_run(&mut self) -> Run {
+        tokio::time::timeout(PATIENCE, self.runs.recv()).await.expect("no job was started").unwrap()
+    }
+
+    async fn get(&self, id: &str) -> Option<Job> {
+        jobs::get(&self.store.begin().await.unwrap(), &self.keys, T, id).await.unwrap()
+    }
+
+    /// Waits, by watching its row, until a job satisfies a condition.
+    async fn until(&self, id: &str, condition: impl Fn(&Job) -> bool) -> Job {
+        let wait = async {
+            loop {
+                let key = self.keys.job(T, id);
+                let seen = self.store.begin().await.unwrap().get(&key).await.unwrap();
+                if let Some(job) = self.get(id).await.filter(|job| condition(job)) {
+                    return job;
+                }
+                self.store.watch(key, seen).await.unwrap().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.expect("the job never got there")
+    }
+
+    async fn until_state(&self, id: &str, state: State) -> Job {
+        self.until(id, |job| job.state == state).await
+    }
+
+    async fn cancel(&self, id: &str) {
+        let keys = &self.keys;
+        self.store.transact(|tx| async move { jobs::cancel(&tx, keys, T, id, 7).await }).await.unwrap();
+    }
+
+    async fn workers(&self) -> Vec<String> {
+        let tx = self.store.begin().await.unwrap();
+        let workers = workers::list(&tx, &self.keys, T).await.unwrap();
+        workers.into_iter().map(|worker| worker.id).collect()
+    }
+}
+
+fn done() -> Outcome {
+    Outcome::completed(&1)
+}
+
+#[tokio::test]
+async fn a_job_added_later_is_started_at_once_and_completes() {
+    let mut world = World::new();
+    let worker = world.start(10).await;
+    world.add("a").await;
+    let run = world.next_run().await;
+    assert_eq!(run.id, "a");
+    run.end(Outcome::completed(&serde_json::json!({ "answer": 42 })));
+    let job = world.until_state("a", State::Completed).await;
+    assert_eq!(job.result.unwrap().get(), r#"{"answer":42}"#);
+    let hook = world.store.begin().await.unwrap().get(&"hook".into()).await.unwrap();
+    assert_eq!(hook.unwrap(), "Completed", "the handler's rows are written with the end");
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn no_more_than_max_jobs_run_and_a_free_slot_is_filled_at_once() {
+    let mut world = World::new();
+    for n in 0..10 {
+        world.add(&n.to_string()).await;
+    }
+    let worker = world.start(3).await;
+    let mut running = Vec::new();
+    for _ in 0..3 {
+        running.push(world.next_run().await);
+    }
+    for _ in 3..10 {
+        running.remove(0).end(done());
+        running.push(world.next_run().await);
+    }
+    for run in running {
+        let id = run.id.clone();
+        run.end(done());
+        world.until_state(&id, State::Completed).await;
+    }
+    assert_eq!(world.handler.most_running.load(SeqCst), 3);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn many_jobs_at_once_all_end() {
+    let mut world = World::new();
+    let worker = world.start(200).await;
+    for n in 0..500 {
+        world.add(&format!("{n:03}")).await;
+    }
+    for _ in 0..500 {
+        world.next_run().await.end(done());
+    }
+    for n in 0..500 {
+        world.until_state(&format!("{n:03}"), State::Completed).await;
+    }
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_crashed_job_runs_again_after_its_backoff_and_not_before() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    world.add("a").await;
+    for (crashes, backoff_s) in [(1, 30), (2, 60), (3, 120)] {
+        world.next_run().await.end(Outcome::Crashed("peer is down".into()));
+        let job = world.until_state("a", State::Crashing).await;
+        assert_eq!((job.crashes, job.reason()), (crashes, Some("peer is down")));
+        world.clock.wait_for_sleeper(Duration::from_secs(backoff_s)).await;
+        world.clock.advance(Duration::from_secs(backoff_s) - Duration::from_micros(1));
+        // Another job comes and goes: the worker has looked, and left the crashed one alone.
+        world.add("b").await;
+        let run = world.next_run().await;
+        assert_eq!(run.id, "b");
+        run.end(done());
+        world.until_state("b", State::Completed).await;
+        world.clock.advance(Duration::from_micros(1));
+    }
+    let run = world.next_run().await;
+    assert_eq!(run.job.crashes, 3);
+    // It runs for longer than the health threshold: the next crash is the first of a new row.
+    world.clock.advance(Duration::from_secs(121));
+    run.end(Outcome::Crashed("again".into()));
+    let job = world.until_state("a", State::Crashing).await;
+    assert_eq!(job.crashes, 1);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_panic_is_a_crash_with_its_message_as_the_reason() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    world.add("a").await;
+    let _ = world.next_run().await.word.send(Word::Panic);
+    let job = world.until_state("a", State::Crashing).await;
+    assert_eq!(job.reason(), Some("the handler panicked: the roof is on fire"));
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_failed_job_is_not_tried_again() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    world.add("a").await;
+    world.next_run().await.end(Outcome::Failed("nonsense".into()));
+    let job = world.until_state("a", State::Failed).await;
+    assert_eq!(job.reason(), Some("nonsense"));
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_result_that_is_too_large_fails_the_job_instead_of_hanging_it() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    world.add("a").await;
+    world.next_run().await.end(Outcome::completed(&"x".repeat(1 << 20)));
+    let job = world.until_state("a", State::Failed).await;
+    assert!(job.reason().unwrap().contains("at most"), "{:?}", job.reason());
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_job_stops() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    world.add("a").await;
+    let _run = world.next_run().await;
+    world.cancel("a").await;
+    world.until_state("a", State::Cancelled).await;
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_handler_that_does_not_stop_is_aborted_after_its_grace_period() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    world.add("a").await;
+    let run = world.next_run().await;
+    let (hangs, hanging) = tokio::sync::oneshot::channel();
+    assert!(run.word.send(Word::Hang(hangs)).is_ok());
+    hanging.await.unwrap();
+    world.cancel("a").await;
+    let grace = Options::default().stop_grace;
+    loop {
+        let cancelled = world.get("a").await.is_some_and(|job| job.state == State::Cancelled);
+        if cancelled {
+            break;
+        }
+        world.clock.advance(grace);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.handler.running.load(SeqCst), 0);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_gives_every_job_back_and_leaves_no_worker_row() {
+    let mut world = World::new();
+    let worker = world.start(10).await;
+    for id in ["a", "b", "c"] {
+        world.add(id).await;
+    }
+    let runs = [world.next_run().await, world.next_run().await, world.next_run().await];
+    assert_eq!(world.workers().await.len(), 1);
+    worker.shutdown().await;
+    drop(runs);
+    assert_eq!(world.workers().await, Vec::<String>::new());
+    for id in ["a", "b", "c"] {
+        let job = world.get(id).await.unwrap();
+        assert_eq!((job.state, &job.history[0].kind), (State::Pending, &EventKind::Stopped));
+    }
+    let tx = world.store.begin().await.unwrap();
+    for prefix in
+        [world.keys.active(T), world.keys.workers(T), (world.keys.health(T, ""), world.keys.health(T, "~"))]
+    {
+        assert_eq!(tx.range(&prefix, 10).await.unwrap(), []);
+    }
+}
+
+#[tokio::test]
+async fn the_jobs_of_a_worker_that_died_run_again_under_a_new_one() {
+    let mut world = World::new();
+    let worker = world.start(10).await;
+    world.add("a").await;
+    let first = world.next_run().await;
+    let old = world.workers().await;
+    drop(worker);
+    let worker = world.start(10).await;
+    let second = world.next_run().await;
+    assert_eq!((second.id.as_str(), second.job.claims), ("a", first.job.claims + 1));
+    // The dead one's handler comes back to life: nothing it does counts.
+    first.end(Outcome::Failed("stale".into()));
+    second.end(done());
+    let job = world.until("a", |job| job.state.is_final());
+    assert_eq!(job.await.state, State::Completed);
+    let new = world.workers().await;
+    assert!(new.len() == 1 && old.len() == 1 && new != old, "{old:?} {new:?}");
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_was_removed_stops_its_jobs_and_starts_over_under_a_new_id() {
+    let mut world = World::new();
+    let worker = world.start(10).await;
+    world.add("a").await;
+    let first = world.next_run().await;
+    let old = world.workers().await.remove(0);
+    let (keys, id) = (&world.keys, &old);
+    world
+        .store
+        .transact(|tx| async move { workers::remove(&tx, keys, T, id, 10, 7, 20).await })
+        .await
+        .unwrap();
+    world.clock.wait_for_sleeper(Options::default().health_interval).await;
+    world.clock.advance(Options::default().health_interval);
+    let second = world.next_run().await;
+    assert_eq!(second.id, "a");
+    assert!(first.word.is_closed(), "the old run still goes on");
+    let new = world.workers().await;
+    assert!(new.len() == 1 && new[0] != old);
+    second.end(done());
+    world.until_state("a", State::Completed).await;
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn reports_are_written_while_the_job_runs_and_kept_when_it_stops() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    world.add("a").await;
+    let run = world.next_run().await;
+    assert!(run.word.send(Word::Report(7)).is_ok());
+    let reported = async {
+        loop {
+            let tx = world.store.begin().await.unwrap();
+            let active = jobs::active(&tx, &world.keys, T, 10).await.unwrap();
+            if active
+                .iter()
+                .any(|(_, _, report)| report.info.as_ref().is_some_and(|info| info.get() == r#"{"n":7}"#))
+            {
+                return;
+            }
+            world.clock.advance(Options::default().report_interval);
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reported).await.expect("the report was never written");
+    worker.shutdown().await;
+    assert_eq!(world.get("a").await.unwrap().info.unwrap().get(), r#"{"n":7}"#);
+}
+
+#[tokio::test]
+async fn the_health_counter_moves() {
+    let world = World::new();
+    let worker = world.start(1).await;
+    let id = world.workers().await.remove(0);
+    let health = world.keys.health(T, &id);
+    for _ in 0..3 {
+        let seen = world.store.begin().await.unwrap().get(&health).await.unwrap();
+        world.clock.wait_for_sleeper(Options::default().health_interval).await;
+        world.clock.advance(Options::default().health_interval);
+        let changed = world.store.watch(health.clone(), seen).await.unwrap();
+        tokio::time::timeout(PATIENCE, changed).await.expect("the counter did not move");
+    }
+    worker.shutdown().await;
+}
