@@ -1,1 +1,68 @@
 //! The replication job type: copies CouchDB-protocol databases.
+//!
+//! [`Replication::parse`] turns a replication document into a request, [`replicate`] runs it:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use turnwise_replicator::{Client, Context, Defaults, Replication, replicate};
+//!
+//! let body = serde_json::json!({"source": "http://a:5984/db", "target": "http://b:5984/db", "create_target": true});
+//! let replication = Replication::parse(body.as_object().unwrap(), &Defaults::default())?;
+//! let context = Context::new(Client::new()?, "the-uuid-of-this-server");
+//! let report = replicate(&replication, &context).await?;
+//! println!("{}", serde_json::to_string(&report)?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Documents flow through in batches, several at once: changes (`changes`) → missing revisions (`revs_diff`) →
+//! bodies (`fetch`, `attachments`) → target (`write`) → checkpoints (`checkpoint`); `pipeline` ties them together.
+//! Memory is bounded by bytes in flight: bodies pass through as JSON text and attachments as streams.
+
+mod endpoint;
+mod error;
+mod http;
+mod report;
+mod secret;
+mod seq;
+mod spec;
+mod stats;
+mod upload;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub use endpoint::{Credentials, Endpoint};
+pub use error::{Error, Fault, PeerError, Side};
+pub use http::Client;
+pub use report::{REPLICATION_ID_VERSION, Report, Session};
+pub use secret::{HIDDEN, Secret};
+pub use seq::Seq;
+pub use spec::{Defaults, Error as SpecError, Filter, Replication, UserCtx};
+pub use stats::Stats;
+
+/// What a run needs from the process around it.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The connections, shared by all runs.
+    pub client: Client,
+    /// The uuid of this server, part of every replication id: with a CouchDB's own uuid, its checkpoints are found.
+    pub server_uuid: String,
+    /// Stops the run gracefully: it finishes what is nearly done, writes a checkpoint and returns a [`Report`] with
+    /// `stopped`.
+    pub stop: CancellationToken,
+    /// Receives a snapshot whenever a batch is done or a checkpoint written.
+    pub progress: watch::Sender<Stats>,
+}
+
+impl Context {
+    /// A context that nobody stops or watches, until its fields say otherwise.
+    pub fn new(client: Client, server_uuid: impl Into<String>) -> Self {
+        Self {
+            client,
+            server_uuid: server_uuid.into(),
+            stop: CancellationToken::new(),
+            progress: watch::Sender::new(Stats::default()),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One side of a replication: a database's URL, who asks, and the headers that go along.
+//!
+//! Credentials come from three places, in this order: the `auth` object, the URL's userinfo, an
+//! `Authorization: Basic` header. Whatever the place, they end up in one form here, so that the same login gives
+//! the same replication id.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value};
+use url::Url;
+
+use crate::secret::{HIDDEN, Scrubber, Secret};
+use crate::spec::Error;
+
+/// A database on a CouchDB-protocol server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Ends in `/`, holds neither userinfo nor query.
+    url: Url,
+    /// HTTP Basic credentials.
+    credentials: Option<Credentials>,
+    /// Further headers, as given, without Basic credentials. Their values may be tokens.
+    headers: Vec<(String, Secret)>,
+}
+
+/// A user's name and password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user's name, not secret.
+    pub user: String,
+    /// The password; empty if the URL names none.
+    pub password: Secret,
+}
+
+impl Endpoint {
+    /// Reads an endpoint from the field `field` of a replication document: a URL, or
+    /// `{"url", "headers": {…}, "auth": {"basic": {"username", "password"}}}`.
+    ///
+    /// # Errors
+    /// Names the field and what would be right; never repeats the URL, which may hold a password.
+    pub fn parse(field: &str, value: &Value, schemes: &[String]) -> Result<Self, Error> {
+        match value {
+            Value::String(text) => Self::from_parts(field, text, &Map::new(), schemes),
+            Value::Object(object) => {
+                let field_url = format!("{field}.url");
+                match object.get("url") {
+                    Some(Value::String(text)) => Self::from_parts(field, text, object, schemes),
+                    Some(_) => Err(Error::new(field_url, "must be a string, the database's URL")),
+                    None => Err(Error::new(field_url, "is missing; give the database's URL")),
+                }
+            }
+            _ => Err(Error::new(field, "must be a URL, or an object with a `url`, and perhaps `headers` and `auth`")),
+        }
+    }
+
+    fn from_parts(field: &str, text: &str, object: &Map<String, Value>, schemes: &[String]) -> Result<Self, Error> {
+        let mut url = parse_url(field, text, schemes)?;
+        let userinfo = take_userinfo(&mut url);
+        let (mut headers, from_header) = parse_headers(field, object.get("headers"))?;
+        let from_object = parse_auth(field, object.get("auth"))?;
+        let credentials = from_object.or(userinfo).or(from_header);
+        if credentials.is_some() {
+            headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
+        }
+        Ok(Self { url, credentials, headers })
+    }
+
+    /// The database's URL without credentials; ends in `/`.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Who asks, if not an anonymous user.
+    pub fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
+    }
+
+    /// Further headers for every request, as given.
+    pub fn headers(&self) -> &[(String, Secret)] {
+        &self.headers
+    }
+
+    /// The URL as it may be shown: `http://user:*****@host/db/`.
+    pub fn redacted_url(&self) -> String {
+        let mut shown = self.url.to_string();
+        if let Some(credentials) = &self.credentials {
+            let user = percent_encoding::utf8_percent_encode(&credentials.user, USERINFO).to_string();
+            let after_scheme = self.url.scheme().len() + "://".len();
+            shown.insert_str(after_scheme, &format!("{user}:{HIDDEN}@"));
+        }
+        shown
+    }
+
+    /// The database's name, percent-decoded.
+    pub fn database(&self) -> String {
+        let path = self.url.path().trim_end_matches('/');
+        let name = path.rsplit('/').next().unwrap_or(path);
+        percent_decode_str(name).decode_utf8_lossy().into_owned()
+    }
+
+    /// Tells `scrubber` every secret of this endpoint.
+    pub fn add_secrets(&self, scrubber: &mut Scrubber) {
+        if let Some(credentials) = &self.credentials {
+            scrubber.add(Some(&credentials.user), &credentials.password);
+        }
+        for (name, value) in &self.headers {
+            // Short values of ordinary headers (`1`, `gzip`) would only garble messages.
+            if is_secret_header(name) || value.reveal().len() >= 8 {
+                scrubber.add(None, value);
+            }
+        }
+    }
+}
+
+/// Characters of a user's name that would not survive in a URL.
+const USERINFO: &percent_encoding::AsciiSet =
+    &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+fn is_secret_header(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["auth", "cookie", "token", "key", "secret", "password"].iter().any(|word| name.contains(word))
+}
+
+fn parse_url(field: &str, text: &str, schemes: &[String]) -> Result<Url, Error> {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Err(Error::new(
+            field,
+            "must be a full URL like http://host:5984/db; names of local databases are not supported",
+        ));
+    };
+    if !schemes.iter().any(|known| known.eq_ignore_ascii_case(scheme)) {
+        let scheme = if scheme.len() <= 16 { scheme } else { "that" };
+        return Err(Error::new(
+            field,
+            format!("must start with one of {}; `{scheme}` is not supported", schemes.join("://, ") + "://"),
+        ));
+    }
+    if rest.contains(['?', '#']) {
+        return Err(Error::new(field, "must end with the database's name, without a query or a fragment"));
+    }
+    let mut url = Url::parse(text).map_err(|cause| Error::new(field, format!("is not a valid URL: {cause}")))?;
+    if url.path().trim_matches('/').is_empty() {
+        return Err(Error::new(field, "names no database; write http://host:5984/db"));
+    }
+    let path = format!("{}/", url.path().trim_end_matches('/'));
+    url.set_path(&path);
+    Ok(url)
+}
+
+fn take_userinfo(url: &mut Url) -> Option<Credentials> {
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let credentials = Credentials {
+        user: decode(url.username()),
+        password: Secret::new(decode(url.password().unwrap_or_default())),
+    };
+    url.set_username("").expect("a URL with a host has a user");
+    url.set_password(None).expect("a URL with a host has a password");
+    Some(credentials)
+}
+
+type Headers = Vec<(String, Secret)>;
+
+fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<Credentials>), Error> {
+    let headers = match value {
+        None => return Ok((Vec::new(), None)),
+        Some(Value::Object(headers)) => headers,
+        Some(_) => return Err(Error::new(format!("{field}.headers"), "must be an object of strings")),
+    };
+    let (mut kept, mut credentials) = (Vec::new(), None);
+    for (name, value) in headers {
+        let at = || format!("{field}.headers.{name}");
+        let Value::String(value) = value else {
+            return Err(Error::new(at(), "must be a string"));
+        };
+        if reqwest::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
+            return Err(Error::new(at(), "is not a valid HTTP header name"));
+        }
+        if reqwest::header::HeaderValue::from_str(value).is_err() {
+            return Err(Error::new(at(), "holds characters that an HTTP header may not have"));
+        }
+        match basic_credentials(value) {
+            Some(found) if name.eq_ignore_ascii_case("authorization") => credentials = Some(found),
+            _ => kept.push((name.clone(), Secret::new(value.clone()))),
+        }
+    }
+    Ok((kept, credentials))
+}
+
+fn basic_credentials(value: &str) -> Option<Credentials> {
+    let (scheme, encoded) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(BASE64_STANDARD.decode(encoded.trim()).ok()?).ok()?;
+    let (user, password) = decoded.split_once(':')?;
+    Some(Credentials { user: user.to_owned(), password: Secret::new(password) })
+}
+
+fn parse_auth(field: &str, value: Option<&Value>) -> Result<Option<Credentials>, Error> {
+    let auth = match value {
+        None => return Ok(None),
+        Some(Value::Object(auth)) => auth,
+        Some(_) => return Err(Error::new(format!("{field}.auth"), "must be an object")),
+    };
+    let Some(basic) = auth.get("basic") else {
+        return Ok(None);
+    };
+    let text = |name: &str| match basic.get(name) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(Error::new(format!("{field}.auth.basic.{name}"), "must be a string")),
+        None => Err(Error::new(format!("{field}.auth.basic.{name}"), "is missing")),
+    };
+    if !basic.is_object() {
+        return Err(Error::new(
+            format!("{field}.auth.basic"),
+            "must be an object with `username` and `password`",
+        ));
+    }
+    Ok(Some(Credentials { user: text("username")?, password: Secret::new(text("password")?) }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn parse(value: Value) -> Result<Endpoint, Error> {
+        Endpoint::parse("source", &value, &["http".to_owned(), "https".to_owned()])
+    }
+
+    #[test]
+    fn a_url_with_a_password_is_shown_without_it() {
+        let endpoint = parse(json!("http://admin:s%40cret@127.0.0.1:15984/idsrc")).unwrap();
+        assert_eq!(endpoint.redacted_url(), "http://admin:*****@127.0.0.1:15984/idsrc/");
+        assert_eq!(endpoint.url().as_str(), "http://127.0.0.1:15984/idsrc/");
+        assert_eq!(endpoint.credentials().unwrap().password.reveal(), "s@cret");
+        assert!(!format!("{endpoint:?}").contains("cret"));
+    }
+
+    #[test]
+    fn the_auth_object_beats_the_url_beats_the_header() {
+        let header = format!("Basic {}", BASE64_STANDARD.encode("h:3"));
+        let all = json!({"url": "http://u:2@h/db", "headers": {"authorization": header},
+            "auth": {"basic": {"username": "a", "password": "1"}}});
+        let user = |value| parse(value).unwrap().credentials().unwrap().user.clone();
+        assert_eq!(user(all), "a");
+        assert_eq!(user(json!({"url": "http://u:2@h/db", "headers": {"Authorization": header}})), "u");
+        let by_header = parse(json!({"url": "http://h/db", "headers": {"Authorization": header}})).unwrap();
+        assert_eq!(by_header.credentials().unwrap().user, "h");
+        assert!(by_header.headers().is_empty());
+    }
+
+    #[test]
+    fn a_bearer_token_stays_a_header_and_is_never_shown() {
+        let endpoint = parse(json!({"url": "http://h/db", "headers": {"Authorization": "Bearer tok3n"}})).unwrap();
+        assert_eq!(endpoint.headers()[0].1.reveal(), "Bearer tok3n");
+        assert!(!format!("{endpoint:?}").contains("tok3n"));
+        let mut scrubber = Scrubber::default();
+        endpoint.add_secrets(&mut scrubber);
+        assert_eq!(scrubber.scrub("bad token tok3n"), "bad token *****");
+    }
+
+    #[test]
+    fn names_with_slashes_are_decoded() {
+        assert_eq!(parse(json!("http://h/prefix%2Fdb/")).unwrap().database(), "prefix/db");
+    }
+
+    #[test]
+    fn errors_name_the_field_and_hide_the_password() {
+        for (value, field) in [
+            (json!(5), "source"),
+            (json!("localdb"), "source"),
+            (json!("ftp://u:hunter2@h/db"), "source"),
+            (json!("http://u:hunter2@h/"), "source"),
+            (json!("http://u:hunter2@h/db?x=1"), "source"),
+            (json!("http://u:hunter2@:99999/db"), "source"),
+            (json!({"headers": {}}), "source.url"),
+            (json!({"url": 1}), "source.url"),
+            (json!({"url": "http://h/db", "headers": []}), "source.headers"),
+            (json!({"url": "http://h/db", "headers": {"X": 1}}), "source.headers.X"),
+            (json!({"url": "http://h/db", "auth": 1}), "source.auth"),
+            (json!({"url": "http://h/db", "auth": {"basic": {"username": "u"}}}), "source.auth.basic.password"),
+        ] {
+            let error = parse(value.clone()).unwrap_err();
+            assert_eq!(error.field, field, "{value}");
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Why a replication did not go on, sorted by what the caller does next.
+//!
+//! [`Error::Spec`] will fail again the same way: the job has failed. Everything else is the world's weather, also a
+//! wrong password or a missing database (an administrator may mend it): the job crashes, backs off, and is run again.
+//! No message contains a password; all texts of peers and of the HTTP client pass through a
+//! [`Scrubber`](crate::secret::Scrubber) and are cut to [`MAX_REASON_BYTES`].
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::spec;
+
+/// How much of a peer's own words goes into an error.
+pub const MAX_REASON_BYTES: usize = 500;
+
+/// Why a replication ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request itself is wrong; running it again cannot help.
+    #[error(transparent)]
+    Spec(#[from] spec::Error),
+    /// A peer did not do what was asked; it may do so later.
+    #[error(transparent)]
+    Peer(#[from] Box<PeerError>),
+    /// This process cannot do its part (no TLS roots, no random numbers); another one, or a later one, may.
+    #[error("{0}")]
+    Local(String),
+}
+
+impl Error {
+    /// Whether the job has failed for good; otherwise it should be tried again after a backoff.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Self::Spec(_))
+    }
+
+    /// The HTTP status that a peer answered, if it answered one.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Peer(error) => match &error.fault {
+                Fault::Status { status, .. } => Some(*status),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether the same request may succeed in a moment.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Peer(error) => match &error.fault {
+                Fault::Unreachable(_) | Fault::Silent(_) | Fault::BrokeOff(_) | Fault::Malformed(_) => true,
+                Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
+                Fault::Unexpected(_) => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// How long the peer asked to wait before the next attempt.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Peer(error) => match &error.fault {
+                Fault::Status { retry_after, .. } => *retry_after,
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Which side of a replication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Where documents come from.
+    Source,
+    /// Where they go.
+    Target,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source => "source",
+            Self::Target => "target",
+        })
+    }
+}
+
+/// A request that did not end well.
+///
+/// Reads as `source GET http://u:*****@host/db/: 404 not_found: missing`.
+#[derive(Debug, thiserror::Error)]
+#[error("{side} {method} {url}: {fault}")]
+pub struct PeerError {
+    /// Which peer.
+    pub side: Side,
+    /// The request's method.
+    pub method: String,
+    /// The request's URL without its query and without secrets.
+    pub url: String,
+    /// What went wrong.
+    pub fault: Fault,
+}
+
+/// What went wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// No connection, or it was lost before an answer began.
+    Unreachable(String),
+    /// Nothing came for this long.
+    Silent(Duration),
+    /// The answer, or the request's body, ended too early.
+    BrokeOff(String),
+    /// The answer is not what the protocol promises.
+    Malformed(String),
+    /// An answer with an error status.
+    Status {
+        /// The HTTP status.
+        status: u16,
+        /// The body's `error`, or the status' own name.
+        error: String,
+        /// The body's `reason`, or the beginning of a body that is no JSON.
+        reason: String,
+        /// The `Retry-After` header.
+        retry_after: Option<Duration>,
+    },
+    /// A proper answer that makes going on impossible.
+    Unexpected(String),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(cause) => write!(f, "no connection: {cause}"),
+            Self::Silent(after) => write!(f, "timed out: no data for {} ms", after.as_millis()),
+            Self::BrokeOff(cause) => write!(f, "the connection broke off: {cause}"),
+            Self::Malformed(cause) => write!(f, "an answer that cannot be understood: {cause}"),
+            Self::Status { status, error, reason, .. } if reason.is_empty() => write!(f, "{status} {error}"),
+            Self::Status { status, error, reason, .. } => write!(f, "{status} {error}: {reason}"),
+            Self::Unexpected(cause) => f.write_str(cause),
+        }
+    }
+}
+
+/// The first [`MAX_REASON_BYTES`] of `text`, on one line.
+pub(crate) fn shorten(text: &str) -> String {
+    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.len() > MAX_REASON_BYTES {
+        let end = (0..=MAX_REASON_BYTES).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}

@@ -1,0 +1,109 @@
+//! The job handler: what a worker runs for a job of type [`JOB_TYPE`].
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES};
+use turnwise_store::{Runtime, Transaction};
+use turnwise_worker::{JobContext, JobHandler, Outcome};
+
+use crate::{Client, Context, Defaults, Error, Replication, Report, Stats, doc_processor, replicate};
+
+/// The type of replication jobs.
+pub const JOB_TYPE: &str = "replication";
+
+/// Runs replications. A job's options are the JSON object of its document or `_replicate` body.
+pub struct Handler {
+    client: Client,
+    server_uuid: String,
+    defaults: Defaults,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl Handler {
+    /// A handler whose jobs share the connections of `client`.
+    pub fn new(client: Client, server_uuid: String, defaults: Defaults, runtime: Arc<dyn Runtime>) -> Self {
+        Handler { client, server_uuid, defaults, runtime }
+    }
+
+    async fn replicate(&self, job: &JobContext) -> Result<Report, Error> {
+        let object: Map<String, Value> = serde_json::from_str(job.options.get())
+            .map_err(|error| crate::SpecError::new("options", error.to_string()))?;
+        let replication = Replication::parse(&object, &self.defaults)?;
+        let mut context = Context::new(self.client.clone(), self.server_uuid.clone());
+        context.stop = job.stop.clone();
+        let (progress, mut stats) = watch::channel(Stats::default());
+        context.progress = progress;
+        let mut run = std::pin::pin!(replicate(&replication, &context));
+        loop {
+            tokio::select! {
+                ended = &mut run => {
+                    job.report(&*stats.borrow());
+                    return ended;
+                }
+                Ok(()) = stats.changed() => job.report(&*stats.borrow_and_update()),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl JobHandler for Handler {
+    async fn run(&self, job: JobContext) -> Outcome {
+        match self.replicate(&job).await {
+            Ok(report) if report.stopped => Outcome::Stopped,
+            Ok(report) => Outcome::completed(&fitting(report)),
+            Err(error) if error.is_terminal() => Outcome::Failed(error.to_string()),
+            Err(error) => Outcome::Crashed(error.to_string()),
+        }
+    }
+
+    async fn ended(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job: Option<&Job>,
+    ) -> turnwise_queue::Result<()> {
+        match job {
+            Some(job) => doc_processor::job_ended(tx, keys, job, self.runtime.now_us()).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// The report with as much of its history, newest first, as a job's record holds.
+fn fitting(mut report: Report) -> Report {
+    let bytes = |report: &Report| serde_json::to_vec(report).map_or(0, |json| json.len());
+    while bytes(&report) > MAX_INFO_BYTES && !report.history.is_empty() {
+        let half = report.history.len() / 2;
+        report.history.truncate(half);
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Session;
+
+    #[test]
+    fn a_long_history_is_cut_at_its_old_end_until_it_fits() {
+        let session = |n: usize| Session { session_id: format!("{n}-{}", "x".repeat(1000)), ..Session::default() };
+        let report = Report {
+            ok: true,
+            no_changes: false,
+            session_id: "s".into(),
+            source_last_seq: Default::default(),
+            replication_id_version: 4,
+            history: (0..50).map(session).collect(),
+            stopped: false,
+            stats: Stats::default(),
+        };
+        let fitting = fitting(report);
+        assert!((3..12).contains(&fitting.history.len()), "{}", fitting.history.len());
+        assert!(fitting.history[0].session_id.starts_with("0-"));
+        assert!(serde_json::to_vec(&fitting).is_ok_and(|json| json.len() <= MAX_INFO_BYTES));
+    }
+}

@@ -1,0 +1,65 @@
+//! The end of a run: the answer of a one-shot `POST /_replicate`, and the history entries of checkpoints.
+
+use serde::{Deserialize, Serialize};
+
+use crate::seq::Seq;
+use crate::stats::Stats;
+
+/// The version of the replication id, and of the checkpoints that carry it.
+pub const REPLICATION_ID_VERSION: u32 = 4;
+
+/// How a run ended that did not fail. Serialised, it is what CouchDB answers to a one-shot `POST /_replicate`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Always true; failures are [`crate::Error`]s.
+    pub ok: bool,
+    /// Whether nothing had to be looked at.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_changes: bool,
+    /// This run's id, or the last one's if there were no changes.
+    pub session_id: String,
+    /// Everything up to here is on the target.
+    pub source_last_seq: Seq,
+    /// [`REPLICATION_ID_VERSION`].
+    pub replication_id_version: u32,
+    /// This run first, then earlier ones, as far as checkpoints remember them.
+    pub history: Vec<Session>,
+    /// Whether the run was stopped before its end; it has left a checkpoint to go on from.
+    #[serde(skip)]
+    pub stopped: bool,
+    /// The run's final numbers.
+    #[serde(skip)]
+    pub stats: Stats,
+}
+
+/// One run in a checkpoint's history.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Session {
+    /// The run's id.
+    pub session_id: String,
+    /// When it started, as in HTTP headers (`Sat, 21 Nov 2026 08:54:30 GMT`).
+    pub start_time: String,
+    /// When this entry was last written.
+    pub end_time: String,
+    /// The sequence it started from.
+    pub start_last_seq: Seq,
+    /// The sequence it had come to.
+    pub end_last_seq: Seq,
+    /// The sequence that a later run may start from.
+    pub recorded_seq: Seq,
+    /// [`Stats::revisions_checked`].
+    pub missing_checked: u64,
+    /// [`Stats::missing_revisions_found`].
+    pub missing_found: u64,
+    /// [`Stats::docs_read`].
+    pub docs_read: u64,
+    /// [`Stats::docs_written`].
+    pub docs_written: u64,
+    /// [`Stats::doc_write_failures`].
+    pub doc_write_failures: u64,
+    /// [`Stats::bulk_get_attempts`].
+    pub bulk_get_attempts: u64,
+    /// [`Stats::bulk_get_docs`].
+    pub bulk_get_docs: u64,
+}

@@ -1,0 +1,36 @@
+//! What a replication has done so far: the numbers of `_scheduler/jobs`, `_active_tasks` and the progress bar.
+
+use serde::{Deserialize, Serialize};
+
+use crate::seq::Seq;
+
+/// A snapshot of a running replication. Serialised, it has the names and the shape of CouchDB's `info` object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stats {
+    /// Leaf revisions that the source's changes named.
+    pub revisions_checked: u64,
+    /// Those that the target did not have.
+    pub missing_revisions_found: u64,
+    /// Revisions read from the source.
+    pub docs_read: u64,
+    /// Revisions written to the target.
+    pub docs_written: u64,
+    /// Revisions that the target refused (401, 403, 413 per document); the replication went on without them.
+    pub doc_write_failures: u64,
+    /// Requests to `_bulk_get`.
+    pub bulk_get_attempts: u64,
+    /// Revisions that `_bulk_get` answered.
+    pub bulk_get_docs: u64,
+    /// Changes of the source that are not done yet, as far as the source says; `None` if it does not.
+    pub changes_pending: Option<u64>,
+    /// The sequence of the last checkpoint that was written, or found at the start.
+    pub checkpointed_source_seq: Option<Seq>,
+    /// The last sequence that the changes feed has named.
+    pub source_seq: Option<Seq>,
+    /// Everything up to here is on the target.
+    pub through_seq: Option<Seq>,
+    /// Bytes of documents and attachments written to the target. Not part of CouchDB's answers.
+    #[serde(skip)]
+    pub bytes_written: u64,
+}

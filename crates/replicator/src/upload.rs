@@ -1,0 +1,105 @@
+//! A request's body that tells how far it has got.
+//!
+//! A request is given up when nothing moves for a while; a large body on a slow link moves all the time and has no
+//! answer for long. So bodies are handed out in pieces, and every piece that the connection takes is counted.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::Stream;
+use http_body::{Body, Frame, SizeHint};
+
+/// The size of the pieces in which a body at hand is handed out. Slicing copies nothing.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// How many bytes of a body the connection has taken.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(AtomicU64);
+
+impl Progress {
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The error of a body that is itself read from a peer. It has been told elsewhere.
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
+/// The pieces of a streamed body.
+pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>;
+
+/// A body to be sent.
+pub(crate) struct Upload {
+    content_type: String,
+    content: Content,
+    progress: Arc<Progress>,
+}
+
+enum Content {
+    AtHand(Bytes),
+    Streamed { pieces: std::sync::Mutex<Pieces>, length: Option<u64> },
+}
+
+impl Upload {
+    pub fn from_bytes(body: Bytes, content_type: &str) -> Self {
+        Self { content_type: content_type.to_owned(), content: Content::AtHand(body), progress: Arc::default() }
+    }
+
+    /// A body of which `length` bytes will come, or, without a length, as many as there are (chunked).
+    pub fn streamed(pieces: Pieces, length: Option<u64>, content_type: String) -> Self {
+        let content = Content::Streamed { pieces: std::sync::Mutex::new(pieces), length };
+        Self { content_type, content, progress: Arc::default() }
+    }
+
+    pub fn content_type(&self) -> &str {
+        &self.content_type
+    }
+
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let next = match &mut self.content {
+            Content::AtHand(rest) if rest.is_empty() => None,
+            Content::AtHand(rest) => Some(Ok(rest.split_to(rest.len().min(PIECE_BYTES)))),
+            Content::Streamed { pieces, length } => {
+                let pieces = pieces.get_mut().expect("nothing panics while it holds the lock");
+                match pieces.as_mut().poll_next(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(piece))) => {
+                        *length = length.map(|left| left.saturating_sub(piece.len() as u64));
+                        Some(Ok(piece))
+                    }
+                    Poll::Ready(end) => end,
+                }
+            }
+        };
+        if let Some(Ok(piece)) = &next {
+            self.progress.0.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        }
+        Poll::Ready(next.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.content, Content::AtHand(rest) if rest.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::AtHand(rest) => SizeHint::with_exact(rest.len() as u64),
+            Content::Streamed { length: Some(left), .. } => SizeHint::with_exact(*left),
+            Content::Streamed { length: None, .. } => SizeHint::default(),
+        }
+    }
+}
