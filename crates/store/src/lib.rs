@@ -16,6 +16,8 @@
 //!   Engine: snapshot · commit · watch         embedded/ (one process), later etcd/, foundationdb/
 //! ```
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod embedded;
 mod engine;
 mod error;

@@ -51,8 +51,19 @@ impl Pending {
     }
 
     fn is_cleared(&self, key: &[u8]) -> bool {
-        self.cleared.iter().any(|(begin, end)| begin.as_ref() <= key && key < end.as_ref())
+        is_within(key, &self.cleared)
     }
+}
+
+fn is_within(key: &[u8], ranges: &[(Bytes, Bytes)]) -> bool {
+    ranges.iter().any(|(begin, end)| begin.as_ref() <= key && key < end.as_ref())
+}
+
+/// The own writes that decide about a range.
+struct OwnWrites {
+    /// In the direction of the read.
+    rows: std::iter::Peekable<std::vec::IntoIter<(Bytes, Option<Bytes>)>>,
+    cleared: Vec<(Bytes, Bytes)>,
 }
 
 impl Transaction {
@@ -117,17 +128,21 @@ impl Transaction {
 
     /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends.
     async fn merged(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
-        let mut own = self.own_writes_in(read)?;
+        let Some(OwnWrites { rows: mut own, cleared }) = self.own_writes_in(read)? else {
+            return self.snapshot.range(read).await;
+        };
         let mut rows = Vec::new();
         let mut rest = read.clone();
         loop {
             let chunk = self.snapshot.range(&rest).await?;
             let exhausted = chunk.len() < rest.limit;
-            let Some((last, _)) = chunk.last().cloned() else {
-                // Nothing stored is left: only own writes.
-                rows.extend(own.filter_map(|(key, value)| value.map(|value| (key, value))));
-                break;
-            };
+            if let Some((last, _)) = chunk.last() {
+                if read.reverse {
+                    rest.end = last.clone();
+                } else {
+                    rest.begin = successor(last);
+                }
+            }
             for (key, value) in chunk {
                 while let Some((own_key, own_value)) =
                     own.next_if(|(own_key, _)| read.precedes(own_key, &key))
@@ -136,7 +151,7 @@ impl Transaction {
                 }
                 if let Some((own_key, own_value)) = own.next_if(|(own_key, _)| *own_key == key) {
                     rows.extend(own_value.map(|value| (own_key, value)));
-                } else if !self.pending().is_cleared(&key) {
+                } else if !is_within(&key, &cleared) {
                     rows.push((key, value));
                 }
             }
@@ -147,36 +162,32 @@ impl Transaction {
             if rows.len() >= read.limit {
                 break;
             }
-            if read.reverse {
-                rest.end = last;
-            } else {
-                rest.begin = successor(&last);
-            }
         }
         rows.truncate(read.limit);
         Ok(rows)
     }
 
-    /// The own writes within a range, in the direction of the read.
-    #[allow(clippy::type_complexity, reason = "an iterator of rows, named nowhere else")]
-    fn own_writes_in(
-        &self,
-        read: &RangeRead,
-    ) -> Result<std::iter::Peekable<std::vec::IntoIter<(Bytes, Option<Bytes>)>>> {
+    /// The own writes within a range; `None` if there are none, as in most reads.
+    fn own_writes_in(&self, read: &RangeRead) -> Result<Option<OwnWrites>> {
         let pending = self.pending();
         let bounds = (Bound::Included(&read.begin), Bound::Excluded(&read.end));
         if pending.versionstamped.range::<Bytes, _>(bounds).next().is_some() {
             return Err(Error::Misuse("a versionstamp is unknown before the commit".into()));
         }
-        let mut own: Vec<_> = pending
+        let mut rows: Vec<_> = pending
             .writes
             .range::<Bytes, _>(bounds)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        if read.reverse {
-            own.reverse();
+        let overlaps = |(begin, end): &&(Bytes, Bytes)| *begin < read.end && read.begin < *end;
+        let cleared: Vec<_> = pending.cleared.iter().filter(overlaps).cloned().collect();
+        if rows.is_empty() && cleared.is_empty() {
+            return Ok(None);
         }
-        Ok(own.into_iter().peekable())
+        if read.reverse {
+            rows.reverse();
+        }
+        Ok(Some(OwnWrites { rows: rows.into_iter().peekable(), cleared }))
     }
 
     /// Sets a key.
@@ -206,6 +217,8 @@ impl Transaction {
         if begin >= end {
             return Ok(());
         }
+        // The first key after the longest one must do as an end.
+        self.check("key", begin.len().max(end.len()), self.limits.key_bytes + 1)?;
         let mut pending = self.pending();
         let inside = |key: &Bytes| begin <= *key && *key < end;
         pending.writes.retain(|key, _| !inside(key));
@@ -232,7 +245,8 @@ impl Transaction {
         pending.read_keys.insert(key);
     }
 
-    /// Commits. A transaction that wrote nothing always succeeds: it saw one consistent snapshot.
+    /// Commits. A transaction that wrote nothing always succeeds: it saw one consistent snapshot. What was
+    /// read and written up to here is settled by this call, whether it succeeds or not.
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
         let pending = std::mem::take(&mut *self.pending());
         let wrote_nothing =
@@ -240,6 +254,7 @@ impl Transaction {
         if wrote_nothing {
             return Ok(None);
         }
+        self.check_transaction(&pending)?;
         let changes = Changes {
             read_keys: pending.read_keys.into_iter().collect(),
             read_ranges: pending.read_ranges,
@@ -273,3 +288,6 @@ impl RangeRead {
         if self.reverse { a > b } else { a < b }
     }
 }
+
+#[cfg(test)]
+mod tests;

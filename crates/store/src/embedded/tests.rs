@@ -1,7 +1,35 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::conformance::Subject;
+use crate::runtime::Manual;
 use crate::{RangeRead, Store};
+
+/// A store in a temporary folder, on a clock that tests move.
+struct InFolder {
+    folder: tempfile::TempDir,
+    clock: Arc<Manual>,
+}
+
+#[async_trait]
+impl Subject for InFolder {
+    async fn open(&self) -> Arc<dyn Engine> {
+        let options = Options { durable: false, runtime: self.clock.clone() };
+        Embedded::open_with(self.folder.path(), options).unwrap()
+    }
+
+    fn clock(&self) -> Option<Arc<Manual>> {
+        Some(self.clock.clone())
+    }
+}
+
+async fn in_folder() -> Arc<dyn Subject> {
+    Arc::new(InFolder { folder: tempfile::tempdir().unwrap(), clock: Manual::new(0, 0) })
+}
+
+mod conformance {
+    crate::conformance_tests!(super::in_folder);
+}
 
 fn store(engine: &Arc<Embedded>) -> Store {
     Store::new(engine.clone(), Arc::new(runtime::System))

@@ -1,0 +1,220 @@
+//! What every engine must do, as tests that any engine can be plugged into.
+//!
+//! An engine passes if every chapter of [`CHAPTERS`] does. Its tests name a [`Subject`] and expand
+//! [`conformance_tests!`](crate::conformance_tests), which makes one test of each chapter:
+//!
+//! ```ignore
+//! turnwise_store::conformance_tests!(|| async { Arc::new(MyEngineInAFolder::new()) as Arc<dyn Subject> });
+//! ```
+//!
+//! # Where engines may differ
+//!
+//! The suite does not test what is left open here, and code above the store must not rely on it.
+//!
+//! | subject | embedded | others may |
+//! | --- | --- | --- |
+//! | clearing a key or range in which nothing is stored | conflicts with readers of a cleared key, not with readers of a range | conflict with both (FoundationDB), or with neither |
+//! | setting a value that is there already | a write like any other | the same |
+//! | a watch resolves without a change | only when the store closes or fails | whenever it likes |
+//! | a value changes and changes back | resolves, unless both happened in one group of commits | resolve, or not |
+//! | what makes a transaction too old | its age, on reads and at commit | compaction of its revision |
+//! | a read of a transaction that is too old | is refused at once | answer, and refuse the commit |
+//! | `limits()` | [`Limits::DEFAULT`](crate::Limits::DEFAULT) | be smaller; the suite asks |
+//! | versionstamps | dense: group, place in the group | have gaps; only the order counts |
+//! | an unknown outcome | only after the disk has failed | on any lost connection |
+//! | a clock that tests can move | yes | none: the cases that need one are then left out, see [`Subject::clock`] |
+
+mod durability;
+mod isolation;
+mod limits;
+mod own_writes;
+mod random;
+mod rows;
+mod versionstamps;
+mod watches;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+
+use crate::runtime::{Manual, System};
+use crate::{Engine, RangeRead, Store, Transaction};
+
+/// An engine under examination, with a store of its own.
+#[async_trait]
+pub trait Subject: Send + Sync + 'static {
+    /// Opens the store, which is empty at the first call. Before the next call everything that the engine
+    /// has handed out is dropped.
+    async fn open(&self) -> Arc<dyn Engine>;
+
+    /// The clock that the engine measures the age of transactions on, if it can be moved.
+    fn clock(&self) -> Option<Arc<Manual>>;
+}
+
+/// Part of the suite.
+pub struct Chapter {
+    /// What it is about.
+    pub name: &'static str,
+    cases: &'static [Case],
+}
+
+type Case = (&'static str, fn(Scene) -> BoxFuture<'static, ()>);
+
+/// The whole suite.
+pub const CHAPTERS: &[Chapter] = &[
+    Chapter { name: "rows", cases: rows::CASES },
+    Chapter { name: "own_writes", cases: own_writes::CASES },
+    Chapter { name: "isolation", cases: isolation::CASES },
+    Chapter { name: "watches", cases: watches::CASES },
+    Chapter { name: "versionstamps", cases: versionstamps::CASES },
+    Chapter { name: "limits", cases: limits::CASES },
+    Chapter { name: "durability", cases: durability::CASES },
+    Chapter { name: "random", cases: random::CASES },
+];
+
+/// Lists functions as cases under their own names.
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        &[$((stringify!($case), |scene| Box::pin($case(scene)))),*]
+    };
+}
+use cases;
+
+/// Makes one test of each chapter of the suite. The argument is an async function or closure that returns
+/// a new [`Subject`](crate::conformance::Subject) in an `Arc`.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($subject:expr) => {
+        $crate::conformance_tests!(@ $subject;
+            rows, own_writes, isolation, watches, versionstamps, limits, durability, random);
+
+        #[test]
+        fn no_chapter_is_left_out() {
+            $crate::conformance_tests!(@names rows, own_writes, isolation, watches, versionstamps, limits,
+                durability, random);
+        }
+    };
+    (@ $subject:expr; $($chapter:ident),*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn $chapter() {
+                $crate::conformance::run(stringify!($chapter), $subject).await;
+            }
+        )*
+    };
+    (@names $($chapter:ident),*) => {
+        let tested = [$(stringify!($chapter)),*];
+        let known: Vec<_> = $crate::conformance::CHAPTERS.iter().map(|chapter| chapter.name).collect();
+        assert_eq!(known, tested);
+    };
+}
+
+/// Runs a chapter, each case on a new subject.
+///
+/// # Panics
+/// If a case fails, with the names of all that did.
+pub async fn run<F, Fut>(chapter: &str, new_subject: F)
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Arc<dyn Subject>>,
+{
+    let chapter = CHAPTERS.iter().find(|known| known.name == chapter).expect("a chapter of the suite");
+    let mut failed = Vec::new();
+    for (name, case) in chapter.cases {
+        let scene = Scene::new(new_subject().await).await;
+        let mut running = tokio::spawn(case(scene));
+        match tokio::time::timeout(CASE_DEADLINE, &mut running).await {
+            Ok(Ok(())) => {}
+            Ok(Err(panic)) => failed.push(format!("{name}: {panic}")),
+            Err(_) => {
+                running.abort();
+                failed.push(format!("{name}: not done after {CASE_DEADLINE:?}"));
+            }
+        }
+    }
+    assert!(
+        failed.is_empty(),
+        "{} of {} cases failed:\n{}",
+        failed.len(),
+        chapter.cases.len(),
+        failed.join("\n")
+    );
+}
+
+/// Something hangs that should have happened: long enough for a slow machine.
+const CASE_DEADLINE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A store on a subject.
+struct Scene {
+    subject: Arc<dyn Subject>,
+    store: Store,
+}
+
+impl Scene {
+    async fn new(subject: Arc<dyn Subject>) -> Self {
+        let store = Store::new(subject.open().await, Arc::new(System));
+        Scene { subject, store }
+    }
+
+    /// Closes the store and opens it again.
+    async fn reopened(self) -> Self {
+        let Scene { subject, store } = self;
+        drop(store);
+        Self::new(subject).await
+    }
+
+    async fn begin(&self) -> Transaction {
+        self.store.begin().await.expect("begins")
+    }
+
+    /// Sets rows in one transaction.
+    async fn set(&self, rows: &[(&'static str, &'static str)]) {
+        let tx = self.begin().await;
+        for (name, value) in rows {
+            tx.set(key(name), key(value)).expect("sets");
+        }
+        tx.commit().await.expect("commits");
+    }
+
+    /// What a new transaction reads.
+    async fn get(&self, name: &'static str) -> Option<Bytes> {
+        self.begin().await.get(&key(name)).await.expect("reads")
+    }
+
+    /// All rows of the store as a new transaction reads them.
+    async fn all(&self) -> Vec<(Bytes, Bytes)> {
+        self.begin().await.range(&everything(), usize::MAX).await.expect("reads")
+    }
+}
+
+fn key(name: &'static str) -> Bytes {
+    Bytes::from_static(name.as_bytes())
+}
+
+fn everything() -> (Bytes, Bytes) {
+    (Bytes::new(), Bytes::from_static(b"\xff"))
+}
+
+fn span(begin: &'static str, end: &'static str) -> (Bytes, Bytes) {
+    (key(begin), key(end))
+}
+
+fn forwards(begin: &'static str, end: &'static str, limit: usize) -> RangeRead {
+    RangeRead { begin: key(begin), end: key(end), limit, reverse: false }
+}
+
+fn backwards(begin: &'static str, end: &'static str, limit: usize) -> RangeRead {
+    RangeRead { reverse: true, ..forwards(begin, end, limit) }
+}
+
+/// Waits for something that must happen.
+async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, event).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what} has not happened after {PATIENCE:?}"),
+    }
+}

@@ -1,0 +1,337 @@
+//! Random transactions in parallel, checked against a serial model.
+//!
+//! Tasks run random transactions on a few keys, so that they collide, and note every read with what it
+//! returned. Afterwards the committed ones are run again, one after the other in the order of their
+//! versionstamps, on an ordered map:
+//!
+//! - every read of a transaction that wrote something returns what it returned then;
+//! - the reads of one that wrote nothing fit a single moment, not before the last commit that had been
+//!   acknowledged when it began;
+//! - a transaction that began after another one was acknowledged comes later in the order;
+//! - the rows that are left are the rows of the store.
+//!
+//! The dice have a seed, which a failure prints; `TURNWISE_SEED` sets it. How tasks interleave is up to
+//! the machine, so a seed may have to be tried more than once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::{Case, Scene, cases, everything, soon};
+use crate::{Error, Isolation, RangeRead, Result, Store, Transaction, Versionstamp};
+
+pub(super) const CASES: &[Case] = cases![few_keys_many_conflicts, more_keys_and_restarts];
+
+type Rows = BTreeMap<Bytes, Bytes>;
+
+/// What a transaction did, and what it saw.
+#[derive(Debug, Clone)]
+enum Step {
+    Get(Bytes, Isolation, Option<Bytes>),
+    Range(RangeRead, Isolation, Vec<(Bytes, Bytes)>),
+    Set(Bytes, Bytes),
+    Clear(Bytes),
+    ClearRange(Bytes, Bytes),
+    Stamp(Bytes),
+}
+
+/// A committed transaction.
+#[derive(Debug)]
+struct Done {
+    steps: Vec<Step>,
+    /// `None` if it wrote nothing.
+    stamp: Option<Versionstamp>,
+    /// The latest stamp that was acknowledged before it began.
+    after: Option<Versionstamp>,
+}
+
+struct Dice {
+    rng: StdRng,
+    keys: u32,
+}
+
+impl Dice {
+    fn below(&mut self, n: u32) -> u32 {
+        self.rng.random_range(0..n)
+    }
+
+    fn key(&mut self) -> Bytes {
+        let n = self.below(self.keys);
+        Bytes::from(format!("key {n:04}"))
+    }
+
+    fn isolation(&mut self) -> Isolation {
+        if self.below(5) == 0 { Isolation::Snapshot } else { Isolation::Serializable }
+    }
+
+    fn span(&mut self) -> (Bytes, Bytes) {
+        let from = self.below(self.keys);
+        let to = from + 1 + self.below(self.keys / 3 + 1);
+        (Bytes::from(format!("key {from:04}")), Bytes::from(format!("key {to:04}")))
+    }
+}
+
+async fn few_keys_many_conflicts(scene: Scene) {
+    run(scene, 12, 8, 60, 1).await;
+}
+
+async fn more_keys_and_restarts(scene: Scene) {
+    run(scene, 200, 8, 40, 3).await;
+}
+
+async fn run(mut scene: Scene, keys: u32, tasks: u64, rounds: u32, generations: u64) {
+    let seed = seed();
+    let seed_on_failure = SeedOnFailure(seed);
+    let mut model = Rows::new();
+    for generation in 0..generations {
+        let acknowledged = Arc::new(Mutex::new(None));
+        let values = Arc::new(AtomicU64::new(generation * 1_000_000));
+        let running: Vec<_> = (0..tasks)
+            .map(|task| {
+                let rng = StdRng::seed_from_u64(seed ^ (generation * tasks + task).wrapping_mul(0x9e37_79b9));
+                let player = Player {
+                    store: scene.store.clone(),
+                    dice: Dice { rng, keys },
+                    acknowledged: acknowledged.clone(),
+                    values: values.clone(),
+                };
+                tokio::spawn(player.play(rounds))
+            })
+            .collect();
+        let mut done = Vec::new();
+        for task in running {
+            done.extend(soon("a task's end", task).await.expect("no task fails"));
+        }
+        let start = model.clone();
+        check(&start, &mut model, done);
+        scene = scene.reopened().await;
+        let stored: Rows = scene.all().await.into_iter().collect();
+        assert_eq!(stored, model, "the rows of generation {generation}");
+    }
+    drop(seed_on_failure);
+}
+
+fn seed() -> u64 {
+    match std::env::var("TURNWISE_SEED") {
+        Ok(text) => text.parse().expect("TURNWISE_SEED is a number"),
+        Err(_) => rand::rng().random(),
+    }
+}
+
+struct SeedOnFailure(u64);
+
+impl Drop for SeedOnFailure {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("to run it again: TURNWISE_SEED={}", self.0);
+        }
+    }
+}
+
+/// One of the tasks.
+struct Player {
+    store: Store,
+    dice: Dice,
+    acknowledged: Arc<Mutex<Option<Versionstamp>>>,
+    /// No value is written twice, so that a read tells which write it saw.
+    values: Arc<AtomicU64>,
+}
+
+impl Player {
+    async fn play(mut self, rounds: u32) -> Vec<Done> {
+        let mut done = Vec::new();
+        while done.len() < rounds as usize {
+            let after = *self.acknowledged.lock().expect("nobody panics with it");
+            let tx = self.store.begin().await.expect("begins");
+            let mut steps = Vec::new();
+            for _ in 0..1 + self.dice.below(6) {
+                steps.extend(self.step(&tx).await.expect("steps"));
+                if self.dice.below(2) == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            match tx.commit().await {
+                Ok(stamp) => {
+                    let mut latest = self.acknowledged.lock().expect("nobody panics with it");
+                    *latest = stamp.max(*latest);
+                    drop(latest);
+                    done.push(Done { steps, stamp, after });
+                }
+                Err(Error::Conflict) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        done
+    }
+
+    /// One random step; `None` if it was refused for reading a versionstamp.
+    async fn step(&mut self, tx: &Transaction) -> Result<Option<Step>> {
+        let step = match self.dice.below(12) {
+            0..=3 => {
+                let (key, isolation) = (self.dice.key(), self.dice.isolation());
+                match tx.get_with(&key, isolation).await {
+                    Ok(value) => Step::Get(key, isolation, value),
+                    Err(Error::Misuse(_)) => return Ok(None),
+                    Err(error) => return Err(error),
+                }
+            }
+            4..=6 => {
+                let (begin, end) = self.dice.span();
+                let limit = 1 + self.dice.below(6) as usize;
+                let read = RangeRead { begin, end, limit, reverse: self.dice.below(2) == 0 };
+                let isolation = self.dice.isolation();
+                match tx.range_with(read.clone(), isolation).await {
+                    Ok(rows) => Step::Range(read, isolation, rows),
+                    Err(Error::Misuse(_)) => return Ok(None),
+                    Err(error) => return Err(error),
+                }
+            }
+            7..=8 => {
+                let value = Bytes::from(self.values.fetch_add(1, Ordering::Relaxed).to_string());
+                let key = self.dice.key();
+                tx.set(key.clone(), value.clone())?;
+                Step::Set(key, value)
+            }
+            9 => {
+                let key = self.dice.key();
+                tx.clear(key.clone())?;
+                Step::Clear(key)
+            }
+            10 => {
+                let (begin, end) = self.dice.span();
+                tx.clear_range((begin.clone(), end.clone()))?;
+                Step::ClearRange(begin, end)
+            }
+            _ => {
+                let key = self.dice.key();
+                tx.set_versionstamp(key.clone())?;
+                Step::Stamp(key)
+            }
+        };
+        Ok(Some(step))
+    }
+}
+
+/// Runs what was done again, serially, from `start` to `model`.
+fn check(start: &Rows, model: &mut Rows, done: Vec<Done>) {
+    let (mut writers, readers): (Vec<_>, Vec<_>) = done.into_iter().partition(|done| done.stamp.is_some());
+    writers.sort_by_key(|done| done.stamp);
+    for pair in writers.windows(2) {
+        assert!(pair[0].stamp < pair[1].stamp, "two commits have the stamp {:?}", pair[0].stamp);
+    }
+    for writer in &writers {
+        assert!(writer.stamp > writer.after, "it began after a later commit was acknowledged: {writer:?}");
+        if let Err(why) = replay(model, writer, false) {
+            panic!("{why}\n{writer:#?}");
+        }
+    }
+    for reader in readers {
+        let mut state = start.clone();
+        let mut fits = reader.after.is_none() && replay(&mut state, &reader, true).is_ok();
+        for writer in &writers {
+            if fits {
+                break;
+            }
+            replay(&mut state, writer, false).expect("it was checked above");
+            fits = writer.stamp >= reader.after && replay(&mut state, &reader, true).is_ok();
+        }
+        assert!(fits, "no moment fits what it saw: {reader:#?}");
+    }
+}
+
+/// Runs a transaction on the model. Snapshot reads count only if `strictly`: the moment they saw may be
+/// earlier than the commit.
+fn replay(model: &mut Rows, done: &Done, strictly: bool) -> Result<(), String> {
+    let must_match = |isolation: Isolation| strictly || isolation == Isolation::Serializable;
+    for step in &done.steps {
+        match step {
+            Step::Get(key, isolation, seen) => {
+                if must_match(*isolation) && model.get(key) != seen.as_ref() {
+                    return Err(format!("{key:?} was {seen:?}, and should be {:?}", model.get(key)));
+                }
+            }
+            Step::Range(read, isolation, seen) => {
+                let rows = model.range::<Bytes, _>(&read.begin..&read.end);
+                let row = |(key, value): (&Bytes, &Bytes)| (key.clone(), value.clone());
+                let expected: Vec<_> = if read.reverse {
+                    rows.rev().take(read.limit).map(row).collect()
+                } else {
+                    rows.take(read.limit).map(row).collect()
+                };
+                if must_match(*isolation) && expected != *seen {
+                    return Err(format!("{read:?} was {seen:?}, and should be {expected:?}"));
+                }
+            }
+            Step::Set(key, value) => drop(model.insert(key.clone(), value.clone())),
+            Step::Clear(key) => drop(model.remove(key)),
+            Step::ClearRange(begin, end) => {
+                model.retain(|key, _| key < begin || end <= key);
+            }
+            Step::Stamp(key) => {
+                let stamp = done.stamp.ok_or("it wrote a stamp and has none")?;
+                model.insert(key.clone(), Bytes::copy_from_slice(&stamp.0));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(key: &'static str, value: &'static str) -> (Bytes, Bytes) {
+        (Bytes::from_static(key.as_bytes()), Bytes::from_static(value.as_bytes()))
+    }
+
+    fn done(stamp: u8, after: u8, steps: Vec<Step>) -> Done {
+        let stamp_of = |n: u8| (n > 0).then_some(Versionstamp([n; 10]));
+        Done { steps, stamp: stamp_of(stamp), after: stamp_of(after) }
+    }
+
+    fn get(key: &'static str, seen: Option<&'static str>) -> Step {
+        Step::Get(row(key, "").0, Isolation::Serializable, seen.map(|seen| row("", seen).1))
+    }
+
+    fn set(key: &'static str, value: &'static str) -> Step {
+        let (key, value) = row(key, value);
+        Step::Set(key, value)
+    }
+
+    #[test]
+    fn a_serial_history_passes() {
+        let mut model = Rows::new();
+        let history = vec![
+            done(2, 1, vec![get("a", Some("1")), set("b", "2")]),
+            done(1, 0, vec![get("a", None), set("a", "1")]),
+            done(0, 1, vec![get("a", Some("1")), get("b", None)]),
+        ];
+        check(&Rows::new(), &mut model, history);
+        assert_eq!(model, Rows::from([row("a", "1"), row("b", "2")]));
+    }
+
+    #[test]
+    #[should_panic(expected = "should be Some(b\"1\")")]
+    fn a_lost_update_is_found() {
+        let both = |stamp, value| done(stamp, 0, vec![get("a", None), set("a", value)]);
+        check(&Rows::new(), &mut Rows::new(), vec![both(1, "1"), both(2, "2")]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no moment fits")]
+    fn a_stale_read_is_found() {
+        let history = vec![done(1, 0, vec![set("a", "1")]), done(0, 1, vec![get("a", None)])];
+        check(&Rows::new(), &mut Rows::new(), history);
+    }
+
+    #[test]
+    fn everything_spans_the_keys() {
+        let mut dice = Dice { rng: StdRng::seed_from_u64(1), keys: 10 };
+        let (begin, end) = everything();
+        assert!((0..100).all(|_| (begin.clone()..end.clone()).contains(&dice.key())));
+    }
+}

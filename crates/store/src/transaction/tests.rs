@@ -1,0 +1,235 @@
+#![allow(clippy::unwrap_used)]
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use proptest::prelude::*;
+
+use super::*;
+
+type Rows = BTreeMap<Bytes, Bytes>;
+
+/// A snapshot of plain rows that notes what it was asked to commit.
+struct Plain {
+    rows: Rows,
+    committed: Mutex<Vec<Changes>>,
+}
+
+#[async_trait]
+impl Snapshot for Plain {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.rows.get(key).cloned())
+    }
+
+    async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        Ok(range_of(&self.rows, read))
+    }
+
+    async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
+        self.committed.lock().unwrap().push(changes);
+        Ok(STAMP)
+    }
+}
+
+const STAMP: Versionstamp = Versionstamp([9; 10]);
+
+/// Nothing waits here.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().unwrap()
+}
+
+fn range_of(rows: &Rows, read: &RangeRead) -> Vec<KeyValue> {
+    if read.begin >= read.end {
+        return Vec::new();
+    }
+    let row = |(key, value): (&Bytes, &Bytes)| (key.clone(), value.clone());
+    let rows = rows.range::<Bytes, _>(&read.begin..&read.end);
+    if read.reverse {
+        rows.rev().take(read.limit).map(row).collect()
+    } else {
+        rows.take(read.limit).map(row).collect()
+    }
+}
+
+fn transaction_on(rows: Rows) -> (Transaction, Arc<Plain>) {
+    let plain = Arc::new(Plain { rows, committed: Mutex::default() });
+    (Transaction::new(plain.clone(), Limits::DEFAULT), plain)
+}
+
+/// What a transaction does, on the keys `a` to `p`.
+#[derive(Debug, Clone)]
+enum Step {
+    Get(u8),
+    Range { begin: u8, end: u8, limit: usize, reverse: bool },
+    Set(u8, u8),
+    Clear(u8),
+    ClearRange(u8, u8),
+    Stamp(u8),
+}
+
+const KEYS: u8 = 16;
+
+fn key(n: u8) -> Bytes {
+    Bytes::from(vec![b'a' + n])
+}
+
+fn value(n: u8) -> Bytes {
+    Bytes::from(vec![n])
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = || 0..KEYS;
+    let step = prop_oneof![
+        3 => key().prop_map(Step::Get),
+        4 => (key(), 0..=KEYS, 1..6_usize, any::<bool>())
+            .prop_map(|(begin, end, limit, reverse)| Step::Range { begin, end, limit, reverse }),
+        4 => (key(), any::<u8>()).prop_map(|(key, value)| Step::Set(key, value)),
+        2 => key().prop_map(Step::Clear),
+        2 => (key(), 0..=KEYS).prop_map(|(begin, end)| Step::ClearRange(begin, end)),
+        1 => key().prop_map(Step::Stamp),
+    ];
+    proptest::collection::vec(step, 1..25)
+}
+
+fn stored() -> impl Strategy<Value = Rows> {
+    proptest::collection::btree_map(0..KEYS, any::<u8>(), 0..12)
+        .prop_map(|rows| rows.into_iter().map(|(n, v)| (key(n), value(v))).collect())
+}
+
+/// Takes the steps; returns what was read, `None` where a versionstamp was in the way.
+fn take(tx: &Transaction, steps: &[Step]) -> Vec<Option<Vec<KeyValue>>> {
+    let mut seen = Vec::new();
+    for step in steps {
+        match step.clone() {
+            Step::Get(n) => {
+                let row = |value: Option<Bytes>| value.map(|value| (key(n), value)).into_iter().collect();
+                seen.push(unless_stamped(block_on(tx.get(&key(n))).map(row)));
+            }
+            Step::Range { begin, end, limit, reverse } => {
+                let read = RangeRead { begin: key(begin), end: key(end), limit, reverse };
+                seen.push(unless_stamped(block_on(tx.range_with(read, Isolation::Serializable))));
+            }
+            Step::Set(n, v) => tx.set(key(n), value(v)).unwrap(),
+            Step::Clear(n) => tx.clear(key(n)).unwrap(),
+            Step::ClearRange(begin, end) => tx.clear_range((key(begin), key(end))).unwrap(),
+            Step::Stamp(n) => tx.set_versionstamp(key(n)).unwrap(),
+        }
+    }
+    seen
+}
+
+fn unless_stamped<T>(result: Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(Error::Misuse(_)) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The same on a map: what is read, and what is left.
+fn model(mut rows: Rows, steps: &[Step]) -> (Vec<Option<Vec<KeyValue>>>, Rows) {
+    let mut seen = Vec::new();
+    let mut stamped = BTreeSet::new();
+    for step in steps {
+        match step.clone() {
+            Step::Get(n) => seen.push(
+                (!stamped.contains(&key(n)))
+                    .then(|| rows.get(&key(n)).map(|value| (key(n), value.clone())).into_iter().collect()),
+            ),
+            Step::Range { begin, end, limit, reverse } => {
+                let read = RangeRead { begin: key(begin), end: key(end), limit, reverse };
+                let in_the_way = begin < end && stamped.range(key(begin)..key(end)).next().is_some();
+                seen.push((!in_the_way).then(|| range_of(&rows, &read)));
+            }
+            Step::Set(n, v) => {
+                stamped.remove(&key(n));
+                rows.insert(key(n), value(v));
+            }
+            Step::Clear(n) => {
+                stamped.remove(&key(n));
+                rows.remove(&key(n));
+            }
+            Step::ClearRange(begin, end) => {
+                let inside = |name: &Bytes| key(begin) <= *name && *name < key(end);
+                stamped.retain(|name| !inside(name));
+                rows.retain(|name, _| !inside(name));
+            }
+            Step::Stamp(n) => {
+                stamped.insert(key(n));
+                rows.insert(key(n), Bytes::copy_from_slice(&STAMP.0));
+            }
+        }
+    }
+    (seen, rows)
+}
+
+/// What an engine has to make of the changes.
+fn apply(rows: &mut Rows, changes: &Changes) {
+    for (begin, end) in &changes.clear_ranges {
+        rows.retain(|name, _| !(begin <= name && name < end));
+    }
+    for (name, value) in &changes.puts {
+        match value {
+            Some(value) => drop(rows.insert(name.clone(), value.clone())),
+            None => drop(rows.remove(name)),
+        }
+    }
+    for name in &changes.versionstamped {
+        rows.insert(name.clone(), Bytes::copy_from_slice(&STAMP.0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    /// A transaction reads as if its writes were in the store already, and its changes make them so.
+    #[test]
+    fn prop_own_writes_are_merged(rows in stored(), steps in steps()) {
+        let (tx, plain) = transaction_on(rows.clone());
+        let seen = take(&tx, &steps);
+        let (expected_seen, expected_rows) = model(rows.clone(), &steps);
+        prop_assert_eq!(seen, expected_seen);
+        block_on(tx.commit()).unwrap();
+        let mut left = rows;
+        for changes in plain.committed.lock().unwrap().iter() {
+            prop_assert!(changes.puts.is_sorted_by(|a, b| a.0 < b.0));
+            apply(&mut left, changes);
+        }
+        prop_assert_eq!(left, expected_rows);
+    }
+
+    /// If another transaction's write would change what was read, it is among the conflicts.
+    #[test]
+    fn prop_conflicts_cover_all_that_was_read(
+        rows in stored(),
+        steps in steps(),
+        changed in 0..KEYS,
+        to in proptest::option::of(any::<u8>()),
+    ) {
+        let (tx, plain) = transaction_on(rows.clone());
+        let seen = take(&tx, &steps);
+        block_on(tx.commit()).unwrap();
+        let mut others = rows;
+        match to {
+            Some(v) => drop(others.insert(key(changed), value(v))),
+            None => drop(others.remove(&key(changed))),
+        }
+        let (again, _) = transaction_on(others);
+        if let (true, Some(changes)) = (take(&again, &steps) != seen, plain.committed.lock().unwrap().first()) {
+            let found = changes.read_keys.contains(&key(changed))
+                || is_within(&key(changed), &changes.read_ranges);
+            prop_assert!(found, "{:?} is missing in {:?}", key(changed), changes);
+        }
+    }
+}
+
+#[test]
+fn a_limited_read_conflicts_only_up_to_its_last_row() {
+    let (tx, plain) = transaction_on((0..8).map(|n| (key(n), value(n))).collect());
+    let read = RangeRead { begin: key(1), end: key(8), limit: 2, reverse: false };
+    block_on(tx.range_with(read.clone(), Isolation::Serializable)).unwrap();
+    block_on(tx.range_with(RangeRead { reverse: true, ..read }, Isolation::Serializable)).unwrap();
+    tx.set(key(0), value(0)).unwrap();
+    block_on(tx.commit()).unwrap();
+    let committed = plain.committed.lock().unwrap();
+    assert_eq!(committed[0].read_ranges, [(key(1), successor(&key(2))), (key(6), key(8))]);
+}
