@@ -61,30 +61,30 @@ pub async fn release_due(
     Ok(None)
 }
 
-/// Claims a pending job for a worker. `None` if it is no longer pending: someone else was faster.
+/// Claims a pending job under `claim`, a number that its worker has never used. `None` if the job is no longer
+/// pending: someone else was faster.
 pub async fn claim(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     id: &str,
-    worker: &str,
+    claim: &Claim,
     now_us: i64,
     max_history: usize,
 ) -> Result<Option<Job>> {
-    check_member(tx, keys, job_type, worker).await?;
+    check_member(tx, keys, job_type, &claim.worker).await?;
     let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(None) };
     if job.state != State::Pending {
         return Ok(None);
     }
     tx.clear(keys.pending_entry(job_type, job.order_us, id))?;
     job.state = State::Running;
-    job.worker = Some(worker.to_owned());
-    job.claims += 1;
+    job.claim = Some(claim.clone());
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, max_history);
     write_job(tx, keys, &job)?;
     let active = Active {
-        claim: job.claims,
+        claim: claim.number,
         tenant: job.tenant.clone(),
         user: job.user.clone(),
         started_us: now_us,
@@ -93,7 +93,7 @@ pub async fn claim(
         summary: job.summary.clone(),
         info: job.info.clone(),
     };
-    write_active(tx, keys, &job, worker, &active)?;
+    write_active(tx, keys, &job, &claim.worker, &active)?;
     Ok(Some(job))
 }
 
@@ -202,7 +202,7 @@ pub async fn end(
         (Ending::Failed(_), _) => become_final(&mut job, State::Failed),
         (Ending::Crashed { not_before_us, .. }, _) => {
             job.state = State::Crashing;
-            job.worker = None;
+            job.claim = None;
             job.cancel_requested = false;
             job.order_us = *not_before_us;
             tx.set(keys.delayed_entry(job_type, *not_before_us, id), bytes::Bytes::new())?;
@@ -215,7 +215,7 @@ pub async fn end(
 
 fn become_final(job: &mut Job, state: State) {
     job.state = state;
-    job.worker = None;
+    job.claim = None;
     job.cancel_requested = false;
 }
 
@@ -261,7 +261,7 @@ async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &
 pub async fn held(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str, claim: &Claim) -> Result<Job> {
     check_member(tx, keys, job_type, &claim.worker).await?;
     let job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
-    let holds = job.state == State::Running && job.claim().as_ref() == Some(claim);
+    let holds = job.state == State::Running && job.claim.as_ref() == Some(claim);
     if holds { Ok(job) } else { Err(Error::Halt) }
 }
 

@@ -65,12 +65,13 @@ impl State {
     }
 }
 
-/// A worker's fenced hold on a job. Every write for the job carries it.
+/// A worker's fenced hold on a job. Every write for the job carries it. No two claims are ever alike: a worker's
+/// id is used once, and it numbers its claims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Claim {
     /// The worker's id.
     pub worker: String,
-    /// Counts the claims of this job: no two are alike, whoever made them.
+    /// The number that this worker gave it; it gives each number once.
     pub number: u64,
 }
 
@@ -158,12 +159,9 @@ pub struct Job {
     pub changed_us: i64,
     /// PENDING: its place in the queue. CRASHING: not before this time. Otherwise meaningless.
     pub order_us: i64,
-    /// Claims so far; the number of the current one while it runs.
-    #[serde(default)]
-    pub claims: u64,
     /// Who holds it while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worker: Option<String>,
+    pub claim: Option<Claim>,
     /// Its user wants it to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
@@ -189,11 +187,6 @@ pub struct Job {
 }
 
 impl Job {
-    /// The claim that holds the job while it runs.
-    pub fn claim(&self) -> Option<Claim> {
-        Some(Claim { worker: self.worker.clone()?, number: self.claims })
-    }
-
     /// Why it crashed or failed last, if that was its latest end.
     pub fn reason(&self) -> Option<&str> {
         self.history.first()?.kind.reason()

@@ -7,7 +7,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::error::corrupt;
 use crate::job::{EventKind, INLINE_OPTIONS_BYTES};
 use crate::rows::{decode, read_active, read_job, write_active, write_job};
-use crate::{Active, Error, Job, Keyspace, NewJob, Result, State, Then, read_pieces, write_pieces};
+use crate::{Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Then, read_pieces, write_pieces};
 
 /// Rows that a listing reads at once; it goes on in the same snapshot.
 const LIST_BATCH: usize = 1_000;
@@ -47,8 +47,7 @@ pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -
             started_us: None,
             changed_us: now_us,
             order_us: now_us,
-            claims: 0,
-            worker: None,
+            claim: None,
             cancel_requested: false,
             then: Then::Keep,
             crashes: 0,
@@ -82,9 +81,9 @@ pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -
 
 fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {
     let in_pieces = options.get().len() > INLINE_OPTIONS_BYTES;
-    let had_pieces = job.claims > 0 || !job.history.is_empty();
+    let is_new = job.history.is_empty();
     job.options = (!in_pieces).then(|| options.to_owned());
-    if in_pieces || had_pieces {
+    if in_pieces || !is_new {
         let value = Bytes::copy_from_slice(if in_pieces { options.get().as_bytes() } else { b"" });
         let piece = |n| keys.options_piece(&job.job_type, &job.id, n);
         write_pieces(tx, keys.options(&job.job_type, &job.id), piece, &value)?;
@@ -96,7 +95,7 @@ fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawVa
 pub(crate) fn make_pending(tx: &Transaction, keys: &Keyspace, job: &mut Job, order_us: i64) -> Result<()> {
     job.state = State::Pending;
     job.order_us = order_us;
-    job.worker = None;
+    job.claim = None;
     job.cancel_requested = false;
     job.then = Then::Keep;
     tx.set(keys.pending_entry(&job.job_type, order_us, &job.id), Bytes::new())?;
@@ -181,8 +180,8 @@ pub async fn active(
 
 /// What the worker reports of one running job.
 pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Active>> {
-    match &job.worker {
-        Some(worker) => read_active(tx, keys, &job.job_type, worker, &job.id).await,
+    match &job.claim {
+        Some(claim) => read_active(tx, keys, &job.job_type, &claim.worker, &job.id).await,
         None => Ok(None),
     }
 }
@@ -280,7 +279,8 @@ pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
 async fn request_stop(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     job.cancel_requested = true;
     write_job(tx, keys, job)?;
-    let worker = job.worker.clone().ok_or_else(|| corrupt("job record", "running without a worker"))?;
+    let Claim { worker, .. } =
+        job.claim.clone().ok_or_else(|| corrupt("job record", "running without a claim"))?;
     if let Some(mut active) = read_active(tx, keys, &job.job_type, &worker, &job.id).await? {
         active.cancel_requested = true;
         write_active(tx, keys, job, &worker, &active)?;

@@ -6,7 +6,7 @@ use turnwise_store::Transaction;
 use crate::claims::take_back;
 use crate::error::corrupt;
 use crate::rows::{decode, encode, read_job};
-use crate::{Claim, Error, Keyspace, Result};
+use crate::{Error, Keyspace, Result};
 
 /// Workers that a listing reads at most.
 const MAX_WORKERS: usize = 10_000;
@@ -83,7 +83,9 @@ pub async fn remove(
         let Some(mut job) = read_job(tx, keys, job_type, &id).await? else {
             return Err(corrupt("active row", "has no job record"));
         };
-        let claim = Claim { worker: worker.to_owned(), number: job.claims };
+        let Some(claim) = job.claim.clone().filter(|claim| claim.worker == worker) else {
+            return Err(corrupt("active row", "its job has another claim"));
+        };
         take_back(tx, keys, &mut job, &claim, now_us, max_history).await?;
     }
     Ok(done)

@@ -1,9 +1,11 @@
 //! One pass of the scheduler: read → decide → claim, in one transaction.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::select::{Rules, View, select};
-use turnwise_queue::{Job, Keyspace, Result, claims, jobs};
+use turnwise_queue::{Claim, Job, Keyspace, Result, claims, jobs};
 use turnwise_store::{Isolation, Store};
 
 use crate::Options;
@@ -25,13 +27,15 @@ pub(crate) struct Pass {
     pub wake_seen: Option<Bytes>,
 }
 
-/// Runs one pass for a worker that has `running` jobs.
+/// Runs one pass for a worker that has `running` jobs. `next_claim` counts its claims: each attempt of the
+/// transaction takes new numbers, so that no number is ever used twice.
 pub(crate) async fn pass(
     store: &Store,
     keys: &Keyspace,
     job_type: &str,
     worker: &str,
     running: usize,
+    next_claim: &AtomicU64,
     options: &Options,
 ) -> Result<Pass> {
     let runtime = store.runtime();
@@ -47,9 +51,9 @@ pub(crate) async fn pass(
             let decision = select(View { running, front: &front }, Rules { max_jobs: options.max_jobs });
             let mut claimed = Vec::with_capacity(decision.start.len());
             for id in &decision.start {
-                let claim =
-                    claims::claim(&tx, keys, job_type, id, worker, now_us, options.max_history).await?;
-                if let Some(job) = claim {
+                let claim = Claim { worker: worker.to_owned(), number: next_claim.fetch_add(1, Relaxed) };
+                let job = claims::claim(&tx, keys, job_type, id, &claim, now_us, options.max_history).await?;
+                if let Some(job) = job {
                     let job_options = jobs::options(&tx, keys, &job).await?;
                     claimed.push((job, job_options));
                 }

@@ -50,7 +50,7 @@ pub(crate) async fn run(
     job_options: Box<RawValue>,
     controls: Controls,
 ) -> Ended {
-    let claim = job.claim().expect("a claimed job has a claim");
+    let claim = job.claim.clone().expect("a claimed job has a claim");
     let (progress, reports) = watch::channel(None);
     let context =
         JobContext { job: job.clone(), options: job_options, stop: controls.stop.clone(), progress };

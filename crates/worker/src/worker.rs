@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures::future::{Either, pending};
@@ -135,6 +136,7 @@ enum End {
 struct Incarnation {
     shared: Arc<Shared>,
     id: String,
+    next_claim: AtomicU64,
     running: HashMap<String, Controls>,
     /// Runs tell here that they have ended.
     endings: mpsc::UnboundedReceiver<RunEnded>,
@@ -151,7 +153,7 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Incarnation {
     fn new(shared: Arc<Shared>, id: String) -> Self {
         let (ended, endings) = mpsc::unbounded_channel();
-        Incarnation { shared, id, running: HashMap::new(), endings, ended }
+        Incarnation { shared, id, next_claim: AtomicU64::new(1), running: HashMap::new(), endings, ended }
     }
 
     fn sleep(&self, duration: Duration) -> Sleep {
@@ -227,7 +229,9 @@ impl Incarnation {
         let shared = self.shared.clone();
         let running = self.running.len();
         let (keys, job_type) = (&shared.keys, &shared.job_type);
-        let mut pass = pass(&shared.store, keys, job_type, &self.id, running, &shared.options).await?;
+        let next_claim = &self.next_claim;
+        let mut pass =
+            pass(&shared.store, keys, job_type, &self.id, running, next_claim, &shared.options).await?;
         for (job, options) in pass.claimed.drain(..) {
             let id = job.id.clone();
             let controls = Controls::default();

@@ -367,7 +367,8 @@ async fn the_jobs_of_a_worker_that_died_run_again_under_a_new_one() {
     drop(worker);
     let worker = world.start(10).await;
     let second = world.next_run().await;
-    assert_eq!((second.id.as_str(), second.job.claims), ("a", first.job.claims + 1));
+    assert_eq!(second.id, "a");
+    assert_ne!(second.job.claim, first.job.claim);
     // The dead one's handler comes back to life: nothing it does counts.
     first.end(Outcome::Failed("stale".into()));
     second.end(done());
