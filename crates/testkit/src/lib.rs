@@ -1,1 +1,40 @@
 //! Peers, data sets and fault proxies for the tests and benchmarks.
+//!
+//! A test of replication needs four things, and each has a module here:
+//!
+//! - servers to copy between: [`Peer`] starts a real CouchDB-protocol server (`peers/README.md` tells what it can do);
+//! - something worth copying: [`dataset`] makes conflicts, deletions, histories, attachments and unusual ids from a seed;
+//! - a verdict: [`compare`] holds two databases against each other leaf by leaf, attachment bytes included;
+//! - trouble: [`FaultProxy`] stands before a peer and resets, hangs, lies or slows down on command, and keeps a log of what was asked.
+//!
+//! ```no_run
+//! # async fn example() {
+//! use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
+//!
+//! let (source, target) = Peer::pair().await;
+//! let from = source.create("from").await;
+//! let to = target.create("to").await;
+//! Dataset::standard().load(&from).await;
+//!
+//! let proxy = FaultProxy::start(&source).await;
+//! proxy.set(Fault::Status(500).when(|request| request.path.contains("_bulk_get")).times(3)).await;
+//! // … replicate from proxy.through(&from) to `to` …
+//! compare(&from, &to).await.expect("source and target must agree");
+//! # }
+//! ```
+//!
+//! Everything here panics, with the reason, when a peer misbehaves: a test without its peer has nothing to say.
+
+mod compare;
+mod database;
+pub mod dataset;
+mod peer;
+mod proxy;
+mod random;
+
+pub use compare::{Difference, Summary, compare, compare_some};
+pub use database::{Database, encode_segment};
+pub use dataset::Dataset;
+pub use peer::{Peer, PeerOptions};
+pub use proxy::{Fault, FaultProxy, Request, Rule};
+pub use random::Random;

@@ -1,0 +1,247 @@
+//! A CouchDB-protocol server of one test's own.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use reqwest::Client;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::Database;
+
+/// How long a server may take to start on a machine that is busy compiling.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The environment variables that name real CouchDB servers to test against by hand, for [`Peer::pair`].
+const COUCHDB_VARIABLES: [&str; 2] = ["TURNWISE_TEST_COUCHDB_A", "TURNWISE_TEST_COUCHDB_B"];
+
+/// A server that speaks CouchDB's protocol: a pouchdb-server that lives as long as this value, or a CouchDB that runs anyway.
+///
+/// The server picks its own free port, so no two ever collide. It is killed when the `Peer` is dropped, and ends by itself
+/// when the test's process dies in any other way, because its standard input then ends.
+#[derive(Debug)]
+pub struct Peer {
+    url: String,
+    server: Server,
+}
+
+#[derive(Debug)]
+enum Server {
+    Started(Box<Started>),
+    /// A server that others use too: names are made unique, and the databases are deleted in the end.
+    External {
+        prefix: String,
+        used: Mutex<Vec<String>>,
+    },
+}
+
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    folder: TempDir,
+    /// Held open: the server ends when they close.
+    _input: ChildStdin,
+    _output: Lines<BufReader<ChildStdout>>,
+}
+
+/// How to start a [`Peer`]: see [`Peer::options`].
+#[derive(Clone, Debug, Default)]
+pub struct PeerOptions {
+    admin: Option<(String, String)>,
+}
+
+impl PeerOptions {
+    /// Asks for this user's password. [`Peer::url`] then carries it.
+    pub fn admin(mut self, name: &str, password: &str) -> Self {
+        self.admin = Some((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// Starts the server and returns when it listens.
+    ///
+    /// # Panics
+    /// If `peers/node_modules` is missing, or the server does not start; what it said is in the message.
+    pub async fn start(self) -> Peer {
+        let folder = TempDir::new().expect("a temporary folder can be made");
+        let credentials = match &self.admin {
+            Some((name, password)) => {
+                let config = serde_json::json!({ "admins": { name: password } });
+                std::fs::write(folder.path().join("config.json"), config.to_string())
+                    .expect("the temporary folder can be written");
+                format!("{name}:{password}@")
+            }
+            None => String::new(),
+        };
+        let errors =
+            std::fs::File::create(folder.path().join("stderr")).expect("the temporary folder can be written");
+        let mut child = Command::new("node")
+            .arg(peers_folder().join("peer.mjs"))
+            .args(["--in-memory", "--no-stdout-logs"])
+            .current_dir(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("node cannot be started ({error}); Node 20 or newer must be in the PATH")
+            });
+        let input = child.stdin.take().expect("standard input is piped");
+        let mut output = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
+
+        let port = tokio::time::timeout(START_TIMEOUT, read_port(&mut output)).await;
+        let Ok(Some(port)) = port else {
+            panic!("pouchdb-server did not start: {}", said(folder.path()));
+        };
+        let started = Started { child, folder, _input: input, _output: output };
+        let peer = Peer {
+            url: format!("http://{credentials}127.0.0.1:{port}"),
+            server: Server::Started(Box::new(started)),
+        };
+        let answer = Client::new().get(&peer.url).send().await;
+        assert!(answer.is_ok_and(|answer| answer.status().is_success()), "{} does not answer", peer.url);
+        peer
+    }
+}
+
+impl Peer {
+    /// A fresh, empty pouchdb-server without passwords. See [`PeerOptions::start`].
+    pub async fn start() -> Self {
+        Self::options().start().await
+    }
+
+    /// To start a server that is not the default one.
+    pub fn options() -> PeerOptions {
+        PeerOptions::default()
+    }
+
+    /// A source and a target: two fresh pouchdb-servers, or, where `TURNWISE_TEST_COUCHDB_A` and `TURNWISE_TEST_COUCHDB_B` hold
+    /// URLs (`http://user:password@host:port`), those two servers.
+    pub async fn pair() -> (Self, Self) {
+        match COUCHDB_VARIABLES.map(|name| std::env::var(name).ok()) {
+            [Some(source), Some(target)] => (Self::external(&source), Self::external(&target)),
+            _ => tokio::join!(Self::start(), Self::start()),
+        }
+    }
+
+    /// A server that runs already. Databases get names that no other test uses, and are deleted when this value is dropped.
+    pub fn external(url: &str) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let prefix =
+            format!("turnwise-test-{}-{}-", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let used = Mutex::new(Vec::new());
+        Self { url: url.trim_end_matches('/').to_owned(), server: Server::External { prefix, used } }
+    }
+
+    /// The server's URL, with credentials if it asks for them, without a slash at the end.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether this is a pouchdb-server that was started here, with the limits that `peers/README.md` lists.
+    pub fn is_pouchdb(&self) -> bool {
+        matches!(self.server, Server::Started(_))
+    }
+
+    /// The database `name`, which need not exist.
+    pub fn db(&self, name: &str) -> Database {
+        match &self.server {
+            Server::Started(_) => Database::at(format!("{}/{name}", self.url)),
+            Server::External { prefix, used } => {
+                let url = format!("{}/{prefix}{name}", self.url);
+                used.lock().expect("no holder of this lock panics").push(url.clone());
+                Database::at(url)
+            }
+        }
+    }
+
+    /// The database `name`, created.
+    pub async fn create(&self, name: &str) -> Database {
+        let database = self.db(name);
+        database.create().await;
+        database
+    }
+
+    /// The started server's process id, to measure it by.
+    pub fn process_id(&self) -> Option<u32> {
+        match &self.server {
+            Server::Started(started) => started.child.id(),
+            Server::External { .. } => None,
+        }
+    }
+
+    /// Kills the server at once, as `kill -9` does; all it held is gone. (To have it back later use
+    /// [`Fault::Down`](crate::Fault::Down).)
+    pub async fn kill(&mut self) {
+        match &mut self.server {
+            Server::Started(started) => started.child.kill().await.expect("an own child can be killed"),
+            Server::External { .. } => panic!("a server that others use must not be killed"),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        match &mut self.server {
+            Server::Started(started) => {
+                // A server that died of a request (peers/README.md lists them) explains a test's failure.
+                if std::thread::panicking() && matches!(started.child.try_wait(), Ok(Some(_))) {
+                    eprintln!("the peer {} had died: {}", self.url, said(started.folder.path()));
+                }
+                // Its end is not waited for: `kill_on_drop` reaps it.
+                let _ = started.child.start_kill();
+            }
+            Server::External { used, .. } => {
+                let used = std::mem::take(used.get_mut().expect("no holder of this lock panics"));
+                delete_databases(used);
+            }
+        }
+    }
+}
+
+/// Deletes databases from a `drop`, that cannot await: on a thread with a runtime of its own.
+fn delete_databases(urls: Vec<String>) {
+    let deletion = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            for url in urls {
+                // What is not there any more, or cannot be reached, needs no deletion.
+                let _ = Client::new().delete(url).send().await;
+            }
+        });
+    });
+    let _ = deletion.join();
+}
+
+/// Reads up to the line in which `peer.mjs` announces the port; `None` if the server ends before.
+async fn read_port(output: &mut Lines<BufReader<ChildStdout>>) -> Option<u16> {
+    while let Ok(Some(line)) = output.next_line().await {
+        if let Some(port) = line.strip_prefix("listening ") {
+            return port.parse().ok();
+        }
+    }
+    None
+}
+
+/// What the server wrote to its standard error.
+fn said(folder: &Path) -> String {
+    std::fs::read_to_string(folder.join("stderr")).unwrap_or_default()
+}
+
+/// The folder `peers/` of this repository.
+///
+/// # Panics
+/// If the servers are not installed in it.
+fn peers_folder() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../peers");
+    assert!(
+        folder.join("node_modules/pouchdb-server").is_dir(),
+        "no servers in peers/node_modules: run `cargo xtask test` (it sets up the peers)"
+    );
+    folder
+}

@@ -1,0 +1,268 @@
+//! One client's connection through the proxy.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::ACCEPT;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::fault::error_body;
+use super::log::Request;
+use super::wire::{Body, Framing, Head, Reader, write_end, write_piece};
+use super::{Fault, Shared, multipart};
+
+/// A slow answer is written so many times a second.
+const SLOW_STEPS_PER_SECOND: u64 = 20;
+
+/// The chunks of a multipart answer: odd, so that boundaries and heads of parts are cut at every place sooner or later.
+const MULTIPART_CHUNK_BYTES: usize = 1_021;
+
+/// Whether the connection can take another request.
+#[derive(PartialEq, Eq)]
+enum After {
+    Next,
+    Close,
+    /// It ends, with a TCP RST.
+    Reset,
+}
+
+/// Serves one client until it leaves or a fault ends the connection.
+pub(super) async fn serve(shared: Arc<Shared>, client: TcpStream) {
+    let _ = client.set_nodelay(true);
+    let (reader, mut writer) = client.into_split();
+    let mut reader = Reader::new(reader);
+    // An error is the other side's going away, or a fault that ends the connection: either way it ends here.
+    while let Ok(Some(head)) = reader.head(true).await {
+        let mut request = Request::new(&head);
+        let fault = shared.fault_for(&request);
+        request.fault = (fault != Fault::None).then(|| fault.clone());
+        let number = shared.log.add(request);
+        let mut exchange =
+            Exchange { shared: &shared, number, head: &head, reader: &mut reader, writer: &mut writer };
+        match exchange.run(fault).await {
+            Ok(After::Next) if !head.closes() => {}
+            Ok(After::Reset) => {
+                let _ = writer.as_ref().set_zero_linger();
+                // Dropped, it would first end the stream in good order.
+                writer.forget();
+                return;
+            }
+            _ => return,
+        }
+    }
+}
+
+/// One request and its answer.
+struct Exchange<'a> {
+    shared: &'a Shared,
+    number: usize,
+    head: &'a Head,
+    reader: &'a mut Reader<OwnedReadHalf>,
+    writer: &'a mut OwnedWriteHalf,
+}
+
+impl Exchange<'_> {
+    async fn run(&mut self, fault: Fault) -> io::Result<After> {
+        match fault {
+            Fault::Status(status) => self.answer(status, &error_body(status)).await,
+            Fault::Answer { status, body } => self.answer(status, &body).await,
+            Fault::InvalidJson => self.answer(200, "{\"results\":[{\"seq\":1,\"id\":\"tru").await,
+            Fault::Multipart => self.answer_multipart(false).await,
+            Fault::TruncatedMultipart => self.answer_multipart(true).await,
+            Fault::None
+            | Fault::Down
+            | Fault::Reset { .. }
+            | Fault::HangMidBody { .. }
+            | Fault::Slow { .. } => self.relay(&fault).await,
+        }
+    }
+
+    /// Reads the request's body, for the log only.
+    async fn drain(&mut self) -> io::Result<()> {
+        if self.head.header("expect").is_some() {
+            self.writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let mut body = Body::new(self.head.request_framing()?);
+        while let Some(piece) = body.next(self.reader).await? {
+            self.shared.log.update(self.number, |request| request.add_body(&piece));
+        }
+        Ok(())
+    }
+
+    /// Answers in the peer's place.
+    async fn answer(&mut self, status: u16, body: &str) -> io::Result<After> {
+        self.drain().await?;
+        let authenticate = if status == 401 { "WWW-Authenticate: Basic realm=\"server\"\r\n" } else { "" };
+        let answer = format!(
+            "HTTP/1.1 {status} Fault\r\nContent-Type: application/json\r\n{authenticate}Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let body = if self.head.method == "HEAD" { "" } else { body };
+        self.writer.write_all(format!("{answer}{body}").as_bytes()).await?;
+        self.answered(status, body.len());
+        Ok(After::Next)
+    }
+
+    /// Asks the peer for JSON, and answers with multipart.
+    async fn answer_multipart(&mut self, truncated: bool) -> io::Result<After> {
+        self.drain().await?;
+        let mut request = self
+            .shared
+            .client
+            .get(format!("http://{}{}&attachments=true", self.shared.upstream, self.head.path))
+            .header(ACCEPT, "application/json");
+        if let Some(authorization) = self.head.header("authorization") {
+            request = request.header("authorization", authorization);
+        }
+        let answer = request.send().await.map_err(io::Error::other)?;
+        let status = answer.status().as_u16();
+        let text = answer.text().await.map_err(io::Error::other)?;
+        if status != 200 {
+            return self.answer(status, &text).await;
+        }
+        let mut body = multipart::body(&serde_json::from_str(&text)?);
+        if truncated {
+            body.truncate(body.len() * 2 / 3);
+        }
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+            multipart::content_type()
+        );
+        self.writer.write_all(head.as_bytes()).await?;
+        for chunk in body.chunks(MULTIPART_CHUNK_BYTES) {
+            write_piece(self.writer, Framing::Chunked, chunk).await?;
+        }
+        write_end(self.writer, Framing::Chunked).await?;
+        self.answered(200, body.len());
+        Ok(After::Next)
+    }
+
+    fn answered(&self, status: u16, body_bytes: usize) {
+        self.shared.log.update(self.number, |request| {
+            request.status = Some(status);
+            request.answer_bytes = body_bytes as u64;
+            request.answered = true;
+        });
+    }
+
+    /// Passes the request on and the answer back, both streaming and at the same time: a peer may answer before it has read all.
+    async fn relay(&mut self, fault: &Fault) -> io::Result<After> {
+        let (shared, number, head) = (self.shared, self.number, self.head);
+        if *fault == (Fault::Reset { after: 0 }) {
+            self.drain().await?;
+            return Ok(After::Reset);
+        }
+        let upstream = TcpStream::connect(&shared.upstream).await?;
+        upstream.set_nodelay(true)?;
+        let (answers, mut requests) = upstream.into_split();
+        let framing = head.request_framing()?;
+        let all_sent = AtomicBool::new(framing == Framing::Length(0));
+        let reader = &mut *self.reader;
+
+        // Ends only when the client goes away: then nobody waits for the answer any more.
+        let client_side = async {
+            let mut body = Body::new(framing);
+            let mut peer_reads = requests.write_all(&head.raw).await.is_ok();
+            while let Some(piece) = body.next(reader).await? {
+                shared.log.update(number, |request| request.add_body(&piece));
+                peer_reads = peer_reads && write_piece(&mut requests, framing, &piece).await.is_ok();
+            }
+            if peer_reads {
+                // A peer that stopped reading has an answer under way, which is passed on all the same.
+                let _ = write_end(&mut requests, framing).await;
+            }
+            all_sent.store(body.is_done(), Ordering::Relaxed);
+            reader.closed().await
+        };
+        let answer = relay_answer(shared, number, head, fault, Reader::new(answers), self.writer);
+        tokio::select! {
+            // Both may be ready: the answer counts.
+            biased;
+            after = answer => match after? {
+                After::Next if !all_sent.load(Ordering::Relaxed) => Ok(After::Close),
+                after => Ok(after),
+            },
+            gone = client_side => gone.map(|()| After::Close),
+        }
+    }
+}
+
+/// Passes an answer on, as far as the fault lets it.
+async fn relay_answer(
+    shared: &Shared,
+    number: usize,
+    request: &Head,
+    fault: &Fault,
+    mut reader: Reader<OwnedReadHalf>,
+    writer: &mut OwnedWriteHalf,
+) -> io::Result<After> {
+    let (head, framing) = loop {
+        let Some(head) = reader.head(false).await? else { return Ok(After::Close) };
+        if head.status >= 200 {
+            let framing = head.answer_framing(&request.method)?;
+            break (head, framing);
+        }
+        writer.write_all(&head.raw).await?;
+    };
+    shared.log.update(number, |request| request.status = Some(head.status));
+
+    let mut limit = match fault {
+        Fault::Reset { after } | Fault::HangMidBody { after } => *after,
+        _ => u64::MAX,
+    };
+    match framing {
+        Framing::Length(0) if limit < u64::MAX => return cut(fault).await,
+        Framing::Length(length) if limit < u64::MAX => limit = limit.min(length - 1),
+        _ => {}
+    }
+    writer.write_all(&head.raw).await?;
+    let mut body = Body::new(framing);
+    while let Some(piece) = body.next(&mut reader).await? {
+        let passed = piece.slice(..piece.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        limit -= passed.len() as u64;
+        shared.log.update(number, |request| request.answer_bytes += passed.len() as u64);
+        write_paced(fault, writer, framing, &passed).await?;
+        if passed.len() < piece.len() {
+            return cut(fault).await;
+        }
+    }
+    if matches!(fault, Fault::Reset { .. } | Fault::HangMidBody { .. }) {
+        return cut(fault).await;
+    }
+    write_end(writer, framing).await?;
+    shared.log.update(number, |request| request.answered = true);
+    let ends = framing == Framing::UntilClose || head.closes();
+    Ok(if ends { After::Close } else { After::Next })
+}
+
+/// Ends an answer in the middle: with a reset, or by never going on.
+async fn cut(fault: &Fault) -> io::Result<After> {
+    match fault {
+        Fault::HangMidBody { .. } => std::future::pending().await,
+        _ => Ok(After::Reset),
+    }
+}
+
+/// Writes a piece at the fault's pace, or at once.
+async fn write_paced(
+    fault: &Fault,
+    writer: &mut OwnedWriteHalf,
+    framing: Framing,
+    piece: &Bytes,
+) -> io::Result<()> {
+    let Fault::Slow { bytes_per_second } = fault else {
+        return write_piece(writer, framing, piece).await;
+    };
+    let step_bytes = usize::try_from(bytes_per_second / SLOW_STEPS_PER_SECOND).unwrap_or(usize::MAX).max(1);
+    for step in piece.chunks(step_bytes) {
+        write_piece(writer, framing, step).await?;
+        let pause_us = step.len() as u64 * 1_000_000 / (*bytes_per_second).max(1);
+        tokio::time::sleep(Duration::from_micros(pause_us)).await;
+    }
+    Ok(())
+}
