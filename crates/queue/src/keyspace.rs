@@ -18,11 +18,13 @@
 //! | `("health", type, worker)` | counter, alive while it moves | that worker |
 //! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | whoever joins or leaves |
 //! | `("databases", db)` | a `_replicator` database ([`replicator::documents`]) | whoever creates it |
-//! | `("sequence", db)` | its update sequence | whoever writes a document |
+//! | `("sequence", db)` | its update sequence, and how many documents it has | whoever writes a document |
 //! | `("documents", db, id)` | head of a document, without its body | with the sequence |
 //! | `("bodies", db, id, n)` | n-th piece of its body (bytes) | with the head |
 //! | `("changes", db, sequence)` | id of the document that changed | with the head |
 //! | `("replications", db, id)` | the state of the document's replication, and its job | with the job |
+//! | `("unresolved", due, db, id)` | empty; its replication id is still to be found, not before `due` | with the state |
+//! | `("unresolved_wake")` | versionstamp (10 bytes), new whenever one is added | with the state |
 //!
 //! Kept free for what comes: `("usage", type, tenant, worker)`, `("locks", level, resource, …)`.
 //!
@@ -255,6 +257,27 @@ impl Keyspace {
     pub fn parse_replication(&self, key: &[u8]) -> Option<(String, String)> {
         let (_, db, id): (String, String, String) = self.space.unpack(key).ok()?;
         Some((db, id))
+    }
+
+    /// A document whose replication id is still to be found.
+    pub fn unresolved_entry(&self, due_us: i64, db: &str, id: &str) -> Bytes {
+        pack(&self.space, &("unresolved", due_us, db, id))
+    }
+
+    /// All documents whose replication ids are still to be found, first due first.
+    pub fn unresolved(&self) -> KeyRange {
+        children(&self.space, &("unresolved",))
+    }
+
+    /// Due time, database and document id of a key of [`Keyspace::unresolved`].
+    pub fn parse_unresolved(&self, key: &[u8]) -> Option<(i64, String, String)> {
+        let (_, due_us, db, id): (String, i64, String, String) = self.space.unpack(key).ok()?;
+        Some((due_us, db, id))
+    }
+
+    /// Changes whenever there is one more of [`Keyspace::unresolved`].
+    pub fn unresolved_wake(&self) -> Bytes {
+        pack(&self.space, &("unresolved_wake",))
     }
 
     /// Document id of a key of [`Keyspace::documents`].
