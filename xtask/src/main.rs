@@ -1,3 +1,40 @@
-//! The developer commands.
+//! The developer commands. `cargo xtask` without arguments lists them.
 
-fn main() {}
+mod bench;
+mod command;
+mod peers;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask test [FILTER]...          install the peers if need be, then run all tests (or those that match)
+       cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
+       cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
+       Each bench explains its options with --help.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["test", filter @ ..] => test(filter),
+        ["bench", "replicate", options @ ..] => bench::replicate(options),
+        ["bench", "store", options @ ..] => bench::store(options),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// All tests of the workspace, by plain `cargo test`, whose output and exit code are passed on.
+fn test(filter: &[&str]) -> command::Result {
+    peers::install()?;
+    command::run(command::cargo().args(["test", "--workspace"]).args(filter))
+}

@@ -1,6 +1,7 @@
 //! One database on one peer, and the requests that tests make of it.
 
 use reqwest::{Client, Method, StatusCode};
+use rustls::crypto::ring;
 use serde_json::Value;
 
 /// A database's address, with the requests that a test needs to fill and read it. Cheap to clone.
@@ -14,7 +15,7 @@ impl Database {
     /// The database at `url` (`http://[user:password@]host:port/name`), which need not exist.
     pub fn at(url: impl Into<String>) -> Self {
         let url = url.into().trim_end_matches('/').to_owned();
-        Self { url, client: Client::new() }
+        Self { url, client: client() }
     }
 
     /// The database's whole URL, credentials included.
@@ -23,7 +24,7 @@ impl Database {
     }
 
     /// The client whose connections these requests share.
-    pub(crate) fn client(&self) -> &Client {
+    pub fn client(&self) -> &Client {
         &self.client
     }
 
@@ -109,6 +110,14 @@ impl Database {
         let info = self.get("").await;
         info["doc_count"].as_u64().unwrap_or_else(|| panic!("no doc_count in {info}"))
     }
+}
+
+/// A client as tests use it: without timeouts, so that nothing but a test's own limit ends a request.
+pub fn client() -> Client {
+    // The workspace builds reqwest without a TLS provider, and such a client panics where none is installed. That another
+    // crate under test has installed one already is as good.
+    let _ = ring::default_provider().install_default();
+    Client::new()
 }
 
 /// Percent-encodes a document id or attachment name for use as one path segment: all but RFC 3986's unreserved characters.

@@ -33,7 +33,7 @@ mod proxy;
 mod random;
 
 pub use compare::{Difference, Summary, compare, compare_some};
-pub use database::{Database, encode_segment};
+pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
 pub use peer::{Peer, PeerOptions};
 pub use proxy::{Fault, FaultProxy, Request, Rule};

@@ -6,12 +6,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use reqwest::Client;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::Database;
+use crate::database::client;
 
 /// How long a server may take to start on a machine that is busy compiling.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -102,7 +102,7 @@ impl PeerOptions {
             url: format!("http://{credentials}127.0.0.1:{port}"),
             server: Server::Started(Box::new(started)),
         };
-        let answer = Client::new().get(&peer.url).send().await;
+        let answer = client().get(&peer.url).send().await;
         assert!(answer.is_ok_and(|answer| answer.status().is_success()), "{} does not answer", peer.url);
         peer
     }
@@ -211,7 +211,7 @@ fn delete_databases(urls: Vec<String>) {
         runtime.block_on(async {
             for url in urls {
                 // What is not there any more, or cannot be reached, needs no deletion.
-                let _ = Client::new().delete(url).send().await;
+                let _ = client().delete(url).send().await;
             }
         });
     });

@@ -1,9 +1,8 @@
 //! A peer starts, answers, asks for passwords, and leaves nothing behind.
 #![allow(clippy::unwrap_used)]
 
-use reqwest::Client;
 use serde_json::json;
-use turnwise_testkit::{Database, Peer};
+use turnwise_testkit::{Database, Peer, client};
 
 #[tokio::test]
 async fn two_peers_have_ports_and_databases_of_their_own() {
@@ -37,7 +36,7 @@ async fn a_killed_peer_answers_no_more() {
     let process = peer.process_id().unwrap();
     assert!(std::path::Path::new(&format!("/proc/{process}")).exists());
     peer.kill().await;
-    let error = Client::new().get(peer.url()).send().await.unwrap_err();
+    let error = client().get(peer.url()).send().await.unwrap_err();
     assert!(error.is_connect(), "{error:?}");
 }
 

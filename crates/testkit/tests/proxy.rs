@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use reqwest::{Client, Method, Response};
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
-use turnwise_testkit::{Database, Dataset, Fault, FaultProxy, Peer, compare};
+use turnwise_testkit::{Database, Dataset, Fault, FaultProxy, Peer, client, compare};
 
 struct Stage {
     _peer: Peer,
@@ -28,7 +28,7 @@ async fn stage() -> Stage {
 
 impl Stage {
     async fn get(&self, path: &str) -> reqwest::Result<Response> {
-        Client::new().get(format!("{}{path}", self.proxied.url())).send().await
+        client().get(format!("{}{path}", self.proxied.url())).send().await
     }
 }
 

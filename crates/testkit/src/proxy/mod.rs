@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::database::client;
 use crate::{Database, Peer};
 pub use fault::{Fault, Rule};
 use log::Log;
@@ -87,7 +88,7 @@ impl FaultProxy {
             rules: std::sync::Mutex::default(),
             log: Log::default(),
             connections: AtomicUsize::new(0),
-            client: Client::new(),
+            client: client(),
         });
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("a bound socket has an address");

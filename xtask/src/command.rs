@@ -1,0 +1,51 @@
+//! Running other programs.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A command that did not succeed.
+#[derive(Debug)]
+pub struct Failure {
+    /// For the user.
+    pub message: String,
+    /// This program's exit code: that of the program that failed, where there is one.
+    pub code: u8,
+}
+
+/// Nothing, or why not.
+pub type Result = std::result::Result<(), Failure>;
+
+impl Failure {
+    /// A failure of this program's own.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 1 }
+    }
+}
+
+/// Runs a program to its end. Its output goes where this program's does.
+pub fn run(command: &mut Command) -> Result {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::new(format!("`{program}` was not found in the PATH")),
+        _ => Failure::new(format!("`{program}` cannot be run: {error}")),
+    })?;
+    if status.success() {
+        return Ok(());
+    }
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    Err(Failure { message: format!("`{program}` failed: {status}"), code })
+}
+
+/// The cargo that runs this program, at the root of the repository.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask is a folder of the repository").to_owned()
+}

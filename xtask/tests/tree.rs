@@ -1,0 +1,137 @@
+//! The shape of the tree: which crate may use which, how long a file may be, and that each says what it is for.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The product's crates: each may use those before it, never those after it.
+const LAYERS: [&str; 7] = [
+    "turnwise-policy",
+    "turnwise-store",
+    "turnwise-queue",
+    "turnwise-worker",
+    "turnwise-replicator",
+    "turnwise-server",
+    "turnwise",
+];
+
+/// Crates that no product code may use: only tests, benchmarks and `xtask`.
+const DEVELOPMENT: [&str; 3] = ["turnwise-testkit", "turnwise-sim", "xtask"];
+
+/// What would let I/O, clocks or threads into `turnwise-policy`.
+const NOT_IN_POLICY: [&str; 5] = ["tokio", "reqwest", "futures", "rand", "tracing"];
+
+/// No source file is longer.
+const LINES_MAX: usize = 1_000;
+
+/// The crates of the workspace, each with its dependencies: their names and kinds ("normal", "dev", "build").
+type Crates = BTreeMap<String, Vec<(String, String)>>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn crates() -> Crates {
+    let arguments = ["metadata", "--no-deps", "--format-version", "1", "--offline"];
+    let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or("normal").to_owned();
+    let dependencies = |package: &Value| {
+        let dependencies = package["dependencies"].as_array().unwrap();
+        dependencies.iter().map(|dependency| (text(&dependency["name"]), text(&dependency["kind"]))).collect()
+    };
+    let packages = metadata["packages"].as_array().unwrap();
+    packages.iter().map(|package| (text(&package["name"]), dependencies(package))).collect()
+}
+
+/// Every arrow that points the wrong way, in words.
+fn wrong_arrows(crates: &Crates) -> Vec<String> {
+    let layer = |name: &str| LAYERS.iter().position(|layer| *layer == name);
+    let mut wrong = Vec::new();
+    for (name, dependencies) in crates {
+        if layer(name).is_none() && !DEVELOPMENT.contains(&name.as_str()) {
+            wrong.push(format!("{name} has no place in the tree: give it one in {}", file!()));
+        }
+        for (used, kind) in dependencies {
+            let allowed = match (layer(name), layer(used)) {
+                (Some(user), Some(used)) => used < user,
+                // A product crate's tests may use the development crates.
+                (Some(_), None) => kind == "dev" || !DEVELOPMENT.contains(&used.as_str()),
+                // The testkit knows servers only from outside.
+                (None, Some(_)) => name != "turnwise-testkit",
+                (None, None) => true,
+            };
+            let pure = name != "turnwise-policy" || kind == "dev" || !NOT_IN_POLICY.contains(&used.as_str());
+            if !allowed || !pure {
+                wrong.push(format!("{name} must not use {used} ({kind})"));
+            }
+        }
+    }
+    wrong
+}
+
+/// All Rust files of the repository.
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in folder.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn crates_use_only_those_above_them() {
+    let crates = crates();
+    let missing: Vec<_> = LAYERS.iter().filter(|name| !crates.contains_key(**name)).collect();
+    assert!(missing.is_empty(), "not in the workspace: {missing:?}");
+    let wrong = wrong_arrows(&crates);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_wrong_arrow_is_found() {
+    let wrong = |name: &str, used: &str, kind: &str| {
+        let dependencies = vec![(used.to_owned(), kind.to_owned())];
+        !wrong_arrows(&Crates::from([(name.to_owned(), dependencies)])).is_empty()
+    };
+    assert!(wrong("turnwise-store", "turnwise-queue", "normal"));
+    assert!(wrong("turnwise-store", "turnwise-server", "dev"));
+    assert!(wrong("turnwise-queue", "turnwise-queue", "normal"));
+    assert!(wrong("turnwise-server", "turnwise-testkit", "normal"));
+    assert!(wrong("turnwise-policy", "tokio", "normal"));
+    assert!(wrong("turnwise-testkit", "turnwise-server", "normal"));
+    assert!(wrong("turnwise-new", "serde", "normal"));
+    assert!(!wrong("turnwise-queue", "turnwise-store", "normal"));
+    assert!(!wrong("turnwise-server", "turnwise-testkit", "dev"));
+    assert!(!wrong("turnwise-policy", "serde", "normal"));
+    assert!(!wrong("turnwise-sim", "turnwise-worker", "normal"));
+}
+
+#[test]
+fn files_are_short_and_say_what_they_are_for() {
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask"] {
+        sources(&root().join(folder), &mut files);
+    }
+    assert!(files.len() > LAYERS.len(), "the sources were not found");
+    let mut wrong = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            wrong.push(format!("{name} has {lines} lines; {LINES_MAX} is the limit"));
+        }
+        if !text.starts_with("//! ") {
+            wrong.push(format!("{name} does not open with a `//!` comment"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
