@@ -1,3 +1,116 @@
-//! The turnwise binary.
+//! The turnwise binary: arguments in, exit codes out; the work is done by the libraries.
 
-fn main() {}
+mod jobs;
+mod progress;
+mod replicate;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// A job server for many tenants, with a CouchDB replicator inside.
+#[derive(Parser)]
+#[command(name = "turnwise", version, about, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+struct Cli {
+    /// What to write to the log: a level (error, warn, info, debug, trace), or `target=level` pairs
+    #[arg(long, global = true, value_name = "LEVEL", env = "TURNWISE_LOG", default_value = "info")]
+    log: Targets,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the server, with its workers and its own store
+    Serve(serve::Args),
+    /// Copy one database to another, without any server
+    Replicate(replicate::Args),
+    /// Look at the jobs of a running server, or cancel one
+    #[command(subcommand)]
+    Jobs(jobs::Command),
+}
+
+/// What a command has to tell whoever called it.
+enum Failure {
+    /// The arguments are wrong: exit code 2.
+    Usage(anyhow::Error),
+    /// It was tried and did not work: exit code 1.
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::Failed(error)
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr(cli.log);
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("turnwise: cannot start: {error}");
+            return ExitCode::from(1);
+        }
+    };
+    let done = runtime.block_on(async {
+        match cli.command {
+            Command::Serve(args) => serve::run(args).await,
+            Command::Replicate(args) => replicate::run(args).await,
+            Command::Jobs(command) => jobs::run(command).await,
+        }
+    });
+    // Nothing that still hangs on a name look-up or a slow disk may hold up the exit.
+    runtime.shutdown_background();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(error)) => {
+            eprintln!("turnwise: {error:#}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(error)) => {
+            eprintln!("turnwise: {error:#}\nFor more information, try '--help'.");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The log goes to stderr, so that stdout carries results only. Other crates speak up from `warn` on.
+fn log_to_stderr(wanted: Targets) {
+    use std::io::IsTerminal;
+    let filter = match wanted.default_level() {
+        Some(level) if wanted.iter().next().is_none() => Targets::new()
+            .with_default(level.into_level().map_or(Level::WARN, |level| level.min(Level::WARN)))
+            .with_target("turnwise", level),
+        _ => wanted,
+    };
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry().with(lines).with(filter).init();
+}
+
+/// Resolves at the first SIGTERM or SIGINT.
+async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) =
+        match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+            (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!(%error, "cannot listen for signals: stop with SIGKILL");
+                return std::future::pending().await;
+            }
+        };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,134 @@
+//! `turnwise replicate`: one replication, without any server.
+
+use anyhow::{Context as _, anyhow};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+use turnwise_replicator::{Client, Context, Defaults, Replication, Report, replicate};
+
+use crate::Failure;
+use crate::progress::{Progress, human_bytes};
+
+/// Checkpoints are found again by any machine that runs the same command: they belong to no server.
+const NO_SERVER_UUID: &str = "turnwise-replicate";
+
+/// `turnwise replicate`
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  turnwise replicate http://localhost:5984/orders http://localhost:7000/orders --create-target
+  turnwise replicate http://admin:secret@a:5984/db http://b:5984/db --doc-ids one,two
+  turnwise replicate http://a:5984/db http://b:5984/db --selector '{\"type\":\"invoice\"}' --continuous
+
+Run the same command again and it goes on where it stopped: checkpoints are kept on both sides.
+Exit codes: 0 done (or a continuous replication that was stopped), 1 failed or interrupted, 2 wrong usage.")]
+pub(crate) struct Args {
+    /// URL of the database to copy from, http://user:password@host:port/db
+    source: String,
+    /// URL of the database to copy to
+    target: String,
+    /// Go on for ever with whatever changes in the source, until interrupted
+    #[arg(long)]
+    continuous: bool,
+    /// Create the target database if it is not there
+    #[arg(long)]
+    create_target: bool,
+    /// Copy only these documents
+    #[arg(long, value_name = "ID,ID…", value_delimiter = ',')]
+    doc_ids: Vec<String>,
+    /// Copy only documents that this Mango selector matches
+    #[arg(long, value_name = "JSON")]
+    selector: Option<String>,
+    /// Copy only documents that this filter function of the source lets through, `design-document/name`
+    #[arg(long, value_name = "NAME")]
+    filter: Option<String>,
+    /// Parameters for the filter function, a JSON object
+    #[arg(long, value_name = "JSON", requires = "filter")]
+    query_params: Option<String>,
+    /// Start after this sequence of the source instead of at the last checkpoint
+    #[arg(long, value_name = "SEQ")]
+    since: Option<String>,
+    /// Any further field of a replication document, `name=JSON`
+    #[arg(long = "option", value_name = "NAME=JSON")]
+    options: Vec<String>,
+}
+
+impl Args {
+    fn replication(&self) -> anyhow::Result<Replication> {
+        let mut body = Map::new();
+        for option in &self.options {
+            let (name, value) =
+                option.split_once('=').with_context(|| format!("--option {option}: expected NAME=JSON"))?;
+            body.insert(name.to_owned(), parse_json(&format!("--option {name}"), value)?);
+        }
+        body.insert("source".into(), json!(self.source));
+        body.insert("target".into(), json!(self.target));
+        for (name, flag) in [("continuous", self.continuous), ("create_target", self.create_target)] {
+            if flag {
+                body.insert(name.into(), json!(true));
+            }
+        }
+        if !self.doc_ids.is_empty() {
+            body.insert("doc_ids".into(), json!(self.doc_ids));
+        }
+        if let Some(selector) = &self.selector {
+            body.insert("selector".into(), parse_json("--selector", selector)?);
+        }
+        if let Some(filter) = &self.filter {
+            body.insert("filter".into(), json!(filter));
+        }
+        if let Some(params) = &self.query_params {
+            body.insert("query_params".into(), parse_json("--query-params", params)?);
+        }
+        if let Some(since) = &self.since {
+            // CouchDB's sequences are strings, those of PouchDB and of CouchDB 1.x are numbers.
+            body.insert("since_seq".into(), since.parse::<u64>().map_or_else(|_| json!(since), |n| json!(n)));
+        }
+        Ok(Replication::parse(&body, &Defaults::default())?)
+    }
+}
+
+fn parse_json(option: &str, text: &str) -> anyhow::Result<Value> {
+    serde_json::from_str(text).with_context(|| format!("{option}: not JSON"))
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let replication = args.replication().map_err(Failure::Usage)?;
+    let client = Client::new().context("cannot start an HTTP client")?;
+    let mut context = Context::new(client, NO_SERVER_UUID);
+    let stop = CancellationToken::new();
+    context.stop = stop.clone();
+    let signal = tokio::spawn(async move {
+        crate::stop_signal().await;
+        stop.cancel();
+    });
+    let progress = Progress::start(context.progress.subscribe(), replication.continuous);
+    let ended = replicate(&replication, &context).await;
+    signal.abort();
+    let elapsed = progress.finish().await;
+    let report = ended.map_err(|error| anyhow!("{error}"))?;
+    print_summary(&report, elapsed);
+    if report.stopped && !replication.continuous {
+        return Err(anyhow!("interrupted before the end; run the same command again to go on").into());
+    }
+    Ok(())
+}
+
+fn print_summary(report: &Report, elapsed: std::time::Duration) {
+    let stats = &report.stats;
+    if report.no_changes {
+        println!("Nothing to copy: the target has everything up to {}.", report.source_last_seq);
+        return;
+    }
+    let seconds = elapsed.as_secs_f64();
+    println!(
+        "{} documents written ({}) in {seconds:.1} s, {:.0} documents/s.",
+        stats.docs_written,
+        human_bytes(stats.bytes_written),
+        stats.docs_written as f64 / seconds.max(0.001),
+    );
+    println!(
+        "{} revisions checked, {} missing, {} read, {} refused by the target.",
+        stats.revisions_checked, stats.missing_revisions_found, stats.docs_read, stats.doc_write_failures,
+    );
+    println!("The target has everything up to {}.", report.source_last_seq);
+}

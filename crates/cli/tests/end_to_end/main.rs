@@ -1,0 +1,10 @@
+//! The built binary against real servers: what a user sees, from the outside.
+#![allow(clippy::unwrap_used)]
+
+mod command;
+mod documents;
+mod faults;
+mod kill;
+mod secrets;
+mod server;
+mod stop;

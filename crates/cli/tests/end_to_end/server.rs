@@ -1,0 +1,156 @@
+//! A `turnwise serve` of one test's own.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use reqwest::{Client, Method, StatusCode};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// Far more than anything here takes on two busy cores: only a failing test waits so long.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+/// Between two looks at a server that has no event to wait for.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Where a server keeps its data, its configuration and its log; outlives the server's process.
+pub struct Home {
+    dir: TempDir,
+}
+
+impl Home {
+    /// With the settings of `[replicator]` that make tests quick, and these lines after them.
+    pub fn new(config: &str) -> Self {
+        let home = Home { dir: TempDir::new().unwrap() };
+        let quick = "[replicator]\nretries_per_request = 1\nconnection_timeout = 2000\ncheckpoint_interval = 250\n\
+                     backoff_base_ms = 200\nbackoff_max_exponent = 2\n";
+        std::fs::write(home.path("turnwise.ini"), format!("{quick}{config}\n")).unwrap();
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Everything that all servers of this home have logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// The folder with the server's data.
+    pub fn data_dir(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    /// Starts the built binary and returns when it listens.
+    pub async fn serve(&self) -> Server {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
+        let mut child = turnwise()
+            .args(["--log", "debug", "serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(self.data_dir())
+            .arg("--config")
+            .arg(self.path("turnwise.ini"))
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let url = tokio::time::timeout(PATIENCE, async {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                if let Some((_, url)) = line.split_once("listens on ") {
+                    return url.trim_end_matches('/').to_owned();
+                }
+            }
+            panic!("turnwise ended before it listened: {}", self.log());
+        });
+        let url = url.await.expect("turnwise does not listen");
+        Server { child, url, client: Client::new() }
+    }
+}
+
+/// The built binary.
+pub fn turnwise() -> Command {
+    Command::new(Path::new(env!("CARGO_BIN_EXE_turnwise")))
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    url: String,
+    client: Client,
+}
+
+impl Server {
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// As `kill -9` does.
+    pub async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Sends SIGTERM and returns the exit status.
+    pub async fn terminate(mut self) -> std::process::ExitStatus {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
+        self.child.wait().await.unwrap()
+    }
+
+    /// Status and body of a request.
+    pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> (StatusCode, Value) {
+        let mut request = self.client.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        let answer = request.send().await.unwrap();
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
+        (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{path} is no JSON: {text}")))
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.request(Method::GET, path, None).await;
+        assert!(status.is_success(), "GET {path}: {status} {body}");
+        body
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Value {
+        let (status, body) = self.request(Method::PUT, path, Some(body)).await;
+        assert!(status.is_success(), "PUT {path}: {status} {body}");
+        body
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, body) = self.request(Method::POST, path, Some(body)).await;
+        assert!(status.is_success(), "POST {path}: {status} {body}");
+        body
+    }
+
+    /// Looks at `path` until its answer satisfies the condition.
+    pub async fn until(&self, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let wait = async {
+            loop {
+                let (status, body) = self.request(Method::GET, path, None).await;
+                if status.is_success() && condition(&body) {
+                    return body;
+                }
+                last = body;
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(body) => body,
+            Err(_) => panic!("{path} never got there; its last answer: {last:#}"),
+        }
+    }
+
+    /// Waits until the replication of a document in `_replicator` is in this state.
+    pub async fn until_state(&self, doc_id: &str, state: &str) -> Value {
+        self.until(&format!("/_scheduler/docs/_replicator/{doc_id}"), |doc| doc["state"] == state).await
+    }
+}

@@ -1,0 +1,54 @@
+//! SIGTERM: jobs checkpoint, go back to pending, and the process is gone within ten seconds.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
+
+use crate::server::Home;
+
+#[tokio::test]
+async fn a_terminated_server_checkpoints_its_jobs_and_exits_within_ten_seconds() {
+    let (a, b) = Peer::pair().await;
+    let source = a.create("source").await;
+    Dataset::plain(2_000).load(&source).await;
+    let proxy = FaultProxy::start(&a).await;
+    proxy.set(Fault::Slow { bytes_per_second: 100_000 }).await;
+    let hanging = FaultProxy::start(&a).await;
+    hanging.set(Fault::HangMidBody { after: 0 }).await;
+
+    // The checkpoint can only come from the stop: none is due before.
+    let home = Home::new("checkpoint_interval = 3600000\nconnection_timeout = 60000");
+    let server = home.serve().await;
+    let target = b.create("target").await;
+    let doc = json!({ "source": proxy.through(&source), "target": target.url(), "worker_batch_size": 100 });
+    server.put("/_replicator/slow", &doc).await;
+    let doc = json!({ "source": hanging.through(&source), "target": b.create("other").await.url() });
+    server.put("/_replicator/hanging", &doc).await;
+    server.until_state("hanging", "running").await;
+    server
+        .until("/_scheduler/docs/_replicator/slow", |doc| doc["info"]["docs_written"].as_u64().is_some_and(|n| n > 0))
+        .await;
+
+    let asked = Instant::now();
+    let status = server.terminate().await;
+    assert!(asked.elapsed() < Duration::from_secs(10), "it took {:?}", asked.elapsed());
+    assert_eq!(status.code(), Some(0));
+    let written = target.doc_count().await;
+    assert!(written < 2_000, "it had come to its end already");
+
+    proxy.set(Fault::None).await;
+    hanging.set(Fault::None).await;
+    proxy.clear();
+    let server = home.serve().await;
+    server.until_state("slow", "completed").await;
+    server.until_state("hanging", "completed").await;
+    compare(&source, &target).await.expect("source and target must agree");
+    let feeds: Vec<String> = proxy
+        .requests()
+        .into_iter()
+        .map(|request| request.path)
+        .filter(|path| path.contains("/_changes"))
+        .collect();
+    assert!(!feeds.is_empty() && feeds.iter().all(|path| !path.contains("since=0")), "{feeds:?}");
+}
