@@ -33,9 +33,10 @@ impl Database {
         self.url.rsplit('/').next().expect("a database's URL has a path")
     }
 
-    /// The URL of the server that holds the database.
-    pub(crate) fn server_url(&self) -> &str {
-        self.url.rsplit_once('/').expect("a database's URL has a path").0
+    /// What the server that holds the database says of itself: its answer to `GET /`.
+    pub async fn server_greeting(&self) -> Value {
+        let (server, _) = self.url.rsplit_once('/').expect("a database's URL has a path");
+        Self::at(server).get("/").await
     }
 
     /// One request; the status and the JSON answer (`Null` if the answer is not JSON).

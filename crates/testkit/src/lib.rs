@@ -35,6 +35,6 @@ mod random;
 pub use compare::{Difference, Summary, compare, compare_some};
 pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
-pub use peer::{Peer, PeerOptions};
+pub use peer::{Peer, PeerOptions, peers_folder};
 pub use proxy::{Fault, FaultProxy, Request, Rule};
 pub use random::Random;

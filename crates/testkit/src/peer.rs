@@ -237,7 +237,7 @@ fn said(folder: &Path) -> String {
 ///
 /// # Panics
 /// If the servers are not installed in it.
-fn peers_folder() -> PathBuf {
+pub fn peers_folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../peers");
     assert!(
         folder.join("node_modules/pouchdb-server").is_dir(),

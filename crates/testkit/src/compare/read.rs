@@ -93,7 +93,7 @@ pub(super) async fn attachment_hash(
 
 /// Which server software holds the database: CouchDB, PouchDB Server, or another that names itself in its greeting.
 pub(super) async fn server_kind(database: &Database) -> Option<String> {
-    let greeting = Database::at(database.server_url()).get("/").await;
+    let greeting = database.server_greeting().await;
     let fields = greeting.as_object().expect("a server greets with an object");
     fields
         .iter()

@@ -1,0 +1,103 @@
+//! What a process costs, read from `/proc` (Linux only).
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The kernel's unit of CPU time in `/proc/PID/stat`: 100 to the second on every Linux of today.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// How often the memory of a running process is looked at. Its peak is kept by the kernel: only
+/// what it grows in its last moments can be missed.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A program that ran to its end.
+pub struct Run {
+    /// From its start to its end.
+    pub seconds: f64,
+    /// User and system time, all threads.
+    pub cpu_seconds: f64,
+    /// The largest resident set.
+    pub peak_mb: f64,
+    /// What it printed.
+    pub output: String,
+}
+
+/// Runs a program to its end. Panics, with what it wrote to standard error, if it fails.
+pub fn run(mut command: Command) -> Run {
+    let start = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+    let process = child.id();
+    let output = collect(child.stdout.take().expect("standard output is piped"));
+    let errors = collect(child.stderr.take().expect("standard error is piped"));
+
+    let mut peak_kb = 0;
+    // A process that has ended keeps its times in `/proc` until it is waited for.
+    while state(process).is_some_and(|state| state != 'Z') {
+        peak_kb = peak_kb.max(peak_memory_kb(process).unwrap_or(0));
+        std::thread::sleep(SAMPLE_INTERVAL);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu_seconds = cpu_seconds(process).unwrap_or_default();
+    let status = child.wait().expect("an own child can be waited for");
+    let text = |reader: std::thread::JoinHandle<String>| reader.join().expect("reading does not panic");
+    let (output, errors) = (text(output), text(errors));
+    assert!(status.success(), "{:?} failed: {status}\n{output}{errors}", command.get_program());
+    Run { seconds, cpu_seconds, peak_mb: peak_kb as f64 / 1024.0, output }
+}
+
+/// Reads a pipe to its end, on a thread of its own: a full pipe would stop the program.
+fn collect(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What could be read before an error is still worth showing.
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// User and system time that a process has used so far.
+pub fn cpu_seconds(process: u32) -> Option<f64> {
+    let ticks = |index: usize| stat(process)?.get(index)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
+}
+
+fn state(process: u32) -> Option<char> {
+    stat(process)?.first()?.chars().next()
+}
+
+/// The fields of `/proc/PID/stat` from the third on: the second is the program's name, which may hold spaces.
+fn stat(process: u32) -> Option<Vec<String>> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
+}
+
+fn peak_memory_kb(process: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches("kB").trim().parse().ok()
+}
+
+/// The process on this machine that listens on a port of the loopback interface, if it can be seen.
+pub fn listener(port: u16) -> Option<u32> {
+    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+    // "sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode": 0A is LISTEN.
+    let inode = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find_map(|fields| {
+        let listens = fields.get(3) == Some(&"0A") && fields.get(1)?.ends_with(&format!(":{port:04X}"));
+        listens.then(|| fields.get(9).map(|inode| format!("socket:[{inode}]"))).flatten()
+    })?;
+    let processes = std::fs::read_dir("/proc").ok()?;
+    processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|process| {
+        let files = std::fs::read_dir(format!("/proc/{process}/fd"));
+        files
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.to_str() == Some(&inode)))
+    })
+}
