@@ -50,11 +50,19 @@ impl Endpoint {
                     None => Err(Error::new(field_url, "is missing; give the database's URL")),
                 }
             }
-            _ => Err(Error::new(field, "must be a URL, or an object with a `url`, and perhaps `headers` and `auth`")),
+            _ => Err(Error::new(
+                field,
+                "must be a URL, or an object with a `url`, and perhaps `headers` and `auth`",
+            )),
         }
     }
 
-    fn from_parts(field: &str, text: &str, object: &Map<String, Value>, schemes: &[String]) -> Result<Self, Error> {
+    fn from_parts(
+        field: &str,
+        text: &str,
+        object: &Map<String, Value>,
+        schemes: &[String],
+    ) -> Result<Self, Error> {
         let mut url = parse_url(field, text, schemes)?;
         let userinfo = take_userinfo(&mut url);
         let (mut headers, from_header) = parse_headers(field, object.get("headers"))?;
@@ -139,7 +147,8 @@ fn parse_url(field: &str, text: &str, schemes: &[String]) -> Result<Url, Error> 
     if rest.contains(['?', '#']) {
         return Err(Error::new(field, "must end with the database's name, without a query or a fragment"));
     }
-    let mut url = Url::parse(text).map_err(|cause| Error::new(field, format!("is not a valid URL: {cause}")))?;
+    let mut url =
+        Url::parse(text).map_err(|cause| Error::new(field, format!("is not a valid URL: {cause}")))?;
     if url.path().trim_matches('/').is_empty() {
         return Err(Error::new(field, "names no database; write http://host:5984/db"));
     }
@@ -257,7 +266,8 @@ mod tests {
 
     #[test]
     fn a_bearer_token_stays_a_header_and_is_never_shown() {
-        let endpoint = parse(json!({"url": "http://h/db", "headers": {"Authorization": "Bearer tok3n"}})).unwrap();
+        let endpoint =
+            parse(json!({"url": "http://h/db", "headers": {"Authorization": "Bearer tok3n"}})).unwrap();
         assert_eq!(endpoint.headers()[0].1.reveal(), "Bearer tok3n");
         assert!(!format!("{endpoint:?}").contains("tok3n"));
         let mut scrubber = Scrubber::default();
@@ -284,7 +294,10 @@ mod tests {
             (json!({"url": "http://h/db", "headers": []}), "source.headers"),
             (json!({"url": "http://h/db", "headers": {"X": 1}}), "source.headers.X"),
             (json!({"url": "http://h/db", "auth": 1}), "source.auth"),
-            (json!({"url": "http://h/db", "auth": {"basic": {"username": "u"}}}), "source.auth.basic.password"),
+            (
+                json!({"url": "http://h/db", "auth": {"basic": {"username": "u"}}}),
+                "source.auth.basic.password",
+            ),
         ] {
             let error = parse(value.clone()).unwrap_err();
             assert_eq!(error.field, field, "{value}");

@@ -1,8 +1,8 @@
 //! The HTTP client that all replications of a process share, and one request on it.
 //!
 //! A [`Client`] owns the connections; a [`Peer`] is one side of one replication on top of it: base URL, headers, time
-//! limits, and the words for what goes wrong. [`Peer::send`] is one attempt; [`Peer::retry`] repeats an operation that
-//! may pass, from its request to the last byte of its answer, because answers break in the middle, too.
+//! limits, and the words for what goes wrong. [`Peer::send`] is one attempt; [`Retries`] says when an operation is tried
+//! again, from its request to the last byte of its answer, because answers break in the middle, too.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -53,6 +53,11 @@ impl Client {
             .build()
             .map_err(|error| Error::Local(format!("the HTTP client cannot start: {}", causes(&error))))?;
         Ok(Self { inner })
+    }
+
+    /// The plain HTTP client inside, for requests that belong to no replication.
+    pub fn http(&self) -> &reqwest::Client {
+        &self.inner
     }
 }
 
@@ -141,22 +146,14 @@ impl Peer {
         self.0.timeout
     }
 
-    /// Runs `operation`, again after a pause when its error may pass, at most `retries_per_request` times more.
-    pub async fn retry<T>(&self, mut operation: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
-        let mut pause = FIRST_PAUSE;
-        for _ in 0..self.0.retries {
-            match operation().await {
-                Err(error) if error.is_passing() => {
-                    let asked = error.retry_after().unwrap_or_default();
-                    let pause_now = pause.max(asked).min(LONGEST_PAUSE);
-                    tracing::debug!(%error, pause_ms = pause_now.as_millis() as u64, "repeating a request");
-                    tokio::time::sleep(pause_now).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-                result => return result,
-            }
-        }
-        operation().await
+    /// The attempts of one operation, from its request to the last byte of its answer.
+    pub fn retries(&self) -> Retries<'_> {
+        Retries { peer: self, attempt: 0 }
+    }
+
+    /// Words an error about a request that has been answered.
+    pub fn fault(&self, method: Method, path: &str, fault: Fault) -> Error {
+        Place { peer: self.clone(), method, path: path.to_owned() }.fault(fault)
     }
 
     /// Sends `request` once and waits for the head of its answer. Every status but 2xx is an error.
@@ -174,7 +171,17 @@ impl Peer {
 
     /// Sends `request` and reads its whole answer, with retries.
     pub async fn json<T: DeserializeOwned>(&self, request: &Request, limit_bytes: usize) -> Result<T, Error> {
-        self.retry(async || self.send(request).await?.json(limit_bytes).await).await
+        let mut retries = self.retries();
+        loop {
+            let done = match self.send(request).await {
+                Ok(answer) => answer.json(limit_bytes).await,
+                Err(error) => Err(error),
+            };
+            match done {
+                Ok(done) => return Ok(done),
+                Err(error) => retries.pause(error).await?,
+            }
+        }
     }
 
     async fn connection(&self) -> OwnedSemaphorePermit {
@@ -211,8 +218,42 @@ impl Peer {
     }
 }
 
+/// Counts the attempts of one operation, and waits between them.
+pub(crate) struct Retries<'a> {
+    peer: &'a Peer,
+    attempt: u32,
+}
+
+impl Retries<'_> {
+    /// Waits for the moment of the next attempt after `error`.
+    ///
+    /// # Errors
+    /// `error` itself, if another attempt is not worth while, or not this peer's, or was the last.
+    pub async fn pause(&mut self, error: Error) -> Result<(), Error> {
+        let ours = matches!(&error, Error::Peer(error) if error.side == self.peer.0.side);
+        if self.attempt >= self.peer.0.retries || !ours || !error.is_passing() {
+            return Err(error);
+        }
+        let pause = FIRST_PAUSE * 2u32.saturating_pow(self.attempt);
+        let pause = pause.max(error.retry_after().unwrap_or_default()).min(LONGEST_PAUSE);
+        self.attempt += 1;
+        tracing::debug!(%error, attempt = self.attempt, pause_ms = pause.as_millis() as u64, "repeating a request");
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// Something has been achieved: the count begins anew.
+    pub fn reset(&mut self) {
+        self.attempt = 0;
+    }
+}
+
 /// Waits for `future` as long as `progress` moves at least once in `timeout`. `None`: it did not.
-async fn watched<T>(timeout: Duration, progress: Option<&Progress>, future: impl Future<Output = T>) -> Option<T> {
+async fn watched<T>(
+    timeout: Duration,
+    progress: Option<&Progress>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     tokio::pin!(future);
     let mut seen = 0;
     loop {
@@ -326,7 +367,9 @@ impl Answer {
         let mut body = Vec::new();
         while let Some(chunk) = self.chunk().await? {
             if body.len() + chunk.len() > limit_bytes {
-                return Err(self.fault(Fault::Unexpected(format!("an answer of more than {limit_bytes} bytes"))));
+                return Err(
+                    self.fault(Fault::Unexpected(format!("an answer of more than {limit_bytes} bytes")))
+                );
             }
             body.extend_from_slice(&chunk);
         }
@@ -336,11 +379,13 @@ impl Answer {
     /// The whole body as JSON.
     pub async fn json<T: DeserializeOwned>(mut self, limit_bytes: usize) -> Result<T, Error> {
         let body = self.bytes(limit_bytes).await?;
-        serde_json::from_slice(&body).map_err(|cause| self.malformed(format!("{cause} in {}", beginning(&body))))
+        serde_json::from_slice(&body)
+            .map_err(|cause| self.malformed(format!("{cause} in {}", beginning(&body))))
     }
 
     async fn into_error(mut self, status: StatusCode) -> Error {
-        let retry_after = self.header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
+        let retry_after =
+            self.header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
         let mut body = Vec::new();
         // The status says enough, should the body break off.
         while let Ok(Some(chunk)) = self.chunk().await {

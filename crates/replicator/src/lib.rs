@@ -19,22 +19,43 @@
 //! bodies (`fetch`, `attachments`) → target (`write`) → checkpoints (`checkpoint`); `pipeline` ties them together.
 //! Memory is bounded by bytes in flight: bodies pass through as JSON text and attachments as streams.
 
+mod changes;
+mod checkpoint;
+mod copy;
+mod database;
+pub mod doc_processor;
+pub mod documents;
 mod endpoint;
 mod error;
+mod external_term;
+mod fetch;
+mod handler;
 mod http;
+mod json_stream;
+mod pipeline;
+mod progress;
+mod query;
+pub mod replication_id;
 mod report;
+mod revs_diff;
 mod secret;
+mod selector;
 mod seq;
 mod spec;
 mod stats;
 mod upload;
+mod write;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use database::{filter_code, replication_id};
 pub use endpoint::{Credentials, Endpoint};
 pub use error::{Error, Fault, PeerError, Side};
+pub use handler::{Handler, JOB_TYPE};
 pub use http::Client;
+pub use pipeline::replicate;
+pub use replication_id::ReplicationId;
 pub use report::{REPLICATION_ID_VERSION, Report, Session};
 pub use secret::{HIDDEN, Secret};
 pub use seq::Seq;

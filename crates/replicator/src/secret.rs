@@ -55,7 +55,8 @@ impl Scrubber {
             return;
         }
         self.needles.push(text.to_owned());
-        let encoded = percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
+        let encoded =
+            percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
         self.needles.push(encoded);
         if let Some(user) = user {
             self.needles.push(BASE64_STANDARD.encode(format!("{user}:{text}")));

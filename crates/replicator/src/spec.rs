@@ -176,7 +176,9 @@ impl Replication {
             use_bulk_get: fields.boolean("use_bulk_get", defaults.use_bulk_get)?,
             worker_processes: fields.count("worker_processes", 1, 100)?.unwrap_or(defaults.worker_processes),
             worker_batch_size: fields.count("worker_batch_size", 1, 100_000)?.or(defaults.worker_batch_size),
-            http_connections: fields.count("http_connections", 1, 1_000)?.unwrap_or(defaults.http_connections),
+            http_connections: fields
+                .count("http_connections", 1, 1_000)?
+                .unwrap_or(defaults.http_connections),
             connection_timeout: fields.milliseconds("connection_timeout", defaults.connection_timeout)?,
             retries_per_request: fields
                 .count("retries_per_request", 0, 100)?
@@ -222,7 +224,8 @@ impl<'a> Fields<'a> {
 
     fn milliseconds(&self, name: &str, default: Duration) -> Result<Duration, Error> {
         const DAY_MS: usize = 24 * 60 * 60 * 1000;
-        let problem = |_| Error::new(name, "must be a whole number of milliseconds, at least 1 and at most a day");
+        let problem =
+            |_| Error::new(name, "must be a whole number of milliseconds, at least 1 and at most a day");
         let count = self.count(name, 1, DAY_MS).map_err(problem)?;
         Ok(count.map_or(default, |ms| Duration::from_millis(ms as u64)))
     }
@@ -241,7 +244,10 @@ impl<'a> Fields<'a> {
             None => return Ok(Vec::new()),
             Some(Value::Object(params)) => params,
             Some(_) => {
-                return Err(Error::new("create_target_params", "must be an object of `q`, `n` and `partitioned`"));
+                return Err(Error::new(
+                    "create_target_params",
+                    "must be an object of `q`, `n` and `partitioned`",
+                ));
             }
         };
         params
@@ -249,9 +255,10 @@ impl<'a> Fields<'a> {
             .map(|(name, value)| match value {
                 Value::String(text) => Ok((name.clone(), text.clone())),
                 Value::Number(_) | Value::Bool(_) => Ok((name.clone(), value.to_string())),
-                _ => {
-                    Err(Error::new(format!("create_target_params.{name}"), "must be a string, a number or a boolean"))
-                }
+                _ => Err(Error::new(
+                    format!("create_target_params.{name}"),
+                    "must be a string, a number or a boolean",
+                )),
             })
             .collect()
     }
@@ -260,7 +267,10 @@ impl<'a> Fields<'a> {
         let given: Vec<&str> =
             ["doc_ids", "filter", "selector"].into_iter().filter(|name| self.get(name).is_some()).collect();
         if let [first, second, ..] = given[..] {
-            return Err(Error::new(second, format!("cannot go together with `{first}`; give one of the two")));
+            return Err(Error::new(
+                second,
+                format!("cannot go together with `{first}`; give one of the two"),
+            ));
         }
         match given.first() {
             Some(&"doc_ids") => self.doc_ids().map(Some),
@@ -281,7 +291,10 @@ impl<'a> Fields<'a> {
         // CouchDB accepts percent-encoded ids here, in the way of old versions, and removes duplicates.
         let decode = |id: &Value| {
             let text = id.as_str().ok_or_else(problem)?.replace('+', " ");
-            percent_encoding::percent_decode_str(&text).decode_utf8().map(|id| id.into_owned()).map_err(|_| problem())
+            percent_encoding::percent_decode_str(&text)
+                .decode_utf8()
+                .map(|id| id.into_owned())
+                .map_err(|_| problem())
         };
         let mut ids = ids.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
         ids.sort_unstable();
@@ -291,12 +304,16 @@ impl<'a> Fields<'a> {
 
     fn function(&self) -> Result<Filter, Error> {
         let problem = || {
-            Error::new("filter", "must name a design document's filter function, `designdocument/function`, or a built-in filter")
+            Error::new(
+                "filter",
+                "must name a design document's filter function, `designdocument/function`, or a built-in filter",
+            )
         };
         let Some(Value::String(name)) = self.get("filter") else {
             return Err(problem());
         };
-        let named = name.split_once('/').is_some_and(|(design, function)| !design.is_empty() && !function.is_empty());
+        let named =
+            name.split_once('/').is_some_and(|(design, function)| !design.is_empty() && !function.is_empty());
         if !named && !name.starts_with('_') {
             return Err(problem());
         }
@@ -311,8 +328,12 @@ impl<'a> Fields<'a> {
     fn since_seq(&self) -> Result<Option<Seq>, Error> {
         match self.get("since_seq") {
             None => Ok(None),
-            Some(value @ (Value::String(_) | Value::Number(_) | Value::Array(_))) => Ok(Some(Seq::from(value))),
-            Some(_) => Err(Error::new("since_seq", "must be an update sequence of the source, a string or a number")),
+            Some(value @ (Value::String(_) | Value::Number(_) | Value::Array(_))) => {
+                Ok(Some(Seq::from(value)))
+            }
+            Some(_) => {
+                Err(Error::new("since_seq", "must be an update sequence of the source, a string or a number"))
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! What a replication has done so far: the numbers of `_scheduler/jobs`, `_active_tasks` and the progress bar.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde::{Deserialize, Serialize};
 
 use crate::seq::Seq;
@@ -33,4 +35,48 @@ pub struct Stats {
     /// Bytes of documents and attachments written to the target. Not part of CouchDB's answers.
     #[serde(skip)]
     pub bytes_written: u64,
+}
+
+/// A number that the concurrent parts of one run count up together.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counting half of [`Stats`].
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub revisions_checked: Count,
+    pub missing_revisions_found: Count,
+    pub docs_read: Count,
+    pub docs_written: Count,
+    pub doc_write_failures: Count,
+    pub bulk_get_attempts: Count,
+    pub bulk_get_docs: Count,
+    pub bytes_written: Count,
+}
+
+impl Tally {
+    /// The numbers so far; the sequences are the pipeline's.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            revisions_checked: self.revisions_checked.get(),
+            missing_revisions_found: self.missing_revisions_found.get(),
+            docs_read: self.docs_read.get(),
+            docs_written: self.docs_written.get(),
+            doc_write_failures: self.doc_write_failures.get(),
+            bulk_get_attempts: self.bulk_get_attempts.get(),
+            bulk_get_docs: self.bulk_get_docs.get(),
+            bytes_written: self.bytes_written.get(),
+            ..Stats::default()
+        }
+    }
 }

@@ -44,7 +44,11 @@ enum Content {
 
 impl Upload {
     pub fn from_bytes(body: Bytes, content_type: &str) -> Self {
-        Self { content_type: content_type.to_owned(), content: Content::AtHand(body), progress: Arc::default() }
+        Self {
+            content_type: content_type.to_owned(),
+            content: Content::AtHand(body),
+            progress: Arc::default(),
+        }
     }
 
     /// A body of which `length` bytes will come, or, without a length, as many as there are (chunked).

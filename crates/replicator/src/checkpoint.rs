@@ -1,0 +1,232 @@
+//! Checkpoints: `_local` documents on both sides that say how far a replication has come.
+//!
+//! Both documents are named after the replication's base id and hold the same thing: the session that wrote them, its
+//! sequence, and up to 50 sessions before it. A checkpoint counts only as far as *both* sides know of it: if the
+//! target was deleted and created anew, or one side was restored from a backup, the latest session that both
+//! remember is where the next run starts; if there is none, it starts over.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::http::{Peer, Request};
+use crate::report::{REPLICATION_ID_VERSION, Session};
+use crate::seq::Seq;
+
+/// How many sessions a checkpoint remembers, as CouchDB does.
+pub(crate) const MAX_HISTORY: usize = 50;
+/// More than 50 sessions need, even with the sequences of a large cluster.
+const DOC_BYTES: usize = 4 * 1024 * 1024;
+/// How often a checkpoint is read again because somebody else wrote it in between.
+const CONFLICT_ATTEMPTS: usize = 5;
+
+/// What both documents hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Log {
+    pub session_id: String,
+    pub source_last_seq: Seq,
+    pub history: Vec<Session>,
+    pub replication_id_version: u32,
+}
+
+#[derive(Default, Deserialize)]
+struct LogDoc {
+    _rev: Option<String>,
+    #[serde(flatten)]
+    log: Log,
+}
+
+#[derive(Serialize)]
+struct NewLogDoc<'a> {
+    _id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    _rev: Option<&'a str>,
+    #[serde(flatten)]
+    log: &'a Log,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    rev: Option<String>,
+}
+
+/// Where a run starts, and what came before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// `None`: from the beginning.
+    pub seq: Option<Seq>,
+    /// Earlier sessions, latest first.
+    pub history: Vec<Session>,
+    /// The session that wrote the checkpoint.
+    pub session_id: Option<String>,
+}
+
+/// Both sides' checkpoint documents.
+pub(crate) struct Checkpoints {
+    sides: [Document; 2],
+    /// What was found at the start.
+    pub start: Start,
+}
+
+/// One side's document.
+struct Document {
+    peer: Peer,
+    id: String,
+    rev: Option<String>,
+}
+
+impl Checkpoints {
+    /// Reads both sides and finds the last point that both know.
+    pub async fn find(source: &Peer, target: &Peer, base_id: &str) -> Result<Self, Error> {
+        let mut sides = [source, target].map(|peer| Document {
+            peer: peer.clone(),
+            id: format!("_local/{base_id}"),
+            rev: None,
+        });
+        let [source, target] = &mut sides;
+        let (on_source, on_target) = tokio::try_join!(source.read(), target.read())?;
+        Ok(Self { sides, start: compare(&on_source, &on_target) })
+    }
+
+    /// Writes `session` in front of the sessions before it, on both sides.
+    pub async fn write(&mut self, session: &Session) -> Result<(), Error> {
+        let mut history = vec![session.clone()];
+        history.extend(self.start.history.iter().take(MAX_HISTORY - 1).cloned());
+        let log = Log {
+            session_id: session.session_id.clone(),
+            source_last_seq: session.recorded_seq.clone(),
+            history,
+            replication_id_version: REPLICATION_ID_VERSION,
+        };
+        let [source, target] = &mut self.sides;
+        tokio::try_join!(source.write(&log), target.write(&log))?;
+        Ok(())
+    }
+}
+
+impl Document {
+    async fn read(&mut self) -> Result<Log, Error> {
+        match self.peer.json::<LogDoc>(&Request::get(&*self.id), DOC_BYTES).await {
+            Ok(found) => {
+                self.rev = found._rev;
+                Ok(found.log)
+            }
+            Err(error) if error.status() == Some(404) => {
+                self.rev = None;
+                Ok(Log::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn write(&mut self, log: &Log) -> Result<(), Error> {
+        let mut attempt = 0;
+        loop {
+            let doc = NewLogDoc { _id: &self.id, _rev: self.rev.as_deref(), log };
+            let body = serde_json::to_vec(&doc).expect("a checkpoint is plain data");
+            let request = Request::new(http::Method::PUT, &*self.id).json(body);
+            match self.peer.json::<Written>(&request, DOC_BYTES).await {
+                Ok(written) => {
+                    self.rev = written.rev;
+                    return Ok(());
+                }
+                // Our own write whose answer was lost, or another process that runs the same replication.
+                Err(error) if error.status() == Some(409) && attempt < CONFLICT_ATTEMPTS => {
+                    self.read().await?;
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// The last point that both sides know.
+fn compare(source: &Log, target: &Log) -> Start {
+    if source.session_id.is_empty() || target.session_id.is_empty() {
+        return Start::default();
+    }
+    if source.session_id == target.session_id {
+        // A crash between the two writes leaves one side further. The target's word is about its own documents.
+        return Start {
+            seq: Some(target.source_last_seq.clone()),
+            history: target.history.clone(),
+            session_id: Some(target.session_id.clone()),
+        };
+    }
+    // Latest first on both sides; the first of the target's sessions that the source remembers is the latest common one.
+    for (nth, session) in target.history.iter().enumerate() {
+        if !session.session_id.is_empty()
+            && source.history.iter().any(|other| other.session_id == session.session_id)
+        {
+            return Start {
+                seq: Some(session.recorded_seq.clone()),
+                history: target.history[nth..].to_vec(),
+                session_id: Some(session.session_id.clone()),
+            };
+        }
+    }
+    Start::default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn log(sessions: &[(&str, u64)]) -> Log {
+        let session = |&(id, seq): &(&str, u64)| Session {
+            session_id: id.to_owned(),
+            recorded_seq: Seq::from(&json!(seq)),
+            ..Session::default()
+        };
+        let history: Vec<Session> = sessions.iter().map(session).collect();
+        let (session_id, source_last_seq) = history
+            .first()
+            .map_or_else(Default::default, |last| (last.session_id.clone(), last.recorded_seq.clone()));
+        Log { session_id, source_last_seq, history, replication_id_version: 4 }
+    }
+
+    fn start(source: &[(&str, u64)], target: &[(&str, u64)]) -> Option<u64> {
+        compare(&log(source), &log(target)).seq.map(|seq| seq.number().unwrap())
+    }
+
+    #[test]
+    fn the_same_session_on_both_sides_is_where_it_goes_on() {
+        assert_eq!(start(&[("b", 9), ("a", 5)], &[("b", 9), ("a", 5)]), Some(9));
+    }
+
+    #[test]
+    fn of_a_session_that_crashed_between_two_writes_the_targets_word_counts() {
+        assert_eq!(start(&[("b", 9), ("a", 5)], &[("b", 7), ("a", 5)]), Some(7));
+    }
+
+    #[test]
+    fn the_latest_common_session_counts_when_one_side_is_behind() {
+        assert_eq!(start(&[("c", 9), ("b", 7), ("a", 5)], &[("a", 5)]), Some(5));
+        assert_eq!(start(&[("a", 5)], &[("c", 9), ("b", 7), ("a", 5)]), Some(5));
+    }
+
+    #[test]
+    fn without_a_common_session_it_starts_over() {
+        assert_eq!(start(&[("a", 5)], &[]), None);
+        assert_eq!(start(&[], &[("a", 5)]), None);
+        assert_eq!(start(&[("a", 5)], &[("x", 5)]), None);
+    }
+
+    #[test]
+    fn the_layout_is_couchdbs() {
+        let log = log(&[("a", 5)]);
+        let doc = NewLogDoc { _id: "_local/x", _rev: Some("0-1"), log: &log };
+        let doc = serde_json::to_value(doc).unwrap();
+        let names: Vec<&str> = doc.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            ["_id", "_rev", "session_id", "source_last_seq", "history", "replication_id_version"]
+        );
+        let read: LogDoc = serde_json::from_value(doc).unwrap();
+        assert_eq!(read.log, log);
+    }
+}

@@ -1,0 +1,274 @@
+//! Reading revisions from the source: `_bulk_get`, or document by document where the source has none.
+//!
+//! Answers are split while they arrive and each revision goes on as the text it is: into the write buffer, or, if it has
+//! attachments, to [`crate::attachments`].
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::error::{Error, Fault};
+use crate::http::{Answer, Peer, Request, beginning};
+use crate::json_stream::{Shape, Splitter};
+use crate::query::{Query, doc_path};
+use crate::revs_diff::Missing;
+use crate::stats::Tally;
+
+/// The largest document that is copied; CouchDB's own limit is 8 MB.
+const DOC_BYTES: usize = 256 * 1024 * 1024;
+/// `_bulk_get` with its parameters. Attachments come as stubs, which say how they are encoded.
+const BULK_GET: &str = "_bulk_get?revs=true&latest=true&attachments=false&att_encoding_info=true";
+/// Revisions in one `open_revs` request: the URL stays below 8 kB.
+const OPEN_REVS: usize = 100;
+
+/// Takes what is read.
+pub(crate) trait Sink: Send {
+    /// A revision without attachments, as JSON text.
+    fn doc(&mut self, doc: &[u8]);
+    /// A revision with attachments, given as stubs.
+    fn doc_with_stubs(&mut self, id: &str, doc: &[u8]);
+    /// Called between pieces of an answer: the place to write what has gathered.
+    fn breathe(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// Reads revisions from the source.
+pub(crate) struct Fetcher {
+    source: Peer,
+    /// Whether `_bulk_get` is worth a try; false for good once the source has shown that it has none.
+    bulk_get: AtomicBool,
+}
+
+impl Fetcher {
+    pub fn new(source: Peer, use_bulk_get: bool) -> Self {
+        Self { source, bulk_get: AtomicBool::new(use_bulk_get) }
+    }
+
+    /// Reads all revisions of `wanted` into `sink`.
+    pub async fn fetch(&self, wanted: &[Missing], sink: &mut impl Sink, tally: &Tally) -> Result<(), Error> {
+        if self.bulk_get.load(Ordering::Relaxed) {
+            match self.by_bulk_get(wanted, sink, tally).await {
+                Err(error) if no_bulk_get(&error) => {
+                    tracing::info!(%error, "the source has no usable _bulk_get; documents are read one by one");
+                    self.bulk_get.store(false, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        for missing in wanted {
+            self.by_open_revs(missing, sink, tally).await?;
+        }
+        Ok(())
+    }
+
+    async fn by_bulk_get(
+        &self,
+        wanted: &[Missing],
+        sink: &mut impl Sink,
+        tally: &Tally,
+    ) -> Result<(), Error> {
+        let mut got = Got { received: HashMap::with_capacity(wanted.len()), absent: HashSet::new() };
+        let mut retries = self.source.retries();
+        loop {
+            // After an answer that broke off, only what it did not hold is asked for again.
+            let left: Vec<&Missing> = wanted.iter().filter(|missing| !got.has_all_of(missing)).collect();
+            if left.is_empty() {
+                break;
+            }
+            tally.bulk_get_attempts.add(1);
+            match self.one_bulk_get(&left, &mut got, sink, tally).await {
+                Ok(()) => break,
+                Err(error) => retries.pause(error).await?,
+            }
+        }
+        // Also what the answer passed over in silence is asked for again, one by one.
+        for missing in wanted {
+            if got.absent.contains(&missing.id) || !got.has_all_of(missing) {
+                self.by_open_revs(missing, sink, tally).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn one_bulk_get(
+        &self,
+        wanted: &[&Missing],
+        got: &mut Got,
+        sink: &mut impl Sink,
+        tally: &Tally,
+    ) -> Result<(), Error> {
+        let mut answer = self.source.send(&Request::post(BULK_GET, bulk_get_body(wanted))).await?;
+        let row = |text: &[u8], sink: &mut _| {
+            let result: BulkGetResult<'_> = parse(text)?;
+            for doc in &result.docs {
+                match doc.ok {
+                    Some(doc) => {
+                        hand_over(&result.id, doc, sink)?;
+                        tally.docs_read.add(1);
+                        tally.bulk_get_docs.add(1);
+                    }
+                    None => {
+                        got.absent.insert(result.id.clone());
+                    }
+                }
+            }
+            *got.received.entry(result.id).or_default() += 1;
+            Ok(())
+        };
+        read_rows(&mut answer, sink, row).await
+    }
+
+    async fn by_open_revs(
+        &self,
+        missing: &Missing,
+        sink: &mut impl Sink,
+        tally: &Tally,
+    ) -> Result<(), Error> {
+        for revs in missing.revs.chunks(OPEN_REVS) {
+            let mut query = Query::default();
+            query.add("open_revs", &serde_json::Value::from(revs).to_string());
+            query.add("revs", "true");
+            query.add("latest", "true");
+            let request = Request::get(query.on(&doc_path(&missing.id)));
+            let mut retries = self.source.retries();
+            while let Err(error) = self.one_open_revs(&request, &missing.id, sink, tally).await {
+                retries.pause(error).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn one_open_revs(
+        &self,
+        request: &Request,
+        id: &str,
+        sink: &mut impl Sink,
+        tally: &Tally,
+    ) -> Result<(), Error> {
+        let mut answer = self.source.send(request).await?;
+        let mut absent = None;
+        let row = |text: &[u8], sink: &mut _| {
+            match parse::<OpenRev<'_>>(text)? {
+                OpenRev { ok: Some(doc), .. } => {
+                    hand_over(id, doc, sink)?;
+                    tally.docs_read.add(1);
+                }
+                OpenRev { missing, .. } => absent = Some(missing.unwrap_or_default()),
+            }
+            Ok(())
+        };
+        read_rows(&mut answer, sink, row).await?;
+        match absent {
+            None => Ok(()),
+            Some(rev) => Err(answer.fault(Fault::Unexpected(format!(
+                "revision {rev} is in the changes feed of the source, but the source does not have it"
+            )))),
+        }
+    }
+}
+
+/// What the answers to one batch of `_bulk_get` have held so far.
+struct Got {
+    /// Results per document; one is due for each revision asked for.
+    received: HashMap<String, usize>,
+    /// Documents of which a revision was not there.
+    absent: HashSet<String>,
+}
+
+impl Got {
+    fn has_all_of(&self, missing: &Missing) -> bool {
+        self.received.get(&missing.id).is_some_and(|&count| count >= missing.revs.len())
+    }
+}
+
+async fn read_rows<S: Sink>(
+    answer: &mut Answer,
+    sink: &mut S,
+    mut row: impl FnMut(&[u8], &mut S) -> Result<(), String> + Send,
+) -> Result<(), Error> {
+    let mut splitter = Splitter::new(Shape::Array, DOC_BYTES);
+    while let Some(piece) = answer.chunk().await? {
+        splitter.push(&piece, |text| row(text, sink)).map_err(|cause| answer.malformed(cause))?;
+        sink.breathe().await?;
+    }
+    splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
+    Ok(())
+}
+
+/// Whether the source answered in a way that means: there is no `_bulk_get` here.
+fn no_bulk_get(error: &Error) -> bool {
+    let of_bulk_get = matches!(error, Error::Peer(error) if error.url.ends_with("/_bulk_get"));
+    of_bulk_get && matches!(error.status(), Some(400 | 404 | 405 | 406 | 415 | 500 | 501))
+}
+
+#[derive(Deserialize)]
+struct BulkGetResult<'a> {
+    id: String,
+    #[serde(borrow)]
+    docs: Vec<BulkGetDoc<'a>>,
+}
+
+#[derive(Deserialize)]
+struct BulkGetDoc<'a> {
+    #[serde(borrow)]
+    ok: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct OpenRev<'a> {
+    #[serde(borrow)]
+    ok: Option<&'a RawValue>,
+    missing: Option<String>,
+}
+
+/// The part of a document that decides its way.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    _attachments: Option<&'a RawValue>,
+}
+
+fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, String> {
+    serde_json::from_slice(text).map_err(|cause| format!("{cause} in {}", beginning(text)))
+}
+
+fn hand_over(id: &str, doc: &RawValue, sink: &mut impl Sink) -> Result<(), String> {
+    let text = doc.get().as_bytes();
+    // The word may also stand deeper in the document; most documents do not have it at all.
+    let may_have_attachments = memchr::memmem::find(text, b"\"_attachments\"").is_some();
+    if may_have_attachments
+        && let Head { _attachments: Some(attachments) } = parse(text)?
+        && attachments.get().bytes().any(|byte| byte == b':')
+    {
+        sink.doc_with_stubs(id, text);
+    } else {
+        sink.doc(text);
+    }
+    Ok(())
+}
+
+fn bulk_get_body(wanted: &[&Missing]) -> Bytes {
+    let mut body = Vec::with_capacity(wanted.len() * 96);
+    body.extend_from_slice(br#"{"docs":["#);
+    let mut first = true;
+    for missing in wanted {
+        for rev in &missing.revs {
+            if !std::mem::take(&mut first) {
+                body.push(b',');
+            }
+            body.extend_from_slice(br#"{"id":"#);
+            write_string(&mut body, &missing.id);
+            body.extend_from_slice(br#","rev":"#);
+            write_string(&mut body, rev);
+            body.push(b'}');
+        }
+    }
+    body.extend_from_slice(b"]}");
+    Bytes::from(body)
+}
+
+fn write_string(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("a string is JSON, and a Vec takes it");
+}

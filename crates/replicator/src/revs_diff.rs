@@ -1,0 +1,88 @@
+//! Which of a batch's revisions the target does not have: `_revs_diff`.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+
+use crate::error::Error;
+use crate::http::{Peer, Request};
+
+/// More than any answer to a batch of changes: these are bounded at half a megabyte.
+const ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+/// A document of which the target lacks revisions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub id: String,
+    pub revs: Vec<String>,
+    /// Revisions the target has that may be ancestors of the missing ones; their attachments need not be sent again.
+    pub possible_ancestors: Vec<String>,
+}
+
+/// Asks the target about `revs`, the body `{"id":["1-a"],…}`.
+pub(crate) async fn missing(target: &Peer, revs: Vec<u8>) -> Result<Vec<Missing>, Error> {
+    let request = Request::post("_revs_diff", revs);
+    let MissingList(missing) = target.json(&request, ANSWER_BYTES).await?;
+    Ok(missing)
+}
+
+/// An answer of `_revs_diff`, in its order.
+#[derive(Debug)]
+struct MissingList(Vec<Missing>);
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(default)]
+    missing: Vec<String>,
+    #[serde(default)]
+    possible_ancestors: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for MissingList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = MissingList;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of document ids")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MissingList, A::Error> {
+                let mut list = Vec::new();
+                while let Some((id, entry)) = map.next_entry::<String, Entry>()? {
+                    if !entry.missing.is_empty() {
+                        list.push(Missing {
+                            id,
+                            revs: entry.missing,
+                            possible_ancestors: entry.possible_ancestors,
+                        });
+                    }
+                }
+                Ok(MissingList(list))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_answer_is_read_in_its_order() {
+        let answer = r#"{"b":{"missing":["2-x"],"possible_ancestors":["1-x"]},"a":{"missing":[]},"c":{"missing":["1-c","1-d"]}}"#;
+        let MissingList(list) = serde_json::from_str(answer).unwrap();
+        assert_eq!(list.iter().map(|missing| missing.id.as_str()).collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!(list[0].possible_ancestors, ["1-x"]);
+        assert_eq!(list[1].revs, ["1-c", "1-d"]);
+    }
+
+    #[test]
+    fn an_array_is_no_answer() {
+        assert!(serde_json::from_str::<MissingList>("[]").is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! The normal form of a Mango selector, as CouchDB brings it about before it computes a replication id.
+//!
+//! Fields without an operator mean `$eq`, several conditions mean `$and`, objects nested in fields become dotted names, and
+//! members are sorted. Only what enters the id matters here; the source itself gets the selector as the user wrote it.
+
+use serde_json::{Map, Value, json};
+
+/// The normal form, with members in sorted order.
+pub(crate) fn normal_form(selector: &Map<String, Value>) -> Value {
+    let steps = norm_ops(&Value::Object(selector.clone()));
+    let fields = norm_fields(&steps, "");
+    sorted(&norm_negations(&fields))
+}
+
+fn single(name: &str, value: Value) -> Value {
+    let mut object = Map::new();
+    object.insert(name.to_owned(), value);
+    Value::Object(object)
+}
+
+fn is_operator(name: &str) -> bool {
+    name.starts_with('$')
+}
+
+/// Makes every operator explicit: `{a: 1, b: 2}` becomes `{$and: [{a: {$eq: 1}}, {b: {$eq: 2}}]}`.
+fn norm_ops(value: &Value) -> Value {
+    let Value::Object(object) = value else {
+        return value.clone();
+    };
+    let mut members = object.iter();
+    match (members.next(), members.next()) {
+        (None, _) => value.clone(),
+        (Some((name, inner)), None) => single(name, norm_member(name, inner)),
+        _ => {
+            let parts = object.iter().map(|(name, inner)| single(name, norm_member(name, inner))).collect();
+            single("$and", Value::Array(parts))
+        }
+    }
+}
+
+fn norm_member(name: &str, inner: &Value) -> Value {
+    match (name, inner) {
+        ("$and" | "$or" | "$nor", Value::Array(parts)) => Value::Array(parts.iter().map(norm_ops).collect()),
+        ("$not" | "$elemMatch" | "$allMatch" | "$keyMapMatch", inner) => norm_ops(inner),
+        (name, inner) if is_operator(name) => inner.clone(),
+        (_, Value::Object(object)) if object.is_empty() => single("$eq", inner.clone()),
+        (_, Value::Object(_)) => norm_ops(inner),
+        _ => single("$eq", inner.clone()),
+    }
+}
+
+/// Carries field names down to their operators: `{a: {b: {$eq: 1}}}` becomes `{"a.b": {$eq: 1}}`.
+fn norm_fields(value: &Value, path: &str) -> Value {
+    let Value::Object(object) = value else {
+        return value.clone();
+    };
+    let Some((name, inner)) = object.iter().next() else {
+        return if path.is_empty() { value.clone() } else { single(path, value.clone()) };
+    };
+    match (name.as_str(), inner) {
+        ("$and" | "$or" | "$nor", Value::Array(parts)) => {
+            single(name, Value::Array(parts.iter().map(|part| norm_fields(part, path)).collect()))
+        }
+        ("$not", inner) => single(name, norm_fields(inner, path)),
+        ("$elemMatch" | "$allMatch" | "$keyMapMatch", inner) => {
+            let condition = single(name, norm_fields(inner, ""));
+            if path.is_empty() { condition } else { single(path, condition) }
+        }
+        (operator, _) if is_operator(operator) => {
+            if path.is_empty() {
+                value.clone()
+            } else {
+                single(path, value.clone())
+            }
+        }
+        (field, inner) => {
+            let path = if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
+            norm_fields(inner, &path)
+        }
+    }
+}
+
+/// Resolves negations by De Morgan's laws, until none but those of fields is left.
+fn norm_negations(value: &Value) -> Value {
+    let Value::Object(object) = value else {
+        return value.clone();
+    };
+    let Some((name, inner)) = object.iter().next() else {
+        return value.clone();
+    };
+    match (name.as_str(), inner) {
+        ("$and" | "$or", Value::Array(parts)) => {
+            single(name, Value::Array(parts.iter().map(norm_negations).collect()))
+        }
+        ("$nor", Value::Array(parts)) => single("$and", Value::Array(parts.iter().map(negate).collect())),
+        ("$not", inner) => negate(inner),
+        (field, Value::Object(condition)) if !is_operator(field) => {
+            match condition.iter().next().map(|(name, inner)| (name.as_str(), inner)) {
+                Some((operator @ ("$elemMatch" | "$allMatch" | "$keyMapMatch"), inner)) => {
+                    single(field, single(operator, norm_negations(inner)))
+                }
+                _ => value.clone(),
+            }
+        }
+        _ => value.clone(),
+    }
+}
+
+fn negate(value: &Value) -> Value {
+    let Some((name, inner)) = value.as_object().and_then(|object| object.iter().next()) else {
+        return json!({ "$not": value });
+    };
+    match (name.as_str(), inner) {
+        ("$and", Value::Array(parts)) => single("$or", Value::Array(parts.iter().map(negate).collect())),
+        ("$or", Value::Array(parts)) => single("$and", Value::Array(parts.iter().map(negate).collect())),
+        ("$nor", Value::Array(parts)) => {
+            single("$or", Value::Array(parts.iter().map(norm_negations).collect()))
+        }
+        ("$not", inner) => norm_negations(inner),
+        (operator, inner) if is_operator(operator) => match opposite(operator) {
+            Some(opposite) => single(opposite, inner.clone()),
+            None => json!({ "$not": value }),
+        },
+        (field, inner) => {
+            let condition = inner.as_object().and_then(|object| object.iter().next());
+            match condition {
+                Some((operator, operand)) if operator == "$exists" => {
+                    let exists = operand.as_bool().unwrap_or(true);
+                    single(field, single("$exists", Value::Bool(!exists)))
+                }
+                Some((operator, operand)) => match opposite(operator) {
+                    Some(opposite) => single(field, single(opposite, operand.clone())),
+                    None => single(field, json!({ "$not": inner })),
+                },
+                None => single(field, json!({ "$not": inner })),
+            }
+        }
+    }
+}
+
+fn opposite(operator: &str) -> Option<&'static str> {
+    Some(match operator {
+        "$lt" => "$gte",
+        "$lte" => "$gt",
+        "$eq" => "$ne",
+        "$ne" => "$eq",
+        "$gte" => "$lt",
+        "$gt" => "$lte",
+        "$in" => "$nin",
+        "$nin" => "$in",
+        _ => return None,
+    })
+}
+
+/// Objects by their names, and arrays as they are: the order that enters the id.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let mut members: Vec<_> = object.iter().collect();
+            members.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Value::Object(members.into_iter().map(|(name, inner)| (name.clone(), sorted(inner))).collect())
+        }
+        Value::Array(parts) => Value::Array(parts.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}
