@@ -1,0 +1,109 @@
+//! From a job's end to its document.
+
+use serde_json::{Map, Value, json};
+use turnwise_queue::{Job, Keyspace, State};
+use turnwise_store::Transaction;
+
+use super::schedule::{Row, RowState, read_row, write_row};
+use super::{Summary, corrupt, remove_job, timestamp};
+use crate::documents::{databases, read, rows, write::Slot};
+
+/// What a document says of a job that somebody cancelled.
+const CANCELLED: &str =
+    "cancelled by a request; take `_replication_state` out of the document to run it again";
+
+/// Writes into a job's document how it has ended, within the transaction that ended it; the job's record goes.
+/// Does nothing for jobs without a document, for jobs that their documents have left, and before a job's end.
+pub async fn job_ended(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &Job,
+    now_us: i64,
+) -> turnwise_queue::Result<()> {
+    if !job.state.is_final() {
+        return Ok(());
+    }
+    let summary = Summary::of(job).ok_or_else(|| corrupt("job summary"))?;
+    let Some((db, id)) = summary.document() else { return Ok(()) };
+    remove_job(tx, keys, &job.id).await?;
+    if databases::find(tx, keys, db).await?.is_none() {
+        return Ok(());
+    }
+    let Some(row) = read_row(tx, keys, db, id).await? else { return Ok(()) };
+    if row.job.as_deref() != Some(job.id.as_str()) {
+        return Ok(());
+    }
+    let mut slot = Slot::open_current(tx, keys, db, id).await?;
+    if slot.current().is_none() {
+        return Err(corrupt("replication row without a document"));
+    }
+    let mut body = read::body(tx, keys, db, id).await?;
+    body.insert("_replication_id".into(), json!(job.id));
+    match job.state {
+        State::Completed => complete(tx, keys, &mut slot, &row, body, job, now_us),
+        State::Failed => fail(tx, keys, &mut slot, &row, &body, job.reason().unwrap_or("unknown"), now_us),
+        _ => fail(tx, keys, &mut slot, &row, &body, CANCELLED, now_us),
+    }
+}
+
+fn complete(
+    tx: &Transaction,
+    keys: &Keyspace,
+    slot: &mut Slot,
+    row: &Row,
+    mut body: Map<String, Value>,
+    job: &Job,
+    now_us: i64,
+) -> turnwise_queue::Result<()> {
+    let info = job.info.as_deref().map(|info| serde_json::from_str(info.get()));
+    let mut stats: Map<String, Value> =
+        info.transpose().map_err(|_| corrupt("job info"))?.unwrap_or_default();
+    // Where a run stands means nothing after its end.
+    stats.shift_remove("source_seq");
+    stats.shift_remove("through_seq");
+    stats.insert("start_time".into(), json!(timestamp(row.start_time_us)));
+    set_state(&mut body, "completed", now_us);
+    body.shift_remove("_replication_state_reason");
+    body.insert("_replication_stats".into(), Value::Object(stats));
+    body.insert("_replication_start_time".into(), json!(timestamp(row.start_time_us)));
+    end(tx, keys, slot, row, RowState::Completed, &body, now_us)
+}
+
+/// Writes a document's failure as its next revision.
+pub(super) fn fail(
+    tx: &Transaction,
+    keys: &Keyspace,
+    slot: &mut Slot,
+    row: &Row,
+    body: &Map<String, Value>,
+    reason: &str,
+    now_us: i64,
+) -> turnwise_queue::Result<()> {
+    let mut body = body.clone();
+    set_state(&mut body, "failed", now_us);
+    body.insert("_replication_state_reason".into(), json!(reason));
+    body.insert("_replication_start_time".into(), json!(timestamp(row.start_time_us)));
+    body.shift_remove("_replication_stats");
+    end(tx, keys, slot, row, RowState::Failed, &body, now_us)
+}
+
+fn set_state(body: &mut Map<String, Value>, state: &str, now_us: i64) {
+    body.insert("_replication_state".into(), json!(state));
+    body.insert("_replication_state_time".into(), json!(timestamp(now_us)));
+}
+
+fn end(
+    tx: &Transaction,
+    keys: &Keyspace,
+    slot: &mut Slot,
+    row: &Row,
+    state: RowState,
+    body: &Map<String, Value>,
+    now_us: i64,
+) -> turnwise_queue::Result<()> {
+    let written = slot.put(tx, keys, false, &rows::encode(body))?;
+    let ended = Row { start_time_us: row.start_time_us, ..Row::of_ended(state, &written.rev, body, now_us) };
+    // The URLs of a job were checked; those of a document are read without a check.
+    let ended = Row { source: row.source.clone(), target: row.target.clone(), ..ended };
+    write_row(tx, keys, slot.db(), slot.id(), &ended)
+}

@@ -1,0 +1,229 @@
+//! What replication documents mean: a document and its job are written in one transaction.
+//!
+//! ```text
+//!   a client's write                          a job's end
+//!        │ validate, restore hidden secrets        │ completed · failed · cancelled
+//!        ▼                                         ▼
+//!   document ─── replication id known? ─── job    document gets `_replication_state`, the job goes
+//!        │ no: its filter's code is on the source
+//!        ▼
+//!   INITIALIZING ──(fetch the code)──▶ job
+//!        │  ▲ backoff
+//!        ▼  │
+//!       ERROR
+//! ```
+//!
+//! What must hold:
+//!
+//! 1. A document without `_replication_state` has a job, or an entry among the unresolved, and never two jobs.
+//! 2. A job belongs to one document: the later of two documents with the same replication id fails, and says so.
+//! 3. A refused document changes nothing.
+//! 4. What is written about a job's end is about the document's current job; a late end of an old one writes nothing.
+//!
+//! The state of each document's replication is a row of its own ([`Row`]), so that `_scheduler/docs` reads no bodies.
+
+mod ended;
+mod resolve;
+mod schedule;
+mod status;
+mod summary;
+mod sweep;
+
+use serde_json::{Map, Value};
+use turnwise_queue::{Keyspace, jobs};
+use turnwise_store::{Store, Transaction};
+
+use crate::documents::{self, Draft, Error, Result, Written, databases, names, redaction, write::Slot};
+use crate::handler::JOB_TYPE;
+use crate::{Defaults, Replication, replication_id};
+
+pub use ended::job_ended;
+pub use resolve::{DocProcessor, FilterCode};
+pub use schedule::{Row, RowState};
+pub use status::{STATES, Status, status, statuses};
+pub use summary::{Origin, Summary, new_job, same_options, timestamp};
+pub use sweep::remove_finished_requests;
+
+/// Jobs that one transaction removes at most, when their database goes.
+const REMOVE_BATCH: usize = 100;
+
+/// What validation and replication ids depend on.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The server's UUID, part of every replication id.
+    pub server_uuid: String,
+    /// `[replicator]`'s defaults for what documents leave out.
+    pub defaults: Defaults,
+}
+
+/// Writes a document for a client, and what follows from it for the document's job.
+///
+/// # Errors
+/// Those of [`Slot::open`]; `Invalid` with the field's name if the document is no valid replication; `Deleted` and
+/// `Missing` if it shall be deleted and is not there.
+pub async fn write(
+    tx: &Transaction,
+    keys: &Keyspace,
+    settings: &Settings,
+    db: &str,
+    draft: &Draft,
+    now_us: i64,
+) -> Result<Written> {
+    let mut slot = Slot::open(tx, keys, db, &draft.id, draft.rev.as_ref()).await?;
+    if names::is_design(&draft.id) {
+        return slot.write(tx, keys, draft.deleted, &draft.body);
+    }
+    let mut body = draft.body.clone();
+    let stored = match slot.current() {
+        Some(_) => Some(documents::read::body(tx, keys, db, &draft.id).await?),
+        None => None,
+    };
+    redaction::restore(&mut body, stored.as_ref())?;
+    if draft.deleted {
+        schedule::forget(tx, keys, db, &draft.id).await?;
+        return slot.write(tx, keys, true, &body);
+    }
+    match Wish::read(&mut body)? {
+        Wish::Stay(state) => {
+            // As CouchDB: a document that has failed may be wrong.
+            if state != RowState::Failed {
+                parse(&body, &settings.defaults)?;
+            }
+            schedule::forget(tx, keys, db, &draft.id).await?;
+            let written = slot.write(tx, keys, false, &body)?;
+            let row = Row::of_ended(state, &written.rev, &body, now_us);
+            schedule::write_row(tx, keys, db, &draft.id, &row)?;
+            Ok(written)
+        }
+        Wish::Run => {
+            let replication = parse(&body, &settings.defaults)?;
+            let written = slot.write(tx, keys, false, &body)?;
+            let document = schedule::Doc {
+                db,
+                id: &draft.id,
+                rev: &written.rev,
+                body: &body,
+                replication: &replication,
+            };
+            if replication_id::needs_filter_code(&replication) {
+                schedule::wait_for_filter(tx, keys, &document, now_us).await?;
+            } else {
+                let id = replication_id::full(&replication, &settings.server_uuid, None).to_string();
+                schedule::start(tx, keys, &mut slot, &document, &id, now_us).await?;
+            }
+            Ok(written)
+        }
+    }
+}
+
+/// What a document asks for.
+enum Wish {
+    /// It has ended, and stays so.
+    Stay(RowState),
+    /// It shall be run.
+    Run,
+}
+
+impl Wish {
+    /// Reads `_replication_state`. States that old releases wrote while a job ran are taken out: they mean nothing.
+    fn read(body: &mut Map<String, Value>) -> Result<Wish> {
+        match body.get("_replication_state") {
+            None => return Ok(Wish::Run),
+            Some(Value::String(state)) => match state.as_str() {
+                "completed" => return Ok(Wish::Stay(RowState::Completed)),
+                "failed" => return Ok(Wish::Stay(RowState::Failed)),
+                "triggered" | "error" => {}
+                _ => return Err(unknown_state()),
+            },
+            Some(Value::Null) => {}
+            Some(_) => return Err(unknown_state()),
+        }
+        body.retain(|name, _| !name.starts_with("_replication_"));
+        Ok(Wish::Run)
+    }
+}
+
+fn unknown_state() -> Error {
+    Error::Invalid(
+        "_replication_state: must be `completed` or `failed`; leave it out to run the replication".into(),
+    )
+}
+
+fn parse(body: &Map<String, Value>, defaults: &Defaults) -> Result<Replication> {
+    Replication::parse(body, defaults).map_err(Error::field)
+}
+
+/// Deletes a document.
+///
+/// # Errors
+/// `Missing`, `Deleted`, `Conflict` and those of [`databases::check`].
+pub async fn delete(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+    rev: Option<&documents::Revision>,
+) -> Result<Written> {
+    databases::check(tx, keys, db).await?;
+    match documents::read::by_key(tx, keys, db, id).await? {
+        None => return Err(Error::Missing),
+        Some(head) if head.deleted => return Err(Error::Deleted),
+        Some(_) => {}
+    }
+    let mut slot = Slot::open(tx, keys, db, id, rev).await?;
+    schedule::forget(tx, keys, db, id).await?;
+    slot.write(tx, keys, true, &Map::new())
+}
+
+/// Deletes a database with all documents and jobs. Nobody sees it from the first transaction on; the rest takes as
+/// many as it needs, and [`DocProcessor::run`] ends what a crash has left.
+///
+/// # Errors
+/// Those of [`databases::check`].
+pub async fn delete_database(store: &Store, keys: &Keyspace, db: &str) -> Result<()> {
+    store.transact(|tx| async move { databases::hide(&tx, keys, db).await }).await?;
+    finish_deletion(store, keys, db).await
+}
+
+async fn finish_deletion(store: &Store, keys: &Keyspace, db: &str) -> Result<()> {
+    loop {
+        let done = store.transact(|tx| async move { remove_some(&tx, keys, db).await }).await?;
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+/// Removes the jobs of some documents of a hidden database, and the database after the last one.
+async fn remove_some(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<bool> {
+    match documents::databases::find_any(tx, keys, db).await? {
+        // Someone else has finished it, and perhaps created it anew.
+        Some(database) if database.deleting => {}
+        _ => return Ok(true),
+    }
+    let rows = tx.range(&keys.replications(db), REMOVE_BATCH).await?;
+    for (key, _) in &rows {
+        let (_, id) = keys.parse_replication(key).ok_or_else(|| corrupt("replication key"))?;
+        schedule::forget(tx, keys, db, &id).await?;
+    }
+    let done = rows.len() < REMOVE_BATCH;
+    if done {
+        databases::erase(tx, keys, db)?;
+    }
+    Ok(done)
+}
+
+fn corrupt(what: &str) -> turnwise_queue::Error {
+    documents::corrupt(what, "not as it is written")
+}
+
+/// Removes a job that may be gone already.
+async fn remove_job(tx: &Transaction, keys: &Keyspace, id: &str) -> turnwise_queue::Result<()> {
+    match jobs::remove(tx, keys, JOB_TYPE, id).await {
+        Err(turnwise_queue::Error::NotFound) => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! Finding the replication ids of documents with a filter function.
+//!
+//! The id covers the function's code, which is on the source; so such a document waits, as an entry among the
+//! unresolved, until this task has fetched the code. A source that cannot be asked is asked again after a backoff, and
+//! one that hangs holds up nobody else.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::Keyspace;
+use turnwise_store::{Isolation, RangeRead, Store, Transaction};
+
+use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
+use super::{Settings, corrupt, finish_deletion, parse, sweep};
+use crate::documents::{Error, Result, Revision, databases, read, write::Slot};
+use crate::{Client, Replication, replication_id};
+
+/// Sources that are asked at once, at most.
+const MAX_IN_FLIGHT: usize = 32;
+/// How long one may take to answer.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// The pause after the store could not be read.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks for finished requests that nobody waits for any more.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(3_600);
+/// Databases that one look for unfinished deletions reads.
+const DATABASES_BATCH: usize = 1_000;
+
+/// Fetches the code of filter functions.
+#[async_trait]
+pub trait FilterCode: Send + Sync + 'static {
+    /// The code of the function that `replication` names; `None` if it names none.
+    ///
+    /// # Errors
+    /// Why it cannot be had now, for the document's user; without secrets.
+    async fn fetch(&self, replication: &Replication) -> Result<Option<String>, String>;
+}
+
+#[async_trait]
+impl FilterCode for Client {
+    async fn fetch(&self, replication: &Replication) -> Result<Option<String>, String> {
+        crate::filter_code(replication, self).await.map_err(|error| error.to_string())
+    }
+}
+
+/// The background task of replicator databases.
+pub struct DocProcessor {
+    /// Where the documents are.
+    pub store: Store,
+    /// Their keys.
+    pub keys: Keyspace,
+    /// What documents are validated against.
+    pub settings: Settings,
+    /// Asks sources for filters.
+    pub filters: Arc<dyn FilterCode>,
+}
+
+/// An entry among the unresolved.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Entry {
+    due_us: i64,
+    db: String,
+    id: String,
+}
+
+impl DocProcessor {
+    /// Works until `stop` is cancelled. What it is asked to do is in the store: whatever a crash interrupts, the next
+    /// run takes up.
+    pub async fn run(self, stop: CancellationToken) {
+        let this = Arc::new(self);
+        let work = async {
+            this.finish_deletions().await;
+            tokio::join!(this.resolve_all(), this.sweep());
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+    }
+
+    async fn finish_deletions(&self) {
+        let mut after: Option<String> = None;
+        loop {
+            let (store, keys, from) = (&self.store, &self.keys, after.as_deref());
+            let batch =
+                store.transact(|tx| async move { databases::list(&tx, keys, from, DATABASES_BATCH).await });
+            let batch = match batch.await {
+                Ok(batch) => batch,
+                Err(error) => {
+                    return tracing::error!(%error, "cannot look for unfinished deletions of databases");
+                }
+            };
+            let Some((last, _)) = batch.last() else { return };
+            after = Some(last.clone());
+            for (db, _) in batch.iter().filter(|(_, database)| database.deleting) {
+                if let Err(error) = finish_deletion(store, keys, db).await {
+                    tracing::error!(%error, db, "cannot finish the deletion of a database");
+                }
+            }
+        }
+    }
+
+    async fn sweep(&self) {
+        loop {
+            if let Err(error) = sweep::remove_finished_requests(&self.store, &self.keys).await {
+                tracing::warn!(%error, "cannot remove finished requests");
+            }
+            self.store.runtime().sleep(SWEEP_INTERVAL).await;
+        }
+    }
+
+    async fn resolve_all(self: &Arc<Self>) {
+        let mut in_flight: HashSet<Entry> = HashSet::new();
+        let mut tasks: JoinSet<Entry> = JoinSet::new();
+        let runtime = self.store.runtime().clone();
+        loop {
+            let (pause, wake) = match self.look(&in_flight).await {
+                Ok((due, next_us, wake)) => {
+                    for entry in due {
+                        in_flight.insert(entry.clone());
+                        let this = self.clone();
+                        tasks.spawn(async move {
+                            this.resolve(&entry).await;
+                            entry
+                        });
+                    }
+                    // A full house looks again when one leaves.
+                    let full = in_flight.len() >= MAX_IN_FLIGHT;
+                    let until_us = next_us.map(|at_us| at_us.saturating_sub(runtime.now_us()).max(0));
+                    let wait_us =
+                        until_us.filter(|_| !full).map(|us| Duration::from_micros(us.unsigned_abs()));
+                    (wait_us, wake.filter(|_| !full))
+                }
+                Err(error) => {
+                    tracing::error!(%error, "cannot read which replications wait for their filters");
+                    (Some(ERROR_PAUSE), None)
+                }
+            };
+            let sleep = async {
+                match pause {
+                    Some(pause) => runtime.sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let wake = async {
+                match wake {
+                    Some(wake) => wake.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(done) = tasks.join_next() => match done {
+                    Ok(entry) => { in_flight.remove(&entry); }
+                    // Which one is unknown: all are looked at again. Whoever is done has no entry any more.
+                    Err(error) => {
+                        tracing::error!(%error, "finding a replication id failed badly");
+                        in_flight.clear();
+                        tasks = JoinSet::new();
+                    }
+                },
+                () = sleep => {}
+                () = wake => {}
+            }
+        }
+    }
+
+    /// Entries that are due and not in flight, when the next one is due, and a watch for new ones.
+    async fn look(
+        &self,
+        in_flight: &HashSet<Entry>,
+    ) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>, Option<turnwise_store::Watch>)> {
+        let (store, keys) = (&self.store, &self.keys);
+        let (entries, seen) = store
+            .transact(|tx| async move {
+                let seen = tx.get_with(&keys.unresolved_wake(), Isolation::Snapshot).await?;
+                let (begin, end) = keys.unresolved();
+                // Those in flight are in front: beyond them there is room for as many again.
+                let read = RangeRead { begin, end, limit: 2 * MAX_IN_FLIGHT, reverse: false };
+                let rows = tx.range_with(read, Isolation::Snapshot).await?;
+                let entry = |key: &bytes::Bytes| {
+                    let (due_us, db, id) =
+                        keys.parse_unresolved(key).ok_or_else(|| corrupt("unresolved key"))?;
+                    Ok(Entry { due_us, db, id })
+                };
+                let entries: turnwise_queue::Result<Vec<Entry>> =
+                    rows.iter().map(|(key, _)| entry(key)).collect();
+                Ok::<_, turnwise_queue::Error>((entries?, seen))
+            })
+            .await?;
+        let now_us = store.runtime().now_us();
+        let waiting = || entries.iter().filter(|entry| !in_flight.contains(entry));
+        let room = MAX_IN_FLIGHT.saturating_sub(in_flight.len());
+        let due = waiting().filter(|entry| entry.due_us <= now_us).take(room).cloned().collect();
+        let next_us = waiting().map(|entry| entry.due_us).find(|due_us| *due_us > now_us);
+        let wake = store.watch(keys.unresolved_wake(), seen).await?;
+        Ok((due, next_us, Some(wake)))
+    }
+
+    async fn resolve(&self, entry: &Entry) {
+        if let Err(error) = self.try_resolve(entry).await {
+            tracing::error!(%error, db = entry.db, doc = entry.id, "cannot write a replication's state");
+            self.store.runtime().sleep(ERROR_PAUSE).await;
+        }
+    }
+
+    async fn try_resolve(&self, entry: &Entry) -> Result<()> {
+        let (keys, settings) = (&self.keys, &self.settings);
+        let runtime = self.store.runtime();
+        let found =
+            self.store.transact(|tx| async move { waiting(&tx, keys, settings, entry).await }).await?;
+        let Some((rev, replication)) = found else { return Ok(()) };
+        let code = match &replication {
+            Err(reason) => Err(reason.clone()),
+            Ok(replication) if replication_id::needs_filter_code(replication) => {
+                let late = runtime.sleep(FETCH_TIMEOUT);
+                tokio::select! {
+                    code = self.filters.fetch(replication) => code,
+                    () = late => Err(format!("the source did not answer within {} s", FETCH_TIMEOUT.as_secs())),
+                }
+            }
+            Ok(_) => Ok(None),
+        };
+        let (rev, code) = (&rev, &code);
+        self.store
+            .transact(|tx| async move {
+                let now_us = runtime.now_us();
+                let Some((now_rev, replication)) = waiting(&tx, keys, settings, entry).await? else {
+                    return Ok(());
+                };
+                if now_rev != *rev {
+                    return Ok(());
+                }
+                let row = read_row(&tx, keys, &entry.db, &entry.id)
+                    .await?
+                    .ok_or_else(|| corrupt("unresolved row"))?;
+                match (&replication, code) {
+                    (Ok(replication), Ok(code)) => {
+                        let id = replication_id::full(replication, &settings.server_uuid, code.as_deref());
+                        let mut slot = Slot::open_current(&tx, keys, &entry.db, &entry.id).await?;
+                        let body = read::body(&tx, keys, &entry.db, &entry.id).await?;
+                        let doc = Doc { db: &entry.db, id: &entry.id, rev, body: &body, replication };
+                        schedule::start(&tx, keys, &mut slot, &doc, &id.to_string(), now_us).await
+                    }
+                    (Err(reason), _) | (_, Err(reason)) => {
+                        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
+                        let row = schedule::errored(&row, Some(&row), reason, now_us);
+                        Ok(write_row(&tx, keys, &entry.db, &entry.id, &row)?)
+                    }
+                }
+            })
+            .await
+    }
+}
+
+/// The document of an entry, if it still waits; an entry that nobody waits for is cleared.
+async fn waiting(
+    tx: &Transaction,
+    keys: &Keyspace,
+    settings: &Settings,
+    entry: &Entry,
+) -> Result<Option<(Revision, Result<Replication, String>)>> {
+    let row = read_row(tx, keys, &entry.db, &entry.id).await?;
+    let current = row.filter(|row| row.due_us == Some(entry.due_us));
+    let Some(Row { state: RowState::Initializing | RowState::Error, rev, .. }) = current else {
+        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
+        return Ok(None);
+    };
+    let body = match read::get(tx, keys, &entry.db, &entry.id, Some(&rev)).await {
+        Ok(document) => document.body,
+        Err(Error::NoDatabase | Error::Missing) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // It was valid when it was written; the configuration may have changed since.
+    let replication = parse(&body, &settings.defaults).map_err(|error| error.to_string());
+    Ok(Some((rev, replication)))
+}

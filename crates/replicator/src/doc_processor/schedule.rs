@@ -1,0 +1,335 @@
+//! From a document to its job, and away from it.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+use turnwise_queue::{Job, Keyspace, NewJob, State, Then, jobs};
+use turnwise_store::Transaction;
+
+use super::summary::{self, Origin, Summary, new_job, same_options};
+use crate::documents::{Error, Result, Revision, redaction, rows, write::Slot};
+use crate::handler::JOB_TYPE;
+use crate::{Replication, documents};
+
+/// How far a document's replication has come. Whether a scheduled one runs is its job's to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowState {
+    /// Its replication id is still to be found.
+    Initializing,
+    /// Its replication id could not be found; it will be tried again.
+    Error,
+    /// It has a job.
+    Scheduled,
+    /// It has ended well.
+    Completed,
+    /// It has failed for good.
+    Failed,
+}
+
+/// The state of a document's replication.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Row {
+    /// The revision of the document that this is about.
+    pub rev: Revision,
+    /// How far it has come.
+    pub state: RowState,
+    /// Its job, while it is scheduled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// The source as it may be shown, if it can be told.
+    pub source: Option<String>,
+    /// The target as it may be shown.
+    pub target: Option<String>,
+    /// When it was asked for, in µs.
+    pub start_time_us: i64,
+    /// When the state last changed, in µs.
+    pub updated_us: i64,
+    /// Errors in a row.
+    #[serde(default)]
+    pub error_count: u32,
+    /// Statistics once completed, `{"error": …}` after an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub info: Option<Box<RawValue>>,
+    /// Not to be tried before this time, in µs; its entry among the unresolved has it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_us: Option<i64>,
+}
+
+impl Row {
+    fn new(document: &Doc<'_>, state: RowState, now_us: i64) -> Self {
+        Row {
+            rev: document.rev.clone(),
+            state,
+            job: None,
+            source: Some(summary::shown(&document.replication.source)),
+            target: Some(summary::shown(&document.replication.target)),
+            start_time_us: now_us,
+            updated_us: now_us,
+            error_count: 0,
+            info: None,
+            due_us: None,
+        }
+    }
+
+    /// The row of a document that says itself that it has ended.
+    pub(super) fn of_ended(state: RowState, rev: &Revision, body: &Map<String, Value>, now_us: i64) -> Self {
+        let stats = body.get("_replication_stats").and_then(Value::as_object).cloned();
+        let time = |value: Option<&Value>| {
+            let text = value?.as_str()?;
+            let at =
+                time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()?;
+            at.unix_timestamp().checked_mul(1_000_000)
+        };
+        let updated_us = time(body.get("_replication_state_time")).unwrap_or(now_us);
+        let started = stats.as_ref().and_then(|stats| stats.get("start_time"));
+        let start_time_us = time(started.or(body.get("_replication_start_time"))).unwrap_or(updated_us);
+        let (info, error_count) = match state {
+            RowState::Completed => {
+                let mut stats = stats.unwrap_or_default();
+                stats.shift_remove("start_time");
+                (bounded(Value::Object(stats)), 0)
+            }
+            _ => {
+                let reason = body.get("_replication_state_reason").and_then(Value::as_str);
+                (reason.and_then(|reason| error_info(reason)), 1)
+            }
+        };
+        Row {
+            rev: rev.clone(),
+            state,
+            job: None,
+            source: body.get("source").and_then(endpoint),
+            target: body.get("target").and_then(endpoint),
+            start_time_us,
+            updated_us,
+            error_count,
+            info,
+            due_us: None,
+        }
+    }
+}
+
+/// Largest `info` of a row: rows are listed by the hundred.
+const MAX_INFO_BYTES: usize = 12 << 10;
+/// Longest URL of a row. Longer ones were never accepted, but a failed document may hold anything.
+const MAX_URL_BYTES: usize = 4 << 10;
+
+fn bounded(info: Value) -> Option<Box<RawValue>> {
+    to_raw_value(&info).ok().filter(|info| info.get().len() <= MAX_INFO_BYTES)
+}
+
+fn error_info(reason: &str) -> Option<Box<RawValue>> {
+    let end = reason.floor_char_boundary(MAX_INFO_BYTES / 8);
+    bounded(json!({ "error": &reason[..end] }))
+}
+
+/// The URL of an endpoint in a document that nobody has validated.
+fn endpoint(value: &Value) -> Option<String> {
+    let url = match value {
+        Value::String(url) => url,
+        Value::Object(endpoint) => endpoint.get("url")?.as_str()?,
+        _ => return None,
+    };
+    let mut parsed = url::Url::parse(url).ok().filter(url::Url::has_host)?;
+    // Credentials are left out, as in every list; a text that is no URL might hold them anywhere.
+    parsed.set_username("").ok()?;
+    parsed.set_password(None).ok()?;
+    let shown = redaction::hide_url(parsed.as_str());
+    (shown.len() <= MAX_URL_BYTES).then_some(shown)
+}
+
+/// A valid document on its way to a job.
+pub(super) struct Doc<'a> {
+    pub db: &'a str,
+    pub id: &'a str,
+    pub rev: &'a Revision,
+    pub body: &'a Map<String, Value>,
+    pub replication: &'a Replication,
+}
+
+pub(crate) async fn read_row(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+) -> turnwise_queue::Result<Option<Row>> {
+    rows::read(tx, &keys.replication(db, id), "replication row").await
+}
+
+/// Replaces a document's row, and its entry among the unresolved.
+pub(super) fn write_row(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+    row: &Row,
+) -> turnwise_queue::Result<()> {
+    if let Some(due_us) = row.due_us {
+        tx.set(keys.unresolved_entry(due_us, db, id), Bytes::new())?;
+        tx.set_versionstamp(keys.unresolved_wake())?;
+    }
+    Ok(tx.set(keys.replication(db, id), rows::encode(row))?)
+}
+
+/// Removes what a document has led to: its row and its job.
+pub(crate) async fn forget(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+) -> turnwise_queue::Result<()> {
+    let Some(row) = read_row(tx, keys, db, id).await? else { return Ok(()) };
+    leave(tx, keys, db, id, &row, None).await?;
+    Ok(tx.clear(keys.replication(db, id))?)
+}
+
+/// Takes a row's entry and job away, unless the job is `keep`.
+async fn leave(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+    row: &Row,
+    keep: Option<&str>,
+) -> turnwise_queue::Result<()> {
+    if let Some(due_us) = row.due_us {
+        tx.clear(keys.unresolved_entry(due_us, db, id))?;
+    }
+    match &row.job {
+        Some(job) if keep != Some(job) => super::remove_job(tx, keys, job).await,
+        _ => Ok(()),
+    }
+}
+
+/// The document needs its filter's code before it can have a job.
+pub(super) async fn wait_for_filter(
+    tx: &Transaction,
+    keys: &Keyspace,
+    document: &Doc<'_>,
+    now_us: i64,
+) -> Result<()> {
+    forget(tx, keys, document.db, document.id).await?;
+    let row = Row { due_us: Some(now_us), ..Row::new(document, RowState::Initializing, now_us) };
+    Ok(write_row(tx, keys, document.db, document.id, &row)?)
+}
+
+/// Whose job it is that a document would like to have.
+enum Owner {
+    /// Nobody's: there is none, or it has ended, or its document has left it.
+    Nobody,
+    /// This document's, from before.
+    This(Box<Job>),
+    /// Another document's.
+    Other { db: String, id: String },
+    /// A request to `_replicate`.
+    Request,
+}
+
+async fn owner(
+    tx: &Transaction,
+    keys: &Keyspace,
+    document: &Doc<'_>,
+    id: &str,
+) -> turnwise_queue::Result<Owner> {
+    let Some(job) = jobs::get(tx, keys, JOB_TYPE, id).await? else { return Ok(Owner::Nobody) };
+    let leaving = job.state.is_final() || job.then == Then::Remove;
+    if leaving || job.cancel_requested && job.then == Then::Keep {
+        return Ok(Owner::Nobody);
+    }
+    let summary = Summary::of(&job).ok_or_else(|| super::corrupt("job summary"))?;
+    Ok(match summary.document() {
+        Some((db, id)) if (db, id) == (document.db, document.id) => Owner::This(Box::new(job)),
+        Some((db, id)) => Owner::Other { db: db.to_owned(), id: id.to_owned() },
+        None => Owner::Request,
+    })
+}
+
+/// Gives a document the job with the replication id `id`, in place of the one that it had.
+pub(super) async fn start(
+    tx: &Transaction,
+    keys: &Keyspace,
+    slot: &mut Slot,
+    document: &Doc<'_>,
+    id: &str,
+    now_us: i64,
+) -> Result<()> {
+    let (db, doc_id) = (document.db, document.id);
+    let new = new_job(document.replication, id, Origin::Document { db, id: doc_id }, document.body, now_us)?;
+    let old = read_row(tx, keys, db, doc_id).await?;
+    if let Some(old) = &old {
+        leave(tx, keys, db, doc_id, old, Some(id)).await?;
+    }
+    let mut row = Row::new(document, RowState::Scheduled, now_us);
+    match owner(tx, keys, document, id).await? {
+        Owner::Nobody => {
+            add(tx, keys, &new, now_us).await?;
+        }
+        Owner::This(job) if same_options(tx, keys, &job, &new).await? => {
+            // Nothing that matters has changed: the job goes on undisturbed.
+            if let Some(old) = &old {
+                row.start_time_us = old.start_time_us;
+            }
+        }
+        Owner::This(job) => replace(tx, keys, &job, &new, now_us).await?,
+        Owner::Other { db: other_db, id: other_id } => {
+            let reason = format!(
+                "Replication `{id}` specified by document `{doc_id}` already started, triggered by document \
+                 `{other_id}` from db `{other_db}`"
+            );
+            return super::ended::fail(tx, keys, slot, &row, document.body, &reason, now_us)
+                .map_err(Error::from);
+        }
+        Owner::Request => {
+            let reason = format!(
+                "Replication `{id}` specified by document `{doc_id}` already running as a transient replication, \
+                 started via `_replicate` API endpoint"
+            );
+            let row = errored(&row, old.as_ref(), &reason, now_us);
+            return Ok(write_row(tx, keys, db, doc_id, &row)?);
+        }
+    }
+    row.job = Some(id.to_owned());
+    Ok(write_row(tx, keys, db, doc_id, &row)?)
+}
+
+/// The row after an error that may pass, to be tried again after a backoff.
+pub(super) fn errored(row: &Row, before: Option<&Row>, reason: &str, now_us: i64) -> Row {
+    let before =
+        before.filter(|before| before.state == RowState::Error).map_or(0, |before| before.error_count);
+    let error_count = before + 1;
+    // CouchDB's bounds, without its dice: 32 s at first, doubling, up to 36 hours.
+    let wait_us = 32_000_000_i64 << (error_count - 1).min(12);
+    Row {
+        state: RowState::Error,
+        job: None,
+        error_count,
+        info: error_info(reason),
+        updated_us: now_us,
+        due_us: Some(now_us + wait_us),
+        ..row.clone()
+    }
+}
+
+/// Adds a job that is not there, or has ended, or is on its way out: then it runs again once it has stopped.
+pub(super) async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<()> {
+    match jobs::add(tx, keys, new, now_us).await {
+        Ok(_) => Ok(()),
+        Err(turnwise_queue::Error::Invalid { field, problem }) => {
+            let field = if field == "user" { "user_ctx.name" } else { field };
+            Err(documents::Error::Invalid(format!("{field}: {problem}")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Gives a job other options, at once: what waits starts anew without its backoff, what runs is stopped and run again.
+async fn replace(tx: &Transaction, keys: &Keyspace, job: &Job, new: &NewJob, now_us: i64) -> Result<()> {
+    if job.state == State::Running {
+        add(tx, keys, new, now_us).await?;
+        return Ok(jobs::restart(tx, keys, JOB_TYPE, &new.id).await?);
+    }
+    jobs::remove(tx, keys, JOB_TYPE, &new.id).await?;
+    add(tx, keys, new, now_us).await
+}

@@ -1,0 +1,155 @@
+//! What `_scheduler/docs` answers.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use turnwise_queue::{Job, Keyspace, State, jobs};
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use super::schedule::{Row, RowState, read_row};
+use super::{corrupt, timestamp};
+use crate::documents::{Result, databases, rows};
+use crate::handler::JOB_TYPE;
+
+/// Every state that a replication document may be in, in CouchDB's order.
+pub const STATES: [&str; 7] =
+    ["initializing", "error", "running", "pending", "crashing", "completed", "failed"];
+
+/// The state of one document's replication, as `_scheduler/docs` shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// The replicator database.
+    pub database: String,
+    /// The document.
+    pub doc_id: String,
+    /// The replication id; none before it is found and after the end.
+    pub id: Option<String>,
+    /// Who runs it; not after the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The source's URL without credentials.
+    pub source: Option<String>,
+    /// The target's URL without credentials.
+    pub target: Option<String>,
+    /// One of [`STATES`].
+    pub state: &'static str,
+    /// Statistics, or `{"error": …}`.
+    pub info: Option<Box<RawValue>>,
+    /// Errors in a row.
+    pub error_count: u32,
+    /// When the state last changed.
+    pub last_updated: String,
+    /// When the replication was asked for.
+    pub start_time: String,
+    /// Null without a proxy, and proxies are not supported yet. Only while there is a job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_proxy: Option<Option<String>>,
+    /// As `source_proxy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_proxy: Option<Option<String>>,
+}
+
+/// One document's state; `None` if it has none: design documents, and documents that are not there.
+///
+/// # Errors
+/// Those of [`databases::check`].
+pub async fn status(
+    tx: &Transaction,
+    keys: &Keyspace,
+    node: &str,
+    db: &str,
+    id: &str,
+) -> Result<Option<Status>> {
+    databases::check(tx, keys, db).await?;
+    match read_row(tx, keys, db, id).await? {
+        Some(row) => Ok(Some(of_row(tx, keys, node, db, id, row).await?)),
+        None => Ok(None),
+    }
+}
+
+/// A page of states by document id: reads `limit` rows at most, from `next` on, and tells where the next page begins.
+///
+/// # Errors
+/// Those of [`databases::check`].
+pub async fn statuses(
+    tx: &Transaction,
+    keys: &Keyspace,
+    node: &str,
+    db: &str,
+    next: Option<Bytes>,
+    limit: usize,
+) -> Result<(Vec<Status>, Option<Bytes>)> {
+    databases::check(tx, keys, db).await?;
+    let (begin, end) = keys.replications(db);
+    let read = RangeRead { begin: next.unwrap_or(begin), end, limit, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let next = match rows.last() {
+        Some((last, _)) if rows.len() == limit => Some(turnwise_store::key::successor(last)),
+        _ => None,
+    };
+    let mut found = Vec::with_capacity(rows.len());
+    for (key, value) in rows {
+        let (_, id) = keys.parse_replication(&key).ok_or_else(|| corrupt("replication key"))?;
+        let row = rows::decode("replication row", &value)?;
+        found.push(of_row(tx, keys, node, db, &id, row).await?);
+    }
+    Ok((found, next))
+}
+
+async fn of_row(
+    tx: &Transaction,
+    keys: &Keyspace,
+    node: &str,
+    db: &str,
+    id: &str,
+    row: Row,
+) -> turnwise_queue::Result<Status> {
+    let ended = matches!(row.state, RowState::Completed | RowState::Failed);
+    let mut status = Status {
+        database: db.to_owned(),
+        doc_id: id.to_owned(),
+        id: row.job.clone(),
+        node: (!ended).then(|| node.to_owned()),
+        source: row.source,
+        target: row.target,
+        state: match row.state {
+            RowState::Initializing => "initializing",
+            RowState::Error => "error",
+            RowState::Scheduled => "pending",
+            RowState::Completed => "completed",
+            RowState::Failed => "failed",
+        },
+        info: row.info,
+        error_count: row.error_count,
+        last_updated: timestamp(row.updated_us),
+        start_time: timestamp(row.start_time_us),
+        source_proxy: row.job.as_ref().map(|_| None),
+        target_proxy: row.job.as_ref().map(|_| None),
+    };
+    if let Some(job) = &row.job
+        && let Some(job) = jobs::get(tx, keys, JOB_TYPE, job).await?
+    {
+        let active = jobs::active_report(tx, keys, &job).await?;
+        status.state = state(&job);
+        status.error_count = job.crashes;
+        status.last_updated = timestamp(job.changed_us);
+        status.info = match job.reason() {
+            Some(reason) => to_raw_value(&serde_json::json!({ "error": reason })).ok(),
+            None => active.and_then(|active| active.info).or(job.info),
+        };
+    }
+    Ok(status)
+}
+
+/// A job's state in the words of `_scheduler/docs`.
+fn state(job: &Job) -> &'static str {
+    match job.state {
+        State::Running => "running",
+        // Its backoff is over, but it is not well before it has run.
+        State::Pending if job.reason().is_some() => "crashing",
+        State::Pending => "pending",
+        State::Crashing => "crashing",
+        State::Completed => "completed",
+        State::Failed | State::Cancelled => "failed",
+    }
+}

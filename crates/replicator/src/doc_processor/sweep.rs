@@ -1,0 +1,48 @@
+//! Removing the records of finished `_replicate` requests that nobody waits for any more.
+
+use turnwise_queue::{Job, Keyspace, jobs};
+use turnwise_store::Store;
+
+use super::Summary;
+use crate::handler::JOB_TYPE;
+
+/// How long a result is kept for whoever waits for it. They are told within a second; this is for slow readers.
+const KEPT_US: i64 = 600_000_000;
+/// Jobs that one transaction looks at.
+const BATCH: usize = 500;
+
+/// Removes the records of requests that ended some time ago. Those of documents go with their ends.
+///
+/// # Errors
+/// The store's.
+pub async fn remove_finished_requests(store: &Store, keys: &Keyspace) -> turnwise_queue::Result<usize> {
+    let (mut after, mut removed): (Option<String>, usize) = (None, 0);
+    let old = |job: &Job, now_us: i64| {
+        let transient = Summary::of(job).is_some_and(|summary| summary.document().is_none());
+        transient && job.state.is_final() && now_us - job.changed_us > KEPT_US
+    };
+    loop {
+        let (from, now_us) = (after.as_deref(), store.runtime().now_us());
+        let (last, count) = store
+            .transact(|tx| async move {
+                let batch = jobs::list(&tx, keys, JOB_TYPE, from, BATCH).await?;
+                let mut count = 0;
+                for job in batch.iter().filter(|job| old(job, now_us)) {
+                    // Read again, with a conflict: it may be added anew in this moment.
+                    if jobs::get(&tx, keys, JOB_TYPE, &job.id).await?.is_some_and(|job| old(&job, now_us)) {
+                        jobs::remove(&tx, keys, JOB_TYPE, &job.id).await?;
+                        count += 1;
+                    }
+                }
+                let last =
+                    if batch.len() == BATCH { batch.into_iter().next_back().map(|job| job.id) } else { None };
+                Ok::<_, turnwise_queue::Error>((last, count))
+            })
+            .await?;
+        removed += count;
+        match last {
+            Some(last) => after = Some(last),
+            None => return Ok(removed),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The databases themselves: create, list, delete.
+
+use serde::{Deserialize, Serialize};
+use turnwise_queue::Keyspace;
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use super::error::corrupt;
+use super::rows::{self, decode, encode};
+use super::{Counters, Error, Result, names};
+
+/// A replicator database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Database {
+    /// When it was created, in µs since the epoch.
+    pub created_us: i64,
+    /// It is going away, job by job: nobody sees it any more, and nobody can create it anew yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
+}
+
+/// Creates a database.
+///
+/// # Errors
+/// `DatabaseExists`; `IllegalName` and `NotReplicator` for names that cannot be.
+pub async fn create(tx: &Transaction, keys: &Keyspace, db: &str, now_us: i64) -> Result<()> {
+    names::check_database(db)?;
+    if find_any(tx, keys, db).await?.is_some() {
+        return Err(Error::DatabaseExists);
+    }
+    let database = Database { created_us: now_us, deleting: false };
+    tx.set(keys.database(db), encode(&database))?;
+    tx.set(keys.sequence(db), encode(&Counters::default()))?;
+    Ok(())
+}
+
+/// A database, even one that is about to go.
+pub(crate) async fn find_any(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+) -> turnwise_queue::Result<Option<Database>> {
+    rows::read(tx, &keys.database(db), "database row").await
+}
+
+/// A database, if it is there and not about to go.
+pub(crate) async fn find(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+) -> turnwise_queue::Result<Option<Database>> {
+    Ok(find_any(tx, keys, db).await?.filter(|database| !database.deleting))
+}
+
+/// Makes sure that a database is there. Writing to it in the same transaction conflicts with its deletion.
+///
+/// # Errors
+/// `NoDatabase`; `IllegalName` and `NotReplicator` for names that cannot be.
+pub async fn check(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Database> {
+    names::check_database(db)?;
+    find(tx, keys, db).await?.ok_or(Error::NoDatabase)
+}
+
+/// A database and its counters.
+///
+/// # Errors
+/// As [`check`].
+pub async fn info(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<(Database, Counters)> {
+    Ok((check(tx, keys, db).await?, rows::read_counters(tx, keys, db).await?))
+}
+
+/// Up to `limit` databases by name, after `after`. Those that are being deleted are among them.
+pub async fn list(
+    tx: &Transaction,
+    keys: &Keyspace,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Vec<(String, Database)>> {
+    let (mut begin, end) = keys.databases();
+    if let Some(after) = after {
+        begin = turnwise_store::key::successor(&keys.database(after));
+    }
+    let read = RangeRead { begin, end, limit, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let database = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
+        let name = keys.parse_database(key).ok_or_else(|| corrupt("database key", "not a tuple of three"))?;
+        Ok((name, decode("database row", value)?))
+    };
+    rows.iter().map(database).collect()
+}
+
+/// Hides a database: from here on it is not there. Its rows go in [`erase`], once its jobs are gone.
+///
+/// # Errors
+/// As [`check`].
+pub async fn hide(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<()> {
+    let mut database = check(tx, keys, db).await?;
+    database.deleting = true;
+    tx.set(keys.database(db), encode(&database))?;
+    // Feeds watch the sequence: they end.
+    Ok(tx.clear(keys.sequence(db))?)
+}
+
+/// Clears every row of a hidden database, and its name with them.
+pub fn erase(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<()> {
+    tx.clear_range(keys.documents(db))?;
+    tx.clear_range(keys.bodies(db))?;
+    tx.clear_range(keys.changes(db))?;
+    tx.clear_range(keys.replications(db))?;
+    tx.clear(keys.sequence(db))?;
+    Ok(tx.clear(keys.database(db))?)
+}

@@ -1,0 +1,163 @@
+//! Reading documents: one, and pages of them.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use turnwise_queue::{Keyspace, read_pieces};
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use super::error::corrupt;
+use super::rows::{self, decode};
+use super::{Error, Result, Revision};
+
+/// What is known of a document without its body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// In the key, not in the value.
+    #[serde(skip)]
+    pub id: String,
+    /// The current revision.
+    pub rev: Revision,
+    /// It is a tombstone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
+    /// The number of the write that made it so.
+    pub sequence: i64,
+    /// The hashes of earlier revisions, latest first, as far as they are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ancestors: Vec<String>,
+}
+
+/// A document as it is stored.
+#[derive(Debug, Clone)]
+pub struct Document {
+    /// Its id, revision and history.
+    pub head: Head,
+    /// Its members but `_id` and `_rev`. Holds secrets: see [`redaction`](super::redaction).
+    pub body: Map<String, Value>,
+}
+
+/// The head of a document, tombstones included.
+pub(crate) async fn head(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+) -> turnwise_queue::Result<Option<Head>> {
+    let head: Option<Head> = rows::read(tx, &keys.document(db, id), "document head").await?;
+    Ok(head.map(|head| Head { id: id.to_owned(), ..head }))
+}
+
+/// The body that belongs to a head.
+pub(crate) async fn body(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+) -> turnwise_queue::Result<Map<String, Value>> {
+    let bytes = read_pieces(tx, &keys.body(db, id)).await?;
+    decode("document body", &bytes)
+}
+
+/// A document, in its current revision or in `rev`, which must be the current one or its tombstone.
+///
+/// # Errors
+/// `Missing` and `Deleted`; those of [`databases::check`](super::databases::check).
+pub async fn get(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+    rev: Option<&Revision>,
+) -> Result<Document> {
+    super::databases::check(tx, keys, db).await?;
+    let head = head(tx, keys, db, id).await?.ok_or(Error::Missing)?;
+    match rev {
+        Some(rev) if *rev != head.rev => return Err(Error::Missing),
+        None if head.deleted => return Err(Error::Deleted),
+        _ => {}
+    }
+    let body = body(tx, keys, db, id).await?;
+    Ok(Document { head, body })
+}
+
+/// A stretch of document ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// Not before this id.
+    pub from: Option<String>,
+    /// Not after this id.
+    pub to: Option<String>,
+    /// Not `to` itself either.
+    pub exclusive_end: bool,
+    /// From the last to the first. Then `from` is the larger one.
+    pub descending: bool,
+}
+
+/// Where a page of documents has ended.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// The documents that are there; tombstones are left out.
+    pub heads: Vec<Head>,
+    /// From where to read on, if there may be more.
+    pub next: Option<Bytes>,
+}
+
+/// One page of documents: reads `limit` rows at most, tombstones included, beginning at `from` if it is given.
+pub async fn page(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    stretch: &Stretch,
+    next: Option<Bytes>,
+    limit: usize,
+) -> Result<Page> {
+    let (mut begin, mut end) = keys.documents(db);
+    let (low, high) = match stretch.descending {
+        false => (&stretch.from, &stretch.to),
+        true => (&stretch.to, &stretch.from),
+    };
+    let after = |id: &str| turnwise_store::key::successor(&keys.document(db, id));
+    if let Some(low) = low {
+        let excluded = stretch.exclusive_end && stretch.descending;
+        begin = if excluded { after(low) } else { keys.document(db, low) };
+    }
+    if let Some(high) = high {
+        let excluded = stretch.exclusive_end && !stretch.descending;
+        end = if excluded { keys.document(db, high) } else { after(high) };
+    }
+    match next {
+        Some(next) if stretch.descending => end = next,
+        Some(next) => begin = next,
+        None => {}
+    }
+    let read = RangeRead { begin, end, limit, reverse: stretch.descending };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let next = match rows.last() {
+        Some((last, _)) if rows.len() == limit => {
+            Some(if stretch.descending { last.clone() } else { turnwise_store::key::successor(last) })
+        }
+        _ => None,
+    };
+    let mut heads = Vec::with_capacity(rows.len());
+    for (key, value) in rows {
+        let head: Head = decode("document head", &value)?;
+        if !head.deleted {
+            let id =
+                keys.parse_document(&key).ok_or_else(|| corrupt("document key", "not a tuple of four"))?;
+            heads.push(Head { id, ..head });
+        }
+    }
+    Ok(Page { heads, next })
+}
+
+/// The head of one document as `_all_docs` shows it when it is asked by key; tombstones included.
+pub async fn by_key(tx: &Transaction, keys: &Keyspace, db: &str, id: &str) -> Result<Option<Head>> {
+    Ok(head(tx, keys, db, id).await?)
+}
+
+/// The document of a head that was read in the same transaction.
+pub async fn with_body(tx: &Transaction, keys: &Keyspace, db: &str, head: Head) -> Result<Document> {
+    let body = body(tx, keys, db, &head.id).await?;
+    Ok(Document { head, body })
+}

@@ -1,0 +1,278 @@
+//! Passwords leave a replication document for the wire only: whoever reads the document sees [`HIDDEN`] instead.
+//!
+//! The forces: an answer must never hold a password; a client that reads a document, changes a field and writes it back
+//! must not destroy the password; and whoever may write a document must not be able to send a password that they do not
+//! know to a server of their choice. So [`hide`] puts [`HIDDEN`] into the place of each secret, and [`restore`] puts the
+//! stored secret back where a write has [`HIDDEN`] in its place, provided that the URL still names the same server and
+//! user. Anything else is refused, rather than stored as a password of five stars that fails hours later.
+//!
+//! Secrets are: the password of a URL, every value under `headers`, and under `auth` every string but the user's name.
+
+use serde_json::{Map, Value};
+use url::Url;
+
+use super::{Error, Result};
+use crate::HIDDEN;
+
+/// The fields that hold an endpoint: a URL, or an object with one.
+const ENDPOINTS: [&str; 5] = ["source", "target", "source_proxy", "target_proxy", "proxy"];
+/// Below `auth` these are not secret.
+const NAMES: [&str; 2] = ["username", "name"];
+
+/// Hides every secret of a document.
+pub fn hide(body: &mut Map<String, Value>) {
+    for field in ENDPOINTS {
+        match body.get_mut(field) {
+            Some(Value::String(url)) => *url = hide_url(url),
+            Some(Value::Object(endpoint)) => hide_endpoint(endpoint),
+            _ => {}
+        }
+    }
+}
+
+fn hide_endpoint(endpoint: &mut Map<String, Value>) {
+    for (name, value) in endpoint {
+        match (name.as_str(), value) {
+            ("url", Value::String(url)) => *url = hide_url(url),
+            ("headers" | "auth", value) => hide_all(value),
+            (name, Value::String(text)) if name.to_ascii_lowercase().contains("password") => {
+                HIDDEN.clone_into(text)
+            }
+            _ => {}
+        }
+    }
+}
+
+fn hide_all(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (_, value) in members.iter_mut().filter(|(name, _)| !NAMES.contains(&name.as_str())) {
+                hide_all(value);
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(hide_all),
+        Value::Null | Value::Bool(_) => {}
+        Value::String(_) | Value::Number(_) => *value = Value::from(HIDDEN),
+    }
+}
+
+/// A URL with [`HIDDEN`] in the place of its password.
+pub fn hide_url(url: &str) -> String {
+    match password(url) {
+        Some(place) if !place.is_empty() => format!("{}{HIDDEN}{}", &url[..place.start], &url[place.end..]),
+        _ => url.to_owned(),
+    }
+}
+
+/// Where the password of a URL is. Of a text that is no URL everything is one that might be.
+fn password(url: &str) -> Option<std::ops::Range<usize>> {
+    let begin = url.find("://").map_or(0, |at| at + "://".len());
+    let end = url[begin..].find(['/', '\\', '?', '#']).map_or(url.len(), |at| begin + at);
+    let within = |end: usize| {
+        let at = url[begin..end].rfind('@')?;
+        let colon = url[begin..begin + at].find(':')?;
+        Some(begin + colon + 1..begin + at)
+    };
+    match within(end) {
+        None if Url::parse(url).is_err() || begin == 0 => within(url.len()),
+        found => found,
+    }
+}
+
+/// Puts the secrets of the `stored` document where `body` has [`HIDDEN`].
+///
+/// # Errors
+/// `Invalid` where there is no stored secret for the place, or where it belongs to another server or user.
+pub fn restore(body: &mut Map<String, Value>, stored: Option<&Map<String, Value>>) -> Result<()> {
+    for field in ENDPOINTS {
+        let Some(new) = body.get_mut(field) else { continue };
+        let old = stored.and_then(|stored| stored.get(field));
+        match new {
+            Value::String(url) => restore_url(field, url, old.and_then(Value::as_str))?,
+            Value::Object(endpoint) => restore_endpoint(field, endpoint, old.and_then(Value::as_object))?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn restore_url(field: &str, url: &mut String, stored: Option<&str>) -> Result<()> {
+    let Some(place) = password(url).filter(|place| &url[place.clone()] == HIDDEN) else { return Ok(()) };
+    let known =
+        stored.filter(|stored| same_server(stored, url)).and_then(|stored| Some((stored, password(stored)?)));
+    let Some((stored, secret)) = known else { return Err(hidden(field)) };
+    url.replace_range(place, &stored[secret]);
+    Ok(())
+}
+
+fn restore_endpoint(
+    field: &str,
+    endpoint: &mut Map<String, Value>,
+    stored: Option<&Map<String, Value>>,
+) -> Result<()> {
+    let url_of =
+        |endpoint: &Map<String, Value>| endpoint.get("url").and_then(Value::as_str).map(str::to_owned);
+    let (new_url, old_url) = (url_of(endpoint), stored.and_then(url_of));
+    let trusted = match (&new_url, &old_url) {
+        (Some(new), Some(old)) => same_server(old, new),
+        _ => false,
+    };
+    for (name, value) in endpoint {
+        let at = format!("{field}.{name}");
+        let old = stored.and_then(|stored| stored.get(name));
+        match (name.as_str(), value) {
+            ("url", Value::String(url)) => restore_url(&at, url, old.and_then(Value::as_str))?,
+            ("headers" | "auth", value) => restore_all(&at, value, old.filter(|_| trusted))?,
+            (name, value) if name.to_ascii_lowercase().contains("password") => {
+                restore_all(&at, value, old.filter(|_| trusted))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn restore_all(at: &str, value: &mut Value, stored: Option<&Value>) -> Result<()> {
+    match value {
+        Value::String(text) if text == HIDDEN => *value = stored.ok_or_else(|| hidden(at))?.clone(),
+        Value::Object(members) => {
+            // Whoever keeps the secrets keeps the login that they belong to.
+            let stored = stored.and_then(Value::as_object);
+            let same_user =
+                NAMES.iter().all(|name| stored.is_none_or(|stored| stored.get(*name) == members.get(*name)));
+            for (name, value) in members.iter_mut() {
+                let old = stored.filter(|_| same_user).and_then(|stored| {
+                    stored.iter().find(|(old, _)| old.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+                });
+                restore_all(&format!("{at}.{name}"), value, old)?;
+            }
+        }
+        Value::Array(values) => {
+            let stored = stored.and_then(Value::as_array);
+            for (n, value) in values.iter_mut().enumerate() {
+                restore_all(&format!("{at}[{n}]"), value, stored.and_then(|stored| stored.get(n)))?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether two URLs name the same server, and the same user if they name one.
+fn same_server(a: &str, b: &str) -> bool {
+    match (Url::parse(a), Url::parse(b)) {
+        (Ok(a), Ok(b)) => {
+            let server = |url: &Url| {
+                let host = url.host_str().map(str::to_owned);
+                (url.scheme().to_owned(), host, url.port_or_known_default(), url.username().to_owned())
+            };
+            server(&a) == server(&b)
+        }
+        _ => a == b,
+    }
+}
+
+fn hidden(at: &str) -> Error {
+    Error::Invalid(format!(
+        "{at}: `{HIDDEN}` stands for a secret that is not shown, and there is none stored for this server and user; \
+         give the secret itself"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    fn hidden_of(value: Value) -> Value {
+        let mut body = map(value);
+        hide(&mut body);
+        Value::Object(body)
+    }
+
+    #[test]
+    fn a_url_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("http://h/db", "http://h/db"),
+            ("http://u@h/db", "http://u@h/db"),
+            ("http://u:@h/db", "http://u:@h/db"),
+            ("http://u:pw@h:5984/db@x:y", "http://u:*****@h:5984/db@x:y"),
+            ("https://u:p@ss:w@h/", "https://u:*****@h/"),
+            ("https://h:80/db@x", "https://h:80/db@x"),
+            ("http://u:p@h?x=@", "http://u:*****@h?x=@"),
+            // No URLs, and shown by nobody else: too much is hidden rather than too little.
+            ("http://u:pa/ss@h/db", "http://u:*****@h/db"),
+            ("u:pw@h/db", "u:*****@h/db"),
+            ("local", "local"),
+        ] {
+            assert_eq!(hide_url(url), shown);
+        }
+    }
+
+    #[test]
+    fn headers_and_auth_are_hidden_but_for_the_name() {
+        let body = json!({"source": {"url": "http://u:1@h/db", "headers": {"Authorization": "Basic c", "x": 5},
+            "auth": {"basic": {"username": "u", "password": "2"}, "other": ["3", {"token": "4"}]}},
+            "target": "http://t/db", "proxy": "http://p:pw@proxy", "selector": {"password": "kept"}});
+        let shown = json!({"source": {"url": "http://u:*****@h/db",
+            "headers": {"Authorization": "*****", "x": "*****"},
+            "auth": {"basic": {"username": "u", "password": "*****"}, "other": ["*****", {"token": "*****"}]}},
+            "target": "http://t/db", "proxy": "http://p:*****@proxy", "selector": {"password": "kept"}});
+        assert_eq!(hidden_of(body), shown);
+    }
+
+    #[test]
+    fn what_was_shown_can_be_written_back() {
+        let stored = map(json!({"source": {"url": "http://u:1@h/db", "headers": {"Cookie": "c", "x": "5"},
+            "auth": {"basic": {"username": "u", "password": "2"}}}, "target": "http://t:secret@t/db"}));
+        let mut body = stored.clone();
+        hide(&mut body);
+        assert_ne!(body, stored);
+        body.insert("continuous".into(), json!(true));
+        // Other databases of the same server, other parameters: the password stays.
+        body.insert("target".into(), json!("http://t:*****@t/other"));
+        restore(&mut body, Some(&stored)).unwrap();
+        assert_eq!(body["source"], stored["source"]);
+        assert_eq!(body["target"], json!("http://t:secret@t/other"));
+    }
+
+    #[test]
+    fn a_hidden_secret_goes_to_no_other_server_and_to_no_other_user() {
+        let stored = map(json!({"source": {"url": "http://h/db", "headers": {"Cookie": "c"},
+            "auth": {"basic": {"username": "u", "password": "2"}}}, "target": "http://t:secret@t/db"}));
+        for (changed, at) in [
+            (json!({"target": "http://t:*****@evil/db"}), "target"),
+            (json!({"target": "https://t:*****@t/db"}), "target"),
+            (json!({"target": "http://t:*****@t:81/db"}), "target"),
+            (json!({"target": "http://root:*****@t/db"}), "target"),
+            (
+                json!({"source": {"url": "http://evil/db", "headers": {"Cookie": "*****"}}}),
+                "source.headers.Cookie",
+            ),
+            (
+                json!({"source": {"url": "http://h/db", "headers": {"Other": "*****"}}}),
+                "source.headers.Other",
+            ),
+            (
+                json!({"source": {"url": "http://evil/db", "auth": {"basic": {"username": "u", "password": "*****"}}}}),
+                "source.auth.basic.password",
+            ),
+            (
+                json!({"source": {"url": "http://h/db", "auth": {"basic": {"username": "v", "password": "*****"}}}}),
+                "source.auth.basic.password",
+            ),
+            (json!({"source": "http://u:*****@h/db"}), "source"),
+        ] {
+            let error = restore(&mut map(changed.clone()), Some(&stored)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{at}: ")), "{changed}: {error}");
+        }
+        let mut copied = map(json!({"target": "http://t:*****@t/db"}));
+        assert!(restore(&mut copied, None).is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! Writing documents.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use turnwise_queue::{Keyspace, write_pieces};
+use turnwise_store::Transaction;
+
+use super::rows::{encode, read_counters};
+use super::{Counters, Error, Head, MAX_BODY_BYTES, Result, Revision, databases, names, read};
+
+/// Earlier revisions whose hashes are kept, so that a client can ask for a document's history.
+const MAX_ANCESTORS: usize = 50;
+/// Members that servers put into what they answer, and that clients send back without meaning anything.
+const IGNORED: [&str; 7] =
+    ["_revisions", "_revs_info", "_conflicts", "_deleted_conflicts", "_local_seq", "_seq", "_access"];
+/// Members that a replicator writes into its documents.
+const REPLICATION: [&str; 6] = [
+    "_replication_state",
+    "_replication_state_time",
+    "_replication_state_reason",
+    "_replication_id",
+    "_replication_stats",
+    "_replication_start_time",
+];
+
+/// A document as a client wants it to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    /// The document's id.
+    pub id: String,
+    /// The revision that the client knows; `None` for a document that it believes to be new.
+    pub rev: Option<Revision>,
+    /// The document shall be deleted.
+    pub deleted: bool,
+    /// All other members.
+    pub body: Map<String, Value>,
+}
+
+impl Draft {
+    /// Reads a document from a client's JSON object. The id comes from the path, from `_id`, or is `fallback_id`.
+    ///
+    /// # Errors
+    /// `Invalid`, `IllegalId` or `SpecialMember`; for attachments, too.
+    pub fn parse(id: Option<&str>, mut object: Map<String, Value>, fallback_id: &str) -> Result<Self> {
+        let text = |name: &str, value: Option<Value>| match value {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) if name == "_rev" => Err(Error::Invalid("Invalid rev format".to_owned())),
+            Some(_) => Err(Error::IllegalId("Document id must be a string")),
+        };
+        let own_id = text("_id", object.shift_remove("_id"))?;
+        let id = match (id, own_id) {
+            (Some(id), Some(own_id)) if id != own_id => {
+                return Err(Error::Invalid("Document ID must match the ID in the URL".to_owned()));
+            }
+            (Some(id), _) => id.to_owned(),
+            (None, Some(own_id)) => own_id,
+            (None, None) => fallback_id.to_owned(),
+        };
+        names::check_id(&id)?;
+        let rev = text("_rev", object.shift_remove("_rev"))?.map(|rev| rev.parse()).transpose()?;
+        let deleted = match object.shift_remove("_deleted") {
+            None => false,
+            Some(Value::Bool(deleted)) => deleted,
+            Some(_) => return Err(Error::Invalid("`_deleted` must be true or false".to_owned())),
+        };
+        match object.shift_remove("_attachments") {
+            None => {}
+            Some(Value::Object(attachments)) if attachments.is_empty() => {}
+            Some(_) => return Err(Error::Invalid("replication documents have no attachments".to_owned())),
+        }
+        object.retain(|name, _| !IGNORED.contains(&name.as_str()));
+        let special =
+            object.keys().find(|name| name.starts_with('_') && !REPLICATION.contains(&name.as_str()));
+        if let Some(name) = special {
+            return Err(Error::SpecialMember(name.chars().take(100).collect()));
+        }
+        Ok(Draft { id, rev, deleted, body: object })
+    }
+}
+
+/// What a write has made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// The document.
+    pub id: String,
+    /// Its new revision.
+    pub rev: Revision,
+}
+
+/// The right to write one document once or more within a transaction: nobody else has written it meanwhile, and the
+/// client knows what it replaces.
+#[derive(Debug)]
+pub struct Slot {
+    db: String,
+    id: String,
+    head: Option<Head>,
+    /// The revision that the next one grows from.
+    parent: Option<Revision>,
+    counters: Counters,
+}
+
+impl Slot {
+    /// Opens a document for a client that knows the revision `rev`.
+    ///
+    /// A document that never was may be written with any `rev`, and its history goes on from there, as in CouchDB:
+    /// documents move to turnwise with what `_all_docs?include_docs=true` of another server answered.
+    ///
+    /// # Errors
+    /// `Conflict`, and those of [`databases::check`].
+    pub async fn open(
+        tx: &Transaction,
+        keys: &Keyspace,
+        db: &str,
+        id: &str,
+        rev: Option<&Revision>,
+    ) -> Result<Slot> {
+        databases::check(tx, keys, db).await?;
+        let slot = Self::open_current(tx, keys, db, id).await?;
+        match (&slot.head, rev) {
+            (Some(head), Some(rev)) if *rev != head.rev => Err(Error::Conflict),
+            (Some(head), None) if !head.deleted => Err(Error::Conflict),
+            (None, Some(rev)) => Ok(Slot { parent: Some(rev.clone()), ..slot }),
+            _ => Ok(slot),
+        }
+    }
+
+    /// Opens a document as it is, for the server itself. The database must be there.
+    pub(crate) async fn open_current(
+        tx: &Transaction,
+        keys: &Keyspace,
+        db: &str,
+        id: &str,
+    ) -> turnwise_queue::Result<Slot> {
+        let head = read::head(tx, keys, db, id).await?;
+        let parent = head.as_ref().map(|head| head.rev.clone());
+        let counters = read_counters(tx, keys, db).await?;
+        Ok(Slot { db: db.to_owned(), id: id.to_owned(), head, parent, counters })
+    }
+
+    /// The database.
+    pub(crate) fn db(&self) -> &str {
+        &self.db
+    }
+
+    /// The document's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What is stored now; `None` if nothing is, or a tombstone.
+    pub fn current(&self) -> Option<&Head> {
+        self.head.as_ref().filter(|head| !head.deleted)
+    }
+
+    /// Writes the document's next revision.
+    ///
+    /// # Errors
+    /// `TooLarge`.
+    pub fn write(
+        &mut self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        deleted: bool,
+        body: &Map<String, Value>,
+    ) -> Result<Written> {
+        let bytes = encode(body);
+        if bytes.len() > MAX_BODY_BYTES {
+            return Err(Error::TooLarge { id: self.id.clone(), size: bytes.len(), limit: MAX_BODY_BYTES });
+        }
+        Ok(self.put(tx, keys, deleted, &bytes)?)
+    }
+
+    /// Writes the next revision, whatever its size: the server's own additions never make a document too large.
+    pub(crate) fn put(
+        &mut self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        deleted: bool,
+        body: &Bytes,
+    ) -> turnwise_queue::Result<Written> {
+        let (db, id) = (&self.db, &self.id);
+        let rev = Revision::next(self.parent.as_ref(), deleted, body);
+        match &self.head {
+            Some(head) => {
+                tx.clear(keys.change(db, head.sequence))?;
+                self.counters.documents -= u64::from(!head.deleted);
+                self.counters.deleted -= u64::from(head.deleted);
+            }
+            None => {}
+        }
+        self.counters.sequence += 1;
+        self.counters.documents += u64::from(!deleted);
+        self.counters.deleted += u64::from(deleted);
+        let mut ancestors = self.head.take().map_or_else(Vec::new, |head| head.ancestors);
+        if let Some(parent) = self.parent.take() {
+            ancestors.insert(0, parent.hash);
+            ancestors.truncate(MAX_ANCESTORS);
+        }
+        let head =
+            Head { id: id.clone(), rev: rev.clone(), deleted, sequence: self.counters.sequence, ancestors };
+        write_pieces(tx, keys.body(db, id), |n| keys.body_piece(db, id, n), body)?;
+        tx.set(keys.document(db, id), encode(&head))?;
+        tx.set(keys.change(db, head.sequence), encode(id))?;
+        tx.set(keys.sequence(db), encode(&self.counters))?;
+        self.parent = Some(rev.clone());
+        self.head = Some(head);
+        Ok(Written { id: id.clone(), rev })
+    }
+}
