@@ -1,1 +1,5 @@
 //! The HTTP API, the configuration, and the composition of everything.
+
+pub mod config;
+
+pub use config::Config;

@@ -1,0 +1,164 @@
+//! From INI lines to typed settings.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ini_core::{Item, Parser};
+
+use super::{Config, Problem};
+
+/// Keys of `[replicator]` that CouchDB knows and turnwise accepts without an effect, until it has one.
+const WITHOUT_EFFECT: &[&str] = &[
+    "auth_plugins",
+    "cert_file",
+    "cluster_quiet_period",
+    "cluster_start_period",
+    "connect_to",
+    "connection_close_interval",
+    "interval",
+    "key_file",
+    "max_churn",
+    "max_document_id_length",
+    "missing_doc_retry_msec",
+    "password",
+    "priority_coeff",
+    "request_timeout",
+    "session_refresh_interval_sec",
+    "socket_options",
+    "ssl_certificate_max_depth",
+    "ssl_trusted_certificates_file",
+    "startup_jitter",
+    "usage_coeff",
+    "valid_proxy_protocols",
+    "verify_ssl_certificates",
+];
+
+const MAX_MS: u64 = 365 * 24 * 3_600_000;
+
+pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Problem> {
+    let mut config = Config::default();
+    let mut ignored = Vec::new();
+    let mut section = String::new();
+    let mut line = 0;
+    // An editor's byte order mark is no part of the first section's name.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for item in Parser::new(text).auto_trim(true) {
+        // Each item is one line, except the end of a section, which is none.
+        if !matches!(item, Item::SectionEnd) {
+            line += 1;
+        }
+        let problem = |text: String| Problem { file: file.to_owned(), line, text };
+        match item {
+            Item::SectionEnd | Item::Blank | Item::Comment(_) => {}
+            Item::Section(name) => name.trim().clone_into(&mut section),
+            Item::Error(text) => {
+                return Err(problem(format!("{text}: expected a section's name in brackets, [replicator]")));
+            }
+            Item::Property(key, None) => {
+                return Err(problem(format!(
+                    "{key}: expected `key = value`, [section], or a comment after `;`"
+                )));
+            }
+            Item::Property(key, Some(value)) => {
+                let setting = Setting { section: &section, key, value };
+                match setting.apply(&mut config) {
+                    Ok(true) => {}
+                    Ok(false) => ignored.push(problem(setting.why_ignored())),
+                    Err(right) => {
+                        let text = format!("[{section}] {key} = {value}: expected {right}");
+                        return Err(problem(text));
+                    }
+                }
+            }
+        }
+    }
+    Ok((config, ignored))
+}
+
+struct Setting<'a> {
+    section: &'a str,
+    key: &'a str,
+    value: &'a str,
+}
+
+/// What would be right.
+type Right = String;
+
+impl Setting<'_> {
+    /// Applies the setting; false if turnwise does not use it.
+    fn apply(&self, config: &mut Config) -> Result<bool, Right> {
+        let defaults = &mut config.replication;
+        match (self.section, self.key) {
+            ("couchdb", "uuid") => config.uuid = Some(self.uuid()?),
+            ("replicator", "max_jobs") => config.max_jobs = self.number(1..=100_000)?,
+            ("replicator", "max_history") => config.max_history = self.number(1..=1_000)?,
+            ("replicator", "health_threshold") => {
+                config.backoff.health_threshold_us = self.number::<i64>(0..=i64::from(u32::MAX))? * 1_000_000;
+            }
+            ("replicator", "backoff_base_ms") => {
+                config.backoff.base_us = self.number::<i64>(1..=i64::from(u32::MAX))? * 1_000;
+            }
+            ("replicator", "backoff_max_exponent") => config.backoff.max_exponent = self.number(0..=30)?,
+            ("replicator", "worker_processes") => defaults.worker_processes = self.number(1..=1_000)?,
+            ("replicator", "worker_batch_size") => {
+                defaults.worker_batch_size = Some(self.number(1..=100_000)?);
+            }
+            ("replicator", "http_connections") => defaults.http_connections = self.number(1..=10_000)?,
+            ("replicator", "connection_timeout") => {
+                defaults.connection_timeout = Duration::from_millis(self.number(1..=MAX_MS)?);
+            }
+            ("replicator", "retries_per_request") => defaults.retries_per_request = self.number(0..=100)?,
+            ("replicator", "use_checkpoints") => defaults.use_checkpoints = self.boolean()?,
+            ("replicator", "checkpoint_interval") => {
+                defaults.checkpoint_interval = Duration::from_millis(self.number(1..=MAX_MS)?);
+            }
+            ("replicator", "use_bulk_get") => defaults.use_bulk_get = self.boolean()?,
+            ("replicator", "valid_endpoint_protocols") => {
+                defaults.endpoint_schemes = self.choices(&["http", "https"])?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn why_ignored(&self) -> String {
+        let Setting { section, key, .. } = self;
+        match *section {
+            "replicator" if WITHOUT_EFFECT.contains(key) => format!("[replicator] {key} has no effect yet"),
+            "replicator.shares" => format!("[replicator.shares] {key} has no effect yet"),
+            _ => format!("[{section}] {key} is unknown, and ignored"),
+        }
+    }
+
+    fn number<T>(&self, allowed: RangeInclusive<T>) -> Result<T, Right>
+    where
+        T: std::str::FromStr + PartialOrd + std::fmt::Display,
+    {
+        let number = self.value.parse().ok().filter(|number| allowed.contains(number));
+        number.ok_or_else(|| format!("a whole number from {} to {}", allowed.start(), allowed.end()))
+    }
+
+    fn boolean(&self) -> Result<bool, Right> {
+        match self.value {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err("true or false".to_owned()),
+        }
+    }
+
+    /// One or more of a few words, separated by commas.
+    fn choices(&self, allowed: &[&str]) -> Result<Vec<String>, Right> {
+        let chosen: Vec<String> =
+            self.value.split(',').map(|word| word.trim().to_ascii_lowercase()).collect();
+        if chosen.iter().all(|word| allowed.contains(&word.as_str())) {
+            Ok(chosen)
+        } else {
+            Err(format!("one or more of {}, separated by commas", allowed.join(", ")))
+        }
+    }
+
+    fn uuid(&self) -> Result<String, Right> {
+        let is_hex = self.value.len() == 32 && self.value.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_hex { Ok(self.value.to_owned()) } else { Err("32 hexadecimal digits".to_owned()) }
+    }
+}

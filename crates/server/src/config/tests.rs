@@ -1,0 +1,116 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use std::time::Duration;
+
+fn parse(text: &str) -> (Config, Vec<String>) {
+    let (config, ignored) = Config::parse("my.ini", text).unwrap();
+    (config, ignored.iter().map(ToString::to_string).collect())
+}
+
+fn refused(text: &str) -> String {
+    Config::parse("my.ini", text).unwrap_err().to_string()
+}
+
+#[test]
+fn an_empty_file_gives_the_defaults() {
+    assert_eq!(parse(""), (Config::default(), vec![]));
+    assert_eq!(parse("\n; nothing\n[replicator]\n"), (Config::default(), vec![]));
+}
+
+#[test]
+fn every_key_that_has_an_effect_has_it() {
+    let (config, ignored) = parse(
+        "\u{feff}[couchdb]\r\nuuid = B0000000000000000000000000000025\r\n[replicator]\r\nmax_jobs=7\n max_history = 8 \n\
+         health_threshold = 9\nbackoff_base_ms = 10\nbackoff_max_exponent = 11\nworker_processes = 12\n\
+         worker_batch_size = 13\nhttp_connections = 14\nconnection_timeout = 15\nretries_per_request = 0\n\
+         use_checkpoints = false\ncheckpoint_interval = 17\nuse_bulk_get = false\nvalid_endpoint_protocols = https\n",
+    );
+    assert_eq!(ignored, Vec::<String>::new());
+    let expected = Config {
+        uuid: Some("B0000000000000000000000000000025".into()),
+        max_jobs: 7,
+        max_history: 8,
+        backoff: backoff::Rules { health_threshold_us: 9_000_000, base_us: 10_000, max_exponent: 11 },
+        replication: Defaults {
+            worker_processes: 12,
+            worker_batch_size: Some(13),
+            http_connections: 14,
+            connection_timeout: Duration::from_millis(15),
+            retries_per_request: 0,
+            use_checkpoints: false,
+            checkpoint_interval: Duration::from_millis(17),
+            use_bulk_get: false,
+            endpoint_schemes: vec!["https".into()],
+        },
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn what_is_not_used_is_told_with_its_place_and_without_its_value() {
+    let (config, ignored) = parse(
+        "[admins]\nadmin = secret\n\n[replicator]\nmax_churn = 20\npassword = secret\n\
+         [replicator.shares]\nhigh/_replicator = 200\n[log]\nlevel = info\n",
+    );
+    assert_eq!(config, Config::default());
+    let expected = [
+        "my.ini:2: [admins] admin is unknown, and ignored",
+        "my.ini:5: [replicator] max_churn has no effect yet",
+        "my.ini:6: [replicator] password has no effect yet",
+        "my.ini:8: [replicator.shares] high/_replicator has no effect yet",
+        "my.ini:10: [log] level is unknown, and ignored",
+    ];
+    assert_eq!(ignored, expected);
+}
+
+#[test]
+fn the_last_of_two_settings_counts() {
+    assert_eq!(parse("[replicator]\nmax_jobs = 1\n[replicator]\nmax_jobs = 2\n").0.max_jobs, 2);
+}
+
+#[test]
+fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
+    let cases = [
+        ("max_jobs = many", "a whole number from 1 to 100000"),
+        ("max_jobs = 0", "a whole number from 1 to 100000"),
+        ("max_jobs = -1", "a whole number from 1 to 100000"),
+        ("max_jobs =", "a whole number from 1 to 100000"),
+        ("max_history = 1001", "a whole number from 1 to 1000"),
+        ("health_threshold = 2m", "a whole number from 0 to 4294967295"),
+        ("use_checkpoints = yes", "true or false"),
+        ("use_bulk_get = 1", "true or false"),
+        ("worker_processes = 0", "a whole number from 1 to 1000"),
+        ("worker_batch_size = 5e2", "a whole number from 1 to 100000"),
+        ("http_connections = 99999999999999999999", "a whole number from 1 to 10000"),
+        ("connection_timeout = infinity", "a whole number from 1 to 31536000000"),
+        ("retries_per_request = 1.5", "a whole number from 0 to 100"),
+        ("checkpoint_interval = 0", "a whole number from 1 to 31536000000"),
+        ("valid_endpoint_protocols = http, ftp", "one or more of http, https, separated by commas"),
+    ];
+    for (line, right) in cases {
+        let (key, value) = line.split_once('=').unwrap();
+        let expected = format!("my.ini:3: [replicator] {} = {}: expected {right}", key.trim(), value.trim());
+        assert_eq!(refused(&format!("; comment\n[replicator]\n{line}\n")), expected);
+    }
+    let expected = "my.ini:2: [couchdb] uuid = x: expected 32 hexadecimal digits";
+    assert_eq!(refused("[couchdb]\nuuid = x"), expected);
+}
+
+#[test]
+fn a_line_that_is_no_ini_is_refused() {
+    assert!(refused("[replicator\n").starts_with("my.ini:1: [replicator: expected a section's name"));
+    assert!(refused("\n\nmax_jobs\n").starts_with("my.ini:3: max_jobs: expected `key = value`"));
+}
+
+#[test]
+fn a_file_that_is_missing_or_huge_is_refused_with_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing.ini");
+    let error = Config::load(&missing).unwrap_err().to_string();
+    assert!(error.contains("missing.ini: "), "{error}");
+    let huge = dir.path().join("huge.ini");
+    std::fs::write(&huge, ";\n".repeat(1 << 20)).unwrap();
+    let error = Config::load(&huge).unwrap_err().to_string();
+    assert!(error.contains("at most"), "{error}");
+}
