@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
-use turnwise_testkit::{Database, Dataset, Difference, Peer, compare, compare_some};
+use turnwise_testkit::{Database, Dataset, Difference, Fault, FaultProxy, Peer, compare, compare_some};
 
 /// Two databases that hold one document, each its own version of it.
 async fn differences_between(source: Value, target: Value) -> Vec<Difference> {
@@ -121,6 +121,26 @@ async fn a_changed_attachment_is_reported() {
         matches!(&differences[..], [Difference::Attachment { what, .. }] if what.contains("digest")),
         "{differences:?}"
     );
+}
+
+#[tokio::test]
+async fn the_bytes_of_an_attachment_are_compared_whatever_its_digest_says() {
+    let (peer, _) = Peer::pair().await;
+    let database = peer.create("db").await;
+    database.put_revisions(&[leaf("1-aa", &["aa"], attachment("AAEC"))]).await;
+    let proxy = FaultProxy::start(&peer).await;
+    let proxied = Database::at(proxy.through(&database));
+    assert_eq!(compare(&database, &proxied).await.unwrap().attachment_bytes, 3);
+
+    let other_bytes = Fault::Answer { status: 200, body: "abc".to_owned() };
+    for (fault, reason) in [(other_bytes, "other bytes"), (Fault::Status(404), "cannot be read")] {
+        proxy.set(fault.when(|request| request.path.contains("/x/a?rev="))).await;
+        let differences = compare(&database, &proxied).await.expect_err("the bytes differ");
+        assert!(
+            matches!(&differences[..], [Difference::Attachment { what, .. }] if what.contains(reason)),
+            "{differences:?}"
+        );
+    }
 }
 
 #[tokio::test]
