@@ -21,7 +21,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Case, Scene, cases, everything, soon};
+use super::{Case, Scene, cases, soon};
 use crate::{Error, Isolation, RangeRead, Result, Store, Transaction, Versionstamp};
 
 pub(super) const CASES: &[Case] = cases![few_keys_many_conflicts, more_keys_and_restarts];
@@ -326,12 +326,5 @@ mod tests {
     fn a_stale_read_is_found() {
         let history = vec![done(1, 0, vec![set("a", "1")]), done(0, 1, vec![get("a", None)])];
         check(&Rows::new(), &mut Rows::new(), history);
-    }
-
-    #[test]
-    fn everything_spans_the_keys() {
-        let mut dice = Dice { rng: StdRng::seed_from_u64(1), keys: 10 };
-        let (begin, end) = everything();
-        assert!((0..100).all(|_| (begin.clone()..end.clone()).contains(&dice.key())));
     }
 }

@@ -1,108 +1,122 @@
-//! The seam to the storage crate: ordered bytes, atomic durable batches, consistent views.
+//! The rows that have left memory, in a B-tree of the storage crate, redb.
+//!
+//! Only [checkpoints](super::checkpoint) write here, whole memtables at a time, with the version that the
+//! rows then have. Every commit is made so that opening after a crash need not walk the file (quick repair).
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use redb::{Database, ReadableDatabase, TableDefinition, TableError};
 
-use crate::{Error, KeyValue, RangeRead, Result};
+use super::memtable::Memtable;
+use crate::{Error, Result};
 
-/// Rows to set, and to remove where there is no value.
-pub(super) type Batch = BTreeMap<Bytes, Option<Bytes>>;
+const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+/// The version of the newest group of which the rows are here.
+const VERSION: &str = "version";
+/// Memory for pages of the file. The page cache of the operating system stands behind it.
+const CACHE_BYTES: usize = 64 << 20;
 
-/// What keeps the rows.
-pub(super) trait Base: Send {
-    /// The version of the last batch that was applied, 0 before the first.
-    fn version(&self) -> Result<u64>;
+/// The file.
+pub(super) struct Base {
+    database: Database,
+}
+
+/// The rows as they were when the view was taken. Fails once the base is closed.
+pub(super) struct BaseView {
+    rows: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+/// Rows of a view, from both ends.
+pub(super) type BaseRows = redb::Range<'static, &'static [u8], &'static [u8]>;
+
+impl Base {
+    /// Opens the file at `path`, and creates it if it is missing.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let database = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create(path)
+            .map_err(|error| broken(&error.into()))?;
+        let base = Base { database };
+        if base.stored_version()?.is_none() {
+            base.checkpoint(0, &Memtable::default())?;
+        }
+        Ok(base)
+    }
+
+    /// The version of the last checkpoint.
+    pub(super) fn version(&self) -> Result<u64> {
+        Ok(self.stored_version()?.unwrap_or(0))
+    }
+
+    fn stored_version(&self) -> Result<Option<u64>> {
+        let reading = self.database.begin_read().map_err(|error| broken(&error.into()))?;
+        let meta = match reading.open_table(META) {
+            Ok(meta) => meta,
+            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+            Err(error) => return Err(broken(&error.into())),
+        };
+        let version = meta.get(VERSION).map_err(|error| broken(&error.into()))?;
+        Ok(version.map(|version| version.value()))
+    }
 
     /// The rows as they are now.
-    fn view(&self) -> Box<dyn View>;
-
-    /// Writes a batch and its version: all or nothing, and durable when this returns.
-    fn apply(&mut self, version: u64, batch: &Batch) -> Result<()>;
-}
-
-/// The rows as they were when the view was taken.
-pub(super) trait View: Send + Sync {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
-    fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>>;
-}
-
-/// Opens the rows in the folder `path`.
-pub(super) fn open(path: &Path, durable: bool) -> Result<Box<dyn Base>> {
-    let database = Database::builder(path).manual_journal_persist(true).open().map_err(broken)?;
-    let rows = database.keyspace("rows", KeyspaceCreateOptions::default).map_err(broken)?;
-    let meta = database.keyspace("meta", KeyspaceCreateOptions::default).map_err(broken)?;
-    Ok(Box::new(Lsm { database, rows, meta, durable }))
-}
-
-struct Lsm {
-    database: Database,
-    rows: Keyspace,
-    meta: Keyspace,
-    durable: bool,
-}
-
-const VERSION_KEY: &str = "version";
-
-impl Base for Lsm {
-    fn version(&self) -> Result<u64> {
-        let Some(stored) = self.meta.get(VERSION_KEY).map_err(broken)? else { return Ok(0) };
-        let bytes = <[u8; 8]>::try_from(&*stored)
-            .map_err(|_| Error::Corrupt("the version of the store has not eight bytes".into()))?;
-        Ok(u64::from_be_bytes(bytes))
+    pub(super) fn view(&self) -> Result<BaseView> {
+        let view = || -> Result<_, redb::Error> { Ok(self.database.begin_read()?.open_table(ROWS)?) };
+        Ok(BaseView { rows: view().map_err(|error| broken(&error))? })
     }
 
-    fn view(&self) -> Box<dyn View> {
-        Box::new(LsmView { snapshot: self.database.snapshot(), rows: self.rows.clone() })
-    }
-
-    fn apply(&mut self, version: u64, batch: &Batch) -> Result<()> {
-        let mode = if self.durable { PersistMode::SyncData } else { PersistMode::Buffer };
-        let mut writes = self.database.batch().durability(Some(mode));
-        for (key, value) in batch {
-            match value {
-                Some(value) => writes.insert(&self.rows, key.clone(), value.clone()),
-                None => writes.remove(&self.rows, key.clone()),
-            }
-        }
-        writes.insert(&self.meta, VERSION_KEY, version.to_be_bytes());
-        writes.commit().map_err(broken)
-    }
-}
-
-struct LsmView {
-    snapshot: fjall::Snapshot,
-    rows: Keyspace,
-}
-
-impl View for LsmView {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.snapshot.get(&self.rows, key).map_err(broken)?.map(Bytes::from))
-    }
-
-    fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
-        let rows = self.snapshot.range(&self.rows, read.begin.clone()..read.end.clone());
-        let row = |guard: fjall::Guard| {
-            let (key, value) = guard.into_inner().map_err(broken)?;
-            Ok((Bytes::from(key), Bytes::from(value)))
+    /// Writes the newest rows of a memtable that changes no more, and their version: all or nothing, and
+    /// durable when this returns.
+    pub(super) fn checkpoint(&self, version: u64, memtable: &Memtable) -> Result<()> {
+        let write = || -> Result<_, redb::Error> {
+            let mut writing = self.database.begin_write()?;
+            writing.set_quick_repair(true);
+            let mut rows = writing.open_table(ROWS)?;
+            memtable.try_for_each_newest(|key, value| -> Result<(), redb::StorageError> {
+                match value {
+                    Some(value) => drop(rows.insert(key.as_ref(), value.as_ref())?),
+                    None => drop(rows.remove(key.as_ref())?),
+                }
+                Ok(())
+            })?;
+            drop(rows);
+            writing.open_table(META)?.insert(VERSION, version)?;
+            writing.commit()?;
+            Ok(())
         };
-        if read.reverse {
-            rows.rev().take(read.limit).map(row).collect()
-        } else {
-            rows.take(read.limit).map(row).collect()
-        }
+        write().map_err(|error| broken(&error))
     }
 }
 
-/// Errors of the disk may pass, all others mean that the files are not what was written.
-fn broken(error: fjall::Error) -> Error {
+impl BaseView {
+    /// The value of a key.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let value = self.rows.get(key).map_err(|error| broken(&error.into()))?;
+        Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
+    }
+
+    /// The rows of `[begin, end)`; `begin` is less than `end`.
+    pub(super) fn range(&self, begin: &[u8], end: &[u8]) -> Result<BaseRows> {
+        self.rows.range(begin..end).map_err(|error| broken(&error.into()))
+    }
+}
+
+/// The next row of a view, from the front or the back.
+pub(super) fn next_row(rows: &mut BaseRows, reverse: bool) -> Result<Option<(Bytes, Bytes)>> {
+    let row = if reverse { rows.next_back() } else { rows.next() };
+    let Some(row) = row else { return Ok(None) };
+    let (key, value) = row.map_err(|error| broken(&error.into()))?;
+    Ok(Some((Bytes::copy_from_slice(key.value()), Bytes::copy_from_slice(value.value()))))
+}
+
+/// Errors of the disk may pass, those of the format do not.
+fn broken(error: &redb::Error) -> Error {
     match error {
-        fjall::Error::Io(error) => Error::Unavailable(format!("the store's files: {error}")),
-        error @ (fjall::Error::Poisoned | fjall::Error::Locked) => {
-            Error::Unavailable(format!("the store's files: {error}"))
-        }
-        error => Error::Corrupt(error.to_string()),
+        redb::Error::Corrupted(_)
+        | redb::Error::UpgradeRequired(_)
+        | redb::Error::TableTypeMismatch { .. } => Error::Corrupt(format!("the file of rows: {error}")),
+        _ => Error::Unavailable(format!("the file of rows: {error}")),
     }
 }

@@ -1,163 +1,80 @@
 //! The thread that decides about all commits.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
-use super::base::{Base, Batch};
+use super::checkpoint::Frozen;
 use super::conflicts::Window;
-use super::folder::Folder;
-use super::{Published, Shared};
+use super::memtable::Memtable;
+use super::submissions::Submission;
+use super::view::Tables;
+use super::wal::{self, Segment};
+use super::{Lease, Published, Shared};
 use crate::key::successor;
 use crate::{Changes, Error, RangeRead, Result, Versionstamp};
 
-/// Most transactions that wait for the committer; more are told to come back later.
-const MAX_WAITING: usize = 65_536;
-/// Most transactions that share one fsync: two bytes of the versionstamp count them.
-const MAX_GROUP: usize = 8_192;
 /// Rows that are read at a time where a range is cleared.
 const CLEAR_CHUNK: usize = 1_000;
 
-type Decision = Result<Versionstamp>;
-
-/// A transaction that waits to be decided about.
-struct Submission {
-    version: u64,
-    taken_us: i64,
-    changes: Changes,
-    answer: oneshot::Sender<Decision>,
-}
-
-/// The transactions that wait for the committer.
-#[derive(Default)]
-pub(super) struct Submissions {
-    waiting: Mutex<Waiting>,
-    arrived: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    queue: VecDeque<Submission>,
-    /// Why nothing is accepted any more.
-    refused: Option<String>,
-    closed: bool,
-}
-
-impl Submissions {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands a transaction to the committer. The receiver gets the decision.
-    pub(super) fn submit(
-        &self,
-        version: u64,
-        taken_us: i64,
-        changes: Changes,
-    ) -> Result<oneshot::Receiver<Decision>> {
-        let (answer, decision) = oneshot::channel();
-        let mut waiting = self.waiting();
-        if let Some(reason) = &waiting.refused {
-            return Err(Error::Unavailable(reason.clone()));
-        }
-        if waiting.queue.len() >= MAX_WAITING {
-            return Err(Error::Unavailable(format!("more than {MAX_WAITING} transactions wait to commit")));
-        }
-        waiting.queue.push_back(Submission { version, taken_us, changes, answer });
-        let was_idle = waiting.queue.len() == 1;
-        drop(waiting);
-        if was_idle {
-            self.arrived.notify_one();
-        }
-        Ok(decision)
-    }
-
-    /// Everything that waits, up to a group; nothing once the store is closed and all is done.
-    fn next_group(&self) -> Option<VecDeque<Submission>> {
-        let mut waiting = self.waiting();
-        loop {
-            if !waiting.queue.is_empty() {
-                let rest = waiting.queue.len().min(MAX_GROUP);
-                let rest = waiting.queue.split_off(rest);
-                return Some(std::mem::replace(&mut waiting.queue, rest));
-            }
-            if waiting.closed {
-                return None;
-            }
-            waiting = self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Refuses everything from now on, and what waits already: none of it has been written.
-    fn refuse(&self, reason: &str) {
-        let mut waiting = self.waiting();
-        waiting.refused = Some(reason.to_owned());
-        for submission in waiting.queue.drain(..) {
-            let _ = submission.answer.send(Err(Error::Unavailable(reason.to_owned())));
-        }
-    }
-
-    /// Takes no more transactions; those that wait are still decided about.
-    pub(super) fn close(&self) {
-        let mut waiting = self.waiting();
-        waiting.refused.get_or_insert_with(|| "the store is closed".to_owned());
-        waiting.closed = true;
-        drop(waiting);
-        self.arrived.notify_one();
-    }
-}
+/// What a group writes: rows to set, and to remove where there is no value.
+type Batch = BTreeMap<Bytes, Option<Bytes>>;
 
 /// The committer's own state.
 pub(super) struct Committer {
     shared: Arc<Shared>,
-    base: Box<dyn Base>,
+    segment: Segment,
     window: Window,
-    /// What was published last: what the next group builds on.
-    newest: Arc<Published>,
+    /// The version that was published last: what the next group builds on.
+    version: u64,
     /// Every version that a snapshot may still hold, oldest first.
-    held: VecDeque<(u64, i64, Weak<Published>)>,
-    /// Released last.
-    _folder: Folder,
+    held: VecDeque<Held>,
+}
+
+struct Held {
+    version: u64,
+    published_us: i64,
+    lease: Weak<Lease>,
 }
 
 impl Committer {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        base: Box<dyn Base>,
-        newest: Arc<Published>,
-        folder: Folder,
-    ) -> Self {
-        let version = newest.version;
-        let held = VecDeque::from([(version, shared.runtime.now_us(), Arc::downgrade(&newest))]);
-        Committer { shared, base, window: Window::new(version), newest, held, _folder: folder }
+    /// A committer that goes on from what is published, in the empty log segment `segment`.
+    pub(super) fn new(shared: Arc<Shared>, segment: Segment) -> Self {
+        let newest = shared.published();
+        let version = newest.version();
+        let held =
+            Held { version, published_us: shared.runtime.now_us(), lease: Arc::downgrade(&newest.lease) };
+        Committer { shared, segment, window: Window::new(version), version, held: VecDeque::from([held]) }
     }
 
     /// Decides about groups until the store is closed.
     pub(super) fn run(mut self) {
-        while let Some(group) = self.shared.clone().submissions.next_group() {
+        let shared = self.shared.clone();
+        while let Some(group) = shared.submissions.next_group() {
             if let Err(error) = self.commit(group) {
                 tracing::error!(%error, "the store takes no more writes");
-                self.shared
+                shared
                     .submissions
                     .refuse(&format!("the store has to be opened again, a write has failed: {error}"));
-                self.shared.watches.wake_all();
+                shared.watches.wake_all();
             }
         }
     }
 
-    /// Writes what is free of conflicts, with one fsync, and tells everyone. An error means that what the
-    /// disk holds is unknown.
+    /// Writes what is free of conflicts, with one fsync, and tells everyone. An error means that nothing
+    /// more can be written.
     fn commit(&mut self, group: VecDeque<Submission>) -> Result<()> {
         let now_us = self.shared.runtime.now_us();
-        let version = self.newest.version + 1;
+        let version = self.version + 1;
+        let newest = self.shared.published();
         let mut batch = Batch::new();
         let mut accepted = Vec::with_capacity(group.len());
         for submission in group {
             let stamp = stamp(version, accepted.len());
             let checked = self.check(&submission, &batch, now_us);
-            match checked.and_then(|()| self.rows_to_clear(&submission.changes, &batch)) {
+            match checked.and_then(|()| self.rows_to_clear(&newest, &submission.changes, &batch)) {
                 Ok(cleared) => {
                     collect(submission.changes, cleared, stamp, &mut batch);
                     accepted.push((submission.answer, stamp));
@@ -165,24 +82,32 @@ impl Committer {
                 Err(error) => drop(submission.answer.send(Err(error))),
             }
         }
+        drop(newest);
         if accepted.is_empty() {
             return Ok(());
         }
-        if let Err(error) = self.base.apply(version, &batch) {
-            for (answer, _) in accepted {
-                let _ = answer.send(Err(Error::UnknownOutcome(error.to_string())));
+        let record = match self.write(version, &batch) {
+            Ok(record) => record,
+            Err(failed) => {
+                for (answer, _) in accepted {
+                    let _ = answer.send(Err(failed.for_the_group()));
+                }
+                return Err(failed.error);
             }
-            return Err(error);
-        }
-        self.newest = Arc::new(Published { version, view: self.base.view() });
-        self.held.push_back((version, now_us, Arc::downgrade(&self.newest)));
-        self.shared.publish(self.newest.clone());
+        };
+        let oldest = self.forget(now_us);
+        let tables = self.shared.published().tables.clone();
+        tables.active.apply(version, wal::rows(&record), oldest);
+        self.shared.gaps.cut(batch.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key));
+        let lease = Lease::new(version);
+        self.held.push_back(Held { version, published_us: now_us, lease: Arc::downgrade(&lease) });
+        self.version = version;
+        self.shared.publish(lease);
         for (answer, stamp) in accepted {
             let _ = answer.send(Ok(stamp));
         }
-        self.shared.watches.wake(&batch);
+        self.shared.watches.wake(batch.iter());
         self.window.push(version, batch.into_keys().collect());
-        self.forget(now_us);
         Ok(())
     }
 
@@ -191,7 +116,7 @@ impl Committer {
         let Submission { version, taken_us, changes, .. } = submission;
         self.shared.check_age(*taken_us, now_us)?;
         if !self.window.covers(*version) {
-            return Err(Error::TooOld { limit_ms: self.shared.limits.transaction_ms });
+            return Err(self.shared.too_old());
         }
         let key_changed = |key: &Bytes| batch.contains_key(key) || self.window.wrote_key(*version, key);
         let range_changed = |(begin, end): &(Bytes, Bytes)| {
@@ -207,14 +132,14 @@ impl Committer {
 
     /// The rows of the ranges that a transaction clears: those that are stored, and those of its group.
     /// Clearing what is not there is no write, so nobody conflicts with it.
-    fn rows_to_clear(&self, changes: &Changes, batch: &Batch) -> Result<Vec<Bytes>> {
+    fn rows_to_clear(&self, newest: &Published, changes: &Changes, batch: &Batch) -> Result<Vec<Bytes>> {
         let mut rows = Vec::new();
         for (begin, end) in changes.clear_ranges.iter().filter(|(begin, end)| begin < end) {
             rows.extend(batch.range::<Bytes, _>(begin..end).map(|(key, _)| key.clone()));
             let mut rest =
                 RangeRead { begin: begin.clone(), end: end.clone(), limit: CLEAR_CHUNK, reverse: false };
             loop {
-                let chunk = self.newest.view.range(&rest)?;
+                let chunk = newest.tables.range(&rest, self.version, &self.shared.gaps)?;
                 let more = chunk.len() == rest.limit;
                 if let Some((last, _)) = chunk.last() {
                     rest.begin = successor(last);
@@ -228,20 +153,81 @@ impl Committer {
         Ok(rows)
     }
 
+    /// Writes a group to the log, in the next segment if this one is full.
+    fn write(&mut self, version: u64, batch: &Batch) -> Result<Bytes, Failed> {
+        let bytes = wal::record_bytes(batch.iter());
+        if !self.segment.has_room(bytes, self.shared.segment_bytes) {
+            self.rotate().map_err(Failed::before_the_log)?;
+        }
+        let record =
+            wal::encode(self.segment.number, version, batch.iter(), bytes).map_err(Failed::before_the_log)?;
+        match self.segment.append(&record, self.shared.durable) {
+            Ok(()) => Ok(record),
+            Err(error) => Err(Failed::in_the_log(super::folder::at(self.segment.path(), &error))),
+        }
+    }
+
+    /// Begins the next segment and a new memtable, and sends the old ones to the base.
+    fn rotate(&mut self) -> Result<()> {
+        let next = self.shared.checkpoints.next_segment()?;
+        let full = std::mem::replace(&mut self.segment, next);
+        let mut frozen = None;
+        self.shared.replace_tables(|tables| {
+            frozen = Some(tables.active.clone());
+            Tables {
+                active: Arc::new(Memtable::default()),
+                generation: tables.generation + 1,
+                frozen: frozen.clone(),
+                base: tables.base.clone(),
+            }
+        });
+        self.shared.gaps.rotate(self.shared.published().tables.generation);
+        let memtable = frozen.expect("it was just replaced");
+        self.shared.checkpoints.start(Frozen {
+            version: self.version,
+            memtable,
+            files: vec![full.path().to_owned()],
+        });
+        Ok(())
+    }
+
     /// Shortens the window to what the snapshots that are still held, and young enough, can ask for.
-    fn forget(&mut self, now_us: i64) {
-        while let Some((_, replaced_us, held)) =
-            self.held.get(1).map(|next| (next.0, next.1, &self.held[0].2))
-        {
-            let useless = held.strong_count() == 0 || self.shared.check_age(replaced_us, now_us).is_err();
-            if !useless {
-                break;
+    /// Returns the oldest of their versions.
+    fn forget(&mut self, now_us: i64) -> u64 {
+        while let [first, next, ..] = self.held.make_contiguous() {
+            if let Some(lease) = first.lease.upgrade() {
+                // The first one could be taken until the next one was published.
+                if self.shared.check_age(next.published_us, now_us).is_ok() {
+                    break;
+                }
+                lease.expired.store(true, Ordering::SeqCst);
             }
             self.held.pop_front();
         }
-        if let Some((oldest, _, _)) = self.held.front() {
-            self.window.forget_until(*oldest);
-        }
+        let oldest = self.held.front().map_or(self.version, |held| held.version);
+        self.window.forget_until(oldest);
+        oldest
+    }
+}
+
+/// A group that could not be written.
+struct Failed {
+    error: Error,
+    /// Whether it may be in the log nevertheless.
+    unknown: bool,
+}
+
+impl Failed {
+    fn before_the_log(error: Error) -> Self {
+        Failed { error, unknown: false }
+    }
+
+    fn in_the_log(error: Error) -> Self {
+        Failed { error, unknown: true }
+    }
+
+    fn for_the_group(&self) -> Error {
+        if self.unknown { Error::UnknownOutcome(self.error.to_string()) } else { self.error.clone() }
     }
 }
 

@@ -47,9 +47,14 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where the storage crate keeps its files.
+    /// The file of the rows that have left memory.
     pub(super) fn base(&self) -> PathBuf {
-        self.path.join("base")
+        self.path.join("rows.redb")
+    }
+
+    /// The folder of the log.
+    pub(super) fn log(&self) -> PathBuf {
+        self.path.join("log")
     }
 
     fn check_format(&self) -> Result<()> {

@@ -1,17 +1,24 @@
 //! The embedded engine: one folder, one process.
 //!
 //! ```text
-//!  snapshot() ─▶ the newest published view            commit() ─▶ waiting
+//!  snapshot() ─▶ the newest published version         commit() ─▶ waiting
 //!                      ▲                                             │ all of them, as one group
 //!                      │                                             ▼
-//!                      └── publish ◀── write + one fsync ◀── check reads against recent writes
-//!                             │                                      (committer thread)
-//!                             ├─▶ acknowledge everyone in the group
-//!                             └─▶ wake the watches
+//!                      │                              check what was read against recent writes
+//!                      │                                             ▼                 (committer)
+//!                      │                              log: one record, one fsync
+//!                      │                                             ▼
+//!                      └───────── publish ◀── memtable ◀─────────────┤
+//!                                                 │                  ├─▶ acknowledge the whole group
+//!                                   when full ┄┄┄┄┤                  └─▶ wake the watches
+//!                                                 ▼
+//!                                       rows in a B-tree              (checkpointer)
 //! ```
 //!
 //! One thread, the committer, decides about all commits. While it waits for the disk the next group
 //! collects, so that under load many transactions share one fsync, and a lone one never waits for company.
+//! A snapshot reads the memtables over the B-tree, both as of its version. `docs/design/0001` tells why
+//! there is a log before the storage crate.
 //!
 //! What must hold:
 //!
@@ -20,30 +27,44 @@
 //!    earlier group ([`conflicts`]) nor earlier in its own group.
 //! 3. Versions grow by one per group and are stored with it; a versionstamp is the version and the place in
 //!    the group.
-//! 4. Once the disk has refused a write nobody knows what it holds: the group's outcome is unknown, and
+//! 4. A record leaves the log only after its rows are in the B-tree, durably, together with their version.
+//! 5. Once the disk has refused a write nobody knows what it holds: the group's outcome is unknown, and
 //!    nothing is written any more until the store is opened again.
 //!
 //! Reads run where they are called, without a thread pool: they come from memory or from the page cache and
 //! take microseconds, less than a hop to another thread and back would.
 
 mod base;
+mod checkpoint;
 mod committer;
 mod conflicts;
 mod folder;
+mod gaps;
+mod memtable;
 mod snapshot;
+mod submissions;
+mod view;
+mod wal;
 mod watches;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use self::base::View;
-use self::committer::{Committer, Submissions};
+use self::base::Base;
+use self::checkpoint::{Checkpointer, Checkpoints, Frozen};
+use self::committer::Committer;
 use self::folder::Folder;
+use self::gaps::Gaps;
+use self::memtable::Memtable;
 use self::snapshot::EmbeddedSnapshot;
+use self::submissions::Submissions;
+use self::view::Tables;
+use self::wal::Segment;
 use self::watches::Watches;
 use crate::{Engine, Error, Limits, Result, Runtime, Snapshot, Watch, runtime};
 
@@ -51,41 +72,69 @@ use crate::{Engine, Error, Limits, Result, Runtime, Snapshot, Watch, runtime};
 #[derive(Clone)]
 pub struct Options {
     /// Whether a commit is on the disk before it is acknowledged. Without, a crash of the machine may lose
-    /// the last commits: for tests only.
+    /// the last commits or the store: for tests only.
     pub durable: bool,
+    /// The size of a log segment. About as much, and at most twice, is kept in memory and read again by
+    /// `open`. On the disk the log takes three segments.
+    pub segment_bytes: u64,
     /// The clock that the age of transactions is measured on.
     pub runtime: Arc<dyn Runtime>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { durable: true, runtime: Arc::new(runtime::System) }
+        Options { durable: true, segment_bytes: 32 << 20, runtime: Arc::new(runtime::System) }
     }
 }
 
 /// A store in a folder of this machine, for one process at a time.
 ///
-/// Dropping it finishes the commits that wait, and closes it. The folder is free again once the snapshots
-/// are dropped, too.
+/// Dropping it finishes the commits that wait, and closes it; snapshots that are left fail from then on.
 pub struct Embedded {
     shared: Arc<Shared>,
-    committer: Mutex<Option<JoinHandle<()>>>,
+    committer: Option<JoinHandle<()>>,
+    checkpointer: Option<JoinHandle<()>>,
+    /// Unlocked last.
+    _folder: Folder,
 }
 
-/// What the engine, its snapshots and its committer share.
+/// What the engine, its snapshots and its threads share.
 struct Shared {
     runtime: Arc<dyn Runtime>,
     limits: Limits,
+    durable: bool,
+    segment_bytes: u64,
     /// What new snapshots see.
     published: RwLock<Arc<Published>>,
+    gaps: Gaps,
     submissions: Submissions,
+    checkpoints: Checkpoints,
     watches: Arc<Watches>,
 }
 
 /// The store as of one version.
 struct Published {
+    lease: Arc<Lease>,
+    tables: Tables,
+}
+
+/// Lives for as long as someone may read this version.
+struct Lease {
     version: u64,
-    view: Box<dyn View>,
+    /// Whether it was held for too long, and rows of this version may be gone.
+    expired: AtomicBool,
+}
+
+impl Lease {
+    fn new(version: u64) -> Arc<Self> {
+        Arc::new(Lease { version, expired: AtomicBool::new(false) })
+    }
+}
+
+impl Published {
+    fn version(&self) -> u64 {
+        self.lease.version
+    }
 }
 
 impl Shared {
@@ -93,8 +142,30 @@ impl Shared {
         self.published.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn publish(&self, next: Arc<Published>) {
-        *self.published.write().unwrap_or_else(PoisonError::into_inner) = next;
+    /// Lets new snapshots see the next version.
+    fn publish(&self, lease: Arc<Lease>) {
+        let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
+        *published = Arc::new(Published { lease, tables: published.tables.clone() });
+    }
+
+    /// Lets new snapshots read the same version from other tables.
+    fn replace_tables(&self, replace: impl FnOnce(&Tables) -> Tables) {
+        let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
+        let tables = replace(&published.tables);
+        *published = Arc::new(Published { lease: published.lease.clone(), tables });
+    }
+
+    fn too_old(&self) -> Error {
+        Error::TooOld { limit_ms: self.limits.transaction_ms }
+    }
+
+    /// Whether a transaction that began at `taken_us` may still do something.
+    fn check_age(&self, taken_us: i64, now_us: i64) -> Result<()> {
+        let age_ms = now_us.saturating_sub(taken_us) / 1_000;
+        match u64::try_from(age_ms) {
+            Ok(age_ms) if age_ms > self.limits.transaction_ms => Err(self.too_old()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -103,7 +174,7 @@ impl Embedded {
     ///
     /// # Errors
     /// `Unavailable` if another process holds the folder or the disk fails, `Misuse` if the folder holds
-    /// something else, `Corrupt` if it was written by a version that this one does not know.
+    /// something else, `Corrupt` if it is damaged or was written by a version that this one does not know.
     pub fn open(path: impl AsRef<Path>) -> Result<Arc<Self>> {
         Self::open_with(path, Options::default())
     }
@@ -111,34 +182,69 @@ impl Embedded {
     /// Opens a store with the given options; see [`open`](Self::open).
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Arc<Self>> {
         let folder = Folder::open(path.as_ref())?;
-        let base = base::open(&folder.base(), options.durable)?;
-        let version = base.version()?;
-        let published = Arc::new(Published { version, view: base.view() });
+        let base = Base::open(&folder.base())?;
+        let log = folder.log();
+        let mut version = base.version()?;
+        let found = wal::read(&log, version)?;
+        let recovered = Arc::new(Memtable::default());
+        for (next, record) in &found.records {
+            version = *next;
+            recovered.apply(version, wal::rows(record), version);
+        }
+        let number = found.last_number + 1;
+        let segment = Segment::create(&log, number, None).map_err(|error| folder::at(&log, &error))?;
+        let tables = Tables {
+            active: Arc::default(),
+            generation: 0,
+            frozen: (!recovered.is_empty()).then(|| recovered.clone()),
+            base: Arc::new(base.view()?),
+        };
         let shared = Arc::new(Shared {
             runtime: options.runtime,
             limits: Limits::DEFAULT,
-            published: RwLock::new(published.clone()),
+            durable: options.durable,
+            segment_bytes: options.segment_bytes,
+            published: RwLock::new(Arc::new(Published { lease: Lease::new(version), tables })),
+            gaps: Gaps::default(),
             submissions: Submissions::default(),
+            checkpoints: Checkpoints::default(),
             watches: Arc::default(),
         });
-        let committer = Committer::new(shared.clone(), base, published, folder);
-        let thread = std::thread::Builder::new()
-            .name("store-committer".into())
-            .spawn(move || committer.run())
-            .map_err(|error| Error::Unavailable(format!("no thread for the committer: {error}")))?;
-        Ok(Arc::new(Embedded { shared, committer: Mutex::new(Some(thread)) }))
+        let mut checkpointer =
+            Checkpointer { shared: shared.clone(), base, log, next_number: number + 1, used: Vec::new() };
+        if recovered.is_empty() {
+            checkpointer.used = found.files;
+        } else {
+            shared.checkpoints.start(Frozen { version, memtable: recovered, files: found.files });
+        }
+        let committer = Committer::new(shared.clone(), segment);
+        let mut engine = Embedded { shared, committer: None, checkpointer: None, _folder: folder };
+        engine.checkpointer = Some(spawn("store-checkpointer", move || checkpointer.run())?);
+        engine.committer = Some(spawn("store-committer", move || committer.run())?);
+        Ok(Arc::new(engine))
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map_err(|error| Error::Unavailable(format!("no thread for the store: {error}")))
+}
+
+fn join(thread: Option<JoinHandle<()>>) {
+    if let Some(Err(_)) = thread.map(JoinHandle::join) {
+        tracing::error!("a thread of the store has panicked");
     }
 }
 
 impl Drop for Embedded {
     fn drop(&mut self) {
+        // The committer first: it may need a checkpoint to finish.
         self.shared.submissions.close();
-        let thread = self.committer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread
-            && thread.join().is_err()
-        {
-            tracing::error!("the committer of the store has panicked");
-        }
+        join(self.committer.take());
+        self.shared.checkpoints.close();
+        join(self.checkpointer.take());
     }
 }
 
@@ -155,7 +261,8 @@ impl Engine for Embedded {
     async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
         // Registered first and compared then: a commit in between finds the watch.
         let watch = self.shared.watches.register(key.clone(), seen.clone())?;
-        if self.shared.published().view.get(&key)? != seen {
+        let now = self.shared.published();
+        if now.tables.get(&key, now.version())? != seen {
             return Ok(Box::pin(std::future::ready(())));
         }
         Ok(watch)

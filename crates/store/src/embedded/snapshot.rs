@@ -1,10 +1,12 @@
 //! A snapshot of the embedded engine.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::view::Tables;
 use super::{Published, Shared};
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
 
@@ -22,41 +24,30 @@ impl EmbeddedSnapshot {
         EmbeddedSnapshot { shared, published, taken_us }
     }
 
-    /// A snapshot is kept for as long as a transaction may live, and not longer.
-    fn check_age(&self) -> Result<()> {
-        self.shared.check_age(self.taken_us, self.shared.runtime.now_us())
-    }
-}
-
-impl Shared {
-    /// Whether a transaction that began at `taken_us` may still do something.
-    pub(super) fn check_age(&self, taken_us: i64, now_us: i64) -> Result<()> {
-        let limit_ms = self.limits.transaction_ms;
-        let age_ms = now_us.saturating_sub(taken_us) / 1_000;
-        if u64::try_from(age_ms).is_ok_and(|age_ms| age_ms > limit_ms) {
-            return Err(Error::TooOld { limit_ms });
+    /// Reads, unless the transaction is too old. Its rows are kept for as long as it may live.
+    fn read<T>(&self, read: impl FnOnce(&Tables, u64) -> Result<T>) -> Result<T> {
+        self.shared.check_age(self.taken_us, self.shared.runtime.now_us())?;
+        let result = read(&self.published.tables, self.published.version());
+        // Afterwards, because its rows may have been dropped meanwhile.
+        if self.published.lease.expired.load(Ordering::SeqCst) {
+            return Err(self.shared.too_old());
         }
-        Ok(())
+        result
     }
 }
 
 #[async_trait]
 impl Snapshot for EmbeddedSnapshot {
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        self.check_age()?;
-        self.published.view.get(key)
+        self.read(|tables, version| tables.get(key, version))
     }
 
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
-        self.check_age()?;
-        if read.begin >= read.end {
-            return Ok(Vec::new());
-        }
-        self.published.view.range(read)
+        self.read(|tables, version| tables.range(read, version, &self.shared.gaps))
     }
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
-        let decision = self.shared.submissions.submit(self.published.version, self.taken_us, changes)?;
+        let decision = self.shared.submissions.submit(self.published.version(), self.taken_us, changes)?;
         decision.await.unwrap_or_else(|_| {
             Err(Error::UnknownOutcome("the store was closed before it had answered".into()))
         })

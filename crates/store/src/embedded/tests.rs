@@ -9,12 +9,14 @@ use crate::{RangeRead, Store};
 struct InFolder {
     folder: tempfile::TempDir,
     clock: Arc<Manual>,
+    segment_bytes: u64,
 }
 
 #[async_trait]
 impl Subject for InFolder {
     async fn open(&self) -> Arc<dyn Engine> {
-        let options = Options { durable: false, runtime: self.clock.clone() };
+        let options =
+            Options { durable: false, segment_bytes: self.segment_bytes, runtime: self.clock.clone() };
         Embedded::open_with(self.folder.path(), options).unwrap()
     }
 
@@ -23,12 +25,17 @@ impl Subject for InFolder {
     }
 }
 
-async fn in_folder() -> Arc<dyn Subject> {
-    Arc::new(InFolder { folder: tempfile::tempdir().unwrap(), clock: Manual::new(0, 0) })
+fn in_folder(segment_bytes: u64) -> Arc<dyn Subject> {
+    Arc::new(InFolder { folder: tempfile::tempdir().unwrap(), clock: Manual::new(0, 0), segment_bytes })
 }
 
 mod conformance {
-    crate::conformance_tests!(super::in_folder);
+    crate::conformance_tests!(async || super::in_folder(32 << 20));
+}
+
+/// Every few commits are a segment: rows are found in all tables, and move while they are read.
+mod conformance_with_small_segments {
+    crate::conformance_tests!(async || super::in_folder(2_000));
 }
 
 fn store(engine: &Arc<Embedded>) -> Store {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::base::Batch;
 use crate::{Error, Result, Watch};
 
 /// Most watches at a time; each takes about 200 bytes.
@@ -61,13 +60,13 @@ impl Watches {
         }))
     }
 
-    /// Wakes everyone whose key no longer has the value that was seen. The batch is visible already.
-    pub(super) fn wake(&self, batch: &Batch) {
+    /// Wakes everyone whose key no longer has the value that was seen. The rows are visible already.
+    pub(super) fn wake<'a>(&self, rows: impl Iterator<Item = (&'a Bytes, &'a Option<Bytes>)>) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut waiting = self.waiting();
-        for (key, value) in batch {
+        for (key, value) in rows {
             let Some(waiters) = waiting.by_key.get_mut(key) else { continue };
             let before = waiters.len();
             for waiter in waiters.extract_if(.., |waiter| waiter.seen != *value) {

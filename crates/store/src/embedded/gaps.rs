@@ -1,0 +1,211 @@
+//! Where nothing lives: ranges that a scan may jump over.
+//!
+//! The head of a queue is where rows are cleared, and until the next checkpoint each leaves a tombstone in
+//! memory, and the row that it hides in the base. A scan from the head would cross all of them, again and
+//! again. So a scan that has crossed many notes the range as a gap, and the next one jumps.
+//!
+//! What must hold: for every snapshot of a gap's `since` or later, no row lives in the gap. The committer
+//! cuts a gap at every key that it sets, after the key is in the memtable and before its version is
+//! published. Who notes a gap looks, under the same lock, whether a key was set in it meanwhile.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::memtable::{Memtable, span};
+use crate::key::successor;
+
+/// Most gaps that are remembered; more, and all are forgotten.
+const MAX_GAPS: usize = 4_096;
+
+/// The gaps of a store.
+#[derive(Default)]
+pub(super) struct Gaps {
+    state: Mutex<State>,
+    /// How many there are, so that scans of a store without gaps pay nothing for them.
+    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    /// By their first key; they do not overlap.
+    gaps: BTreeMap<Bytes, Gap>,
+    /// Grows when another memtable becomes the active one.
+    generation: u64,
+}
+
+struct Gap {
+    end: Bytes,
+    since: u64,
+}
+
+impl Gaps {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The gap around `key`, or before it if `reverse`, that a snapshot of `version` may jump over.
+    pub(super) fn around(&self, key: &Bytes, reverse: bool, version: u64) -> Option<(Bytes, Bytes)> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let state = self.state();
+        let bound = if reverse { Bound::Excluded(key) } else { Bound::Included(key) };
+        let (begin, gap) = state.gaps.range::<Bytes, _>((Bound::Unbounded, bound)).next_back()?;
+        let reaches = if reverse { gap.end >= *key } else { gap.end > *key };
+        (reaches && gap.since <= version).then(|| (begin.clone(), gap.end.clone()))
+    }
+
+    /// Notes that a snapshot of `version` found no row in `[begin, end)`, unless a row was set there since.
+    /// `active` was the active memtable of `generation` when the snapshot was taken.
+    pub(super) fn note(
+        &self,
+        begin: Bytes,
+        mut end: Bytes,
+        version: u64,
+        generation: u64,
+        active: &Memtable,
+    ) {
+        let mut state = self.state();
+        if state.generation != generation {
+            return;
+        }
+        if let Some((set, _)) = span(&active.read(), &begin, &end).find(|(_, cell)| cell.lived_after(version))
+        {
+            end = set.clone();
+        }
+        if begin < end {
+            state.insert(begin, end, version);
+        }
+        self.count.store(state.gaps.len(), Ordering::Release);
+    }
+
+    /// Takes a key that was set out of its gap.
+    pub(super) fn cut<'a>(&self, keys: impl Iterator<Item = &'a Bytes>) {
+        let mut state = self.state();
+        if state.gaps.is_empty() {
+            return;
+        }
+        for key in keys {
+            let Some((begin, gap)) = state.gaps.range_mut::<Bytes, _>(..=key).next_back() else { continue };
+            if gap.end <= *key {
+                continue;
+            }
+            let (begin, since) = (begin.clone(), gap.since);
+            let end = std::mem::replace(&mut gap.end, key.clone());
+            if begin == *key {
+                state.gaps.remove(&begin);
+            }
+            let after = successor(key);
+            if after < end {
+                state.gaps.insert(after, Gap { end, since });
+            }
+        }
+        self.count.store(state.gaps.len(), Ordering::Release);
+    }
+
+    /// Another memtable becomes the active one.
+    pub(super) fn rotate(&self, generation: u64) {
+        self.state().generation = generation;
+    }
+}
+
+impl State {
+    /// Adds a gap, and joins it with those that it touches.
+    fn insert(&mut self, mut begin: Bytes, mut end: Bytes, mut since: u64) {
+        if self.gaps.len() >= MAX_GAPS {
+            self.gaps.clear();
+        }
+        while let Some((other, gap)) = self.gaps.range::<Bytes, _>(..=&end).next_back() {
+            if gap.end < begin {
+                break;
+            }
+            let other = other.clone();
+            let gap = self.gaps.remove(&other).expect("it was just found");
+            begin = begin.min(other);
+            end = end.max(gap.end);
+            since = since.max(gap.since);
+        }
+        self.gaps.insert(begin, Gap { end, since });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &'static str) -> Bytes {
+        Bytes::from_static(name.as_bytes())
+    }
+
+    fn note(gaps: &Gaps, begin: &'static str, end: &'static str, version: u64) {
+        gaps.note(key(begin), key(end), version, 0, &Memtable::default());
+    }
+
+    fn around(gaps: &Gaps, name: &'static str, version: u64) -> Option<(Bytes, Bytes)> {
+        gaps.around(&key(name), false, version)
+    }
+
+    #[test]
+    fn a_gap_is_found_from_inside_and_by_later_snapshots() {
+        let gaps = Gaps::default();
+        note(&gaps, "b", "d", 5);
+        let gap = Some((key("b"), key("d")));
+        assert_eq!(around(&gaps, "b", 5), gap);
+        assert_eq!(around(&gaps, "c", 6), gap);
+        assert_eq!(around(&gaps, "c", 4), None);
+        assert_eq!(around(&gaps, "d", 5), None);
+        assert_eq!(around(&gaps, "a", 5), None);
+        assert_eq!(gaps.around(&key("d"), true, 5), gap);
+        assert_eq!(gaps.around(&key("c"), true, 5), gap);
+        assert_eq!(gaps.around(&key("b"), true, 5), None);
+        assert_eq!(gaps.around(&key("d\0"), true, 5), None);
+    }
+
+    #[test]
+    fn gaps_that_touch_become_one() {
+        let gaps = Gaps::default();
+        note(&gaps, "b", "d", 5);
+        note(&gaps, "f", "h", 7);
+        note(&gaps, "d", "f", 6);
+        assert_eq!(around(&gaps, "b", 7), Some((key("b"), key("h"))));
+        assert_eq!(around(&gaps, "b", 6), None);
+        assert_eq!(gaps.state().gaps.len(), 1);
+    }
+
+    #[test]
+    fn a_key_that_is_set_is_cut_out() {
+        let gaps = Gaps::default();
+        note(&gaps, "b", "d", 5);
+        gaps.cut([key("a"), key("c"), key("d")].iter());
+        assert_eq!(around(&gaps, "b", 5), Some((key("b"), key("c"))));
+        assert_eq!(around(&gaps, "c", 5), None);
+        assert_eq!(around(&gaps, "c\0", 5), Some((key("c\0"), key("d"))));
+        gaps.cut([key("b")].iter());
+        assert_eq!(around(&gaps, "b", 5), None);
+        assert_eq!(around(&gaps, "b\0", 5), Some((key("b\0"), key("c"))));
+    }
+
+    #[test]
+    fn a_key_that_was_set_meanwhile_ends_the_gap() {
+        let (gaps, memtable) = (Gaps::default(), Memtable::default());
+        memtable.apply(6, [(key("c"), Some(key("1")))].into_iter(), 0);
+        memtable.apply(7, [(key("c"), None)].into_iter(), 0);
+        gaps.note(key("b"), key("d"), 5, 0, &memtable);
+        assert_eq!(around(&gaps, "b", 5), Some((key("b"), key("c"))));
+        assert_eq!(around(&gaps, "c", 5), None);
+        gaps.note(key("b"), key("d"), 7, 0, &memtable);
+        assert_eq!(around(&gaps, "c", 7), Some((key("b"), key("d"))));
+    }
+
+    #[test]
+    fn another_generation_notes_nothing() {
+        let gaps = Gaps::default();
+        gaps.rotate(1);
+        note(&gaps, "b", "d", 5);
+        assert_eq!(around(&gaps, "b", 5), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! The rows of the latest groups, in memory, with the versions that snapshots may still ask for.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::ops::Bound;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use bytes::Bytes;
+
+/// What a log segment holds, in the order of keys. Only the committer writes, and only while the segment
+/// takes records.
+#[derive(Default)]
+pub(super) struct Memtable {
+    cells: RwLock<BTreeMap<Bytes, Cell>>,
+}
+
+/// The versions of one row.
+pub(super) struct Cell {
+    newest: Version,
+    /// Newest first.
+    older: Vec<Version>,
+}
+
+struct Version {
+    number: u64,
+    /// `None`: cleared.
+    value: Option<Bytes>,
+}
+
+impl Cell {
+    /// The row as of `version`; `None` if this memtable does not know.
+    pub(super) fn at(&self, version: u64) -> Option<&Option<Bytes>> {
+        std::iter::once(&self.newest)
+            .chain(&self.older)
+            .find(|known| known.number <= version)
+            .map(|known| &known.value)
+    }
+
+    /// Whether a value was set after `version`.
+    pub(super) fn lived_after(&self, version: u64) -> bool {
+        std::iter::once(&self.newest)
+            .chain(&self.older)
+            .take_while(|known| known.number > version)
+            .any(|known| known.value.is_some())
+    }
+
+    /// Adds a version, and drops those that no snapshot of `oldest` or later can see.
+    fn push(&mut self, next: Version, oldest: u64) {
+        let previous = std::mem::replace(&mut self.newest, next);
+        if self.newest.number <= oldest {
+            self.older.clear();
+            return;
+        }
+        // The last one that is at most as old as `oldest` is what that one sees.
+        if previous.number <= oldest {
+            self.older.clear();
+        } else if let Some(last) = self.older.iter().position(|known| known.number <= oldest) {
+            self.older.truncate(last + 1);
+        }
+        self.older.insert(0, previous);
+    }
+}
+
+/// The cells while they are being read.
+pub(super) type Cells<'a> = RwLockReadGuard<'a, BTreeMap<Bytes, Cell>>;
+
+/// The cells of `[begin, end)`.
+pub(super) fn span<'a>(
+    cells: &'a Cells<'_>,
+    begin: &Bytes,
+    end: &Bytes,
+) -> btree_map::Range<'a, Bytes, Cell> {
+    cells.range::<Bytes, _>((Bound::Included(begin), Bound::Excluded(end)))
+}
+
+impl Memtable {
+    /// Locks the rows for reading: briefly, because the committer waits.
+    pub(super) fn read(&self) -> Cells<'_> {
+        self.cells.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The row of `key` as of `version`; `None` if this memtable does not know.
+    pub(super) fn get(&self, key: &[u8], version: u64) -> Option<Option<Bytes>> {
+        self.read().get(key).and_then(|cell| cell.at(version)).cloned()
+    }
+
+    /// Writes the rows of a group. Snapshots older than `oldest` are held no more.
+    pub(super) fn apply(
+        &self,
+        version: u64,
+        rows: impl Iterator<Item = (Bytes, Option<Bytes>)>,
+        oldest: u64,
+    ) {
+        let mut cells = self.cells.write().unwrap_or_else(PoisonError::into_inner);
+        for (key, value) in rows {
+            let next = Version { number: version, value };
+            match cells.entry(key) {
+                btree_map::Entry::Occupied(mut cell) => cell.get_mut().push(next, oldest),
+                btree_map::Entry::Vacant(place) => {
+                    place.insert(Cell { newest: next, older: Vec::new() });
+                }
+            }
+        }
+    }
+
+    /// Whether there is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.read().is_empty()
+    }
+
+    /// Hands out every row in the order of keys, as it is now.
+    pub(super) fn try_for_each_newest<E>(
+        &self,
+        mut each: impl FnMut(&Bytes, Option<&Bytes>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.read().iter().try_for_each(|(key, cell)| each(key, cell.newest.value.as_ref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(memtable: &Memtable, version: u64, oldest: u64, value: Option<&'static str>) {
+        let row = (Bytes::from_static(b"k"), value.map(Bytes::from));
+        memtable.apply(version, std::iter::once(row), oldest);
+    }
+
+    #[test]
+    fn every_version_that_is_held_stays_readable() {
+        let memtable = Memtable::default();
+        write(&memtable, 2, 0, Some("two"));
+        write(&memtable, 4, 0, None);
+        write(&memtable, 6, 3, Some("six"));
+        let at = |version| memtable.get(b"k", version);
+        assert_eq!(at(1), None);
+        assert_eq!(at(3), Some(Some("two".into())));
+        assert_eq!(at(5), Some(None));
+        assert_eq!(at(9), Some(Some("six".into())));
+    }
+
+    #[test]
+    fn versions_that_nobody_holds_are_dropped() {
+        let memtable = Memtable::default();
+        for version in 1..100 {
+            write(&memtable, version, version - 1, Some("x"));
+        }
+        assert_eq!(memtable.read()[&Bytes::from_static(b"k")].older.len(), 1);
+        for version in 100..110 {
+            write(&memtable, version, 99, Some("x"));
+        }
+        assert_eq!(memtable.read()[&Bytes::from_static(b"k")].older.len(), 10);
+        write(&memtable, 110, 105, Some("x"));
+        assert_eq!(memtable.get(b"k", 105), Some(Some("x".into())));
+        assert_eq!(memtable.read()[&Bytes::from_static(b"k")].older.len(), 5);
+        write(&memtable, 111, 111, Some("x"));
+        assert_eq!(memtable.read()[&Bytes::from_static(b"k")].older.len(), 0);
+    }
+
+    #[test]
+    fn a_row_that_was_set_and_cleared_has_lived() {
+        let memtable = Memtable::default();
+        write(&memtable, 2, 0, None);
+        write(&memtable, 4, 0, Some("four"));
+        write(&memtable, 6, 0, None);
+        let lived_after = |version| memtable.read()[&Bytes::from_static(b"k")].lived_after(version);
+        assert!(lived_after(1) && lived_after(3));
+        assert!(!lived_after(4) && !lived_after(6));
+    }
+}

@@ -1,0 +1,181 @@
+//! The transactions that wait for the committer.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::{Changes, Error, Result, Versionstamp};
+
+/// Most transactions that wait; more are told to come back later.
+const MAX_WAITING: usize = 65_536;
+/// Most bytes that wait.
+const MAX_WAITING_BYTES: usize = 256 << 20;
+/// Most transactions that share one fsync: two bytes of the versionstamp count them.
+pub(super) const MAX_GROUP: usize = 8_192;
+/// Most bytes that share one fsync, but for a transaction that is larger: a fraction of a log segment.
+const MAX_GROUP_BYTES: usize = 8 << 20;
+
+/// What becomes of a transaction.
+pub(super) type Decision = Result<Versionstamp>;
+
+/// A transaction that waits to be decided about.
+pub(super) struct Submission {
+    /// The version of its snapshot.
+    pub(super) version: u64,
+    /// When its snapshot was taken.
+    pub(super) taken_us: i64,
+    pub(super) changes: Changes,
+    pub(super) answer: oneshot::Sender<Decision>,
+    bytes: usize,
+}
+
+/// The queue before the committer.
+#[derive(Default)]
+pub(super) struct Submissions {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    queue: VecDeque<Submission>,
+    bytes: usize,
+    /// Why nothing is accepted any more.
+    refused: Option<String>,
+    closed: bool,
+}
+
+impl Submissions {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a transaction to the committer. The receiver gets the decision.
+    pub(super) fn submit(
+        &self,
+        version: u64,
+        taken_us: i64,
+        changes: Changes,
+    ) -> Result<oneshot::Receiver<Decision>> {
+        let (answer, decision) = oneshot::channel();
+        let bytes = changes_bytes(&changes);
+        let mut waiting = self.waiting();
+        if let Some(reason) = &waiting.refused {
+            return Err(Error::Unavailable(reason.clone()));
+        }
+        if waiting.queue.len() >= MAX_WAITING || waiting.bytes >= MAX_WAITING_BYTES {
+            return Err(Error::Unavailable("too many transactions wait to commit".into()));
+        }
+        waiting.bytes += bytes;
+        waiting.queue.push_back(Submission { version, taken_us, changes, answer, bytes });
+        let was_idle = waiting.queue.len() == 1;
+        drop(waiting);
+        if was_idle {
+            self.arrived.notify_one();
+        }
+        Ok(decision)
+    }
+
+    /// Everything that waits, up to the size of a group; nothing once the store is closed and all is done.
+    pub(super) fn next_group(&self) -> Option<VecDeque<Submission>> {
+        let mut waiting = self.waiting();
+        loop {
+            if !waiting.queue.is_empty() {
+                return Some(waiting.take_group());
+            }
+            if waiting.closed {
+                return None;
+            }
+            waiting = self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Refuses everything from now on, and what waits already: none of it has been written.
+    pub(super) fn refuse(&self, reason: &str) {
+        let mut waiting = self.waiting();
+        waiting.refused = Some(reason.to_owned());
+        for submission in waiting.queue.drain(..) {
+            let _ = submission.answer.send(Err(Error::Unavailable(reason.to_owned())));
+        }
+    }
+
+    /// Takes no more transactions; those that wait are still decided about.
+    pub(super) fn close(&self) {
+        let mut waiting = self.waiting();
+        waiting.refused.get_or_insert_with(|| "the store is closed".to_owned());
+        waiting.closed = true;
+        drop(waiting);
+        self.arrived.notify_one();
+    }
+}
+
+impl Waiting {
+    fn take_group(&mut self) -> VecDeque<Submission> {
+        let (mut count, mut bytes) = (0, 0);
+        for submission in &self.queue {
+            if count == MAX_GROUP || (count > 0 && bytes + submission.bytes > MAX_GROUP_BYTES) {
+                break;
+            }
+            count += 1;
+            bytes += submission.bytes;
+        }
+        self.bytes -= bytes;
+        let rest = self.queue.split_off(count);
+        std::mem::replace(&mut self.queue, rest)
+    }
+}
+
+fn changes_bytes(changes: &Changes) -> usize {
+    let value = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+    changes.puts.iter().map(|(key, put)| key.len() + value(put)).sum::<usize>()
+        + changes.versionstamped.iter().map(|key| key.len() + 10).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(bytes: usize) -> Changes {
+        Changes { puts: vec![(Bytes::new(), Some(Bytes::from(vec![0; bytes])))], ..Changes::default() }
+    }
+
+    #[test]
+    fn a_group_is_bounded() {
+        let submissions = Submissions::default();
+        let mut answers = Vec::new();
+        for bytes in [1, MAX_GROUP_BYTES / 2, MAX_GROUP_BYTES / 2, MAX_GROUP_BYTES * 2, 1] {
+            answers.push(submissions.submit(0, 0, changes(bytes)).unwrap());
+        }
+        for _ in 0..=MAX_GROUP {
+            answers.push(submissions.submit(0, 0, changes(1)).unwrap());
+        }
+        let mut groups = Vec::new();
+        for _ in 0..5 {
+            groups.push(submissions.next_group().unwrap().len());
+        }
+        assert_eq!(groups, [2, 1, 1, MAX_GROUP, 2]);
+        assert_eq!(submissions.waiting().bytes, 0);
+    }
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let submissions = Submissions::default();
+        let answers: Vec<_> =
+            (0..MAX_WAITING).map(|_| submissions.submit(0, 0, changes(0)).unwrap()).collect();
+        let more = submissions.submit(0, 0, changes(0));
+        assert!(matches!(more, Err(Error::Unavailable(_))));
+        drop(answers);
+    }
+
+    #[test]
+    fn what_waits_at_the_close_is_still_handed_out() {
+        let submissions = Submissions::default();
+        let _answer = submissions.submit(0, 0, changes(1)).unwrap();
+        submissions.close();
+        assert!(matches!(submissions.submit(0, 0, changes(1)), Err(Error::Unavailable(_))));
+        assert_eq!(submissions.next_group().unwrap().len(), 1);
+        assert!(submissions.next_group().is_none());
+    }
+}

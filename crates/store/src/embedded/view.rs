@@ -1,0 +1,209 @@
+//! What a snapshot sees: the memtables over the base, as of one version.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::base::{BaseView, next_row};
+use super::gaps::Gaps;
+use super::memtable::{Cell, Memtable, span};
+use crate::key::successor;
+use crate::{KeyValue, RangeRead, Result};
+
+/// Rows that a scan crosses before it lets the committer in.
+const STEPS_PER_LOCK: usize = 512;
+/// Dead rows in a row after which a scan looks for a gap, and that make a gap worth noting.
+const DEAD_PER_GAP: usize = 64;
+/// Dead rows next to a gap that make it worth growing.
+const DEAD_TO_GROW: usize = 8;
+
+/// Where the rows are. Later ones are hidden by earlier ones.
+#[derive(Clone)]
+pub(super) struct Tables {
+    /// Takes the writes.
+    pub(super) active: Arc<Memtable>,
+    /// Counts the active memtables.
+    pub(super) generation: u64,
+    /// On its way to the base.
+    pub(super) frozen: Option<Arc<Memtable>>,
+    pub(super) base: Arc<BaseView>,
+}
+
+impl Tables {
+    /// The value of a key as of `version`.
+    pub(super) fn get(&self, key: &[u8], version: u64) -> Result<Option<Bytes>> {
+        let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(key, version));
+        match self.active.get(key, version).or_else(frozen) {
+            Some(known) => Ok(known),
+            None => self.base.get(key),
+        }
+    }
+
+    /// The rows of a range as of `version`.
+    pub(super) fn range(&self, read: &RangeRead, version: u64, gaps: &Gaps) -> Result<Vec<KeyValue>> {
+        let mut scan = Scan {
+            tables: self,
+            gaps,
+            version,
+            reverse: read.reverse,
+            begin: read.begin.clone(),
+            end: read.end.clone(),
+            run: Run::starting_at(if read.reverse { &read.end } else { &read.begin }),
+            found: Vec::new(),
+        };
+        let mut rows = Vec::new();
+        while rows.len() < read.limit && scan.begin < scan.end {
+            scan.jump();
+            scan.advance(read.limit, &mut rows)?;
+            scan.note_found();
+        }
+        Ok(rows)
+    }
+}
+
+/// A scan on its way. What is left of the range is `[begin, end)`.
+struct Scan<'a> {
+    tables: &'a Tables,
+    gaps: &'a Gaps,
+    version: u64,
+    reverse: bool,
+    begin: Bytes,
+    end: Bytes,
+    run: Run,
+    /// Runs that are worth noting: later, when the memtables are not locked any more, since who notes a gap
+    /// locks them under the lock of the gaps.
+    found: Vec<(Bytes, Bytes)>,
+}
+
+/// The dead rows that were crossed since the last living one, or since the last gap.
+struct Run {
+    from: Bytes,
+    dead: usize,
+    next_to_gap: bool,
+}
+
+impl Run {
+    fn starting_at(from: &Bytes) -> Self {
+        Run { from: from.clone(), dead: 0, next_to_gap: false }
+    }
+
+    /// The range of the run, if it ends at `to`.
+    fn up_to(&self, to: Bytes, reverse: bool) -> (Bytes, Bytes) {
+        let from = self.from.clone();
+        if reverse { (to, from) } else { (from, to) }
+    }
+}
+
+impl Scan<'_> {
+    /// Jumps over the gaps in which the scan stands.
+    fn jump(&mut self) {
+        while self.begin < self.end {
+            let place = if self.reverse { &self.end } else { &self.begin };
+            let Some((begin, end)) = self.gaps.around(place, self.reverse, self.version) else { return };
+            if self.run.dead > 0 {
+                let place = place.clone();
+                self.found.push(self.run.up_to(place, self.reverse));
+                self.note_found();
+            }
+            if self.reverse {
+                self.end = begin;
+                self.run = Run { next_to_gap: true, ..Run::starting_at(&self.end) };
+            } else {
+                self.begin = end;
+                self.run = Run { next_to_gap: true, ..Run::starting_at(&self.begin) };
+            }
+        }
+    }
+
+    /// Reads on until there are enough rows, or it is time to let others in.
+    fn advance(&mut self, limit: usize, rows: &mut Vec<KeyValue>) -> Result<()> {
+        if self.begin >= self.end {
+            return Ok(());
+        }
+        let Tables { active, frozen, base, .. } = self.tables;
+        let active = active.read();
+        let frozen = frozen.as_ref().map(|frozen| frozen.read());
+        let (begin, end, reverse) = (self.begin.clone(), self.end.clone(), self.reverse);
+        let mut in_active = span(&active, &begin, &end);
+        let mut in_frozen = frozen.as_ref().map(|frozen| span(frozen, &begin, &end));
+        let mut in_base = base.range(&begin, &end)?;
+        let mut next_active = || if reverse { in_active.next_back() } else { in_active.next() };
+        let mut next_frozen =
+            || in_frozen.as_mut().and_then(|cells| if reverse { cells.next_back() } else { cells.next() });
+        let mut head_active = next_active();
+        let mut head_frozen = next_frozen();
+        let mut head_base = next_row(&mut in_base, reverse)?;
+        for _ in 0..STEPS_PER_LOCK {
+            let heads = [
+                head_active.map(|(key, _)| key),
+                head_frozen.map(|(key, _)| key),
+                head_base.as_ref().map(|(key, _)| key),
+            ];
+            let heads = heads.into_iter().flatten();
+            let Some(key) = (if reverse { heads.max() } else { heads.min() }).cloned() else {
+                // The range is at its end.
+                self.end_run(if reverse { &begin } else { &end });
+                self.begin = self.end.clone();
+                return Ok(());
+            };
+            // The first that knows the row decides, and all pass it.
+            let mut known: Option<Option<Bytes>> = None;
+            let visible = |cell: &Cell| cell.at(self.version).cloned();
+            if let Some((_, cell)) = head_active.filter(|(head, _)| **head == key) {
+                known = visible(cell);
+                head_active = next_active();
+            }
+            if let Some((_, cell)) = head_frozen.filter(|(head, _)| **head == key) {
+                known = known.or_else(|| visible(cell));
+                head_frozen = next_frozen();
+            }
+            if let Some((_, value)) = head_base.take_if(|(head, _)| *head == key) {
+                known = known.or(Some(Some(value)));
+                head_base = next_row(&mut in_base, reverse)?;
+            }
+            match known.flatten() {
+                Some(value) => {
+                    self.end_run(&if reverse { successor(&key) } else { key.clone() });
+                    self.pass(&key);
+                    self.run = Run::starting_at(if reverse { &self.end } else { &self.begin });
+                    rows.push((key, value));
+                    if rows.len() == limit {
+                        return Ok(());
+                    }
+                }
+                None => {
+                    self.pass(&key);
+                    self.run.dead += 1;
+                    if self.run.dead.is_multiple_of(DEAD_PER_GAP) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left begins behind `key`.
+    fn pass(&mut self, key: &Bytes) {
+        if self.reverse {
+            self.end = key.clone();
+        } else {
+            self.begin = successor(key);
+        }
+    }
+
+    /// Ends a run of dead rows at `to`, and keeps it in mind if it was long.
+    fn end_run(&mut self, to: &Bytes) {
+        let worth = if self.run.next_to_gap { DEAD_TO_GROW } else { DEAD_PER_GAP };
+        if self.run.dead >= worth {
+            self.found.push(self.run.up_to(to.clone(), self.reverse));
+        }
+    }
+
+    fn note_found(&mut self) {
+        let Tables { active, generation, .. } = self.tables;
+        for (begin, end) in self.found.drain(..) {
+            self.gaps.note(begin, end, self.version, *generation, active);
+        }
+    }
+}
