@@ -21,6 +21,7 @@
 //! | `("sequence", db)` | its update sequence, and how many documents it has | whoever writes a document |
 //! | `("documents", db, id)` | head of a document, without its body | with the sequence |
 //! | `("bodies", db, id, n)` | n-th piece of its body (bytes) | with the head |
+//! | `("local", db, id)` | a `_local` document of that database, whole | whoever writes it |
 //! | `("changes", db, sequence)` | id of the document that changed | with the head |
 //! | `("replications", db, id)` | the state of the document's replication, and its job | with the job |
 //! | `("unresolved", due, db, id)` | empty; its replication id is still to be found, not before `due` | with the state |
@@ -220,6 +221,16 @@ impl Keyspace {
     /// The bodies of all documents of a database.
     pub fn bodies(&self, db: &str) -> KeyRange {
         children(&self.space, &("bodies", db))
+    }
+
+    /// A `_local` document.
+    pub fn local(&self, db: &str, id: &str) -> Bytes {
+        pack(&self.space, &("local", db, id))
+    }
+
+    /// All `_local` documents of a database.
+    pub fn locals(&self, db: &str) -> KeyRange {
+        children(&self.space, &("local", db))
     }
 
     /// The change with this sequence number.
