@@ -269,8 +269,8 @@ impl RequestForm {
         query.add("since", &since.to_query());
         let path = query.on("_changes");
         match &self.body {
-            Some(body) => Request::post(path, body.clone()).feed(),
-            None => Request::get(path).feed(),
+            Some(body) => Request::post(path, body.clone()).uncounted(),
+            None => Request::get(path).uncounted(),
         }
     }
 }

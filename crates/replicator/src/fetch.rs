@@ -3,6 +3,7 @@
 //! Answers are split while they arrive and each revision goes on as the text it is: into the write buffer, or, if it has
 //! attachments, to [`crate::attachments`].
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::attachments::Head;
 use crate::error::{Error, Fault};
 use crate::http::{Answer, Peer, Request, beginning};
 use crate::json_stream::{Shape, Splitter};
@@ -29,7 +31,7 @@ pub(crate) trait Sink: Send {
     /// A revision without attachments, as JSON text.
     fn doc(&mut self, doc: &[u8]);
     /// A revision with attachments, given as stubs.
-    fn doc_with_stubs(&mut self, id: &str, doc: &[u8]);
+    fn doc_with_stubs(&mut self, missing: &Missing, doc: &[u8], head: &Head<'_>);
     /// Called between pieces of an answer: the place to write what has gathered.
     fn breathe(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
 }
@@ -69,7 +71,10 @@ impl Fetcher {
         sink: &mut impl Sink,
         tally: &Tally,
     ) -> Result<(), Error> {
-        let mut got = Got { received: HashMap::with_capacity(wanted.len()), absent: HashSet::new() };
+        let mut got = Got {
+            results: wanted.iter().map(|missing| (missing.id.as_str(), (missing, 0))).collect(),
+            absent: HashSet::new(),
+        };
         let mut retries = self.source.retries();
         loop {
             // After an answer that broke off, only what it did not hold is asked for again.
@@ -85,7 +90,7 @@ impl Fetcher {
         }
         // Also what the answer passed over in silence is asked for again, one by one.
         for missing in wanted {
-            if got.absent.contains(&missing.id) || !got.has_all_of(missing) {
+            if got.absent.contains(missing.id.as_str()) || !got.has_all_of(missing) {
                 self.by_open_revs(missing, sink, tally).await?;
             }
         }
@@ -95,26 +100,29 @@ impl Fetcher {
     async fn one_bulk_get(
         &self,
         wanted: &[&Missing],
-        got: &mut Got,
+        got: &mut Got<'_>,
         sink: &mut impl Sink,
         tally: &Tally,
     ) -> Result<(), Error> {
         let mut answer = self.source.send(&Request::post(BULK_GET, bulk_get_body(wanted))).await?;
         let row = |text: &[u8], sink: &mut _| {
             let result: BulkGetResult<'_> = parse(text)?;
+            let Some((missing, results)) = got.results.get_mut(&*result.id) else {
+                return Err(format!("document {:?}, which was not asked for", result.id));
+            };
+            *results += 1;
             for doc in &result.docs {
                 match doc.ok {
                     Some(doc) => {
-                        hand_over(&result.id, doc, sink)?;
+                        hand_over(missing, doc, sink)?;
                         tally.docs_read.add(1);
                         tally.bulk_get_docs.add(1);
                     }
                     None => {
-                        got.absent.insert(result.id.clone());
+                        got.absent.insert(missing.id.as_str());
                     }
                 }
             }
-            *got.received.entry(result.id).or_default() += 1;
             Ok(())
         };
         read_rows(&mut answer, sink, row).await
@@ -133,7 +141,7 @@ impl Fetcher {
             query.add("latest", "true");
             let request = Request::get(query.on(&doc_path(&missing.id)));
             let mut retries = self.source.retries();
-            while let Err(error) = self.one_open_revs(&request, &missing.id, sink, tally).await {
+            while let Err(error) = self.one_open_revs(&request, missing, sink, tally).await {
                 retries.pause(error).await?;
             }
         }
@@ -143,7 +151,7 @@ impl Fetcher {
     async fn one_open_revs(
         &self,
         request: &Request,
-        id: &str,
+        missing: &Missing,
         sink: &mut impl Sink,
         tally: &Tally,
     ) -> Result<(), Error> {
@@ -152,10 +160,10 @@ impl Fetcher {
         let row = |text: &[u8], sink: &mut _| {
             match parse::<OpenRev<'_>>(text)? {
                 OpenRev { ok: Some(doc), .. } => {
-                    hand_over(id, doc, sink)?;
+                    hand_over(missing, doc, sink)?;
                     tally.docs_read.add(1);
                 }
-                OpenRev { missing, .. } => absent = Some(missing.unwrap_or_default()),
+                OpenRev { missing: rev, .. } => absent = Some(rev.unwrap_or_default()),
             }
             Ok(())
         };
@@ -170,16 +178,16 @@ impl Fetcher {
 }
 
 /// What the answers to one batch of `_bulk_get` have held so far.
-struct Got {
+struct Got<'a> {
     /// Results per document; one is due for each revision asked for.
-    received: HashMap<String, usize>,
+    results: HashMap<&'a str, (&'a Missing, usize)>,
     /// Documents of which a revision was not there.
-    absent: HashSet<String>,
+    absent: HashSet<&'a str>,
 }
 
-impl Got {
+impl Got<'_> {
     fn has_all_of(&self, missing: &Missing) -> bool {
-        self.received.get(&missing.id).is_some_and(|&count| count >= missing.revs.len())
+        self.results.get(missing.id.as_str()).is_some_and(|&(_, results)| results >= missing.revs.len())
     }
 }
 
@@ -205,7 +213,8 @@ fn no_bulk_get(error: &Error) -> bool {
 
 #[derive(Deserialize)]
 struct BulkGetResult<'a> {
-    id: String,
+    #[serde(borrow)]
+    id: Cow<'a, str>,
     #[serde(borrow)]
     docs: Vec<BulkGetDoc<'a>>,
 }
@@ -223,26 +232,19 @@ struct OpenRev<'a> {
     missing: Option<String>,
 }
 
-/// The part of a document that decides its way.
-#[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow)]
-    _attachments: Option<&'a RawValue>,
-}
-
 fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(text).map_err(|cause| format!("{cause} in {}", beginning(text)))
 }
 
-fn hand_over(id: &str, doc: &RawValue, sink: &mut impl Sink) -> Result<(), String> {
+fn hand_over(missing: &Missing, doc: &RawValue, sink: &mut impl Sink) -> Result<(), String> {
     let text = doc.get().as_bytes();
     // The word may also stand deeper in the document; most documents do not have it at all.
     let may_have_attachments = memchr::memmem::find(text, b"\"_attachments\"").is_some();
     if may_have_attachments
-        && let Head { _attachments: Some(attachments) } = parse(text)?
-        && attachments.get().bytes().any(|byte| byte == b':')
+        && let head = parse::<Head<'_>>(text)?
+        && head.attachments.is_some_and(|attachments| attachments.get().contains(':'))
     {
-        sink.doc_with_stubs(id, text);
+        sink.doc_with_stubs(missing, text, &head);
     } else {
         sink.doc(text);
     }

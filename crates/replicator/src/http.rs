@@ -69,13 +69,13 @@ pub(crate) struct Request {
     path: String,
     body: Option<Bytes>,
     accept: &'static str,
-    /// Stays open for ever; does not count against `http_connections`.
-    feed: bool,
+    /// Does not count against `http_connections`.
+    uncounted: bool,
 }
 
 impl Request {
     pub fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), body: None, accept: "application/json", feed: false }
+        Self { method, path: path.into(), body: None, accept: "application/json", uncounted: false }
     }
 
     pub fn get(path: impl Into<String>) -> Self {
@@ -96,8 +96,9 @@ impl Request {
         self
     }
 
-    pub fn feed(mut self) -> Self {
-        self.feed = true;
+    /// For a request that stays open for ever, or one on which a counted one depends.
+    pub fn uncounted(mut self) -> Self {
+        self.uncounted = true;
         self
     }
 }
@@ -148,7 +149,7 @@ impl Peer {
 
     /// The attempts of one operation, from its request to the last byte of its answer.
     pub fn retries(&self) -> Retries<'_> {
-        Retries { peer: self, attempt: 0 }
+        Retries { peer: self, both_sides: false, attempt: 0 }
     }
 
     /// Words an error about a request that has been answered.
@@ -159,7 +160,7 @@ impl Peer {
     /// Sends `request` once and waits for the head of its answer. Every status but 2xx is an error.
     pub async fn send(&self, request: &Request) -> Result<Answer, Error> {
         let upload = request.body.clone().map(|body| Upload::from_bytes(body, "application/json"));
-        let permit = if request.feed { None } else { Some(self.connection().await) };
+        let permit = if request.uncounted { None } else { Some(self.connection().await) };
         self.exchange(request.method.clone(), &request.path, request.accept, upload, permit).await
     }
 
@@ -221,6 +222,7 @@ impl Peer {
 /// Counts the attempts of one operation, and waits between them.
 pub(crate) struct Retries<'a> {
     peer: &'a Peer,
+    both_sides: bool,
     attempt: u32,
 }
 
@@ -230,7 +232,8 @@ impl Retries<'_> {
     /// # Errors
     /// `error` itself, if another attempt is not worth while, or not this peer's, or was the last.
     pub async fn pause(&mut self, error: Error) -> Result<(), Error> {
-        let ours = matches!(&error, Error::Peer(error) if error.side == self.peer.0.side);
+        // The other side's requests have had their own attempts, unless both are one operation.
+        let ours = self.both_sides || matches!(&error, Error::Peer(error) if error.side == self.peer.0.side);
         if self.attempt >= self.peer.0.retries || !ours || !error.is_passing() {
             return Err(error);
         }
@@ -240,6 +243,12 @@ impl Retries<'_> {
         tracing::debug!(%error, attempt = self.attempt, pause_ms = pause.as_millis() as u64, "repeating a request");
         tokio::time::sleep(pause).await;
         Ok(())
+    }
+
+    /// For an operation on both peers at once.
+    pub fn of_both_sides(mut self) -> Self {
+        self.both_sides = true;
+        self
     }
 
     /// Something has been achieved: the count begins anew.

@@ -19,6 +19,7 @@
 //! bodies (`fetch`, `attachments`) → target (`write`) → checkpoints (`checkpoint`); `pipeline` ties them together.
 //! Memory is bounded by bytes in flight: bodies pass through as JSON text and attachments as streams.
 
+mod attachments;
 mod changes;
 mod checkpoint;
 mod copy;
@@ -32,6 +33,7 @@ mod fetch;
 mod handler;
 mod http;
 mod json_stream;
+mod multipart;
 mod pipeline;
 mod progress;
 mod query;

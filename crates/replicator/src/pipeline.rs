@@ -47,13 +47,13 @@ pub async fn replicate(replication: &Replication, context: &Context) -> Result<R
     if replication.create_target {
         database::create(&target, replication).await?;
     }
-    let (info, _) = future::try_join(database::info(&source), database::info(&target)).await?;
+    let (info, target_info) = future::try_join(database::info(&source), database::info(&target)).await?;
     let checkpoints = if replication.use_checkpoints {
         Some(Checkpoints::find(&source, &target, &id.base).await?)
     } else {
         None
     };
-    let copier = Copier::new(source.clone(), target, replication);
+    let copier = Copier::new(source.clone(), target, replication, target_info.is_pouchdb());
     let mut run = Run::new(replication, context, &copier, &info, checkpoints);
     let result = run.drive(source, info).await;
     run.end(result).await
@@ -316,6 +316,12 @@ mod tests {
 
     use super::*;
     use crate::spec::Defaults;
+
+    #[test]
+    fn a_run_can_be_spawned() {
+        fn spawnable<T: Send>(_: impl FnOnce(&'static Replication, &'static Context) -> T) {}
+        spawnable(replicate);
+    }
 
     #[test]
     fn times_look_as_in_http() {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::Stream;
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::mpsc;
 
 /// The size of the pieces in which a body at hand is handed out. Slicing copies nothing.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -27,8 +27,8 @@ impl Progress {
 
 /// The error of a body that is itself read from a peer. It has been told elsewhere.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
-/// The pieces of a streamed body.
-pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>;
+/// The pieces of a streamed body; it ends when the sender is gone.
+pub(crate) type Pieces = mpsc::Receiver<Result<Bytes, BodyError>>;
 
 /// A body to be sent.
 pub(crate) struct Upload {
@@ -39,7 +39,7 @@ pub(crate) struct Upload {
 
 enum Content {
     AtHand(Bytes),
-    Streamed { pieces: std::sync::Mutex<Pieces>, length: Option<u64> },
+    Streamed { pieces: Pieces, length: Option<u64> },
 }
 
 impl Upload {
@@ -53,7 +53,7 @@ impl Upload {
 
     /// A body of which `length` bytes will come, or, without a length, as many as there are (chunked).
     pub fn streamed(pieces: Pieces, length: Option<u64>, content_type: String) -> Self {
-        let content = Content::Streamed { pieces: std::sync::Mutex::new(pieces), length };
+        let content = Content::Streamed { pieces, length };
         Self { content_type, content, progress: Arc::default() }
     }
 
@@ -77,17 +77,14 @@ impl Body for Upload {
         let next = match &mut self.content {
             Content::AtHand(rest) if rest.is_empty() => None,
             Content::AtHand(rest) => Some(Ok(rest.split_to(rest.len().min(PIECE_BYTES)))),
-            Content::Streamed { pieces, length } => {
-                let pieces = pieces.get_mut().expect("nothing panics while it holds the lock");
-                match pieces.as_mut().poll_next(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Some(Ok(piece))) => {
-                        *length = length.map(|left| left.saturating_sub(piece.len() as u64));
-                        Some(Ok(piece))
-                    }
-                    Poll::Ready(end) => end,
+            Content::Streamed { pieces, length } => match pieces.poll_recv(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(piece))) => {
+                    *length = length.map(|left| left.saturating_sub(piece.len() as u64));
+                    Some(Ok(piece))
                 }
-            }
+                Poll::Ready(end) => end,
+            },
         };
         if let Some(Ok(piece)) = &next {
             self.progress.0.fetch_add(piece.len() as u64, Ordering::Relaxed);

@@ -1,0 +1,57 @@
+//! Attachments between two real servers: bytes, digests, and how much of them is held.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{copy, run};
+use serde_json::json;
+use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
+
+#[tokio::test]
+async fn the_standard_data_set_arrives_leaf_by_leaf() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    let loaded = Dataset::standard().load(&from).await;
+    let report = copy(&from, &to).await;
+    let summary = compare(&from, &to).await.unwrap();
+    assert_eq!((summary.leaves, summary.attachments), (loaded.leaves, loaded.attachments));
+    assert_eq!(report.stats.docs_written, loaded.leaves as u64);
+    assert!(report.stats.bytes_written > loaded.attachment_bytes);
+    assert!(copy(&from, &to).await.no_changes);
+}
+
+#[tokio::test]
+async fn a_source_that_answers_multipart_hands_over_whole_revisions() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    let loaded = Dataset::small().load(&from).await;
+    let proxy = FaultProxy::start(&source).await;
+    proxy.set(Fault::Multipart).await;
+    run(&proxy.through(&from), to.url(), json!({})).await.unwrap();
+    let summary = compare(&from, &to).await.unwrap();
+    assert_eq!(summary.attachments, loaded.attachments);
+    // Not one attachment was asked for by itself.
+    let by_itself = |path: &str| {
+        let id_and_name = path.split('?').next().unwrap().matches('/').count() > 2;
+        id_and_name && !path.contains("/_local/") && !path.contains("/_design/")
+    };
+    assert_eq!(proxy.count(|request| by_itself(&request.path)), 0);
+}
+
+#[tokio::test]
+async fn attachments_are_copied_without_bulk_get() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    Dataset::small().load(&from).await;
+    run(from.url(), to.url(), json!({"use_bulk_get": false})).await.unwrap();
+    compare(&from, &to).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_connection_is_enough() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    Dataset::small().load(&from).await;
+    run(from.url(), to.url(), json!({"http_connections": 1, "worker_batch_size": 40})).await.unwrap();
+    compare(&from, &to).await.unwrap();
+}
