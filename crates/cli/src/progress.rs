@@ -10,8 +10,8 @@ use turnwise_replicator::Stats;
 
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// The weight of the newest interval in the displayed rate: it follows within a few of them, without jumping.
-const RATE_WEIGHT: f64 = 0.2;
+/// The displayed rate follows a change within this time: batches land in lumps, and must not make it jump.
+const RATE_MEMORY: Duration = Duration::from_secs(5);
 
 /// Shows the progress until it is finished.
 pub(crate) struct Progress {
@@ -43,19 +43,27 @@ impl Progress {
 
 /// Documents a second, smoothed.
 struct Rate {
+    started: Instant,
     at: Instant,
     documents: u64,
-    per_second: Option<f64>,
+    per_second: f64,
 }
 
 impl Rate {
+    fn new() -> Self {
+        let now = Instant::now();
+        Rate { started: now, at: now, documents: 0, per_second: 0.0 }
+    }
+
     fn update(&mut self, documents: u64) -> f64 {
         let now = Instant::now();
-        let newest = documents.saturating_sub(self.documents) as f64 / (now - self.at).as_secs_f64().max(0.001);
+        let passed = (now - self.at).as_secs_f64().max(0.001);
+        let newest = documents.saturating_sub(self.documents) as f64 / passed;
+        // An exponentially weighted mean; in the beginning, the mean of what there is.
+        let memory = RATE_MEMORY.min(now - self.started).as_secs_f64().max(passed);
+        self.per_second += (newest - self.per_second) * (passed / memory).min(1.0);
         (self.at, self.documents) = (now, documents);
-        let rate = self.per_second.map_or(newest, |old| old + (newest - old) * RATE_WEIGHT);
-        self.per_second = Some(rate);
-        rate
+        self.per_second
     }
 }
 
@@ -65,7 +73,7 @@ async fn bar(stats: watch::Receiver<Stats>, continuous: bool, end: CancellationT
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("━╸ "));
     }
-    let mut rate = Rate { at: Instant::now(), documents: 0, per_second: None };
+    let mut rate = Rate::new();
     let mut ticks = tokio::time::interval(BAR_INTERVAL);
     loop {
         tokio::select! {
@@ -85,7 +93,7 @@ async fn bar(stats: watch::Receiver<Stats>, continuous: bool, end: CancellationT
 }
 
 async fn lines(stats: watch::Receiver<Stats>, end: CancellationToken) {
-    let mut rate = Rate { at: Instant::now(), documents: 0, per_second: None };
+    let mut rate = Rate::new();
     loop {
         tokio::select! {
             () = end.cancelled() => return,
@@ -108,7 +116,8 @@ fn line(stats: &Stats, per_second: f64) -> String {
     if let Some(pending) = stats.changes_pending {
         line += &format!("  {} pending", HumanCount(pending));
         if pending > 0 && per_second >= 1.0 {
-            line += &format!("  ETA {:#}", HumanDuration(Duration::from_secs_f64(pending as f64 / per_second)));
+            line +=
+                &format!("  ETA {:#}", HumanDuration(Duration::from_secs_f64(pending as f64 / per_second)));
         }
     }
     line

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, anyhow};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
-use turnwise_replicator::{Client, Context, Defaults, Replication, Report, replicate};
+use turnwise_replicator::{Client, Context, Defaults, Replication, Report, Seq, replicate};
 
 use crate::Failure;
 use crate::progress::{Progress, human_bytes};
@@ -116,7 +116,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 fn print_summary(report: &Report, elapsed: std::time::Duration) {
     let stats = &report.stats;
     if report.no_changes {
-        println!("Nothing to copy: the target has everything up to {}.", report.source_last_seq);
+        println!("Nothing to copy: the target has everything up to {}.", short(&report.source_last_seq));
         return;
     }
     let seconds = elapsed.as_secs_f64();
@@ -130,5 +130,15 @@ fn print_summary(report: &Report, elapsed: std::time::Duration) {
         "{} revisions checked, {} missing, {} read, {} refused by the target.",
         stats.revisions_checked, stats.missing_revisions_found, stats.docs_read, stats.doc_write_failures,
     );
-    println!("The target has everything up to {}.", report.source_last_seq);
+    println!("The target has everything up to {}.", short(&report.source_last_seq));
+}
+
+/// A sequence as a person reads it: CouchDB's have a number, then hundreds of characters for machines.
+fn short(sequence: &Seq) -> String {
+    let text = sequence.to_string();
+    let text = text.trim_matches('"');
+    match text.split_once('-') {
+        Some((number, _)) => format!("sequence {number}"),
+        None => format!("sequence {text}"),
+    }
 }

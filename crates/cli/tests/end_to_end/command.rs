@@ -70,7 +70,14 @@ async fn exit_codes_tell_a_failure_from_wrong_usage() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
         assert!(!stderr(&output).is_empty());
     }
-    let output = run(&["replicate", "http://127.0.0.1:1/a", "http://127.0.0.1:1/b", "--option", "retries_per_request=0"]).await;
+    let output = run(&[
+        "replicate",
+        "http://127.0.0.1:1/a",
+        "http://127.0.0.1:1/b",
+        "--option",
+        "retries_per_request=0",
+    ])
+    .await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("source") && stderr(&output).contains("no connection"), "{output:?}");
     let output = run(&["jobs", "list", "--server", "http://127.0.0.1:1"]).await;

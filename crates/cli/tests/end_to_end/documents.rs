@@ -117,7 +117,10 @@ async fn a_wrong_field_is_refused_with_its_name() {
     contradiction["selector"] = json!({});
     let (status, answer) = server.request(Method::PUT, "/_replicator/doc", Some(&contradiction)).await;
     let reason = answer["reason"].as_str().unwrap();
-    assert!(status == StatusCode::BAD_REQUEST && reason.contains("doc_ids") && reason.contains("selector"), "{reason}");
+    assert!(
+        status == StatusCode::BAD_REQUEST && reason.contains("doc_ids") && reason.contains("selector"),
+        "{reason}"
+    );
     let (status, _) = server.request(Method::GET, "/_replicator/doc", None).await;
     assert_eq!(status, StatusCode::NOT_FOUND, "a refused document was stored");
 }

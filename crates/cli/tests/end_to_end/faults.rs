@@ -23,7 +23,11 @@ fn cases() -> Vec<Case> {
         case("401", Fault::Status(401).into(), "401 unauthorized: Name or password is incorrect."),
         case("404", Fault::Status(404).into(), "404 not_found: Database does not exist."),
         case("429", Fault::Status(429).into(), "429 too_many_requests: Too many requests. Slow down."),
-        case("500", Fault::Status(500).into(), "500 internal_server_error: The fault proxy was told to fail."),
+        case(
+            "500",
+            Fault::Status(500).into(),
+            "500 internal_server_error: The fault proxy was told to fail.",
+        ),
         case("invalid-json", Fault::InvalidJson.into(), "cannot be understood"),
         case("truncated-multipart", Fault::TruncatedMultipart.into(), "multipart"),
     ]
@@ -40,13 +44,7 @@ async fn every_fault_of_a_source_gives_its_reason_and_passes() {
     futures::future::join_all(all).await;
 }
 
-async fn survives(
-    case: Case,
-    server: &Server,
-    a: &Peer,
-    b: &Peer,
-    source: &turnwise_testkit::Database,
-) {
+async fn survives(case: Case, server: &Server, a: &Peer, b: &Peer, source: &turnwise_testkit::Database) {
     let Case { name, fault, says } = case;
     let proxy = FaultProxy::start(a).await;
     proxy.set(fault).await;
@@ -55,7 +53,8 @@ async fn survives(
     server.put(&format!("/_replicator/{name}"), &doc).await;
 
     let crashing = server.until_state(name, "crashing").await;
-    let reason = crashing["info"]["error"].as_str().unwrap_or_else(|| panic!("{name}: no reason: {crashing}"));
+    let reason =
+        crashing["info"]["error"].as_str().unwrap_or_else(|| panic!("{name}: no reason: {crashing}"));
     assert!(reason.contains(says), "{name}: {reason}");
     assert!(reason.contains("source"), "{name} does not say which peer: {reason}");
     assert!(crashing["error_count"].as_u64().unwrap() >= 1, "{name}: {crashing}");
@@ -71,7 +70,8 @@ async fn a_target_that_fails_while_it_is_written_to_gets_everything_in_the_end()
     let source = a.create("source").await;
     Dataset::small().load(&source).await;
     let server = Home::new("").serve().await;
-    let writes = |request: &turnwise_testkit::Request| request.path.contains("_bulk_docs") || request.method == "PUT";
+    let writes =
+        |request: &turnwise_testkit::Request| request.path.contains("_bulk_docs") || request.method == "PUT";
     for (name, fault) in [
         ("target-500", Fault::Status(500).when(writes)),
         ("target-reset", Fault::Reset { after: 0 }.when(writes)),

@@ -31,7 +31,8 @@ async fn ten_running_replications_go_on_from_their_checkpoints_after_kill_9() {
     server.put("/_replicator/continuous", &continuous).await;
     for (n, proxy) in proxies.iter().enumerate() {
         let target = b.create(&format!("target-{n}")).await;
-        let doc = json!({ "source": proxy.through(&source), "target": target.url(), "worker_batch_size": 100 });
+        let doc =
+            json!({ "source": proxy.through(&source), "target": target.url(), "worker_batch_size": 100 });
         server.put(&format!("/_replicator/{n}"), &doc).await;
     }
     followed.put("before", &json!({})).await;
@@ -82,7 +83,6 @@ fn all_checkpointed(tasks: &Value) -> bool {
 /// The number after `since=`.
 fn since(path: &str) -> u64 {
     let (_, rest) = path.split_once("since=").unwrap_or_else(|| panic!("no since in {path}"));
-    let digits: String =
-        rest.trim_start_matches("%22").chars().take_while(char::is_ascii_digit).collect();
+    let digits: String = rest.trim_start_matches("%22").chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(0)
 }

@@ -36,8 +36,14 @@ async fn passwords_appear_in_no_answer_and_no_log() {
     let without_userinfo = source.url().replace(&format!("admin:{PASSWORD}@"), "");
     let sources = [
         ("userinfo", json!(source.url())),
-        ("auth", json!({ "url": without_userinfo, "auth": { "basic": { "username": "admin", "password": PASSWORD } } })),
-        ("header", json!({ "url": without_userinfo, "headers": { "Authorization": format!("Basic {BASE64}") } })),
+        (
+            "auth",
+            json!({ "url": without_userinfo, "auth": { "basic": { "username": "admin", "password": PASSWORD } } }),
+        ),
+        (
+            "header",
+            json!({ "url": without_userinfo, "headers": { "Authorization": format!("Basic {BASE64}") } }),
+        ),
         ("extra", json!({ "url": source.url(), "headers": { "X-Token": HEADER_SECRET } })),
     ];
     for (name, source) in &sources {
@@ -50,7 +56,13 @@ async fn passwords_appear_in_no_answer_and_no_log() {
     let proxy = FaultProxy::start(&locked).await;
     for (name, fault) in [
         ("down", Fault::Down),
-        ("echo", Fault::Answer { status: 500, body: json!({ "error": BASE64, "reason": source.url() }).to_string() }),
+        (
+            "echo",
+            Fault::Answer {
+                status: 500,
+                body: json!({ "error": BASE64, "reason": source.url() }).to_string(),
+            },
+        ),
         ("html", Fault::Answer { status: 403, body: format!("<p>{PASSWORD} is wrong for {HEADER_SECRET}") }),
         ("json", Fault::InvalidJson),
     ] {
@@ -65,7 +77,8 @@ async fn passwords_appear_in_no_answer_and_no_log() {
         ask(&server, Method::POST, "/_replicate", Some(&one_shot)).await;
     }
 
-    let wrong = json!({ "source": format!("ftp://admin:{PASSWORD}@localhost/db"), "target": "http://127.0.0.1:1/b" });
+    let wrong =
+        json!({ "source": format!("ftp://admin:{PASSWORD}@localhost/db"), "target": "http://127.0.0.1:1/b" });
     ask(&server, Method::POST, "/_replicate", Some(&wrong)).await;
     ask(&server, Method::PUT, "/_replicator/wrong", Some(&wrong)).await;
     for path in [
@@ -100,7 +113,15 @@ async fn the_command_tells_no_password() {
         (format!("http://admin:{PASSWORD}@127.0.0.1:notaport/db"), 2),
     ] {
         let output = turnwise()
-            .args(["--log", "trace", "replicate", &source, "http://127.0.0.1:1/b", "--option", "retries_per_request=0"])
+            .args([
+                "--log",
+                "trace",
+                "replicate",
+                &source,
+                "http://127.0.0.1:1/b",
+                "--option",
+                "retries_per_request=0",
+            ])
             .output()
             .await
             .unwrap();

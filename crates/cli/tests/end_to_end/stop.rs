@@ -27,7 +27,9 @@ async fn a_terminated_server_checkpoints_its_jobs_and_exits_within_ten_seconds()
     server.put("/_replicator/hanging", &doc).await;
     server.until_state("hanging", "running").await;
     server
-        .until("/_scheduler/docs/_replicator/slow", |doc| doc["info"]["docs_written"].as_u64().is_some_and(|n| n > 0))
+        .until("/_scheduler/docs/_replicator/slow", |doc| {
+            doc["info"]["docs_written"].as_u64().is_some_and(|n| n > 0)
+        })
         .await;
 
     let asked = Instant::now();
