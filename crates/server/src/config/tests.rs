@@ -1,3 +1,5 @@
+//! Every key, every refusal.
+
 #![allow(clippy::unwrap_used)]
 
 use super::*;
