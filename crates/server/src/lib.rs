@@ -1,5 +1,26 @@
 //! The HTTP API, the configuration, and the composition of everything.
+//!
+//! [`Server::start`] makes one process out of the store, a worker with the replication handler, the doc processor and
+//! the HTTP listener:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use turnwise_server::{Config, Server, ServerConfig};
+//!
+//! let config = ServerConfig {
+//!     data_dir: "./turnwise-data".into(),
+//!     listen: "127.0.0.1:7984".parse()?,
+//!     config: Config::default(),
+//! };
+//! let server = Server::start(config).await?;
+//! println!("http://{}", server.listen());
+//! server.shutdown().await;
+//! # Ok(()) }
+//! ```
 
 pub mod config;
+mod http;
+mod server;
 
 pub use config::Config;
+pub use server::{RunningServer, Server, ServerConfig, StartError};

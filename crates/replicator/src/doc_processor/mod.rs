@@ -116,6 +116,20 @@ pub async fn write(
     }
 }
 
+/// Whether a draft could be written as it is, as far as that can be told without the store.
+///
+/// # Errors
+/// `Invalid` with the field's name if it is no valid replication.
+pub fn check(settings: &Settings, draft: &Draft) -> Result<()> {
+    if draft.deleted || names::is_design(&draft.id) {
+        return Ok(());
+    }
+    match Wish::read(&mut draft.body.clone())? {
+        Wish::Stay(RowState::Failed) => Ok(()),
+        _ => parse(&draft.body, &settings.defaults).map(|_| ()),
+    }
+}
+
 /// What a document asks for.
 enum Wish {
     /// It has ended, and stays so.

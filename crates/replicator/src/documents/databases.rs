@@ -105,6 +105,7 @@ pub fn erase(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<()> {
     tx.clear_range(keys.documents(db))?;
     tx.clear_range(keys.bodies(db))?;
     tx.clear_range(keys.changes(db))?;
+    tx.clear_range(keys.locals(db))?;
     tx.clear_range(keys.replications(db))?;
     tx.clear(keys.sequence(db))?;
     Ok(tx.clear(keys.database(db))?)

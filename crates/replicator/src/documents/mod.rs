@@ -11,6 +11,7 @@
 //!  ("documents", db, id)         Head           revision, its ancestors, the change it is
 //!  ("bodies", db, id, n)         JSON bytes     the body without `_id` and `_rev`, in pieces
 //!  ("changes", db, sequence)     document id    one row per document, moved by each write
+//!  ("local", db, id)             Local          notes of replicators ([`local`])
 //! ```
 //!
 //! Bodies are stored as they came, secrets included; whoever shows one passes it through [`redaction`]. Every function
@@ -19,6 +20,7 @@
 pub mod changes;
 pub mod databases;
 mod error;
+pub mod local;
 pub mod names;
 pub mod read;
 pub mod redaction;

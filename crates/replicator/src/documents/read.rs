@@ -28,6 +28,18 @@ pub struct Head {
     pub ancestors: Vec<String>,
 }
 
+impl Head {
+    /// Whether the document is, or was, in this revision, as far back as its history is kept.
+    pub fn has(&self, rev: &Revision) -> bool {
+        let back = match self.rev.generation.checked_sub(rev.generation) {
+            None => return false,
+            Some(0) => return self.rev == *rev,
+            Some(back) => usize::try_from(back).unwrap_or(usize::MAX),
+        };
+        self.ancestors.get(back - 1) == Some(&rev.hash)
+    }
+}
+
 /// A document as it is stored.
 #[derive(Debug, Clone)]
 pub struct Document {

@@ -266,3 +266,25 @@ fn a_draft_is_read_from_path_and_body() {
     }
     assert!(Draft::parse(Some(&"x".repeat(1_025)), Map::new(), "").is_err());
 }
+
+#[tokio::test]
+async fn local_documents_have_revisions_of_their_own_and_no_changes() {
+    let world = World::new().await;
+    let keys = &world.keys;
+    let body = &map(json!({"x": 1}));
+    let put = async |rev: Option<&'static str>| {
+        world.store.transact(|tx| async move { local::put(&tx, keys, DB, "n", rev, body).await }).await
+    };
+    assert_eq!(put(None).await.unwrap(), "0-1");
+    assert!(matches!(put(None).await, Err(Error::Conflict)));
+    assert_eq!(put(Some("0-1")).await.unwrap(), "0-2");
+    let tx = world.store.begin().await.unwrap();
+    assert_eq!(local::get(&tx, keys, DB, "n").await.unwrap(), local::Local { rev: 2, body: body.clone() });
+    assert_eq!(world.counters().await, Counters::default());
+    let delete = async |rev: Option<&'static str>| {
+        world.store.transact(|tx| async move { local::delete(&tx, keys, DB, "n", rev).await }).await
+    };
+    assert!(matches!(delete(None).await, Err(Error::Conflict)));
+    delete(Some("0-2")).await.unwrap();
+    assert!(matches!(delete(Some("0-2")).await, Err(Error::Missing)));
+}

@@ -1,0 +1,165 @@
+//! `_all_docs`: the documents by id.
+
+use axum::body::Body;
+use axum::http::Method;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use turnwise_replicator::documents::read::{self, Stretch};
+use turnwise_replicator::documents::{Head, databases};
+use turnwise_store::Transaction;
+
+use super::answer::{Pieces, in_pieces};
+use super::error::ApiError;
+use super::request::{self, Params, REQUEST_BYTES};
+use super::{App, Call, docs};
+
+/// Rows that one transaction reads.
+const PAGE: usize = 200;
+
+/// What a request asks for.
+struct Query {
+    db: String,
+    stretch: Stretch,
+    /// These documents, in this order.
+    keys: Option<Vec<Value>>,
+    skip: usize,
+    limit: usize,
+    include_docs: bool,
+}
+
+impl Query {
+    fn new(db: &str, params: &Params) -> Result<Query, ApiError> {
+        let key = params.json_string(&["key"])?;
+        let from = params.json_string(&["startkey", "start_key", "startkey_docid", "start_key_doc_id"])?;
+        let to = params.json_string(&["endkey", "end_key", "endkey_docid", "end_key_doc_id"])?;
+        let keys = match params.json(&["keys"])? {
+            None => None,
+            Some(Value::Array(keys)) => Some(keys),
+            Some(_) => return Err(ApiError::bad_request("`keys` body member must be an array.")),
+        };
+        if keys.is_some() && (key.is_some() || from.is_some() || to.is_some()) {
+            return Err(ApiError::query("`keys` is incompatible with `key`, `start_key` and `end_key`"));
+        }
+        let inclusive_end = params.get("inclusive_end").is_none() || params.flag("inclusive_end")?;
+        Ok(Query {
+            db: db.to_owned(),
+            stretch: Stretch {
+                from: key.clone().or(from),
+                to: key.or(to),
+                exclusive_end: !inclusive_end,
+                descending: params.flag("descending")?,
+            },
+            keys,
+            skip: params.number("skip")?.unwrap_or(0),
+            limit: params.number("limit")?.unwrap_or(usize::MAX),
+            include_docs: params.flag("include_docs")?,
+        })
+    }
+}
+
+pub(super) async fn all_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
+    let given = match call.method {
+        Method::POST => request::json_object(body, &call.headers, REQUEST_BYTES).await?,
+        _ => Map::new(),
+    };
+    let query = Query::new(db, &call.params.with(&given))?;
+    let tx = app.store.begin().await?;
+    let (_, counters) = databases::info(&tx, &app.keys, db).await?;
+    let app = app.clone();
+    Ok(in_pieces(async move |mut pieces| {
+        let written = write(&app, &query, counters.documents, &mut pieces).await;
+        (pieces, written)
+    }))
+}
+
+async fn write(app: &App, query: &Query, total: u64, pieces: &mut Pieces) -> Result<(), ApiError> {
+    let offset = match (&query.keys, &query.stretch.from) {
+        (Some(_), _) => Value::Null,
+        (None, None) => json!(query.skip.min(usize::try_from(total).unwrap_or(usize::MAX))),
+        (None, Some(_)) => json!(count_before(app, query).await? + query.skip),
+    };
+    pieces.text(&format!("{{\"total_rows\":{total},\"offset\":{offset},\"rows\":[\n")).await?;
+    match &query.keys {
+        Some(keys) => write_keys(app, query, keys, pieces).await?,
+        None => write_stretch(app, query, pieces).await?,
+    }
+    Ok(pieces.text("\n]}\n").await?)
+}
+
+async fn write_stretch(app: &App, query: &Query, pieces: &mut Pieces) -> Result<(), ApiError> {
+    let (mut skip, mut limit) = (query.skip, query.limit);
+    let mut next = None;
+    while limit > 0 {
+        let tx = app.store.begin().await?;
+        let page = read::page(&tx, &app.keys, &query.db, &query.stretch, next, PAGE).await?;
+        let skipped = skip.min(page.heads.len());
+        skip -= skipped;
+        for head in page.heads.into_iter().skip(skipped).take(limit) {
+            limit -= 1;
+            pieces.row(&row(app, &tx, query, head).await?).await?;
+        }
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn write_keys(app: &App, query: &Query, keys: &[Value], pieces: &mut Pieces) -> Result<(), ApiError> {
+    let ordered: Vec<&Value> = match query.stretch.descending {
+        true => keys.iter().rev().collect(),
+        false => keys.iter().collect(),
+    };
+    let wanted = &ordered[query.skip.min(ordered.len())..];
+    let wanted = &wanted[..query.limit.min(wanted.len())];
+    for batch in wanted.chunks(PAGE) {
+        let tx = app.store.begin().await?;
+        for key in batch {
+            let head = match key.as_str() {
+                Some(id) => read::by_key(&tx, &app.keys, &query.db, id).await?,
+                None => None,
+            };
+            let row = match head {
+                None => json!({ "key": key, "error": "not_found" }),
+                Some(head) => row(app, &tx, query, head).await?,
+            };
+            pieces.row(&row).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn row(app: &App, tx: &Transaction, query: &Query, head: Head) -> Result<Value, ApiError> {
+    let mut row = json!({ "id": head.id, "key": head.id, "value": { "rev": head.rev } });
+    if head.deleted {
+        row["value"]["deleted"] = json!(true);
+        if query.include_docs {
+            row["doc"] = Value::Null;
+        }
+    } else if query.include_docs {
+        let document = read::with_body(tx, &app.keys, &query.db, head).await?;
+        row["doc"] = Value::Object(docs::shown(document, false));
+    }
+    Ok(row)
+}
+
+/// How many documents come before the first one of a stretch.
+async fn count_before(app: &App, query: &Query) -> Result<usize, ApiError> {
+    let stretch = Stretch {
+        from: None,
+        to: query.stretch.from.clone(),
+        exclusive_end: true,
+        descending: query.stretch.descending,
+    };
+    let (mut count, mut next) = (0, None);
+    loop {
+        let tx = app.store.begin().await?;
+        let page = read::page(&tx, &app.keys, &query.db, &stretch, next, PAGE).await?;
+        count += page.heads.len();
+        next = page.next;
+        if next.is_none() {
+            return Ok(count);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! `_changes`: what was written, as a list or as it comes.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Method;
+use axum::response::Response;
+use serde_json::{Value, json};
+use turnwise_replicator::documents::{Error, Head, changes, databases, names, read};
+use turnwise_store::Transaction;
+
+use super::answer::{Pieces, in_pieces};
+use super::error::ApiError;
+use super::request::{self, Params, REQUEST_BYTES};
+use super::{App, Call, docs};
+
+/// Changes that one transaction reads.
+const PAGE: usize = 200;
+/// How long a feed waits for a change, unless it is told otherwise; and the longest it may be told, in ms.
+const TIMEOUT_MS: usize = 60_000;
+const MAX_TIMEOUT_MS: usize = 24 * 3_600_000;
+/// Changes that may be pending and are counted; beyond, this number is the answer.
+const MAX_PENDING: usize = 100_000;
+
+/// How long a feed goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Feed {
+    /// To the end of what is there.
+    Normal,
+    /// Until there was something.
+    Longpoll,
+    /// For as long as there is something now and then.
+    Continuous,
+}
+
+/// Which documents a feed is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Filter {
+    All,
+    Ids(HashSet<String>),
+    Design,
+}
+
+/// What a request asks for.
+struct Query {
+    db: String,
+    feed: Feed,
+    filter: Filter,
+    since: Since,
+    limit: usize,
+    descending: bool,
+    include_docs: bool,
+    timeout: Duration,
+    /// Lines without meaning while there is nothing to tell; then there is no timeout.
+    heartbeat: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Since {
+    After(i64),
+    Now,
+}
+
+impl Query {
+    fn new(db: &str, params: &Params, doc_ids: Option<&Value>) -> Result<Query, ApiError> {
+        let feed = match params.get("feed") {
+            None | Some("normal") => Feed::Normal,
+            Some("longpoll") => Feed::Longpoll,
+            Some("continuous" | "live") => Feed::Continuous,
+            Some(_) => {
+                return Err(ApiError::bad_request(
+                    "Supported `feed` types: normal, continuous, live, longpoll",
+                ));
+            }
+        };
+        let timeout_ms = params.number("timeout")?.unwrap_or(TIMEOUT_MS).min(MAX_TIMEOUT_MS);
+        let heartbeat_ms = match params.get("heartbeat") {
+            None | Some("false") => None,
+            Some("true") => Some(TIMEOUT_MS),
+            Some(text) => Some(text.parse().ok().filter(|ms| *ms > 0).ok_or_else(|| {
+                ApiError::bad_request(
+                    "Invalid heartbeat value. Expecting a positive integer value (in milliseconds).",
+                )
+            })?),
+        };
+        Ok(Query {
+            db: db.to_owned(),
+            feed,
+            filter: filter(params, doc_ids)?,
+            since: since(params.get("since"))?,
+            // As in CouchDB, none is one.
+            limit: params.number("limit")?.unwrap_or(usize::MAX).max(1),
+            descending: params.flag("descending")?,
+            include_docs: params.flag("include_docs")?,
+            timeout: Duration::from_millis(timeout_ms as u64),
+            heartbeat: heartbeat_ms.map(|ms| Duration::from_millis(ms.min(MAX_TIMEOUT_MS) as u64)),
+        })
+    }
+}
+
+fn since(text: Option<&str>) -> Result<Since, ApiError> {
+    let number = match text.map(|text| text.trim_matches('"')) {
+        None | Some("") => return Ok(Since::After(0)),
+        Some("now") => return Ok(Since::Now),
+        Some(text) => text.split('-').next().unwrap_or(text),
+    };
+    let malformed = || ApiError::bad_request("Malformed sequence supplied in 'since' parameter.");
+    number.parse().ok().filter(|since| *since >= 0).map(Since::After).ok_or_else(malformed)
+}
+
+fn filter(params: &Params, doc_ids: Option<&Value>) -> Result<Filter, ApiError> {
+    match params.get("filter") {
+        None => Ok(Filter::All),
+        Some("_design") => Ok(Filter::Design),
+        Some("_doc_ids") => {
+            let parsed = params.json(&["doc_ids"])?;
+            let ids = parsed.as_ref().or(doc_ids).and_then(Value::as_array);
+            let wrong = || ApiError::bad_request("`doc_ids` must be an array of document ids");
+            let ids: Option<HashSet<String>> =
+                ids.ok_or_else(wrong)?.iter().map(|id| id.as_str().map(str::to_owned)).collect();
+            Ok(Filter::Ids(ids.ok_or_else(wrong)?))
+        }
+        Some(_) => Err(ApiError::bad_request(
+            "`filter` must be `_doc_ids` or `_design`: replicator databases run no code and no selectors",
+        )),
+    }
+}
+
+impl Filter {
+    fn admits(&self, id: &str) -> bool {
+        match self {
+            Filter::All => true,
+            Filter::Ids(ids) => ids.contains(id),
+            Filter::Design => names::is_design(id),
+        }
+    }
+}
+
+pub(super) async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
+    let doc_ids = match call.method {
+        Method::POST => {
+            let mut body = request::json_object(body, &call.headers, REQUEST_BYTES).await?;
+            body.shift_remove("doc_ids")
+        }
+        _ => None,
+    };
+    let query = Query::new(db, &call.params, doc_ids.as_ref())?;
+    let tx = app.store.begin().await?;
+    let (_, counters) = databases::info(&tx, &app.keys, db).await?;
+    let start = match (query.since, query.descending) {
+        (Since::Now, _) => counters.sequence,
+        (Since::After(0), true) => counters.sequence + 1,
+        (Since::After(since), _) => since,
+    };
+    let mut writer = Writer { app: app.clone(), query, at: start, sent: 0 };
+    Ok(in_pieces(async move |mut pieces| {
+        let written = writer.write(&mut pieces).await;
+        (pieces, written)
+    }))
+}
+
+struct Writer {
+    app: App,
+    query: Query,
+    /// The feed has come to here.
+    at: i64,
+    /// Changes told so far.
+    sent: usize,
+}
+
+/// Why a feed stopped waiting.
+enum Woken {
+    /// There may be something new.
+    Look,
+    /// Nothing came for too long, or the server stops, or nobody listens.
+    End,
+}
+
+impl Writer {
+    async fn write(&mut self, pieces: &mut Pieces) -> Result<(), ApiError> {
+        if self.query.feed != Feed::Continuous {
+            pieces.text("{\"results\":[\n").await?;
+            // The headers go out now, even if it takes long until there is something to tell.
+            pieces.flush().await?;
+        }
+        loop {
+            let seen = self.seen().await?;
+            if !self.catch_up(pieces).await? || self.is_done() {
+                break;
+            }
+            pieces.flush().await?;
+            match self.wait(pieces, seen).await? {
+                Woken::Look => {}
+                Woken::End => break,
+            }
+        }
+        let pending = self.pending().await?;
+        let end = json!({ "last_seq": self.at.to_string(), "pending": pending });
+        match self.query.feed {
+            Feed::Continuous => {
+                pieces.line(&end).await?;
+                pieces.text("\n").await?;
+            }
+            _ => {
+                pieces
+                    .text(&format!("\n],\n\"last_seq\":{},\"pending\":{pending}}}\n", end["last_seq"]))
+                    .await?
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        match self.query.feed {
+            _ if self.sent >= self.query.limit => true,
+            Feed::Normal => true,
+            Feed::Longpoll => self.sent > 0 || self.query.descending,
+            Feed::Continuous => self.query.descending,
+        }
+    }
+
+    /// The value that the next write of the database will replace.
+    async fn seen(&self) -> Result<Option<bytes::Bytes>, ApiError> {
+        let tx = self.app.store.begin().await?;
+        Ok(tx.get(&self.app.keys.sequence(&self.query.db)).await?)
+    }
+
+    /// Tells all changes that are there. False if the database is gone.
+    async fn catch_up(&mut self, pieces: &mut Pieces) -> Result<bool, ApiError> {
+        while self.sent < self.query.limit {
+            let tx = self.app.store.begin().await?;
+            let (db, descending) = (&self.query.db, self.query.descending);
+            let page = match changes::page(&tx, &self.app.keys, db, self.at, descending, PAGE).await {
+                Ok(page) => page,
+                Err(Error::NoDatabase) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            for head in page.changes {
+                self.at = head.sequence;
+                if self.query.filter.admits(&head.id) {
+                    self.tell(pieces, &tx, head).await?;
+                    if self.sent >= self.query.limit {
+                        return Ok(true);
+                    }
+                }
+            }
+            if !page.more {
+                self.at = page.last;
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn tell(&mut self, pieces: &mut Pieces, tx: &Transaction, head: Head) -> Result<(), ApiError> {
+        self.sent += 1;
+        let mut row =
+            json!({ "seq": head.sequence.to_string(), "id": head.id, "changes": [{ "rev": head.rev }] });
+        if head.deleted {
+            row["deleted"] = json!(true);
+        }
+        if self.query.include_docs {
+            let document = read::with_body(tx, &self.app.keys, &self.query.db, head).await?;
+            row["doc"] = Value::Object(docs::shown(document, false));
+        }
+        match self.query.feed {
+            Feed::Continuous => {
+                pieces.line(&row).await?;
+                pieces.text("\n").await?;
+            }
+            _ => pieces.row(&row).await?,
+        }
+        Ok(())
+    }
+
+    async fn wait(&self, pieces: &mut Pieces, seen: Option<bytes::Bytes>) -> Result<Woken, ApiError> {
+        let App { store, keys, stop, .. } = &self.app;
+        let mut changed = store.watch(keys.sequence(&self.query.db), seen).await?;
+        loop {
+            let nap = store.runtime().sleep(self.query.heartbeat.unwrap_or(self.query.timeout));
+            tokio::select! {
+                () = stop.cancelled() => return Ok(Woken::End),
+                () = pieces.abandoned() => return Ok(Woken::End),
+                () = &mut changed => return Ok(Woken::Look),
+                () = nap => {}
+            }
+            if self.query.heartbeat.is_none() {
+                return Ok(Woken::End);
+            }
+            pieces.text("\n").await?;
+            pieces.flush().await?;
+        }
+    }
+
+    /// How many changes come after what was told.
+    async fn pending(&self) -> Result<usize, ApiError> {
+        if self.query.descending {
+            return Ok(0);
+        }
+        let tx = self.app.store.begin().await?;
+        Ok(changes::count_after(&tx, &self.app.keys, &self.query.db, self.at, MAX_PENDING).await?)
+    }
+}

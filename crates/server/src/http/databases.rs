@@ -1,0 +1,74 @@
+//! Databases: information, creation, deletion.
+
+use axum::http::{StatusCode, header};
+use axum::response::Response;
+use serde_json::json;
+use turnwise_replicator::doc_processor;
+use turnwise_replicator::documents::{Error, databases};
+
+use super::answer::{self, ok, with_header};
+use super::error::ApiError;
+use super::{App, Call, request};
+
+pub(super) async fn info(app: &App, db: &str) -> Result<Response, ApiError> {
+    let tx = app.store.begin().await?;
+    let (database, counters) = find(databases::info(&tx, &app.keys, db).await)?;
+    Ok(ok(&json!({
+        "instance_start_time": instance_start_time(&database),
+        "db_name": db,
+        "purge_seq": "0",
+        "update_seq": counters.sequence.to_string(),
+        "sizes": { "file": 0, "external": 0, "active": 0 },
+        "props": {},
+        "doc_del_count": counters.deleted,
+        "doc_count": counters.documents,
+        "disk_format_version": 8,
+        "compact_running": false,
+        "cluster": { "q": 1, "n": 1, "w": 1, "r": 1 },
+    })))
+}
+
+/// When the database was created: replicators notice by it that a database is another one of the same name.
+fn instance_start_time(database: &databases::Database) -> String {
+    (database.created_us / 1_000_000).to_string()
+}
+
+/// For reads, a database that cannot be is one that is not there.
+fn find<T>(found: Result<T, Error>) -> Result<T, ApiError> {
+    found.map_err(|error| match error {
+        Error::IllegalName(_) => Error::NoDatabase.into(),
+        error => error.into(),
+    })
+}
+
+pub(super) async fn create(app: &App, call: &Call, db: &str) -> Result<Response, ApiError> {
+    let (keys, now_us) = (&app.keys, app.now_us());
+    let created =
+        app.store.transact(|tx| async move { databases::create(&tx, keys, db, now_us).await }).await;
+    created.map_err(|error| match error {
+        Error::NotReplicator(_) => ApiError::new(StatusCode::FORBIDDEN, "forbidden", error.to_string()),
+        error => error.into(),
+    })?;
+    let response = answer::json(StatusCode::CREATED, &json!({ "ok": true }));
+    Ok(with_header(response, header::LOCATION, &call.location(db, None)))
+}
+
+pub(super) async fn delete(app: &App, db: &str) -> Result<Response, ApiError> {
+    find(doc_processor::delete_database(&app.store, &app.keys, db).await)?;
+    Ok(ok(&json!({ "ok": true })))
+}
+
+/// Every answer to a write is durable: there is nothing to do.
+pub(super) async fn ensure_full_commit(app: &App, call: &Call, db: &str) -> Result<Response, ApiError> {
+    request::check_json(&call.headers)?;
+    let tx = app.store.begin().await?;
+    let database = find(databases::check(&tx, &app.keys, db).await)?;
+    let body = json!({ "ok": true, "instance_start_time": instance_start_time(&database) });
+    Ok(answer::json(StatusCode::CREATED, &body))
+}
+
+pub(super) async fn security(app: &App, db: &str) -> Result<Response, ApiError> {
+    let tx = app.store.begin().await?;
+    find(databases::check(&tx, &app.keys, db).await)?;
+    Ok(ok(&json!({ "members": { "roles": ["_admin"] }, "admins": { "roles": ["_admin"] } })))
+}

@@ -1,0 +1,129 @@
+//! Errors as clients see them: a status, a stable code, and a reason that tells what to do. The inside story goes to
+//! the log.
+
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use turnwise_queue::Error as QueueError;
+use turnwise_replicator::documents::Error as DocumentError;
+use turnwise_store::Error as StoreError;
+
+use super::answer;
+
+/// An error answer: `{"error": code, "reason": reason}`.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    pub status: StatusCode,
+    pub error: &'static str,
+    pub reason: String,
+    header: Option<(HeaderName, String)>,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
+        ApiError { status, error, reason: reason.into(), header: None }
+    }
+
+    pub fn bad_request(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", reason)
+    }
+
+    pub fn query(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)
+    }
+
+    pub fn not_found(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", reason)
+    }
+
+    pub fn method(allowed: &str) -> Self {
+        let error = Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            format!("Only {allowed} allowed"),
+        );
+        ApiError { header: Some((header::ALLOW, allowed.to_owned())), ..error }
+    }
+
+    pub fn stopping() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "service_unavailable",
+            "the server is stopping; try again later",
+        )
+    }
+}
+
+impl From<DocumentError> for ApiError {
+    fn from(error: DocumentError) -> Self {
+        use DocumentError as E;
+        let (status, code) = match &error {
+            E::Queue(error) => return error.clone().into(),
+            E::NoDatabase | E::NotReplicator(_) | E::Missing | E::Deleted => {
+                (StatusCode::NOT_FOUND, "not_found")
+            }
+            E::DatabaseExists => (StatusCode::PRECONDITION_FAILED, "file_exists"),
+            E::IllegalName(_) => (StatusCode::BAD_REQUEST, "illegal_database_name"),
+            E::Conflict => (StatusCode::CONFLICT, "conflict"),
+            E::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "document_too_large"),
+            E::IllegalId(_) => (StatusCode::BAD_REQUEST, "illegal_docid"),
+            E::SpecialMember(_) => (StatusCode::BAD_REQUEST, "doc_validation"),
+            E::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+        };
+        ApiError::new(status, code, error.to_string())
+    }
+}
+
+impl From<QueueError> for ApiError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Store(error) => error.into(),
+            QueueError::Invalid { .. } => ApiError::bad_request(error.to_string()),
+            QueueError::NotFound => ApiError::not_found("missing"),
+            QueueError::Halt => internal(&error),
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict | StoreError::TooOld { .. } | StoreError::Unavailable(_) => {
+                tracing::error!(%error, "a request could not be served");
+                let reason = "the store cannot answer now; nothing was changed, try again";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
+            StoreError::UnknownOutcome(_) => {
+                tracing::error!(%error, "a request has an unknown outcome");
+                let reason = "it is unknown whether the request took effect; look before trying again";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_outcome", reason)
+            }
+            StoreError::TooLarge { .. } => ApiError::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too_large",
+                "the request is too large for one transaction",
+            ),
+            StoreError::Misuse(_) | StoreError::Corrupt(_) => internal(&error),
+        }
+    }
+}
+
+/// Something only a bug or a broken disk can cause.
+pub(crate) fn internal(error: &dyn std::error::Error) -> ApiError {
+    tracing::error!(%error, "a request failed");
+    let reason = "the server could not do this; its log tells why";
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", reason)
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = json!({ "error": self.error, "reason": self.reason });
+        let mut response = answer::json(self.status, &body);
+        if let Some((name, value)) = self.header
+            && let Ok(value) = value.parse()
+        {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}

@@ -1,0 +1,92 @@
+//! The listener: takes connections, and gives each a bound.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Connections at once. More wait to be taken.
+const MAX_CONNECTIONS: usize = 10_000;
+/// How long a connection may take to send the head of its next request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
+/// Largest head of a request: a URL may carry a list of keys.
+const MAX_HEAD_BYTES: usize = 256 << 10;
+/// The pause after a connection could not be taken: too many open files pass by themselves.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long answers under way may take once the server stops.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Serves until `stop` is cancelled; then answers what is under way, and returns.
+pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    while let Some((stream, permit)) = accept(&listener, &room, &stop).await {
+        let (router, stop) = (router.clone(), stop.clone());
+        connections.spawn(async move {
+            serve_connection(stream, router, stop).await;
+            drop(permit);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    let drained =
+        tokio::time::timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
+    if drained.is_err() {
+        tracing::warn!(connections = connections.len(), "some connections did not end: closed");
+        connections.shutdown().await;
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+    stop: &CancellationToken,
+) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let accepted = async {
+        let permit = room.clone().acquire_owned().await.expect("nobody closes it");
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => return (stream, permit),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => None,
+        accepted = accepted => Some(accepted),
+    }
+}
+
+async fn serve_connection(stream: TcpStream, router: Router, stop: CancellationToken) {
+    // Answers are written whole: waiting for more to send would only delay them.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}

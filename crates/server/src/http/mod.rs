@@ -1,0 +1,173 @@
+//! The HTTP API: CouchDB's, as far as it is about replications.
+//!
+//! One [`Target`](route::Target) per path, one function per target and method. Shapes, codes and reasons are CouchDB 3.5's;
+//! where turnwise says something else, `docs/design/0004-replicator-databases.md` says why.
+
+mod all_docs;
+mod answer;
+mod bulk;
+mod changes;
+mod databases;
+mod docs;
+mod error;
+mod listener;
+mod replicate;
+mod request;
+mod root;
+mod route;
+mod scheduler;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::response::{IntoResponse, Response};
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::Keyspace;
+use turnwise_replicator::Client;
+use turnwise_replicator::doc_processor::Settings;
+use turnwise_replicator::documents::names;
+use turnwise_store::Store;
+
+use self::error::ApiError;
+use self::request::Params;
+use self::route::{Part, Target};
+
+pub(crate) use self::listener::serve;
+pub(crate) use self::root::node_name;
+
+/// What every request needs.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub store: Store,
+    pub keys: Keyspace,
+    pub settings: Arc<Settings>,
+    /// Asks sources for the code of filters.
+    pub client: Client,
+    /// The node's name, as answers show it.
+    pub node: Arc<str>,
+    /// Cancelled when the server stops: whoever waits answers at once.
+    pub stop: CancellationToken,
+}
+
+impl App {
+    /// The service that answers requests.
+    pub fn router(self) -> Router {
+        Router::new().fallback(answer_request).with_state(self)
+    }
+
+    pub fn now_us(&self) -> i64 {
+        self.store.runtime().now_us()
+    }
+
+    /// 32 hexadecimal digits that nobody has seen before.
+    pub fn new_uuid(&self) -> String {
+        let runtime = self.store.runtime();
+        format!("{:016x}{:016x}", runtime.random(), runtime.random())
+    }
+}
+
+/// A request without its body.
+pub(crate) struct Call {
+    pub method: Method,
+    pub params: Params,
+    pub headers: HeaderMap,
+}
+
+impl Call {
+    /// The absolute URL of something of this server, as the client reaches it.
+    pub fn location(&self, db: &str, doc: Option<&str>) -> String {
+        location(&self.headers, db, doc)
+    }
+}
+
+fn location(headers: &HeaderMap, db: &str, doc: Option<&str>) -> String {
+    /// What a name may hold as it is, in one segment of a path.
+    const SEGMENT: &percent_encoding::AsciiSet =
+        &percent_encoding::NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'~');
+    let encode = |name: &str| percent_encoding::utf8_percent_encode(name, SEGMENT).to_string();
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let doc = doc.map(|doc| format!("/{}", encode(doc))).unwrap_or_default();
+    format!("http://{host}/{}{doc}", encode(db))
+}
+
+async fn answer_request(State(app): State<App>, request: Request) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = dispatch(app, request).await.unwrap_or_else(IntoResponse::into_response);
+    // No query and no body: they may hold what nobody may read.
+    tracing::debug!(%method, path, status = response.status().as_u16(), "request");
+    answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
+}
+
+async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let target = route::target(parts.uri.path())?;
+    let params = Params::new(parts.uri.query());
+    // The body of an answer to HEAD is left out on the way to the client.
+    let method = if parts.method == Method::HEAD { Method::GET } else { parts.method };
+    let call = Call { method, params, headers: parts.headers };
+    if !matches!(target, Target::Replicate | Target::Db(..) | Target::Unknown) && call.method != Method::GET {
+        return Err(ApiError::method("GET,HEAD"));
+    }
+    match target {
+        Target::Root => root::welcome(&app),
+        Target::Up => root::up(),
+        Target::AllDbs => root::all_dbs(&app, &call),
+        Target::Uuids => root::uuids(&app, &call),
+        Target::Session => root::session(),
+        Target::Membership => root::membership(&app),
+        Target::ActiveTasks => scheduler::active_tasks(&app).await,
+        Target::SchedulerJobs => scheduler::jobs(&app, &call).await,
+        Target::SchedulerJob(id) => scheduler::job(&app, &id).await,
+        Target::SchedulerDocs(db) => scheduler::docs(&app, &call, db).await,
+        Target::SchedulerDoc(db, id) => scheduler::doc(&app, &db, &id).await,
+        Target::Replicate if call.method == Method::POST => replicate::post(&app, &call, body).await,
+        Target::Replicate => Err(ApiError::method("POST")),
+        Target::Db(db, part) => database(&app, &call, body, &db, part).await,
+        Target::Unknown => Err(ApiError::not_found("turnwise has nothing under this path")),
+    }
+}
+
+async fn database(app: &App, call: &Call, body: Body, db: &str, part: Part) -> Result<Response, ApiError> {
+    match (part, call.method.as_str()) {
+        (Part::Itself, "GET") => databases::info(app, db).await,
+        (Part::Itself, "PUT") => databases::create(app, call, db).await,
+        (Part::Itself, "DELETE") => databases::delete(app, db).await,
+        (Part::Itself, "POST") => docs::post(app, call, body, db).await,
+        (Part::Itself, _) => Err(ApiError::method("DELETE,GET,HEAD,POST,PUT")),
+        (Part::AllDocs, "GET" | "POST") => all_docs::all_docs(app, call, body, db).await,
+        (Part::AllDocs, _) => Err(ApiError::method("GET,HEAD,POST")),
+        (Part::Changes, "GET" | "POST") => changes::changes(app, call, body, db).await,
+        (Part::Changes, _) => Err(ApiError::method("GET,HEAD,POST")),
+        (Part::BulkDocs, "POST") => bulk::bulk_docs(app, call, body, db).await,
+        (Part::BulkGet, "POST") => bulk::bulk_get(app, call, body, db).await,
+        (Part::RevsDiff, "POST") => bulk::revs_diff(app, call, body, db).await,
+        (Part::EnsureFullCommit, "POST") => databases::ensure_full_commit(app, call, db).await,
+        (Part::BulkDocs | Part::BulkGet | Part::RevsDiff | Part::EnsureFullCommit, _) => {
+            Err(ApiError::method("POST"))
+        }
+        (Part::Security, "GET") => databases::security(app, db).await,
+        (Part::Security, _) => Err(ApiError::method("GET,HEAD")),
+        (Part::Doc(id), "GET") => docs::get(app, call, db, &id).await,
+        (Part::Doc(id), "PUT") => docs::put(app, call, body, db, &id).await,
+        (Part::Doc(id), "DELETE") => docs::delete(app, call, db, &id).await,
+        (Part::Doc(_), _) => Err(ApiError::method("DELETE,GET,HEAD,PUT")),
+        (Part::Local(id), "GET") => docs::get_local(app, db, &id).await,
+        (Part::Local(id), "PUT") => docs::put_local(app, call, body, db, &id).await,
+        (Part::Local(id), "DELETE") => docs::delete_local(app, call, db, &id).await,
+        (Part::Local(_), _) => Err(ApiError::method("DELETE,GET,HEAD,PUT")),
+        (Part::Attachment, "GET") => Err(ApiError::not_found("Document is missing attachment")),
+        (Part::Attachment, _) => Err(ApiError::bad_request("replication documents have no attachments")),
+        (Part::Unknown(id), "PUT") => {
+            Err(names::check_id(&id).err().map_or_else(|| ApiError::not_found("missing"), ApiError::from))
+        }
+        (Part::Unknown(name), _) => {
+            Err(ApiError::not_found(format!("replicator databases have no `{name}`")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! `POST /_replicate`: a replication without a document.
+//!
+//! It is a job like any other: it survives the server's end, and a continuous one backs off and goes on after a crash,
+//! where CouchDB forgets it. A one-shot request is answered with its first end, whether it is one or a crash; after a
+//! crash the job is cancelled, as in CouchDB: whoever asked knows, and asks again.
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use turnwise_queue::{EventKind, Job, State, Then, jobs};
+use turnwise_replicator::doc_processor::{Origin, Summary, new_job, same_options};
+use turnwise_replicator::documents::{Error, redaction};
+use turnwise_replicator::{JOB_TYPE, Replication};
+use turnwise_store::{MaybeStoreError, Transaction};
+
+use super::answer::{self, ok, respond};
+use super::error::{ApiError, internal};
+use super::{App, Call, request};
+
+/// Largest body: a list of document ids may be long. Below what a job's options may hold.
+const BODY_BYTES: usize = 4_000_000;
+
+pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response, ApiError> {
+    let mut body = request::json_object(body, &call.headers, BODY_BYTES).await?;
+    redaction::restore(&mut body, None)?;
+    let cancel = match body.get("cancel") {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::Bool(true)) => true,
+        Some(_) => return Err(ApiError::bad_request("cancel: `cancel` must be true or false")),
+    };
+    if cancel {
+        let id = match named_id(&body)? {
+            Some(id) => id,
+            None => replication_id(app, &parse(app, &body)?).await?,
+        };
+        cancel_job(app, &id).await?;
+        return Ok(ok(&json!({ "ok": true, "_local_id": id })));
+    }
+    let replication = parse(app, &body)?;
+    let id = replication_id(app, &replication).await?;
+    let asked_us = app.now_us();
+    start(app, &replication, &id, &body).await?;
+    if replication.continuous {
+        return Ok(answer::json(StatusCode::ACCEPTED, &json!({ "ok": true, "_local_id": id })));
+    }
+    wait(app, &id, asked_us).await
+}
+
+fn parse(app: &App, body: &Map<String, Value>) -> Result<Replication, ApiError> {
+    Ok(Replication::parse(body, &app.settings.defaults).map_err(Error::field)?)
+}
+
+/// The id that a request to cancel names.
+fn named_id(body: &Map<String, Value>) -> Result<Option<String>, ApiError> {
+    let Some(name) = ["replication_id", "id", "_local_id"].into_iter().find(|name| body.contains_key(*name))
+    else {
+        return Ok(None);
+    };
+    match &body[name] {
+        Value::String(id) => Ok(Some(id.clone())),
+        _ => Err(ApiError::bad_request(format!("{name}: `{name}` must be a string, the replication's id"))),
+    }
+}
+
+async fn replication_id(app: &App, replication: &Replication) -> Result<String, ApiError> {
+    let uuid = &app.settings.server_uuid;
+    let id =
+        turnwise_replicator::replication_id(replication, &app.client, uuid).await.map_err(
+            |error| match error.status() {
+                Some(404) => ApiError::not_found(error.to_string()),
+                _ => failed(&error.to_string()),
+            },
+        )?;
+    Ok(id.to_string())
+}
+
+/// Why a request cannot have the job that it needs.
+enum Refused {
+    Api(ApiError),
+    Store(turnwise_store::Error),
+}
+
+impl From<turnwise_store::Error> for Refused {
+    fn from(error: turnwise_store::Error) -> Self {
+        Refused::Store(error)
+    }
+}
+
+impl From<turnwise_queue::Error> for Refused {
+    fn from(error: turnwise_queue::Error) -> Self {
+        match error {
+            turnwise_queue::Error::Store(error) => Refused::Store(error),
+            error => Refused::Api(error.into()),
+        }
+    }
+}
+
+impl MaybeStoreError for Refused {
+    fn store_error(&self) -> Option<&turnwise_store::Error> {
+        match self {
+            Refused::Store(error) => Some(error),
+            Refused::Api(_) => None,
+        }
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Api(error) => error,
+            Refused::Store(error) => error.into(),
+        }
+    }
+}
+
+/// The document that a job belongs to, if it belongs to one.
+fn document_of(job: &Job) -> Result<Option<(String, String)>, Refused> {
+    let corrupt = || turnwise_store::Error::Corrupt("a job's summary cannot be read".to_owned());
+    let summary = Summary::of(job).ok_or_else(corrupt)?;
+    Ok(summary.document().map(|(db, id)| (db.to_owned(), id.to_owned())))
+}
+
+/// The job has ended, or was told to and does not come back.
+fn is_gone(job: &Job) -> bool {
+    job.state.is_final() || job.then == Then::Remove || job.cancel_requested && job.then == Then::Keep
+}
+
+/// Makes sure that there is a job for the request. One that does the same already is joined.
+async fn start(
+    app: &App,
+    replication: &Replication,
+    id: &str,
+    body: &Map<String, Value>,
+) -> Result<(), ApiError> {
+    let (keys, now_us) = (&app.keys, app.now_us());
+    let new = &new_job(replication, id, Origin::Request, body, now_us)?;
+    let started = app.store.transact(|tx| async move {
+        let job = jobs::get(&tx, keys, JOB_TYPE, id).await?.filter(|job| !is_gone(job));
+        let Some(job) = job else {
+            jobs::add(&tx, keys, new, now_us).await?;
+            return Ok(());
+        };
+        if let Some((db, doc)) = document_of(&job)? {
+            let reason =
+                format!("Replication `{id}` already started, triggered by document `{doc}` from db `{db}`");
+            return Err(Refused::Api(ApiError::new(StatusCode::CONFLICT, "conflict", reason)));
+        }
+        let same = same_options(&tx, keys, &job, new).await?;
+        match job.state {
+            State::Running | State::Pending if same => {}
+            State::Running => {
+                jobs::add(&tx, keys, new, now_us).await?;
+                jobs::restart(&tx, keys, JOB_TYPE, id).await?;
+            }
+            _ => {
+                // Whoever asks again does not want to wait for a backoff.
+                jobs::remove(&tx, keys, JOB_TYPE, id).await?;
+                jobs::add(&tx, keys, new, now_us).await?;
+            }
+        }
+        Ok(())
+    });
+    Ok(started.await?)
+}
+
+async fn cancel_job(app: &App, id: &str) -> Result<(), ApiError> {
+    let (keys, now_us) = (&app.keys, app.now_us());
+    let cancelled = app.store.transact(|tx| async move {
+        let job = jobs::get(&tx, keys, JOB_TYPE, id).await?.filter(|job| !is_gone(job));
+        let job = job.ok_or_else(|| Refused::Api(ApiError::not_found("missing")))?;
+        if let Some((db, doc)) = document_of(&job)? {
+            let reason = format!(
+                "Replication `{id}` belongs to document `{doc}` of `{db}`: delete the document to stop it"
+            );
+            return Err(Refused::Api(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)));
+        }
+        // The record stays for a while: others may wait for its end.
+        jobs::cancel(&tx, keys, JOB_TYPE, id, now_us).await?;
+        Ok(())
+    });
+    Ok(cancelled.await?)
+}
+
+/// Waits for a job's first end after `since_us`, and answers with it.
+async fn wait(app: &App, id: &str, since_us: i64) -> Result<Response, ApiError> {
+    let key = app.keys.job(JOB_TYPE, id);
+    loop {
+        let tx = app.store.begin().await?;
+        let seen = tx.get(&key).await?;
+        if let Some(end) = end_of(app, &tx, id, since_us).await? {
+            return end;
+        }
+        let changed = app.store.watch(key.clone(), seen).await?;
+        tokio::select! {
+            () = changed => {}
+            () = app.stop.cancelled() => return Err(ApiError::stopping()),
+        }
+    }
+}
+
+/// The answer to a request whose job is as `tx` sees it; none while it goes on.
+async fn end_of(
+    app: &App,
+    tx: &Transaction,
+    id: &str,
+    since_us: i64,
+) -> Result<Option<Result<Response, ApiError>>, ApiError> {
+    let Some(job) = jobs::get(tx, &app.keys, JOB_TYPE, id).await? else {
+        return Ok(Some(Err(failed("the replication was cancelled"))));
+    };
+    if job.state == State::Completed {
+        let result = job.result.ok_or_else(|| internal(&NoResult))?;
+        return Ok(Some(Ok(respond(StatusCode::OK, Body::from(format!("{result}\n"))))));
+    }
+    let ends = job.history.iter().take_while(|event| event.at_us >= since_us);
+    let crash = ends
+        .filter(|event| matches!(event.kind, EventKind::Crashed { .. } | EventKind::Failed { .. }))
+        .last();
+    if let Some(reason) = crash.and_then(|event| event.kind.reason()) {
+        if !job.state.is_final() {
+            // It may have been cancelled by another request that waited, too.
+            match cancel_job(app, id).await {
+                Err(error) if error.status != StatusCode::NOT_FOUND => return Err(error),
+                _ => {}
+            }
+        }
+        return Ok(Some(Err(failed(reason))));
+    }
+    match job.state {
+        State::Cancelled => Ok(Some(Err(failed("the replication was cancelled")))),
+        State::Failed => Ok(Some(Err(failed(job.reason().unwrap_or("unknown"))))),
+        _ => Ok(None),
+    }
+}
+
+/// A completed job has no result.
+#[derive(Debug, thiserror::Error)]
+#[error("a completed replication has left no result")]
+struct NoResult;
+
+/// A replication that did not end well: 500 in CouchDB, whoever's fault it is, with a code of its own for some.
+fn failed(reason: &str) -> ApiError {
+    let status = |status: u16| reason.contains(&format!(": {status} "));
+    let code = match () {
+        () if status(404) => "db_not_found",
+        () if status(401) => "unauthorized",
+        () if status(403) => "forbidden",
+        () => "error",
+    };
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, code, reason)
+}

@@ -1,0 +1,90 @@
+//! The server itself: what clients ask before they do anything.
+
+use std::net::SocketAddr;
+
+use axum::response::Response;
+use serde_json::json;
+use turnwise_replicator::documents::databases;
+
+use super::answer::{in_pieces, ok};
+use super::error::ApiError;
+use super::{App, Call};
+
+/// The release of CouchDB whose API this is: clients decide by it what they may ask for.
+const API_VERSION: &str = "3.5.0";
+/// UUIDs that one request may ask for, as in CouchDB.
+const MAX_UUIDS: usize = 1_000;
+/// Databases that one transaction reads.
+const PAGE: usize = 1_000;
+
+/// The node's name for a listener.
+pub(crate) fn node_name(listen: SocketAddr) -> String {
+    format!("turnwise@{}", listen.ip())
+}
+
+pub(super) fn welcome(app: &App) -> Result<Response, ApiError> {
+    Ok(ok(&json!({
+        "couchdb": "Welcome",
+        "version": API_VERSION,
+        "uuid": app.settings.server_uuid,
+        "features": ["scheduler"],
+        "vendor": { "name": "turnwise", "version": env!("CARGO_PKG_VERSION") },
+    })))
+}
+
+pub(super) fn up() -> Result<Response, ApiError> {
+    Ok(ok(&json!({ "status": "ok", "seeds": {} })))
+}
+
+pub(super) fn uuids(app: &App, call: &Call) -> Result<Response, ApiError> {
+    let count = call.params.number("count")?.unwrap_or(1);
+    if count > MAX_UUIDS {
+        return Err(ApiError::bad_request("count parameter too large"));
+    }
+    let uuids: Vec<String> = (0..count).map(|_| app.new_uuid()).collect();
+    Ok(ok(&json!({ "uuids": uuids })))
+}
+
+/// Nobody logs in yet: everyone who can reach the server is its administrator, and is told so.
+pub(super) fn session() -> Result<Response, ApiError> {
+    Ok(ok(&json!({
+        "ok": true,
+        "userCtx": { "name": null, "roles": ["_admin"] },
+        "info": { "authentication_handlers": [] },
+    })))
+}
+
+pub(super) fn membership(app: &App) -> Result<Response, ApiError> {
+    Ok(ok(&json!({ "all_nodes": [&*app.node], "cluster_nodes": [&*app.node] })))
+}
+
+pub(super) fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {
+    let mut skip = call.params.number("skip")?.unwrap_or(0);
+    let mut limit = call.params.number("limit")?.unwrap_or(usize::MAX);
+    let app = app.clone();
+    Ok(in_pieces(async move |mut pieces| {
+        let mut after: Option<String> = None;
+        let written = async {
+            pieces.text("[").await?;
+            loop {
+                let tx = app.store.begin().await?;
+                let page = databases::list(&tx, &app.keys, after.as_deref(), PAGE).await?;
+                for (name, _) in page.iter().filter(|(_, database)| !database.deleting) {
+                    if skip > 0 {
+                        skip -= 1;
+                    } else if limit > 0 {
+                        limit -= 1;
+                        pieces.element(name).await?;
+                    }
+                }
+                match page.into_iter().next_back() {
+                    Some((last, _)) if limit > 0 => after = Some(last),
+                    _ => break,
+                }
+            }
+            Ok(pieces.text("]\n").await?)
+        };
+        let written = written.await;
+        (pieces, written)
+    }))
+}

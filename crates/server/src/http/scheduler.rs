@@ -1,0 +1,310 @@
+//! `_scheduler` and `_active_tasks`: what runs, what waits, and why.
+
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use turnwise_queue::{EventKind, Job, State, jobs};
+use turnwise_replicator::doc_processor::{self, STATES, Status, Summary, timestamp};
+use turnwise_replicator::documents::{Error, databases};
+use turnwise_replicator::{JOB_TYPE, Stats};
+use turnwise_store::Transaction;
+
+use super::answer::{Pieces, in_pieces, ok};
+use super::error::{ApiError, internal};
+use super::{App, Call};
+
+/// Jobs that `_scheduler/jobs` answers, unless it is told otherwise; as in CouchDB.
+const DEFAULT_JOBS: usize = 100;
+/// Rows that one transaction reads.
+const PAGE: usize = 500;
+/// Running jobs that `_active_tasks` answers at most: more than `max_jobs` can be.
+const MAX_TASKS: usize = 100_000;
+
+pub(super) async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
+    let range = |name: &str, default: usize| match call.params.get(name) {
+        None => Ok(default),
+        Some(text) => match text.parse::<i64>() {
+            Err(_) => Err(ApiError::query(format!("{name} must be an integer"))),
+            Ok(number) => {
+                let wrong = |_| ApiError::query(format!("{name} not in range of [0,infinity]"));
+                usize::try_from(number).map_err(wrong)
+            }
+        },
+    };
+    let (limit, skip) = (range("limit", DEFAULT_JOBS)?, range("skip", 0)?);
+    let total = count_jobs(app).await?;
+    let app = app.clone();
+    Ok(in_pieces(async move |mut pieces| {
+        let written = write_jobs(&app, total, limit, skip, &mut pieces).await;
+        (pieces, written)
+    }))
+}
+
+/// Jobs that have ended are not the scheduler's any more; their records wait for whoever asked for them.
+fn is_scheduled(job: &Job) -> bool {
+    !job.state.is_final()
+}
+
+async fn count_jobs(app: &App) -> Result<usize, ApiError> {
+    let (mut after, mut total): (Option<String>, usize) = (None, 0);
+    loop {
+        let tx = app.store.begin().await?;
+        let page = jobs::list(&tx, &app.keys, JOB_TYPE, after.as_deref(), PAGE).await?;
+        total += page.iter().filter(|job| is_scheduled(job)).count();
+        match page.into_iter().nth(PAGE - 1) {
+            Some(last) => after = Some(last.id),
+            None => return Ok(total),
+        }
+    }
+}
+
+async fn write_jobs(
+    app: &App,
+    total: usize,
+    mut limit: usize,
+    mut skip: usize,
+    pieces: &mut Pieces,
+) -> Result<(), ApiError> {
+    pieces.text(&format!("{{\"total_rows\":{total},\"offset\":{},\"jobs\":[", skip.min(total))).await?;
+    let mut after: Option<String> = None;
+    while limit > 0 {
+        let tx = app.store.begin().await?;
+        let page = jobs::list(&tx, &app.keys, JOB_TYPE, after.as_deref(), PAGE).await?;
+        for job in page.iter().filter(|job| is_scheduled(job)) {
+            if skip > 0 {
+                skip -= 1;
+            } else if limit > 0 {
+                limit -= 1;
+                pieces.element(&shown_job(app, &tx, job).await?).await?;
+            }
+        }
+        match page.into_iter().nth(PAGE - 1) {
+            Some(last) => after = Some(last.id),
+            None => break,
+        }
+    }
+    Ok(pieces.text("]}\n").await?)
+}
+
+pub(super) async fn job(app: &App, id: &str) -> Result<Response, ApiError> {
+    let tx = app.store.begin().await?;
+    match jobs::get(&tx, &app.keys, JOB_TYPE, id).await? {
+        Some(job) if is_scheduled(&job) => Ok(ok(&shown_job(app, &tx, &job).await?)),
+        _ => Err(ApiError::not_found("missing")),
+    }
+}
+
+fn summary(job: &Job) -> Result<Summary, ApiError> {
+    Summary::of(job).ok_or_else(|| internal(&Unreadable))
+}
+
+/// A job's summary is not what the doc processor writes.
+#[derive(Debug, thiserror::Error)]
+#[error("a job's summary cannot be read")]
+struct Unreadable;
+
+/// What runs a job, in the place where CouchDB shows an Erlang process: the worker, and its claim's number.
+fn pid(worker: &str, claim: u64) -> String {
+    format!("<{worker}.{claim}>")
+}
+
+async fn shown_job(app: &App, tx: &Transaction, job: &Job) -> Result<Value, ApiError> {
+    let summary = summary(job)?;
+    let info = match job.state {
+        State::Running => jobs::active_report(tx, &app.keys, job).await?.and_then(|active| active.info),
+        _ => job.info.clone(),
+    };
+    let history: Vec<Value> = job
+        .history
+        .iter()
+        .map(|event| {
+            let mut row = json!({ "timestamp": timestamp(event.at_us), "type": event_type(&event.kind) });
+            if let Some(reason) = event.kind.reason() {
+                row["reason"] = json!(reason);
+            }
+            row
+        })
+        .collect();
+    Ok(json!({
+        "database": summary.database,
+        "id": job.id,
+        "pid": job.claim.as_ref().map(|claim| pid(&claim.worker, claim.number)),
+        "source": summary.source,
+        "target": summary.target,
+        "user": job.user,
+        "doc_id": summary.doc_id,
+        "info": info,
+        "history": history,
+        "node": &*app.node,
+        "start_time": timestamp(summary.start_time_us),
+    }))
+}
+
+fn event_type(kind: &EventKind) -> &'static str {
+    match kind {
+        EventKind::Added => "added",
+        EventKind::Started => "started",
+        EventKind::Stopped => "stopped",
+        EventKind::Crashed { .. } => "crashed",
+        EventKind::Completed => "completed",
+        EventKind::Failed { .. } => "failed",
+        EventKind::Cancelled => "cancelled",
+    }
+}
+
+pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
+    let tx = app.store.begin().await?;
+    let active = jobs::active(&tx, &app.keys, JOB_TYPE, MAX_TASKS).await?;
+    let mut tasks = Vec::with_capacity(active.len());
+    for (worker, id, active) in active {
+        let summary = Summary::parse(&active.summary).ok_or_else(|| internal(&Unreadable))?;
+        let info = active.info.as_deref().map_or("null", |info| info.get());
+        let stats: Option<Map<String, Value>> =
+            serde_json::from_str(info).map_err(|error| internal(&error))?;
+        // A task that has not reported yet has done nothing yet.
+        let stats = match stats {
+            Some(stats) => Value::Object(stats),
+            None => serde_json::to_value(Stats::default()).map_err(|error| internal(&error))?,
+        };
+        let mut task = json!({
+            "node": &*app.node,
+            "pid": pid(&worker, active.claim),
+            "process_status": "waiting",
+            "type": "replication",
+            "replication_id": id,
+            "database": summary.database,
+            "doc_id": summary.doc_id,
+            "user": active.user,
+            "source": summary.source,
+            "target": summary.target,
+            "continuous": summary.continuous,
+            "checkpoint_interval": summary.checkpoint_interval,
+            "started_on": active.started_us / 1_000_000,
+            "updated_on": active.updated_us / 1_000_000,
+        });
+        if let (Value::Object(task), Value::Object(stats)) = (&mut task, stats) {
+            task.extend(stats);
+        }
+        tasks.push(task);
+    }
+    Ok(ok(&tasks))
+}
+
+/// Which states a request wants to see; none given means all.
+fn states(call: &Call) -> Result<Vec<String>, ApiError> {
+    let wanted: Vec<String> = match call.params.get("states") {
+        None => Vec::new(),
+        Some(text) => {
+            text.split(',').filter(|state| !state.is_empty()).map(str::to_ascii_lowercase).collect()
+        }
+    };
+    let unknown: Vec<&str> =
+        wanted.iter().map(String::as_str).filter(|state| !STATES.contains(state)).collect();
+    if unknown.is_empty() {
+        return Ok(wanted);
+    }
+    let (unknown, known) = (unknown.join(","), STATES.join(","));
+    Err(ApiError::query(format!("Unknown states [{unknown}]. Choose from: [{known}]")))
+}
+
+/// The documents of one database, or of all: those of `prefix/_replicator` databases, too.
+pub(super) async fn docs(app: &App, call: &Call, db: Option<String>) -> Result<Response, ApiError> {
+    let query = DocsQuery {
+        states: states(call)?,
+        limit: call.params.number("limit")?.unwrap_or(usize::MAX),
+        skip: call.params.number("skip")?.unwrap_or(0),
+    };
+    let one = db.is_some();
+    let dbs = match db {
+        Some(db) => vec![db],
+        None => all_databases(app).await?,
+    };
+    let mut total = 0;
+    for db in &dbs {
+        let tx = app.store.begin().await?;
+        total += match databases::info(&tx, &app.keys, db).await {
+            Ok((_, counters)) => counters.documents,
+            Err(Error::NoDatabase) if !one => 0,
+            Err(error) => return Err(error.into()),
+        };
+    }
+    let app = app.clone();
+    Ok(in_pieces(async move |mut pieces| {
+        let written = query.write(&app, &dbs, total, &mut pieces).await;
+        (pieces, written)
+    }))
+}
+
+async fn all_databases(app: &App) -> Result<Vec<String>, ApiError> {
+    let mut dbs: Vec<String> = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let tx = app.store.begin().await?;
+        let page = databases::list(&tx, &app.keys, after.as_deref(), PAGE).await?;
+        after = page.get(PAGE - 1).map(|(name, _)| name.clone());
+        dbs.extend(page.into_iter().filter(|(_, database)| !database.deleting).map(|(name, _)| name));
+        if after.is_none() {
+            return Ok(dbs);
+        }
+    }
+}
+
+struct DocsQuery {
+    states: Vec<String>,
+    limit: usize,
+    skip: usize,
+}
+
+impl DocsQuery {
+    fn admits(&self, status: &Status) -> bool {
+        self.states.is_empty() || self.states.iter().any(|state| state == status.state)
+    }
+
+    async fn write(
+        &self,
+        app: &App,
+        dbs: &[String],
+        total: u64,
+        pieces: &mut Pieces,
+    ) -> Result<(), ApiError> {
+        let offset = usize::try_from(total).unwrap_or(usize::MAX).min(self.skip);
+        pieces.text(&format!("{{\"total_rows\":{total},\"offset\":{offset},\"docs\":[\n")).await?;
+        let (mut skip, mut limit) = (self.skip, self.limit);
+        'databases: for db in dbs {
+            let mut next = None;
+            loop {
+                let tx = app.store.begin().await?;
+                let page = doc_processor::statuses(&tx, &app.keys, &app.node, db, next, PAGE).await;
+                let (page, rest) = match page {
+                    Ok(page) => page,
+                    // Deleted meanwhile.
+                    Err(Error::NoDatabase) => break,
+                    Err(error) => return Err(error.into()),
+                };
+                for status in page.iter().filter(|status| self.admits(status)) {
+                    if skip > 0 {
+                        skip -= 1;
+                    } else if limit > 0 {
+                        limit -= 1;
+                        pieces.row(status).await?;
+                    }
+                }
+                if limit == 0 {
+                    break 'databases;
+                }
+                next = rest;
+                if next.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(pieces.text("\n]}\n").await?)
+    }
+}
+
+pub(super) async fn doc(app: &App, db: &str, id: &str) -> Result<Response, ApiError> {
+    let tx = app.store.begin().await?;
+    match doc_processor::status(&tx, &app.keys, &app.node, db, id).await? {
+        Some(status) => Ok(ok(&status)),
+        None => Err(ApiError::not_found("missing")),
+    }
+}

@@ -1,0 +1,233 @@
+//! The composition: store, workers, doc processor, listener, and how they stop.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::{Keyspace, keyspace};
+use turnwise_replicator::doc_processor::{DocProcessor, Settings};
+use turnwise_replicator::documents::{self, databases, names};
+use turnwise_replicator::{Client, Handler, JOB_TYPE};
+use turnwise_store::embedded::Embedded;
+use turnwise_store::{Runtime, Store, Transaction, runtime};
+use turnwise_worker::Worker;
+
+use crate::Config;
+use crate::http::{self, App};
+
+/// A stop takes at most this long, whatever hangs.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// The folder of the store within the data directory.
+const STORE_FOLDER: &str = "store";
+
+/// What a server needs to start.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Where everything is kept. Created if it is missing; one process at a time.
+    pub data_dir: PathBuf,
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The configuration file's settings.
+    pub config: Config,
+}
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory cannot be used.
+    #[error("cannot open the data directory {}: {cause}", path.display())]
+    DataDir {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        cause: turnwise_store::Error,
+    },
+    /// The data directory holds data of another release.
+    #[error(
+        "the data was written in format {found}, and this release knows format {}: use the release that wrote it",
+        keyspace::FORMAT_VERSION
+    )]
+    Format {
+        /// The format found.
+        found: String,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {listen}: {cause}")]
+    Listen {
+        /// The address.
+        listen: SocketAddr,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// The store failed while the server started.
+    #[error(transparent)]
+    Store(#[from] turnwise_queue::Error),
+    /// The HTTP client cannot be made.
+    #[error("cannot start the HTTP client: {0}")]
+    Client(turnwise_replicator::Error),
+}
+
+impl From<turnwise_store::Error> for StartError {
+    fn from(error: turnwise_store::Error) -> Self {
+        StartError::Store(error.into())
+    }
+}
+
+impl turnwise_store::MaybeStoreError for StartError {
+    fn store_error(&self) -> Option<&turnwise_store::Error> {
+        match self {
+            StartError::Store(error) => error.store_error(),
+            _ => None,
+        }
+    }
+}
+
+/// The server; see [`Server::start`].
+pub struct Server;
+
+impl Server {
+    /// Opens the store, starts the worker, the doc processor and the listener.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing runs then.
+    pub async fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
+        let ServerConfig { data_dir, listen, config } = config;
+        if !listen.ip().is_loopback() {
+            tracing::warn!(
+                %listen,
+                "everyone who can reach this address may read, change and delete every replication: there are no logins yet"
+            );
+        }
+        let no_listener = |cause| StartError::Listen { listen, cause };
+        let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
+        let listen = listener.local_addr().map_err(no_listener)?;
+        let path = data_dir.join(STORE_FOLDER);
+        let opened = std::fs::create_dir_all(&data_dir)
+            .map_err(|error| turnwise_store::Error::Unavailable(error.to_string()))
+            .and_then(|()| Embedded::open(&path));
+        let engine = opened.map_err(|cause| StartError::DataDir { path: data_dir, cause })?;
+        let runtime: Arc<dyn Runtime> = Arc::new(runtime::System);
+        let store = Store::new(engine, runtime.clone());
+        let keys = Keyspace::default();
+        let server_uuid = initialise(&store, &keys, config.uuid.as_deref()).await?;
+        let client = Client::new().map_err(StartError::Client)?;
+        let settings = Settings { server_uuid: server_uuid.clone(), defaults: config.replication.clone() };
+        let node = http::node_name(listen);
+
+        let handler = Handler::new(client.clone(), server_uuid, config.replication, runtime);
+        let options = turnwise_worker::Options {
+            node: node.clone(),
+            max_jobs: config.max_jobs,
+            max_history: config.max_history,
+            backoff: config.backoff,
+            exclusive: true,
+            ..turnwise_worker::Options::default()
+        };
+        let worker = Worker::start(store.clone(), keys.clone(), JOB_TYPE, Arc::new(handler), options).await?;
+        let stop = CancellationToken::new();
+        let processor = DocProcessor {
+            store: store.clone(),
+            keys: keys.clone(),
+            settings: settings.clone(),
+            filters: Arc::new(client.clone()),
+        };
+        let processor = tokio::spawn(processor.run(stop.clone()));
+        let app =
+            App { store, keys, settings: Arc::new(settings), client, node: node.into(), stop: stop.clone() };
+        let http = tokio::spawn(http::serve(listener, app.router(), stop.clone()));
+        tracing::info!("listening on http://{listen}");
+        Ok(RunningServer { listen, stop, worker, processor, http })
+    }
+}
+
+/// A server that runs. Dropping it stops it at once, like a crash; [`RunningServer::shutdown`] stops it cleanly.
+pub struct RunningServer {
+    listen: SocketAddr,
+    stop: CancellationToken,
+    worker: Worker,
+    processor: JoinHandle<()>,
+    http: JoinHandle<()>,
+}
+
+impl RunningServer {
+    /// Where it listens, with the port that it took.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Ends open feeds and waiting requests, lets every job write its checkpoint and gives it back, and returns when all
+    /// is still, within 10 s.
+    pub async fn shutdown(self) {
+        let RunningServer { stop, worker, mut processor, mut http, .. } = self;
+        stop.cancel();
+        let stopped = async {
+            let (_, processed, served) = tokio::join!(worker.shutdown(), &mut processor, &mut http);
+            for error in [processed.err(), served.err()].into_iter().flatten() {
+                tracing::error!(%error, "a part of the server ended badly");
+            }
+        };
+        if tokio::time::timeout(STOP_TIMEOUT, stopped).await.is_err() {
+            tracing::error!("the server did not stop in time: what is left is recovered by the next start");
+            processor.abort();
+            http.abort();
+        }
+    }
+}
+
+/// Checks the store's format, and makes what every store has. Returns the server's UUID.
+async fn initialise(store: &Store, keys: &Keyspace, uuid: Option<&str>) -> Result<String, StartError> {
+    let runtime = store.runtime();
+    let new_uuid = format!("{:016x}{:016x}", runtime.random(), runtime.random());
+    let (now_us, new_uuid) = (runtime.now_us(), new_uuid.as_str());
+    let uuid = store
+        .transact(|tx| async move {
+            check_format(&tx, keys).await?;
+            let uuid = server_uuid(&tx, keys, uuid, new_uuid).await?;
+            match databases::create(&tx, keys, names::REPLICATOR, now_us).await {
+                Ok(()) | Err(documents::Error::DatabaseExists) => Ok(uuid),
+                Err(documents::Error::Queue(error)) => Err(StartError::Store(error)),
+                Err(error) => unreachable!("the name is right, and nothing else can go wrong: {error}"),
+            }
+        })
+        .await?;
+    Ok(uuid)
+}
+
+async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), StartError> {
+    let format = keyspace::FORMAT_VERSION.to_string();
+    match tx.get(&keys.format()).await? {
+        None => Ok(tx.set(keys.format(), format.into())?),
+        Some(found) if found == format.as_bytes() => Ok(()),
+        Some(found) => Err(StartError::Format { found: String::from_utf8_lossy(&found).into_owned() }),
+    }
+}
+
+/// The configured UUID, or the one that the store has, or a new one; and the store has it from now on.
+async fn server_uuid(
+    tx: &Transaction,
+    keys: &Keyspace,
+    configured: Option<&str>,
+    new: &str,
+) -> Result<String, StartError> {
+    let corrupt = |error| turnwise_store::Error::Corrupt(format!("server uuid: {error}"));
+    let stored: Option<String> = match tx.get(&keys.server_uuid()).await? {
+        Some(value) => Some(serde_json::from_slice(&value).map_err(corrupt)?),
+        None => None,
+    };
+    let uuid = configured.or(stored.as_deref()).unwrap_or(new).to_owned();
+    if stored.as_ref() != Some(&uuid) {
+        if stored.is_some() {
+            tracing::warn!(
+                "the configured uuid is not the one that this store was used with: replications look for checkpoints under \
+                 new ids, and start over where there are none"
+            );
+        }
+        tx.set(keys.server_uuid(), serde_json::json!(uuid).to_string().into())?;
+    }
+    Ok(uuid)
+}
