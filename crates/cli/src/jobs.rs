@@ -73,11 +73,11 @@ async fn list(api: &Api, as_json: bool) -> Result<(), Failure> {
         }
     }
     if as_json {
-        println!("{:#}", json!(jobs));
+        say!("{:#}", json!(jobs));
         return Ok(());
     }
     if jobs.is_empty() {
-        println!("No jobs.");
+        say!("No jobs.");
         return Ok(());
     }
     let rows = jobs.iter().map(|job| {
@@ -109,7 +109,7 @@ fn print_table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) {
     let line = |cells: [&str; N]| {
         let padded: Vec<String> =
             cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        println!("{}", padded.join("  ").trim_end());
+        say!("{}", padded.join("  ").trim_end());
     };
     line(head);
     for row in &rows {
@@ -119,13 +119,13 @@ fn print_table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) {
 
 async fn show(api: &Api, id: &str) -> Result<(), Failure> {
     let path = format!("/_scheduler/jobs/{}", id.replace('+', "%2B"));
-    println!("{:#}", api.get(&path).await?);
+    say!("{:#}", api.get(&path).await?);
     Ok(())
 }
 
 async fn cancel(api: &Api, id: &str) -> Result<(), Failure> {
     api.post("/_replicate", &json!({ "cancel": true, "replication_id": id })).await?;
-    println!("{id} is cancelled.");
+    say!("{id} is cancelled.");
     Ok(())
 }
 

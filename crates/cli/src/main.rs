@@ -1,5 +1,13 @@
 //! The turnwise binary: arguments in, exit codes out; the work is done by the libraries.
 
+/// Prints a line of results. A reader that has gone away (`| head`) is no reason to fail.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($line)*);
+    }};
+}
+
 mod jobs;
 mod progress;
 mod replicate;

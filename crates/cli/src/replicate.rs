@@ -116,21 +116,24 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 fn print_summary(report: &Report, elapsed: std::time::Duration) {
     let stats = &report.stats;
     if report.no_changes {
-        println!("Nothing to copy: the target has everything up to {}.", short(&report.source_last_seq));
+        say!("Nothing to copy: the target has everything up to {}.", short(&report.source_last_seq));
         return;
     }
     let seconds = elapsed.as_secs_f64();
-    println!(
+    say!(
         "{} documents written ({}) in {seconds:.1} s, {:.0} documents/s.",
         stats.docs_written,
         human_bytes(stats.bytes_written),
         stats.docs_written as f64 / seconds.max(0.001),
     );
-    println!(
+    say!(
         "{} revisions checked, {} missing, {} read, {} refused by the target.",
-        stats.revisions_checked, stats.missing_revisions_found, stats.docs_read, stats.doc_write_failures,
+        stats.revisions_checked,
+        stats.missing_revisions_found,
+        stats.docs_read,
+        stats.doc_write_failures,
     );
-    println!("The target has everything up to {}.", short(&report.source_last_seq));
+    say!("The target has everything up to {}.", short(&report.source_last_seq));
 }
 
 /// A sequence as a person reads it: CouchDB's have a number, then hundreds of characters for machines.

@@ -18,7 +18,7 @@ fn cases() -> Vec<Case> {
     vec![
         case("down", Fault::Down.into(), "no connection"),
         case("reset", Fault::Reset { after: 100 }.into(), "broke off"),
-        case("reset-at-once", Fault::Reset { after: 0 }.into(), "no connection"),
+        case("reset-at-once", Fault::Reset { after: 0 }.into(), "broke off"),
         case("hang", Fault::HangMidBody { after: 100 }.into(), "timed out"),
         case("401", Fault::Status(401).into(), "401 unauthorized: Name or password is incorrect."),
         case("404", Fault::Status(404).into(), "404 not_found: Database does not exist."),
