@@ -16,7 +16,10 @@ async fn the_standard_data_set_arrives_leaf_by_leaf() {
     let summary = compare(&from, &to).await.unwrap();
     assert_eq!((summary.leaves, summary.attachments), (loaded.leaves, loaded.attachments));
     assert_eq!(report.stats.docs_written, loaded.leaves as u64);
-    assert!(report.stats.bytes_written > loaded.attachment_bytes);
+    if source.is_pouchdb() {
+        // CouchDB sends text gzipped.
+        assert!(report.stats.bytes_written > loaded.attachment_bytes);
+    }
     assert!(copy(&from, &to).await.no_changes);
 }
 
@@ -26,7 +29,10 @@ async fn a_source_that_answers_multipart_hands_over_whole_revisions() {
     let (from, to) = (source.create("from").await, target.create("to").await);
     let loaded = Dataset::small().load(&from).await;
     let proxy = FaultProxy::start(&source).await;
-    proxy.set(Fault::Multipart).await;
+    if source.is_pouchdb() {
+        // CouchDB answers so by itself.
+        proxy.set(Fault::Multipart).await;
+    }
     run(&proxy.through(&from), to.url(), json!({})).await.unwrap();
     let summary = compare(&from, &to).await.unwrap();
     assert_eq!(summary.attachments, loaded.attachments);

@@ -1,0 +1,116 @@
+//! Continuous replications, stopping, and going on from a checkpoint.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{context, request, run};
+use serde_json::json;
+use tokio::task::JoinHandle;
+use turnwise_replicator::{Context, Error, Replication, Report, Stats, replicate};
+use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
+
+fn spawn(replication: Replication, context: &Context) -> JoinHandle<Result<Report, Error>> {
+    let context = context.clone();
+    tokio::spawn(async move { replicate(&replication, &context).await })
+}
+
+async fn until(context: &Context, condition: impl Fn(&Stats) -> bool) -> Stats {
+    context.progress.subscribe().wait_for(condition).await.unwrap().clone()
+}
+
+#[tokio::test]
+async fn later_writes_follow_and_a_stop_leaves_a_checkpoint() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    let loaded = Dataset::small().load(&from).await.leaves as u64;
+    let replication = request(from.url(), to.url(), json!({"continuous": true}));
+    let first = context();
+    let running = spawn(replication.clone(), &first);
+    until(&first, |stats| stats.docs_written == loaded).await;
+
+    let rev = from.put("later", &json!({"v": 1})).await;
+    until(&first, |stats| stats.docs_written == loaded + 1).await;
+    from.put("later", &json!({"_rev": rev, "_deleted": true})).await;
+    let stats = until(&first, |stats| stats.docs_written == loaded + 2).await;
+    assert_eq!(stats.source_seq, stats.through_seq);
+    compare(&from, &to).await.unwrap();
+
+    first.stop.cancel();
+    let report = running.await.unwrap().unwrap();
+    assert!(report.stopped);
+    assert_eq!(report.stats.checkpointed_source_seq, report.stats.through_seq);
+
+    // What was written meanwhile comes with the next run, and nothing else.
+    from.put("meanwhile", &json!({})).await;
+    let second = context();
+    let running = spawn(replication, &second);
+    let stats = until(&second, |stats| stats.docs_written == 1).await;
+    assert_eq!(stats.revisions_checked, 1);
+    second.stop.cancel();
+    assert_eq!(running.await.unwrap().unwrap().history.len(), 2);
+}
+
+#[tokio::test]
+async fn checkpoints_are_written_while_it_runs() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    from.put("a", &json!({})).await;
+    let context = context();
+    let fields = json!({"continuous": true, "checkpoint_interval": 50});
+    let running = spawn(request(from.url(), to.url(), fields), &context);
+    for id in ["b", "c"] {
+        let stats = until(&context, |stats| {
+            stats.docs_written > 0
+                && stats.through_seq == stats.source_seq
+                && stats.checkpointed_source_seq == stats.through_seq
+        })
+        .await;
+        from.put(id, &json!({})).await;
+        until(&context, |now| now.docs_written > stats.docs_written).await;
+    }
+    context.stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_feed_that_has_gone_silent_is_opened_again() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    from.put("a", &json!({})).await;
+    let proxy = FaultProxy::start(&source).await;
+    proxy
+        .set(Fault::HangMidBody { after: 2 }.when(|request| request.path.contains("_changes?feed=")).times(1))
+        .await;
+    let context = context();
+    let fields = json!({"continuous": true, "connection_timeout": 300, "retries_per_request": 1});
+    let running = spawn(request(&proxy.through(&from), to.url(), fields), &context);
+    until(&context, |stats| stats.docs_written == 1).await;
+    assert_eq!(proxy.count(|request| request.path.contains("_changes?feed=")), 2);
+    context.stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_run_that_was_stopped_in_the_middle_goes_on_from_its_checkpoint() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    Dataset::plain(2_000).load(&from).await;
+    let proxy = FaultProxy::start(&source).await;
+    let through = proxy.through(&from);
+    let fields = json!({"worker_batch_size": 20, "worker_processes": 2});
+    let first = context();
+    let running = spawn(request(&through, to.url(), fields.clone()), &first);
+    until(&first, |stats| stats.docs_written >= 200).await;
+    first.stop.cancel();
+    let stopped = running.await.unwrap().unwrap();
+    assert!(stopped.stopped && stopped.stats.docs_written < 2_000, "{stopped:?}");
+
+    proxy.clear();
+    let report = run(&through, to.url(), fields).await.unwrap();
+    let since = proxy.wait_for(|request| request.path.contains("_changes?feed=")).await.path;
+    let seq = stopped.source_last_seq.to_query();
+    assert!(since.ends_with(&format!("since={seq}")), "{since} does not end in {seq}");
+    // Nothing twice: a batch in flight when the run was stopped has come to its end.
+    assert_eq!(stopped.stats.docs_written + report.stats.docs_written, 2_000);
+    compare(&from, &to).await.unwrap();
+}
