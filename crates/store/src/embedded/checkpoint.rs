@@ -6,12 +6,12 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::Shared;
 use super::base::Base;
 use super::folder::at;
 use super::memtable::Memtable;
 use super::view::Tables;
 use super::wal::Segment;
+use super::{Shared, count};
 use crate::{Error, Result};
 
 /// A memtable that changes no more, and the files of the log that can go once it is in the base.
@@ -140,6 +140,7 @@ impl Checkpointer {
         self.base.checkpoint(version, memtable)?;
         let base = Arc::new(self.base.view()?);
         self.shared.replace_tables(|tables| Tables { frozen: None, base, ..tables.clone() });
+        count(&self.shared.counters.checkpoints, 1);
         Ok(())
     }
 

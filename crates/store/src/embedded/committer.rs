@@ -12,7 +12,7 @@ use super::memtable::Memtable;
 use super::submissions::Submission;
 use super::view::Tables;
 use super::wal::{self, Segment};
-use super::{Lease, Published, Shared};
+use super::{Lease, Published, Shared, count};
 use crate::key::successor;
 use crate::{Changes, Error, RangeRead, Result, Versionstamp};
 
@@ -79,7 +79,12 @@ impl Committer {
                     collect(submission.changes, cleared, stamp, &mut batch);
                     accepted.push((submission.answer, stamp));
                 }
-                Err(error) => drop(submission.answer.send(Err(error))),
+                Err(error) => {
+                    if matches!(error, Error::Conflict) {
+                        count(&self.shared.counters.conflicts, 1);
+                    }
+                    let _ = submission.answer.send(Err(error));
+                }
             }
         }
         drop(newest);
@@ -103,6 +108,10 @@ impl Committer {
         self.held.push_back(Held { version, published_us: now_us, lease: Arc::downgrade(&lease) });
         self.version = version;
         self.shared.publish(lease);
+        let counters = &self.shared.counters;
+        count(&counters.groups, 1);
+        count(&counters.commits, accepted.len());
+        count(&counters.log_bytes, record.len());
         for (answer, stamp) in accepted {
             let _ = answer.send(Ok(stamp));
         }

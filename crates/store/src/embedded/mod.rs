@@ -48,7 +48,7 @@ mod wal;
 mod watches;
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -110,6 +110,35 @@ struct Shared {
     submissions: Submissions,
     checkpoints: Checkpoints,
     watches: Arc<Watches>,
+    counters: Counters,
+}
+
+/// What the engine has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Transactions that were committed.
+    pub commits: u64,
+    /// Transactions that were refused for a conflict.
+    pub conflicts: u64,
+    /// Groups that the commits were written in, with one fsync each.
+    pub groups: u64,
+    /// Bytes that were written to the log.
+    pub log_bytes: u64,
+    /// Memtables that were brought to the B-tree.
+    pub checkpoints: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    commits: AtomicU64,
+    conflicts: AtomicU64,
+    groups: AtomicU64,
+    log_bytes: AtomicU64,
+    checkpoints: AtomicU64,
+}
+
+fn count(counter: &AtomicU64, more: usize) {
+    counter.fetch_add(more as u64, Ordering::Relaxed);
 }
 
 /// The store as of one version.
@@ -209,6 +238,7 @@ impl Embedded {
             submissions: Submissions::default(),
             checkpoints: Checkpoints::default(),
             watches: Arc::default(),
+            counters: Counters::default(),
         });
         let mut checkpointer =
             Checkpointer { shared: shared.clone(), base, log, next_number: number + 1, used: Vec::new() };
@@ -222,6 +252,15 @@ impl Embedded {
         engine.checkpointer = Some(spawn("store-checkpointer", move || checkpointer.run())?);
         engine.committer = Some(spawn("store-committer", move || committer.run())?);
         Ok(Arc::new(engine))
+    }
+
+    /// What the engine has done since it was opened.
+    pub fn stats(&self) -> Stats {
+        let Counters { commits, conflicts, groups, log_bytes, checkpoints } = &self.shared.counters;
+        let [commits, conflicts, groups, log_bytes, checkpoints] =
+            [commits, conflicts, groups, log_bytes, checkpoints]
+                .map(|counter| counter.load(Ordering::Relaxed));
+        Stats { commits, conflicts, groups, log_bytes, checkpoints }
     }
 }
 

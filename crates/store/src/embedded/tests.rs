@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::conformance::Subject;
 use crate::runtime::Manual;
@@ -95,4 +97,150 @@ fn an_unknown_format_is_refused() {
     assert!(matches!(&error, Error::Corrupt(text) if text.contains("format 99")), "{error}");
     std::fs::write(folder.path().join("FORMAT"), "garbage").unwrap();
     assert!(matches!(Embedded::open(folder.path()), Err(Error::Corrupt(_))));
+}
+
+/// What happens to a queue of rows `0..ROWS`, and who looks at it.
+#[derive(Debug, Clone)]
+enum Event {
+    Fill {
+        from: u32,
+        count: u32,
+    },
+    /// Clears the first rows, as claims do.
+    ClearHead {
+        count: usize,
+    },
+    /// Clears the last rows.
+    ClearTail {
+        count: usize,
+    },
+    ClearRange {
+        from: u32,
+        count: u32,
+    },
+    Put {
+        row: u32,
+    },
+    Scan {
+        from: u32,
+        to: u32,
+        limit: usize,
+        reverse: bool,
+    },
+    /// Takes a snapshot, to scan it later.
+    Hold,
+    ScanHeld {
+        which: usize,
+        from: u32,
+        reverse: bool,
+    },
+}
+
+const ROWS: u32 = 1_000;
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let row = || 0..ROWS;
+    let event =
+        prop_oneof![
+            (row(), 1..400_u32).prop_map(|(from, count)| Event::Fill { from, count }),
+            (1..300_usize).prop_map(|count| Event::ClearHead { count }),
+            (1..300_usize).prop_map(|count| Event::ClearTail { count }),
+            (row(), 1..400_u32).prop_map(|(from, count)| Event::ClearRange { from, count }),
+            row().prop_map(|row| Event::Put { row }),
+            (row(), 0..=ROWS, prop_oneof![1..4_usize, Just(100), Just(usize::MAX)], any::<bool>())
+                .prop_map(|(from, to, limit, reverse)| Event::Scan { from, to, limit, reverse }),
+            (prop_oneof![1..4_usize, Just(usize::MAX)], any::<bool>())
+                .prop_map(|(limit, reverse)| Event::Scan { from: 0, to: ROWS, limit, reverse }),
+            Just(Event::Hold),
+            (any::<usize>(), row(), any::<bool>()).prop_map(|(which, from, reverse)| Event::ScanHeld {
+                which,
+                from,
+                reverse
+            }),
+        ];
+    proptest::collection::vec(event, 1..60)
+}
+
+fn row_key(row: u32) -> Bytes {
+    Bytes::copy_from_slice(&row.to_be_bytes())
+}
+
+type Rows = std::collections::BTreeSet<Bytes>;
+
+fn scan_of(rows: &Rows, read: &RangeRead) -> Vec<Bytes> {
+    if read.begin >= read.end {
+        return Vec::new();
+    }
+    let rows = rows.range::<Bytes, _>(&read.begin..&read.end).cloned();
+    if read.reverse { rows.rev().take(read.limit).collect() } else { rows.take(read.limit).collect() }
+}
+
+async fn scan(snapshot: &Arc<dyn Snapshot>, read: &RangeRead) -> Vec<Bytes> {
+    snapshot.range(read).await.unwrap().into_iter().map(|(key, _)| key).collect()
+}
+
+async fn run(events: Vec<Event>, segment_bytes: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { durable: false, segment_bytes, ..Options::default() };
+    let engine = Embedded::open_with(folder.path(), options).unwrap();
+    let store = store(&engine);
+    let mut rows = Rows::new();
+    let mut held = Vec::new();
+    for event in events {
+        let tx = store.begin().await.unwrap();
+        match event {
+            Event::Fill { from, count } => {
+                for row in from..(from + count).min(ROWS) {
+                    tx.set(row_key(row), Bytes::new()).unwrap();
+                    rows.insert(row_key(row));
+                }
+            }
+            Event::ClearHead { count } => {
+                for row in rows.iter().take(count).cloned().collect::<Vec<_>>() {
+                    tx.clear(row.clone()).unwrap();
+                    rows.remove(&row);
+                }
+            }
+            Event::ClearTail { count } => {
+                for row in rows.iter().rev().take(count).cloned().collect::<Vec<_>>() {
+                    tx.clear(row.clone()).unwrap();
+                    rows.remove(&row);
+                }
+            }
+            Event::ClearRange { from, count } => {
+                tx.clear_range((row_key(from), row_key(from + count))).unwrap();
+                rows.retain(|row| *row < row_key(from) || row_key(from + count) <= *row);
+            }
+            Event::Put { row } => {
+                tx.set(row_key(row), Bytes::new()).unwrap();
+                rows.insert(row_key(row));
+            }
+            Event::Scan { from, to, limit, reverse } => {
+                let read = RangeRead { begin: row_key(from), end: row_key(to), limit, reverse };
+                let snapshot = engine.snapshot().await.unwrap();
+                assert_eq!(scan(&snapshot, &read).await, scan_of(&rows, &read), "{read:?}");
+            }
+            Event::Hold => held.push((engine.snapshot().await.unwrap(), rows.clone())),
+            Event::ScanHeld { which, from, reverse } if !held.is_empty() => {
+                let (snapshot, rows) = &held[which % held.len()];
+                let read = RangeRead { begin: row_key(from), end: row_key(ROWS), limit: usize::MAX, reverse };
+                assert_eq!(scan(snapshot, &read).await, scan_of(rows, &read), "{read:?} of an old snapshot");
+            }
+            Event::ScanHeld { .. } => {}
+        }
+        tx.commit().await.unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// Whatever was cleared, and wherever the rows are: every snapshot scans what it saw.
+    #[test]
+    fn prop_scans_see_the_rows_of_their_snapshot(
+        events in events(),
+        segment_bytes in prop_oneof![Just(1_000), Just(20_000), Just(32 << 20)],
+    ) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(run(events, segment_bytes));
+    }
 }

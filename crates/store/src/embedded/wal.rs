@@ -154,22 +154,27 @@ impl Segment {
         self.file.write_all(record)?;
         self.position += record.len() as u64;
         if durable {
-            self.grow()?;
+            if self.position > self.allocated {
+                self.grow()?;
+            }
             self.file.sync_data()?;
         }
         Ok(())
     }
 
-    /// Writes zeros ahead of the records, so that the next ones find their blocks allocated.
+    /// Writes zeros ahead of the records, so that the next ones find their blocks allocated. A disk that has
+    /// no room for that may still have room for records.
     fn grow(&mut self) -> io::Result<()> {
-        if self.position <= self.allocated {
-            return Ok(());
-        }
         let allocated = self.position.next_multiple_of(GROWTH_BYTES);
-        io::copy(&mut io::Read::take(io::repeat(0), allocated - self.position), &mut self.file)?;
-        self.file.seek(SeekFrom::Start(self.position))?;
-        self.allocated = allocated;
-        Ok(())
+        let zeros = &mut io::Read::take(io::repeat(0), allocated - self.position);
+        self.allocated = match io::copy(zeros, &mut self.file) {
+            Ok(_) => allocated,
+            Err(error) => {
+                tracing::warn!(%error, "no room to grow the log of the store");
+                self.position
+            }
+        };
+        self.file.seek(SeekFrom::Start(self.position)).map(drop)
     }
 
     /// Where it is.

@@ -1,0 +1,229 @@
+//! What was acknowledged survives the death of the process, and a disk that refuses to write.
+//!
+//! Each test starts this very program again as a child, which writes to a store and prints a line for every
+//! commit that was acknowledged.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::tuple::Subspace;
+use turnwise_store::{Error, Result, Store, Transaction, key, runtime};
+
+/// Names the folder of the store, in a child, and the size of its log segments.
+const FOLDER: &str = "TURNWISE_TEST_STORE";
+const SEGMENT: &str = "TURNWISE_TEST_SEGMENT_BYTES";
+const TASKS: u64 = 8;
+/// Each task leaves its last rows and clears those before.
+const ROWS_LEFT: u64 = 100;
+/// So small that checkpoints are made all the time.
+const SMALL: u64 = 20_000;
+const LARGE: u64 = 32 << 20;
+
+fn open(folder: &Path, segment_bytes: u64) -> Store {
+    let options = Options { segment_bytes, ..Options::default() };
+    Store::new(Embedded::open_with(folder, options).unwrap(), Arc::new(runtime::System))
+}
+
+fn space() -> Subspace {
+    Subspace::from_bytes(b"test")
+}
+
+fn count_key(task: u64) -> Bytes {
+    key::pack(&space(), &("count", task))
+}
+
+fn row_key(task: u64, row: u64) -> Bytes {
+    key::pack(&space(), &("row", task, row))
+}
+
+async fn count(tx: &Transaction, task: u64) -> Result<u64> {
+    let count = tx.get(&count_key(task)).await?;
+    Ok(count.map_or(0, |count| std::str::from_utf8(&count).unwrap().parse().unwrap()))
+}
+
+/// Adds one row to those of a task: all of this, or nothing, must be found later.
+async fn add_row(store: &Store, task: u64) -> Result<u64> {
+    let tx = store.begin().await?;
+    let row = count(&tx, task).await?;
+    tx.set(count_key(task), Bytes::from((row + 1).to_string()))?;
+    tx.set(row_key(task, row), Bytes::from(vec![b'.'; 3_000]))?;
+    if let Some(old) = row.checked_sub(ROWS_LEFT) {
+        tx.clear(row_key(task, old))?;
+    }
+    tx.commit().await?;
+    Ok(row)
+}
+
+/// The child: adds rows until it is killed, or until the disk refuses.
+#[test]
+fn child() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async {
+        let segment_bytes = std::env::var(SEGMENT).unwrap().parse().unwrap();
+        let store = open(Path::new(&folder), segment_bytes);
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    loop {
+                        match add_row(&store, task).await {
+                            // One write, so that no line is torn.
+                            Ok(row) => say(&format!("done {task} {row}")),
+                            Err(error) => return error,
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            match task.await.unwrap() {
+                Error::UnknownOutcome(_) => say("unknown"),
+                Error::Unavailable(_) => say("unavailable"),
+                error => say(&format!("unexpected {error}")),
+            }
+        }
+        // Still readable, but no more writable.
+        let tx = store.begin().await.unwrap();
+        say(if count(&tx, 0).await.is_ok() { "readable" } else { "unreadable" });
+        tx.set(count_key(0), Bytes::new()).unwrap();
+        say(match tx.commit().await {
+            Err(Error::Unavailable(_)) => "refused",
+            _ => "not refused",
+        });
+    });
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("\nchild: {line}\n").as_bytes()).unwrap();
+    out.flush().unwrap();
+}
+
+/// Starts a child that writes to `folder`, by `command` if one is given, which then gets the program and
+/// its arguments as further arguments.
+fn start(
+    command: Option<Command>,
+    folder: &Path,
+    segment_bytes: u64,
+) -> (std::process::Child, impl Iterator<Item = String>) {
+    let program = std::env::current_exe().unwrap();
+    let mut command = match command {
+        Some(mut command) => {
+            command.arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
+    command.args(["--exact", "child", "--nocapture"]);
+    command.env(FOLDER, folder).env(SEGMENT, segment_bytes.to_string());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said = |line: std::io::Result<String>| line.unwrap().strip_prefix("child: ").map(str::to_owned);
+    (child, lines.filter_map(said))
+}
+
+/// Keeps in mind which row of which task was acknowledged last.
+fn note(acknowledged: &mut BTreeMap<u64, u64>, line: &str) -> bool {
+    let mut words = line.split(' ');
+    if words.next() != Some("done") {
+        return false;
+    }
+    let mut number = || words.next().unwrap().parse::<u64>().unwrap();
+    let (task, row) = (number(), number());
+    acknowledged.insert(task, row);
+    true
+}
+
+/// Opens the store again: everything acknowledged is there, and no transaction is there by half.
+async fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) {
+    let tx = open(folder, SMALL).begin().await.unwrap();
+    for task in 0..TASKS {
+        let count = count(&tx, task).await.unwrap();
+        if let Some(last) = acknowledged.get(&task) {
+            assert!(count > *last, "task {task} has {count} rows, and {last} was acknowledged");
+            assert!(count <= last + 2, "task {task} has {count} rows after {last}");
+        }
+        let rows = tx.range(&key::children(&space(), &("row", task)), 1_000).await.unwrap();
+        let names: Vec<_> = rows.into_iter().map(|(name, _)| name).collect();
+        let expected: Vec<_> =
+            (count.saturating_sub(ROWS_LEFT)..count).map(|row| row_key(task, row)).collect();
+        assert_eq!(names, expected, "task {task}");
+    }
+}
+
+#[tokio::test]
+async fn everything_acknowledged_survives_kill_9() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut acknowledged = BTreeMap::new();
+    for round in 0..12 {
+        let segment_bytes = if round % 3 == 0 { LARGE } else { SMALL };
+        let (mut child, mut lines) = start(None, folder.path(), segment_bytes);
+        let enough = 20 + round * 67;
+        for line in lines.by_ref().take(enough) {
+            assert!(note(&mut acknowledged, &line), "{line}");
+        }
+        child.kill().unwrap();
+        // What it had still printed counts, too.
+        for line in lines {
+            assert!(note(&mut acknowledged, &line), "{line}");
+        }
+        child.wait().unwrap();
+        check(folder.path(), &acknowledged).await;
+    }
+    assert_eq!(acknowledged.len() as u64, TASKS);
+}
+
+/// Runs a child that cannot make any file larger than `blocks` of `ulimit`, until it gives up. Returns what
+/// was acknowledged, and what the child said in the end.
+#[cfg(unix)]
+fn until_refused(folder: &Path, segment_bytes: u64, blocks: u32) -> (BTreeMap<u64, u64>, Vec<String>) {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"")]);
+    let (mut child, lines) = start(Some(command), folder, segment_bytes);
+    let mut acknowledged = BTreeMap::new();
+    let end = lines.filter(|line| !note(&mut acknowledged, line)).collect();
+    child.wait().unwrap();
+    (acknowledged, end)
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_log_that_cannot_be_written_ends_the_writing_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    // The file of rows is larger than the limit from the beginning.
+    drop(open(folder.path(), LARGE));
+    let (acknowledged, end) = until_refused(folder.path(), LARGE, 400);
+    assert_eq!(acknowledged.len() as u64, TASKS, "the log has room for some");
+    let (tasks, after) = end.split_at(TASKS as usize);
+    assert!(tasks.iter().all(|line| line == "unknown" || line == "unavailable"), "{tasks:?}");
+    assert!(tasks.iter().any(|line| line == "unknown"), "{tasks:?}");
+    assert_eq!(after, ["readable", "refused"]);
+    check(folder.path(), &acknowledged).await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_written_ends_the_writing_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut acknowledged, end) = until_refused(folder.path(), SMALL, 3_000);
+    assert_eq!(acknowledged.len() as u64, TASKS, "some checkpoints succeed");
+    let (tasks, after) = end.split_at(TASKS as usize);
+    assert!(tasks.iter().all(|line| line == "unavailable"), "nothing was written by half: {tasks:?}");
+    assert_eq!(after.last().map(String::as_str), Some("refused"));
+    check(folder.path(), &acknowledged).await;
+    // With room on the disk it goes on.
+    let (mut child, lines) = start(None, folder.path(), SMALL);
+    for line in lines.take(200) {
+        assert!(note(&mut acknowledged, &line), "{line}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    check(folder.path(), &acknowledged).await;
+}
