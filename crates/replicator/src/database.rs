@@ -17,7 +17,7 @@ const INFO_BYTES: usize = 1024 * 1024;
 const DESIGN_DOC_BYTES: usize = 64 * 1024 * 1024;
 
 /// What `GET /db` tells.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Info {
     /// The last change.
     #[serde(default)]
@@ -39,14 +39,27 @@ pub(crate) async fn info(peer: &Peer) -> Result<Info, Error> {
     peer.json(&Request::get(""), INFO_BYTES).await
 }
 
-/// Creates the target. That it exists already is fine.
-pub(crate) async fn create(target: &Peer, replication: &Replication) -> Result<(), Error> {
+/// Reads the target's description, and creates it before if it is not there and the replication asks for that.
+///
+/// It is not created on trust: a user who may write to a database need not be one who may create it.
+pub(crate) async fn open_target(target: &Peer, replication: &Replication) -> Result<Info, Error> {
+    match info(target).await {
+        Err(error) if error.status() == Some(404) && replication.create_target => {
+            create(target, replication).await?;
+            info(target).await
+        }
+        result => result,
+    }
+}
+
+async fn create(target: &Peer, replication: &Replication) -> Result<(), Error> {
     let mut query = Query::default();
     for (name, value) in &replication.create_target_params {
         query.add(name, value);
     }
     let request = Request::new(Method::PUT, query.on(""));
     match target.json::<IgnoredAny>(&request, INFO_BYTES).await {
+        // Somebody else was faster.
         Err(error) if error.status() == Some(412) => Ok(()),
         result => result.map(|_| ()),
     }

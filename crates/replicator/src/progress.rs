@@ -15,18 +15,21 @@ pub(crate) struct Progress {
     first: u64,
     /// Everything up to here is done.
     through: Option<Seq>,
+    /// The changes up to there.
+    changes: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     end: Seq,
+    changes: u64,
     done: bool,
 }
 
 impl Progress {
-    /// A batch that ends at `end` begins. Answers its number.
-    pub fn begin(&mut self, end: Seq) -> u64 {
-        self.batches.push_back(Entry { end, done: false });
+    /// A batch of so many changes that ends at `end` begins. Answers its number.
+    pub fn begin(&mut self, end: Seq, changes: u64) -> u64 {
+        self.batches.push_back(Entry { end, changes, done: false });
         self.first + self.batches.len() as u64 - 1
     }
 
@@ -37,6 +40,7 @@ impl Progress {
         while self.batches.front().is_some_and(|entry| entry.done) {
             let entry = self.batches.pop_front().expect("there is a front");
             self.first += 1;
+            self.changes += entry.changes;
             self.through = Some(entry.end);
         }
     }
@@ -45,6 +49,11 @@ impl Progress {
     pub fn finish(&mut self, last: Seq) {
         debug_assert!(self.batches.is_empty(), "the feed has ended and all batches are done");
         self.through = Some(last);
+    }
+
+    /// How many changes, all up to [`Progress::through`], this run has done.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Whether more is done than the last checkpoint says.
@@ -73,7 +82,7 @@ mod tests {
     #[test]
     fn a_batch_that_is_not_done_holds_back_those_after_it() {
         let mut progress = Progress::default();
-        let numbers: Vec<u64> = (1..=3).map(|end| progress.begin(seq(end))).collect();
+        let numbers: Vec<u64> = (1..=3).map(|end| progress.begin(seq(end), 1)).collect();
         progress.done(numbers[1]);
         progress.done(numbers[2]);
         assert_eq!(progress.through(), None);
@@ -86,7 +95,7 @@ mod tests {
         fn prop_through_is_the_end_of_the_longest_done_prefix(order in Just((0..20u64).collect::<Vec<_>>()).prop_shuffle()) {
             let mut progress = Progress::default();
             for end in 0..20 {
-                prop_assert_eq!(progress.begin(seq(end)), end);
+                prop_assert_eq!(progress.begin(seq(end), 1), end);
             }
             let mut done = [false; 20];
             for number in order {
@@ -95,6 +104,7 @@ mod tests {
                 let prefix = done.iter().take_while(|done| **done).count();
                 let expected = prefix.checked_sub(1).map(|last| seq(last as u64));
                 prop_assert_eq!(progress.through(), expected.as_ref());
+                prop_assert_eq!(progress.changes(), prefix as u64);
             }
         }
     }

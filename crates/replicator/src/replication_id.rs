@@ -89,7 +89,7 @@ fn endpoint(endpoint: &Endpoint) -> Term {
         _ => Term::Atom("default"),
     };
     let mut headers: Vec<_> = endpoint.headers().iter().collect();
-    headers.sort_by(|(a, _), (b, _)| a.cmp(b));
+    headers.sort_by_key(|(name, _)| name);
     headers.dedup_by(|(a, _), (b, _)| a == b);
     let header = |(name, value): &(String, crate::secret::Secret)| {
         Term::Tuple(vec![Term::string(name), Term::string(value.reveal())])

@@ -157,7 +157,7 @@ fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(object) => {
             let mut members: Vec<_> = object.iter().collect();
-            members.sort_by(|(a, _), (b, _)| a.cmp(b));
+            members.sort_by_key(|(name, _)| *name);
             Value::Object(members.into_iter().map(|(name, inner)| (name.clone(), sorted(inner))).collect())
         }
         Value::Array(parts) => Value::Array(parts.iter().map(sorted).collect()),

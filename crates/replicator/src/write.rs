@@ -27,36 +27,24 @@ const TAIL: &[u8] = b"]}";
 /// Documents on their way to the target.
 #[derive(Default)]
 pub(crate) struct WriteBuffer {
-    /// Documents, one after the other, with a comma after each.
-    docs: Vec<u8>,
-    /// Where each document ends, its comma included.
+    /// The request's body so far: its head, then documents with a comma after each. Empty without documents.
+    text: Vec<u8>,
+    /// Where each document ends, its comma left out.
     ends: Vec<usize>,
 }
 
 impl WriteBuffer {
     pub fn push(&mut self, doc: &[u8]) {
-        self.docs.extend_from_slice(doc);
-        self.docs.push(b',');
-        self.ends.push(self.docs.len());
+        if self.text.is_empty() {
+            self.text.extend_from_slice(HEAD);
+        }
+        self.text.extend_from_slice(doc);
+        self.ends.push(self.text.len());
+        self.text.push(b',');
     }
 
     pub fn is_full(&self) -> bool {
-        self.docs.len() >= FULL_BYTES || self.ends.len() >= FULL_DOCS
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// The request's body for some of the documents.
-    fn body(&self, docs: &Range<usize>) -> Bytes {
-        let start = docs.start.checked_sub(1).map_or(0, |before| self.ends[before]);
-        let end = self.ends[docs.end - 1] - 1;
-        let mut body = Vec::with_capacity(HEAD.len() + (end - start) + TAIL.len());
-        body.extend_from_slice(HEAD);
-        body.extend_from_slice(&self.docs[start..end]);
-        body.extend_from_slice(TAIL);
-        Bytes::from(body)
+        self.text.len() >= FULL_BYTES || self.ends.len() >= FULL_DOCS
     }
 
     /// Writes all documents and empties the buffer.
@@ -64,12 +52,13 @@ impl WriteBuffer {
     /// # Errors
     /// Whatever the target says, except of single documents that it refuses: these are counted.
     pub async fn flush(&mut self, target: &Peer, tally: &Tally) -> Result<(), Error> {
-        let mut parts = Vec::new();
-        if !self.is_empty() {
-            parts.push(0..self.ends.len());
+        if self.ends.is_empty() {
+            return Ok(());
         }
+        let docs = self.take();
+        let mut parts: Vec<Range<usize>> = std::iter::once(0..docs.ends.len()).collect();
         while let Some(part) = parts.pop() {
-            let body = self.body(&part);
+            let body = docs.body(&part);
             let (count, bytes) = (part.len() as u64, body.len() as u64);
             match post(target, body).await {
                 Ok(refused) => {
@@ -89,9 +78,32 @@ impl WriteBuffer {
                 Err(error) => return Err(error),
             }
         }
-        self.docs.clear();
-        self.ends.clear();
         Ok(())
+    }
+
+    fn take(&mut self) -> Docs {
+        let (mut text, ends) = (std::mem::take(&mut self.text), std::mem::take(&mut self.ends));
+        text.pop();
+        text.extend_from_slice(TAIL);
+        Docs { text: text.into(), ends }
+    }
+}
+
+/// A buffer that is being written.
+struct Docs {
+    /// The whole request's body.
+    text: Bytes,
+    ends: Vec<usize>,
+}
+
+impl Docs {
+    /// The request's body for some of the documents; a copy only where it is not for all of them.
+    fn body(&self, docs: &Range<usize>) -> Bytes {
+        if docs.len() == self.ends.len() {
+            return self.text.clone();
+        }
+        let start = docs.start.checked_sub(1).map_or(HEAD.len(), |before| self.ends[before] + 1);
+        [HEAD, &self.text[start..self.ends[docs.end - 1]], TAIL].concat().into()
     }
 }
 
@@ -142,7 +154,8 @@ mod tests {
         for doc in [r#"{"_id":"a"}"#, r#"{"_id":"b"}"#, r#"{"_id":"c"}"#] {
             buffer.push(doc.as_bytes());
         }
-        let body = |range: Range<usize>| String::from_utf8(buffer.body(&range).to_vec()).unwrap();
+        let docs = buffer.take();
+        let body = |range: Range<usize>| String::from_utf8(docs.body(&range).to_vec()).unwrap();
         assert_eq!(body(0..3), r#"{"new_edits":false,"docs":[{"_id":"a"},{"_id":"b"},{"_id":"c"}]}"#);
         assert_eq!(body(1..2), r#"{"new_edits":false,"docs":[{"_id":"b"}]}"#);
         assert_eq!(body(1..3), r#"{"new_edits":false,"docs":[{"_id":"b"},{"_id":"c"}]}"#);

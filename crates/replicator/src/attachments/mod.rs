@@ -1,0 +1,177 @@
+//! Revisions with attachments: each goes by itself, as a stream from the source into the target.
+//!
+//! Two ways lead across. A source that answers `open_revs` with `multipart/mixed` (CouchDB) hands over a whole revision as one
+//! `multipart/related` part, and that part, byte for byte, is the body of the `PUT` to the target ([`whole`]). Otherwise
+//! (PouchDB Server as the source, or as the target of text that CouchDB has gzipped) each attachment is read by itself and the body is
+//! put together on the way ([`pieces`]). Neither way holds more of an attachment than a few pieces.
+
+mod doc_last;
+mod pieces;
+mod stubs;
+mod whole;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use http::Method;
+use tokio::sync::mpsc;
+
+use crate::error::Error;
+use crate::http::Peer;
+use crate::query::doc_path;
+use crate::stats::Tally;
+use crate::upload::{BodyError, Upload};
+
+pub(crate) use stubs::{Head, has_encoded};
+
+/// Pieces of a body between the source's answer and the target's request. With what the connections buffer, a revision in
+/// flight holds less than half a megabyte.
+const PIECES: usize = 2;
+
+/// A revision whose attachments are still to be copied.
+#[derive(Debug)]
+pub(crate) struct Revision {
+    pub id: String,
+    pub rev: String,
+    /// The document with stubs; `None` if it was too much to keep.
+    pub stubs: Option<Vec<u8>>,
+    /// Whether an attachment is stored gzipped, as CouchDB does with text.
+    pub encoded: bool,
+    /// Revisions that the target has: attachments that they have need not be sent.
+    pub ancestors: Vec<String>,
+}
+
+/// Copies revisions with attachments.
+pub(crate) struct Copier {
+    source: Peer,
+    target: Peer,
+    /// Revisions in flight at once.
+    at_once: usize,
+    target_is_pouchdb: bool,
+    /// Whether the source answers multipart; false for good once it has not.
+    source_has_multipart: AtomicBool,
+}
+
+/// How one attempt on one revision ended.
+enum Outcome {
+    Written,
+    /// The target will not have it (401, 403, 413); counted, and gone on without.
+    Refused,
+    /// The source does not answer multipart.
+    NoMultipart,
+}
+
+impl Copier {
+    pub fn new(source: Peer, target: Peer, target_is_pouchdb: bool, at_once: usize) -> Self {
+        Self { source, target, at_once, target_is_pouchdb, source_has_multipart: AtomicBool::new(true) }
+    }
+
+    /// Copies all of `revisions`, some at once.
+    pub async fn copy(&self, revisions: Vec<Revision>, tally: &Tally) -> Result<(), Error> {
+        let copies = revisions.into_iter().map(|revision| self.copy_one(revision, tally));
+        stream::iter(copies).buffer_unordered(self.at_once).try_collect::<()>().await
+    }
+
+    async fn copy_one(&self, mut revision: Revision, tally: &Tally) -> Result<(), Error> {
+        let mut retries = self.source.retries().of_both_sides();
+        loop {
+            let whole = self.source_has_multipart.load(Ordering::Relaxed)
+                && !(self.target_is_pouchdb && revision.encoded);
+            let attempt = if whole {
+                self.send_whole(&revision, tally).await
+            } else {
+                self.send_pieces(&mut revision, tally).await
+            };
+            match attempt {
+                Ok(Outcome::Written) => {
+                    tally.docs_written.add(1);
+                    return Ok(());
+                }
+                Ok(Outcome::Refused) => {
+                    tally.doc_write_failures.add(1);
+                    return Ok(());
+                }
+                Ok(Outcome::NoMultipart) => self.source_has_multipart.store(false, Ordering::Relaxed),
+                // The target has an ancestor and not its attachment: send everything.
+                Err(error) if error.status() == Some(412) && !revision.ancestors.is_empty() => {
+                    revision.ancestors.clear();
+                }
+                Err(error) => retries.pause(error).await?,
+            }
+        }
+    }
+
+    /// Writes one revision whose body `fill` sends into a channel, piece by piece, while the target takes it.
+    async fn put<F>(
+        &self,
+        id: &str,
+        body: Body,
+        tally: &Tally,
+        fill: impl FnOnce(Filler) -> F,
+    ) -> Result<Outcome, Error>
+    where
+        F: Future<Output = Result<(), Error>>,
+    {
+        let (pieces, received) = mpsc::channel(PIECES);
+        let failure = Mutex::new(None);
+        let fill = async {
+            let filler = Filler { pieces };
+            if let Err(error) = fill(filler.clone()).await {
+                *failure.lock().expect("nobody panics with it") = Some(error);
+                let _ =
+                    filler.pieces.send(body.when_failed.ok_or_else(|| "the source broke off".into())).await;
+            }
+        };
+        let upload = Upload::streamed(received, body.length, body.content_type);
+        let progress = upload.progress();
+        let path = format!("{}?new_edits=false", doc_path(id));
+        let put = async { self.target.send_upload(Method::PUT, &path, upload).await?.bytes(64 * 1024).await };
+        tokio::pin!(fill, put);
+        let written = tokio::select! {
+            // A target that refuses early does not wait for the rest.
+            written = &mut put => written,
+            () = &mut fill => put.await,
+        };
+        tally.bytes_written.add(progress.bytes());
+        if let Some(error) = failure.lock().expect("nobody panics with it").take() {
+            return Err(error);
+        }
+        match written {
+            Ok(_) => Ok(Outcome::Written),
+            Err(error) if matches!(error.status(), Some(401 | 403 | 413)) => {
+                tracing::warn!(doc_id = id, %error, "the target refuses a document");
+                Ok(Outcome::Refused)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The body of a request, but for its content.
+struct Body {
+    content_type: String,
+    /// `None`: as many bytes as there will be.
+    length: Option<u64>,
+    /// Ends a body whose source has failed. `None` breaks the request off: CouchDB takes nothing of it then.
+    when_failed: Option<Bytes>,
+}
+
+/// The writing end of a request's body.
+#[derive(Clone)]
+struct Filler {
+    pieces: mpsc::Sender<Result<Bytes, BodyError>>,
+}
+
+impl Filler {
+    /// Waits for room and adds a piece. A request that has ended takes none, and needs none.
+    async fn send(&self, piece: impl Into<Bytes>) {
+        let _ = self.pieces.send(Ok(piece.into())).await;
+    }
+
+    /// Whether the request has ended, so that nothing more is worth reading.
+    fn is_closed(&self) -> bool {
+        self.pieces.is_closed()
+    }
+}

@@ -1,0 +1,165 @@
+//! What came of a request: an answer that is still arriving, or the words for what went wrong.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderName, RETRY_AFTER};
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Peer;
+use crate::error::{Error, Fault, PeerError, shorten};
+
+/// How much of an error's body is read.
+const ERROR_BODY_BYTES: usize = 64 * 1024;
+
+/// Where a request went; knows how to word what goes wrong there.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub peer: Peer,
+    pub method: Method,
+    pub path: String,
+}
+
+impl Place {
+    pub fn fault(&self, fault: Fault) -> Error {
+        let inner = &*self.peer.0;
+        let clean = |text: &str| shorten(&inner.scrubber.scrub(text));
+        let fault = match fault {
+            Fault::Unreachable(cause) => Fault::Unreachable(clean(&cause)),
+            Fault::BrokeOff(cause) => Fault::BrokeOff(clean(&cause)),
+            Fault::Malformed(cause) => Fault::Malformed(clean(&cause)),
+            Fault::Unexpected(cause) => Fault::Unexpected(clean(&cause)),
+            Fault::Status { status, error, reason, retry_after } => {
+                Fault::Status { status, error: clean(&error), reason: clean(&reason), retry_after }
+            }
+            Fault::Silent(after) => Fault::Silent(after),
+        };
+        let path = self.path.split('?').next().unwrap_or_default();
+        Error::Peer(Box::new(PeerError {
+            side: inner.side,
+            method: self.method.to_string(),
+            url: format!("{}{path}", inner.shown),
+            fault,
+        }))
+    }
+
+    pub fn transport(&self, error: &reqwest::Error) -> Error {
+        let cause = causes(error);
+        if error.is_connect() || error.is_builder() {
+            self.fault(Fault::Unreachable(cause))
+        } else {
+            self.fault(Fault::BrokeOff(cause))
+        }
+    }
+}
+
+/// What the error's innermost causes say; never the URL, which reqwest puts into its own words.
+pub(super) fn causes(error: &reqwest::Error) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        words.push(inner.to_string());
+        cause = inner.source();
+    }
+    // The outer layers only name themselves ("client error (Connect)"); the last two tell what happened.
+    words.dedup();
+    let tell = words.len().saturating_sub(2);
+    if words.is_empty() { "the request could not be sent".to_owned() } else { words[tell..].join(": ") }
+}
+
+/// An answer whose head has come and whose body has not.
+pub(crate) struct Answer {
+    pub(super) place: Place,
+    pub(super) response: reqwest::Response,
+    /// Kept as long as the connection is in use.
+    pub(super) _permit: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    error: Option<String>,
+    #[serde(default)]
+    reason: serde_json::Value,
+}
+
+impl Answer {
+    pub fn header(&self, name: HeaderName) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// Words an error about this answer.
+    pub fn fault(&self, fault: Fault) -> Error {
+        self.place.fault(fault)
+    }
+
+    pub fn malformed(&self, cause: impl std::fmt::Display) -> Error {
+        self.fault(Fault::Malformed(cause.to_string()))
+    }
+
+    /// The next piece of the body; `None` at its proper end.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        let timeout = self.place.peer.0.timeout;
+        match tokio::time::timeout(timeout, self.response.chunk()).await {
+            Err(_) => Err(self.fault(Fault::Silent(timeout))),
+            Ok(Err(error)) => Err(self.fault(Fault::BrokeOff(causes(&error)))),
+            Ok(Ok(chunk)) => Ok(chunk),
+        }
+    }
+
+    /// The whole body, if it has at most `limit_bytes`.
+    pub async fn bytes(&mut self, limit_bytes: usize) -> Result<Vec<u8>, Error> {
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            if body.len() + chunk.len() > limit_bytes {
+                return Err(
+                    self.fault(Fault::Unexpected(format!("an answer of more than {limit_bytes} bytes")))
+                );
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    /// The whole body as JSON.
+    pub async fn json<T: DeserializeOwned>(mut self, limit_bytes: usize) -> Result<T, Error> {
+        let body = self.bytes(limit_bytes).await?;
+        serde_json::from_slice(&body)
+            .map_err(|cause| self.malformed(format!("{cause} in {}", beginning(&body))))
+    }
+
+    pub(super) async fn into_error(mut self, status: StatusCode) -> Error {
+        let retry_after =
+            self.header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
+        let mut body = Vec::new();
+        // The status says enough, should the body break off.
+        while let Ok(Some(chunk)) = self.chunk().await {
+            body.extend_from_slice(&chunk);
+            if body.len() > ERROR_BODY_BYTES {
+                break;
+            }
+        }
+        let name = status.canonical_reason().unwrap_or("error").to_lowercase().replace(' ', "_");
+        let (error, reason) = match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(ErrorBody { error, reason }) => {
+                let reason = match reason {
+                    serde_json::Value::Null => String::new(),
+                    serde_json::Value::String(text) => text,
+                    other => other.to_string(),
+                };
+                (error.unwrap_or(name), reason)
+            }
+            Err(_) => (name, String::from_utf8_lossy(&body).into_owned()),
+        };
+        self.fault(Fault::Status { status: status.as_u16(), error, reason, retry_after })
+    }
+}
+
+/// The first words of a body, for an error message.
+pub(crate) fn beginning(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+    format!("`{text}`")
+}

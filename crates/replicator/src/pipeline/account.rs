@@ -1,0 +1,212 @@
+//! The books of a run: how far it has come, in the words of checkpoints, snapshots and reports.
+
+use rand::Rng;
+use time::OffsetDateTime;
+
+use crate::checkpoint::{Checkpoints, MAX_HISTORY, Start};
+use crate::database::Info;
+use crate::progress::Progress;
+use crate::report::{REPLICATION_ID_VERSION, Report, Session};
+use crate::seq::Seq;
+use crate::spec::Replication;
+use crate::stats::{Stats, Tally};
+
+/// How far a run has come.
+pub(super) struct Account<'a> {
+    tally: &'a Tally,
+    /// What was found of earlier runs.
+    start: Start,
+    /// Where this run begins.
+    pub start_seq: Seq,
+    session_id: String,
+    started: OffsetDateTime,
+    pub progress: Progress,
+    /// What the last checkpoint says.
+    pub checkpointed: Option<Seq>,
+    /// The last change that was read.
+    pub source_seq: Seq,
+    pending: Option<Pending>,
+    /// Changes that were done when the source was asked about those to come.
+    done_when_asked: u64,
+}
+
+/// What the source said of changes that were still to come.
+struct Pending {
+    changes: u64,
+    /// Changes that were done then.
+    done: u64,
+}
+
+impl<'a> Account<'a> {
+    pub fn new(
+        replication: &Replication,
+        tally: &'a Tally,
+        checkpoints: Option<&Checkpoints>,
+        info: &Info,
+    ) -> Self {
+        let start = checkpoints.map(|found| found.start.clone()).unwrap_or_default();
+        Self {
+            tally,
+            start_seq: start_seq(replication, &start),
+            checkpointed: start.seq.clone(),
+            start,
+            session_id: new_session_id(),
+            started: OffsetDateTime::now_utc(),
+            progress: Progress::default(),
+            source_seq: info.update_seq.clone(),
+            pending: None,
+            done_when_asked: 0,
+        }
+    }
+
+    /// The source is asked how many changes come after the last one that is done. Answers which that is.
+    pub fn ask_pending(&mut self) -> Seq {
+        self.done_when_asked = self.progress.changes();
+        self.through()
+    }
+
+    /// The source's answer.
+    pub fn source_says_pending(&mut self, changes: Option<u64>) {
+        self.pending = changes.map(|changes| Pending { changes, done: self.done_when_asked });
+    }
+
+    /// Whether more is done than the last checkpoint says.
+    pub fn has_news(&self) -> bool {
+        self.progress.is_beyond(&self.checkpointed)
+    }
+
+    /// Everything up to here is done.
+    pub fn through(&self) -> Seq {
+        self.progress.through().unwrap_or(&self.start_seq).clone()
+    }
+
+    /// This run, as checkpoints remember it.
+    pub fn session(&self) -> Session {
+        let stats = self.tally.stats();
+        let through = self.through();
+        Session {
+            session_id: self.session_id.clone(),
+            start_time: http_date(self.started),
+            end_time: http_date(OffsetDateTime::now_utc()),
+            start_last_seq: self.start_seq.clone(),
+            end_last_seq: through.clone(),
+            recorded_seq: through,
+            missing_checked: stats.revisions_checked,
+            missing_found: stats.missing_revisions_found,
+            docs_read: stats.docs_read,
+            docs_written: stats.docs_written,
+            doc_write_failures: stats.doc_write_failures,
+            bulk_get_attempts: stats.bulk_get_attempts,
+            bulk_get_docs: stats.bulk_get_docs,
+        }
+    }
+
+    /// A snapshot for whoever watches.
+    pub fn stats(&self) -> Stats {
+        let pending = |pending: &Pending| {
+            let done_since = self.progress.changes() - pending.done;
+            pending.changes.saturating_sub(done_since)
+        };
+        Stats {
+            changes_pending: self.pending.as_ref().map(pending),
+            checkpointed_source_seq: self.checkpointed.clone(),
+            source_seq: Some(self.source_seq.clone()),
+            through_seq: Some(self.through()),
+            ..self.tally.stats()
+        }
+    }
+
+    /// How the run ended.
+    pub fn report(&self, stopped: bool) -> Report {
+        let stats = self.stats();
+        let session = self.session();
+        let no_changes = stats.revisions_checked == 0;
+        let (session_id, history) = match &self.start.session_id {
+            Some(last) if no_changes => (last.clone(), self.start.history.clone()),
+            _ => {
+                let earlier = self.start.history.iter().take(MAX_HISTORY - 1).cloned();
+                (session.session_id.clone(), std::iter::once(session.clone()).chain(earlier).collect())
+            }
+        };
+        Report {
+            ok: true,
+            no_changes,
+            session_id,
+            source_last_seq: session.recorded_seq,
+            replication_id_version: REPLICATION_ID_VERSION,
+            history,
+            stopped,
+            stats,
+        }
+    }
+}
+
+impl Report {
+    /// Of a run that was stopped while it still looked at its peers.
+    pub(super) fn stopped_before_it_began() -> Self {
+        Self {
+            ok: true,
+            no_changes: true,
+            session_id: new_session_id(),
+            source_last_seq: Seq::zero(),
+            replication_id_version: REPLICATION_ID_VERSION,
+            history: Vec::new(),
+            stopped: true,
+            stats: Stats::default(),
+        }
+    }
+}
+
+fn new_session_id() -> String {
+    format!("{:032x}", rand::rng().random::<u128>())
+}
+
+/// Where a run starts: at its checkpoint, or at `since_seq`, or at the beginning.
+///
+/// `since_seq` beats a checkpoint that it did not lead to: the user has asked to start there. A checkpoint of runs that did
+/// start there is further on the same way.
+fn start_seq(replication: &Replication, start: &Start) -> Seq {
+    let found = start.seq.clone().filter(|_| match &replication.since_seq {
+        None => true,
+        Some(since) => start.history.iter().any(|session| session.start_last_seq == *since),
+    });
+    found.or_else(|| replication.since_seq.clone()).unwrap_or_default()
+}
+
+/// A time as in HTTP headers: `Sat, 21 Nov 2026 08:54:30 GMT`.
+fn http_date(time: OffsetDateTime) -> String {
+    let (weekday, month) = (time.weekday().to_string(), time.month().to_string());
+    let (day, year, hour, minute, second) =
+        (time.day(), time.year(), time.hour(), time.minute(), time.second());
+    format!("{}, {day:02} {} {year} {hour:02}:{minute:02}:{second:02} GMT", &weekday[..3], &month[..3])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+    use crate::spec::Defaults;
+
+    #[test]
+    fn times_look_as_in_http() {
+        let time = OffsetDateTime::from_unix_timestamp(1_795_251_270).unwrap();
+        assert_eq!(http_date(time), "Sat, 21 Nov 2026 08:54:30 GMT");
+    }
+
+    #[test]
+    fn a_checkpoint_beats_since_seq_only_if_that_is_where_it_began() {
+        let body = json!({"source": "http://a/db", "target": "http://b/db", "since_seq": 5});
+        let replication = Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap();
+        let seq = |number: u64| Seq::from(&json!(number));
+        let found = |began: u64| Start {
+            seq: Some(seq(9)),
+            history: vec![Session { start_last_seq: seq(began), ..Session::default() }],
+            session_id: Some("s".to_owned()),
+        };
+        assert_eq!(start_seq(&replication, &found(5)), seq(9));
+        assert_eq!(start_seq(&replication, &found(0)), seq(5));
+        assert_eq!(start_seq(&replication, &Start::default()), seq(5));
+    }
+}

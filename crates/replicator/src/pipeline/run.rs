@@ -1,0 +1,231 @@
+//! The loop of one run.
+
+use std::pin::{Pin, pin};
+
+use futures::future;
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::account::Account;
+use super::{GRACE, LAST_CHECKPOINT};
+use crate::Context;
+use crate::changes::{Batch, Reader};
+use crate::checkpoint::Checkpoints;
+use crate::copy::Copier;
+use crate::database::{self, Info};
+use crate::error::Error;
+use crate::http::Peer;
+use crate::report::{Report, Session};
+use crate::seq::Seq;
+use crate::spec::Replication;
+
+/// A checkpoint on its way to both sides. It brings the documents' revisions back.
+type Checkpointing = Pin<Box<dyn Future<Output = (Checkpoints, Result<Seq, Error>)> + Send>>;
+/// A question to the source that is open.
+type Asking = Pin<Box<dyn Future<Output = Option<u64>> + Send>>;
+
+/// Why the loop ended.
+enum Ending {
+    Complete,
+    Stopped,
+    Failed(Error),
+}
+
+/// One run, while it goes on.
+pub(super) struct Run<'a> {
+    replication: &'a Replication,
+    context: &'a Context,
+    copier: &'a Copier,
+    account: Account<'a>,
+    /// `None` while one is being written, or if none are wanted.
+    checkpoints: Option<Checkpoints>,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(
+        replication: &'a Replication,
+        context: &'a Context,
+        copier: &'a Copier,
+        account: Account<'a>,
+        checkpoints: Option<Checkpoints>,
+    ) -> Self {
+        Self { replication, context, copier, account, checkpoints }
+    }
+
+    /// Copies until the feed ends, the run is stopped, or something fails.
+    pub async fn run(mut self, source: Peer, info: Info) -> Result<Report, Error> {
+        self.publish();
+        match self.drive(source, info).await {
+            Ending::Complete => {
+                self.last_checkpoint().await?;
+                self.account.ask_pending();
+                // The feed's end is its answer.
+                self.account.source_says_pending(Some(0));
+                self.publish();
+                Ok(self.account.report(false))
+            }
+            Ending::Stopped => {
+                self.try_last_checkpoint().await;
+                Ok(self.account.report(true))
+            }
+            Ending::Failed(error) => {
+                self.try_last_checkpoint().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn drive(&mut self, source: Peer, info: Info) -> Ending {
+        let (out, mut batches) = mpsc::channel::<Batch>(1);
+        let start = self.account.start_seq.clone();
+        let reader = Reader::new(source.clone(), self.replication, start, info.is_pouchdb(), out);
+        let mut reader = pin!(reader.run());
+        let ask_pending = |seq: Seq| database::pending(source.clone(), info.clone(), seq);
+        let mut asking: Option<Asking> = Some(Box::pin(ask_pending(self.account.ask_pending())));
+        let mut in_flight = FuturesUnordered::new();
+        let mut checkpointing: Option<Checkpointing> = None;
+        let interval = self.replication.checkpoint_interval;
+        let mut clock = tokio::time::interval_at(Instant::now() + interval, interval);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The feed's last sequence once it has ended, whether its last batch has been taken, and how the run ends
+        // once what is in flight has ended, or at the given time.
+        let (mut last_seq, mut drained) = (None, false);
+        let mut ending: Option<(Ending, Instant)> = None;
+        loop {
+            if in_flight.is_empty() && checkpointing.is_none() {
+                if let Some((ending, _)) = ending {
+                    return ending;
+                }
+                if let Some(last) = last_seq.take_if(|_| drained) {
+                    self.account.progress.finish(last);
+                    return Ending::Complete;
+                }
+            }
+            let going_on = ending.is_none();
+            let room = in_flight.len() < self.replication.worker_processes;
+            let deadline = ending.as_ref().map(|(_, deadline)| *deadline);
+            let failure = tokio::select! {
+                () = self.context.stop.cancelled(), if going_on => {
+                    ending = Some((Ending::Stopped, Instant::now() + GRACE));
+                    None
+                }
+                () = until(deadline) => return ending.map_or(Ending::Stopped, |(ending, _)| ending),
+                end = &mut reader, if last_seq.is_none() && going_on => match end {
+                    Ok(last) => {
+                        last_seq = Some(last);
+                        None
+                    }
+                    Err(error) => Some(error),
+                },
+                batch = batches.recv(), if room && !drained && going_on => {
+                    match batch {
+                        None => drained = true,
+                        Some(batch) => {
+                            self.account.source_seq = batch.end.clone();
+                            let number = self.account.progress.begin(batch.end.clone(), batch.changes);
+                            let copier = self.copier;
+                            in_flight.push(async move { copier.copy(batch).await.map(|()| number) });
+                        }
+                    }
+                    None
+                }
+                Some(done) = in_flight.next() => match done {
+                    Ok(number) => {
+                        self.account.progress.done(number);
+                        self.publish();
+                        None
+                    }
+                    Err(error) => Some(error),
+                },
+                _ = clock.tick(), if going_on => {
+                    if self.account.has_news() && let Some(checkpoints) = self.checkpoints.take() {
+                        checkpointing = Some(Box::pin(write(checkpoints, self.account.session())));
+                    }
+                    None
+                }
+                (checkpoints, written) = of(&mut checkpointing) => {
+                    checkpointing = None;
+                    self.checkpoints = Some(checkpoints);
+                    match written {
+                        Ok(seq) => {
+                            self.account.checkpointed = Some(seq);
+                            self.publish();
+                            asking = Some(Box::pin(ask_pending(self.account.ask_pending())));
+                            None
+                        }
+                        Err(error) => Some(error),
+                    }
+                }
+                pending = of(&mut asking), if going_on => {
+                    asking = None;
+                    self.account.source_says_pending(pending);
+                    self.publish();
+                    None
+                }
+            };
+            // The first failure is the one to tell; those that follow are its consequences.
+            if let Some(error) = failure
+                && !matches!(ending, Some((Ending::Failed(_), _)))
+            {
+                ending = Some((Ending::Failed(error), Instant::now() + GRACE));
+            }
+        }
+    }
+
+    /// Remembers what the run has done, if anything.
+    async fn last_checkpoint(&mut self) -> Result<(), Error> {
+        if self.account.has_news()
+            && let Some(checkpoints) = self.checkpoints.take()
+        {
+            self.account.checkpointed = Some(write(checkpoints, self.account.session()).await.1?);
+        }
+        Ok(())
+    }
+
+    /// The same where it is of use to the next run only, so that its failure is not this run's.
+    async fn try_last_checkpoint(&mut self) {
+        match tokio::time::timeout(LAST_CHECKPOINT, self.last_checkpoint()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the last checkpoint was not written"),
+            Err(_) => tracing::warn!("the last checkpoint was not written in time"),
+        }
+        self.publish();
+    }
+
+    fn publish(&self) {
+        self.context.progress.send_replace(self.account.stats());
+    }
+}
+
+async fn write(mut checkpoints: Checkpoints, session: Session) -> (Checkpoints, Result<Seq, Error>) {
+    let written = checkpoints.write(&session).await;
+    (checkpoints, written.map(|()| session.recorded_seq))
+}
+
+/// Waits for a future that may not be there; for ever if it is not.
+async fn of<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => future::pending().await,
+    }
+}
+
+/// Waits until a moment, if there is one.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Context, Replication, replicate};
+
+    #[test]
+    fn a_run_can_be_spawned() {
+        fn spawnable<T: Send>(_: impl FnOnce(&'static Replication, &'static Context) -> T) {}
+        spawnable(replicate);
+    }
+}
