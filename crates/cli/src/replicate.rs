@@ -121,8 +121,9 @@ fn print_summary(report: &Report, elapsed: std::time::Duration) {
     }
     let seconds = elapsed.as_secs_f64();
     say!(
-        "{} documents written ({}) in {seconds:.1} s, {:.0} documents/s.",
+        "{} {} written ({}) in {seconds:.1} s, {:.0}/s.",
         stats.docs_written,
+        if stats.docs_written == 1 { "document" } else { "documents" },
         human_bytes(stats.bytes_written),
         stats.docs_written as f64 / seconds.max(0.001),
     );

@@ -75,9 +75,9 @@ impl Run {
     async fn supervise(&mut self, mut task: JoinHandle<Outcome>) -> Option<Outcome> {
         let runtime = self.shared.store.runtime().clone();
         let Options { report_interval, stop_grace, .. } = self.shared.options;
-        // Pinned once: a report that comes early waits for the interval to pass.
+        // The first report is written at once; one that comes early after another waits for the interval to pass.
         let mut interval = std::pin::pin!(runtime.sleep(report_interval));
-        let mut due = false;
+        let mut due = true;
         let mut unwritten = false;
         let mut reporting = true;
         loop {
