@@ -62,7 +62,7 @@ pub enum Error {
 impl Error {
     /// A field of a document has a problem.
     pub fn field(error: crate::SpecError) -> Self {
-        Error::Invalid(format!("{}: {error}", error.field))
+        Error::Invalid(format!("{}: {}", error.field, error.problem))
     }
 }
 

@@ -41,4 +41,4 @@ pub const MAX_BODY_BYTES: usize = 1 << 20;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

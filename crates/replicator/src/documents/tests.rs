@@ -11,21 +11,24 @@ use super::write::Slot;
 use super::*;
 
 /// A store with the database `_replicator`.
-pub(super) struct World {
+pub(crate) struct World {
     pub store: Store,
     pub keys: Keyspace,
+    pub clock: Arc<runtime::Manual>,
     _folder: tempfile::TempDir,
 }
 
-pub(super) const DB: &str = names::REPLICATOR;
+pub(crate) const DB: &str = names::REPLICATOR;
 
 impl World {
     pub async fn new() -> World {
         let folder = tempfile::tempdir().unwrap();
-        let runtime: Arc<dyn turnwise_store::Runtime> = runtime::Manual::new(0, 1);
-        let options = Options { durable: false, runtime: runtime.clone() };
+        let clock = runtime::Manual::new(1_000_000, 1);
+        let runtime: Arc<dyn turnwise_store::Runtime> = clock.clone();
+        let options = Options { durable: false, runtime: runtime.clone(), ..Options::default() };
         let engine = Embedded::open_with(folder.path().join("store"), options).unwrap();
-        let world = World { store: Store::new(engine, runtime), keys: Keyspace::default(), _folder: folder };
+        let world =
+            World { store: Store::new(engine, runtime), keys: Keyspace::default(), clock, _folder: folder };
         world.create(DB).await.unwrap();
         world
     }

@@ -1,0 +1,163 @@
+#![allow(clippy::unwrap_used)]
+
+mod ended;
+mod invariants;
+mod resolve;
+mod write;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::{Claim, Job, State, jobs, workers};
+use turnwise_store::Runtime;
+
+use super::*;
+use crate::documents::tests::World as Documents;
+use crate::documents::{Document, Revision};
+
+pub(crate) use crate::documents::tests::DB;
+
+/// A replicator database and a worker, without the worker's loop.
+pub(super) struct World {
+    pub documents: Documents,
+    pub settings: Settings,
+    claims: std::sync::atomic::AtomicU64,
+}
+
+const WORKER: &str = "worker";
+
+impl World {
+    pub async fn new() -> World {
+        let documents = Documents::new().await;
+        let settings = Settings { server_uuid: "uuid".into(), defaults: Defaults::default() };
+        let world = World { documents, settings, claims: Default::default() };
+        let row = workers::Worker { id: WORKER.into(), node: "n".into(), started_us: 0, slots: 9 };
+        let (keys, row) = (world.keys(), &row);
+        world
+            .store()
+            .transact(|tx| async move { workers::register(&tx, keys, JOB_TYPE, row) })
+            .await
+            .unwrap();
+        world
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.documents.store
+    }
+
+    pub fn keys(&self) -> &Keyspace {
+        &self.documents.keys
+    }
+
+    pub fn now_us(&self) -> i64 {
+        self.documents.clock.now_us()
+    }
+
+    /// Writes a document with its current revision.
+    pub async fn put(&self, id: &str, body: Value) -> Result<Written> {
+        self.put_in(DB, id, body).await
+    }
+
+    pub async fn put_in(&self, db: &str, id: &str, body: Value) -> Result<Written> {
+        let tx = self.store().begin().await.unwrap();
+        let head = documents::read::by_key(&tx, self.keys(), db, id).await.unwrap();
+        let rev = head.filter(|head| !head.deleted).map(|head| head.rev);
+        self.put_as(db, id, rev, body).await
+    }
+
+    pub async fn put_as(&self, db: &str, id: &str, rev: Option<Revision>, body: Value) -> Result<Written> {
+        let body = body.as_object().unwrap().clone();
+        let draft = &Draft { id: id.into(), rev, deleted: false, body };
+        let (keys, settings, now_us) = (self.keys(), &self.settings, self.now_us());
+        self.store().transact(|tx| async move { write(&tx, keys, settings, db, draft, now_us).await }).await
+    }
+
+    pub async fn delete(&self, id: &str) {
+        let rev = self.get(id).await.head.rev;
+        let (keys, rev) = (self.keys(), &rev);
+        let deleted = self.store().transact(|tx| async move { delete(&tx, keys, DB, id, Some(rev)).await });
+        deleted.await.unwrap();
+    }
+
+    pub async fn get(&self, id: &str) -> Document {
+        self.documents.get(id, None).await.unwrap()
+    }
+
+    pub async fn jobs(&self) -> Vec<Job> {
+        let tx = self.store().begin().await.unwrap();
+        jobs::list(&tx, self.keys(), JOB_TYPE, None, 1_000).await.unwrap()
+    }
+
+    /// The only job.
+    pub async fn job(&self) -> Job {
+        let mut jobs = self.jobs().await;
+        assert_eq!(jobs.len(), 1, "{jobs:?}");
+        jobs.remove(0)
+    }
+
+    pub async fn options(&self, job: &Job) -> Value {
+        let tx = self.store().begin().await.unwrap();
+        let options = jobs::options(&tx, self.keys(), job).await.unwrap();
+        serde_json::from_str(options.get()).unwrap()
+    }
+
+    pub async fn status(&self, id: &str) -> Option<Value> {
+        let tx = self.store().begin().await.unwrap();
+        let status = status(&tx, self.keys(), "node", DB, id).await.unwrap();
+        status.map(|status| serde_json::to_value(status).unwrap())
+    }
+
+    pub async fn state(&self, id: &str) -> String {
+        self.status(id).await.unwrap()["state"].as_str().unwrap().to_owned()
+    }
+
+    /// Claims a job, as a worker does.
+    pub async fn start(&self, id: &str) -> Claim {
+        let number = self.claims.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let claim = Claim { worker: WORKER.into(), number };
+        let (keys, by, now_us) = (self.keys(), &claim, self.now_us());
+        let claimed = self
+            .store()
+            .transact(|tx| async move { claims::claim(&tx, keys, JOB_TYPE, id, by, now_us, 20).await })
+            .await;
+        assert!(claimed.unwrap().is_some(), "{id} is not pending");
+        claim
+    }
+
+    /// Ends a run, as a worker does with the replication handler.
+    pub async fn end(&self, id: &str, claim: &Claim, ending: Ending, info: Option<Value>) {
+        let info = info.map(|info| serde_json::value::to_raw_value(&info).unwrap());
+        let (keys, now_us, ending, info) = (self.keys(), self.now_us(), &ending, info.as_deref());
+        let ended = self.store().transact(|tx| async move {
+            let job = claims::end(&tx, keys, JOB_TYPE, id, claim, ending, info, now_us, 20).await?;
+            match &job {
+                Some(job) => job_ended(&tx, keys, job, now_us).await,
+                None => Ok(()),
+            }
+        });
+        ended.await.unwrap();
+    }
+}
+
+pub(super) fn completed() -> Ending {
+    Ending::Completed(RawValue::from_string(r#"{"ok":true}"#.into()).unwrap())
+}
+
+/// A document whose source is called `source`.
+pub(super) fn doc(source: &str) -> Value {
+    json!({ "source": format!("http://u:hunter2@{source}/db"), "target": "http://t/db" })
+}
+
+pub(super) fn with(mut body: Value, more: Value) -> Value {
+    let more: Map<String, Value> = more.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(more);
+    body
+}
+
+pub(super) fn body(document: &Document) -> Value {
+    Value::Object(document.body.clone())
+}
+
+pub(super) fn is_final(job: &Job) -> bool {
+    matches!(job.state, State::Completed | State::Failed | State::Cancelled)
+}

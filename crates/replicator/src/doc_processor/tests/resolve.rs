@@ -1,0 +1,231 @@
+//! Documents with a filter function.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// Answers per filter name: code, or an error; silence until there is one.
+#[derive(Default)]
+struct Sources {
+    answers: Mutex<HashMap<String, Result<String, String>>>,
+    asked: Mutex<Vec<String>>,
+    changed: Notify,
+}
+
+#[async_trait]
+impl FilterCode for Sources {
+    async fn fetch(&self, replication: &Replication) -> Result<Option<String>, String> {
+        let Some(crate::Filter::Function { name, .. }) = &replication.filter else { panic!("no filter") };
+        self.asked.lock().unwrap().push(name.clone());
+        self.changed.notify_waiters();
+        loop {
+            let changed = self.changed.notified();
+            let answer = self.answers.lock().unwrap().get(name).cloned();
+            if let Some(answer) = answer {
+                return answer.map(Some);
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Sources {
+    fn answer(&self, name: &str, answer: Result<&str, &str>) {
+        let answer = answer.map(str::to_owned).map_err(str::to_owned);
+        self.answers.lock().unwrap().insert(name.to_owned(), answer);
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until the filter has been asked for `times` times.
+    async fn asked(&self, name: &str, times: usize) {
+        loop {
+            let changed = self.changed.notified();
+            if self.asked.lock().unwrap().iter().filter(|asked| *asked == name).count() >= times {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+struct Running {
+    world: World,
+    sources: Arc<Sources>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Running {
+    async fn new() -> Running {
+        Self::of(World::new().await, Arc::default())
+    }
+
+    fn of(world: World, sources: Arc<Sources>) -> Running {
+        let processor = DocProcessor {
+            store: world.store().clone(),
+            keys: world.keys().clone(),
+            settings: world.settings.clone(),
+            filters: sources.clone(),
+        };
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(processor.run(stop.clone()));
+        Running { world, sources, stop, task }
+    }
+
+    async fn stop(self) -> (World, Arc<Sources>) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+        (self.world, self.sources)
+    }
+
+    /// Waits until a document's state is `state`.
+    async fn until(&self, id: &str, state: &str) {
+        let key = self.world.keys().replication(DB, id);
+        let reached = async {
+            loop {
+                let tx = self.world.store().begin().await.unwrap();
+                let seen = tx.get(&key).await.unwrap();
+                if self.world.state(id).await == state {
+                    return;
+                }
+                self.world.store().watch(key.clone(), seen).await.unwrap().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), reached).await.expect(state);
+    }
+}
+
+fn filtered(name: &str) -> Value {
+    with(doc("s"), json!({"filter": name}))
+}
+
+#[tokio::test]
+async fn a_filter_is_fetched_before_the_job_is_added() {
+    let running = Running::new().await;
+    running.sources.answer("d/f", Ok("function(doc) { return true }"));
+    running.world.put("a", filtered("d/f")).await.unwrap();
+    running.until("a", "pending").await;
+    let job = running.world.job().await;
+    let object = filtered("d/f").as_object().unwrap().clone();
+    let replication = Replication::parse(&object, &Defaults::default()).unwrap();
+    let id = replication_id::full(&replication, "uuid", Some("function(doc) { return true }")).to_string();
+    assert_eq!(job.id, id);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_source_that_cannot_be_asked_is_asked_again_later() {
+    let running = Running::new().await;
+    running.sources.answer("d/f", Err("source is down"));
+    running.world.put("a", filtered("d/f")).await.unwrap();
+    running.until("a", "error").await;
+    let status = running.world.status("a").await.unwrap();
+    assert_eq!((&status["error_count"], &status["info"]), (&json!(1), &json!({"error": "source is down"})));
+    assert_eq!(status["id"], json!(null));
+    let clock = running.world.documents.clock.clone();
+    clock.wait_for_sleeper(Duration::from_secs(32)).await;
+    clock.advance(Duration::from_secs(32));
+    running.sources.asked("d/f", 2).await;
+    while running.world.status("a").await.unwrap()["error_count"] != json!(2) {
+        tokio::task::yield_now().await;
+    }
+    running.sources.answer("d/f", Ok("f"));
+    clock.wait_for_sleeper(Duration::from_secs(64)).await;
+    clock.advance(Duration::from_secs(64));
+    running.until("a", "pending").await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_source_that_hangs_holds_up_nobody_and_times_out() {
+    let running = Running::new().await;
+    for n in 0..5 {
+        running.world.put(&format!("hangs{n}"), filtered(&format!("hangs/{n}"))).await.unwrap();
+        running.sources.asked(&format!("hangs/{n}"), 1).await;
+    }
+    running.sources.answer("d/f", Ok("f"));
+    running.world.put("a", filtered("d/f")).await.unwrap();
+    running.until("a", "pending").await;
+    assert_eq!(running.world.state("hangs0").await, "initializing");
+    running.world.documents.clock.wait_for_sleeper(Duration::from_secs(60)).await;
+    running.world.documents.clock.advance(Duration::from_secs(60));
+    running.until("hangs4", "error").await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_document_that_changed_meanwhile_does_not_get_the_old_job() {
+    let running = Running::new().await;
+    running.world.put("a", filtered("old/f")).await.unwrap();
+    running.world.put("b", filtered("old/g")).await.unwrap();
+    running.sources.asked("old/f", 1).await;
+    running.sources.asked("old/g", 1).await;
+    running.world.documents.clock.advance(Duration::from_millis(1));
+    // The answers to the first questions are still out.
+    running.world.put("a", filtered("new/f")).await.unwrap();
+    running.world.delete("b").await;
+    running.sources.asked("new/f", 1).await;
+    running.sources.answer("old/f", Ok("f"));
+    running.sources.answer("old/g", Ok("g"));
+    // By the time that a later question is answered and its job added, the old answers have come, too.
+    for n in 0..20 {
+        running.sources.answer(&format!("later/{n}"), Ok("f"));
+        running
+            .world
+            .put(&format!("later{n}"), with(filtered(&format!("later/{n}")), doc(&format!("l{n}"))))
+            .await
+            .unwrap();
+        running.until(&format!("later{n}"), "pending").await;
+    }
+    assert_eq!(running.world.state("a").await, "initializing");
+    assert_eq!(running.world.status("b").await, None);
+    let (world, _) = running.stop().await;
+    assert_eq!(world.jobs().await.len(), 20);
+}
+
+#[tokio::test]
+async fn what_a_crash_has_left_is_taken_up() {
+    let world = World::new().await;
+    world.put("a", filtered("d/f")).await.unwrap();
+    world.documents.create("x/_replicator").await.unwrap();
+    world.put_in("x/_replicator", "b", doc("b")).await.unwrap();
+    let keys = world.keys();
+    // The deletion came as far as its first transaction.
+    let hide = world.store().transact(|tx| async move { databases::hide(&tx, keys, "x/_replicator").await });
+    hide.await.unwrap();
+    let sources = Arc::<Sources>::default();
+    sources.answer("d/f", Ok("f"));
+    let running = Running::of(world, sources);
+    running.until("a", "pending").await;
+    let (world, _) = running.stop().await;
+    assert_eq!(Summary::of(&world.job().await).unwrap().document(), Some((DB, "a")));
+    world.documents.create("x/_replicator").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_document_waits_for_the_end_of_a_request_with_its_id() {
+    let running = Running::new().await;
+    let body = doc("s").as_object().unwrap().clone();
+    let replication = Replication::parse(&body, &Defaults::default()).unwrap();
+    let id = replication_id::full(&replication, "uuid", None).to_string();
+    let new = &new_job(&replication, &id, Origin::Request, &body, 0).unwrap();
+    let keys = running.world.keys();
+    running.world.store().transact(|tx| async move { jobs::add(&tx, keys, new, 0).await }).await.unwrap();
+    running.world.put("a", doc("s")).await.unwrap();
+    assert_eq!(running.world.state("a").await, "error");
+    let reason = running.world.status("a").await.unwrap()["info"]["error"].to_string();
+    assert!(reason.contains("already running as a transient replication"), "{reason}");
+    let claim = running.world.start(&id).await;
+    running.world.end(&id, &claim, completed(), None).await;
+    let clock = running.world.documents.clock.clone();
+    clock.wait_for_sleeper(Duration::from_secs(32)).await;
+    clock.advance(Duration::from_secs(32));
+    running.until("a", "pending").await;
+    running.stop().await;
+}
