@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::attachments::Head;
+use crate::attachments::{Head, Revision};
 use crate::error::{Error, Fault};
 use crate::http::{Answer, Peer, Request, beginning};
 use crate::json_stream::{Shape, Splitter};
@@ -23,6 +23,8 @@ use crate::stats::Tally;
 const DOC_BYTES: usize = 256 * 1024 * 1024;
 /// `_bulk_get` with its parameters. Attachments come as stubs, which say how they are encoded.
 const BULK_GET: &str = "_bulk_get?revs=true&latest=true&attachments=false&att_encoding_info=true";
+/// The same for revisions whose attachments are small: they come inside the document, in base64.
+const BULK_GET_INLINE: &str = "_bulk_get?revs=true&attachments=true";
 /// Revisions in one `open_revs` request: the URL stays below 8 kB.
 const OPEN_REVS: usize = 100;
 
@@ -104,7 +106,8 @@ impl Fetcher {
         sink: &mut impl Sink,
         tally: &Tally,
     ) -> Result<(), Error> {
-        let mut answer = self.source.send(&Request::post(BULK_GET, bulk_get_body(wanted))).await?;
+        let pairs = wanted.iter().flat_map(|missing| missing.revs.iter().map(|rev| (&*missing.id, &**rev)));
+        let mut answer = self.source.send(&Request::post(BULK_GET, bulk_get_body(pairs))).await?;
         let row = |text: &[u8], sink: &mut _| {
             let result: BulkGetResult<'_> = parse(text)?;
             let Some((missing, results)) = got.results.get_mut(&*result.id) else {
@@ -126,6 +129,49 @@ impl Fetcher {
             Ok(())
         };
         read_rows(&mut answer, sink, row).await
+    }
+
+    /// Whether small attachments can come inside their documents.
+    pub fn has_inline(&self) -> bool {
+        self.bulk_get.load(Ordering::Relaxed)
+    }
+
+    /// Reads `revisions` with their attachments inside, and answers those that did not come.
+    pub async fn fetch_inline(
+        &self,
+        mut revisions: Vec<Revision>,
+        sink: &mut impl Sink,
+        tally: &Tally,
+    ) -> Result<Vec<Revision>, Error> {
+        let mut retries = self.source.retries();
+        while !revisions.is_empty() {
+            tally.bulk_get_attempts.add(1);
+            match self.one_inline(&mut revisions, sink).await {
+                Ok(()) => break,
+                Err(error) if no_bulk_get(&error) => break,
+                Err(error) => retries.pause(error).await?,
+            }
+        }
+        Ok(revisions)
+    }
+
+    /// One attempt; takes what has come out of `revisions`, also when the answer then breaks off.
+    async fn one_inline(&self, revisions: &mut Vec<Revision>, sink: &mut impl Sink) -> Result<(), Error> {
+        let body = bulk_get_body(revisions.iter().map(|revision| (&*revision.id, &*revision.rev)));
+        let mut answer = self.source.send(&Request::post(BULK_GET_INLINE, body)).await?;
+        let mut came = HashSet::new();
+        let row = |text: &[u8], sink: &mut _| {
+            let result: BulkGetResult<'_> = parse(text)?;
+            for doc in result.docs.iter().filter_map(|doc| doc.ok) {
+                let text = doc.get().as_bytes();
+                Sink::doc(sink, text);
+                came.insert((result.id.to_string(), parse::<Head<'_>>(text)?.rev));
+            }
+            Ok(())
+        };
+        let read = read_rows(&mut answer, sink, row).await;
+        revisions.retain(|revision| !came.contains(&(revision.id.clone(), revision.rev.clone())));
+        read
     }
 
     async fn by_open_revs(
@@ -251,21 +297,18 @@ fn hand_over(missing: &Missing, doc: &RawValue, sink: &mut impl Sink) -> Result<
     Ok(())
 }
 
-fn bulk_get_body(wanted: &[&Missing]) -> Bytes {
-    let mut body = Vec::with_capacity(wanted.len() * 96);
-    body.extend_from_slice(br#"{"docs":["#);
-    let mut first = true;
-    for missing in wanted {
-        for rev in &missing.revs {
-            if !std::mem::take(&mut first) {
-                body.push(b',');
-            }
-            body.extend_from_slice(br#"{"id":"#);
-            write_string(&mut body, &missing.id);
-            body.extend_from_slice(br#","rev":"#);
-            write_string(&mut body, rev);
-            body.push(b'}');
+/// `{"docs":[{"id":…,"rev":…},…]}`.
+fn bulk_get_body<'a>(wanted: impl Iterator<Item = (&'a str, &'a str)>) -> Bytes {
+    let mut body = br#"{"docs":["#.to_vec();
+    for (nth, (id, rev)) in wanted.enumerate() {
+        if nth > 0 {
+            body.push(b',');
         }
+        body.extend_from_slice(br#"{"id":"#);
+        write_string(&mut body, id);
+        body.extend_from_slice(br#","rev":"#);
+        write_string(&mut body, rev);
+        body.push(b'}');
     }
     body.extend_from_slice(b"]}");
     Bytes::from(body)

@@ -41,11 +41,7 @@ pub(crate) struct Headers(Vec<(String, String)>);
 
 impl Headers {
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
     fn parse(text: &[u8]) -> Result<Self, Error> {

@@ -1,11 +1,12 @@
 //! Revisions with attachments: each goes by itself, as a stream from the source into the target.
 //!
 //! Two ways lead across. A source that answers `open_revs` with `multipart/mixed` (CouchDB) hands over a whole revision as one
-//! `multipart/related` part, and that part, byte for byte, is the body of the `PUT` to the target ([`whole`]). Otherwise
-//! (PouchDB Server as the source, or as the target of text that CouchDB has gzipped) each attachment is read by itself and the body is
-//! put together on the way ([`pieces`]). Neither way holds more of an attachment than a few pieces.
+//! `multipart/related` part, whose parts go into the request to the target as they come ([`whole`]). Otherwise (PouchDB Server
+//! as the source, or as the target of text that CouchDB has gzipped) each attachment is read by itself ([`pieces`]). Neither way
+//! holds more of an attachment than a few pieces. (Small attachments travel inside their documents: see [`crate::copy`].)
 
-mod doc_last;
+mod frame;
+mod parts;
 mod pieces;
 mod stubs;
 mod whole;
@@ -24,11 +25,15 @@ use crate::query::doc_path;
 use crate::stats::Tally;
 use crate::upload::{BodyError, Upload};
 
-pub(crate) use stubs::{Head, has_encoded};
+use frame::Body;
+pub(crate) use stubs::{Head, Summary, summary};
 
 /// Pieces of a body between the source's answer and the target's request. With what the connections buffer, a revision in
 /// flight holds less than half a megabyte.
 const PIECES: usize = 2;
+
+/// What an answer to a write may have.
+const ANSWER_BYTES: usize = 64 * 1024;
 
 /// A revision whose attachments are still to be copied.
 #[derive(Debug)]
@@ -77,6 +82,7 @@ impl Copier {
     async fn copy_one(&self, mut revision: Revision, tally: &Tally) -> Result<(), Error> {
         let mut retries = self.source.retries().of_both_sides();
         loop {
+            // PouchDB Server does not understand gzipped parts.
             let whole = self.source_has_multipart.load(Ordering::Relaxed)
                 && !(self.target_is_pouchdb && revision.encoded);
             let attempt = if whole {
@@ -120,42 +126,49 @@ impl Copier {
             let filler = Filler { pieces };
             if let Err(error) = fill(filler.clone()).await {
                 *failure.lock().expect("nobody panics with it") = Some(error);
-                let _ =
-                    filler.pieces.send(body.when_failed.ok_or_else(|| "the source broke off".into())).await;
+                let end = body.when_failed.ok_or_else(|| "the source broke off".into());
+                let _ = filler.pieces.send(end).await;
             }
         };
         let upload = Upload::streamed(received, body.length, body.content_type);
         let progress = upload.progress();
-        let path = format!("{}?new_edits=false", doc_path(id));
-        let put = async { self.target.send_upload(Method::PUT, &path, upload).await?.bytes(64 * 1024).await };
-        tokio::pin!(fill, put);
-        let written = tokio::select! {
+        let written =
+            async { answered(id, self.target.send_upload(Method::PUT, &path(id), upload).await).await };
+        tokio::pin!(fill, written);
+        let outcome = tokio::select! {
             // A target that refuses early does not wait for the rest.
-            written = &mut put => written,
-            () = &mut fill => put.await,
+            outcome = &mut written => outcome,
+            () = &mut fill => written.await,
         };
         tally.bytes_written.add(progress.bytes());
-        if let Some(error) = failure.lock().expect("nobody panics with it").take() {
-            return Err(error);
+        match failure.lock().expect("nobody panics with it").take() {
+            Some(error) => Err(error),
+            None => outcome,
         }
-        match written {
-            Ok(_) => Ok(Outcome::Written),
-            Err(error) if matches!(error.status(), Some(401 | 403 | 413)) => {
-                tracing::warn!(doc_id = id, %error, "the target refuses a document");
-                Ok(Outcome::Refused)
-            }
-            Err(error) => Err(error),
-        }
+    }
+
+    /// Writes a document whose attachments, if any, are stubs that the target knows.
+    async fn put_doc(&self, id: &str, doc: Vec<u8>, tally: &Tally) -> Result<Outcome, Error> {
+        tally.bytes_written.add(doc.len() as u64);
+        let upload = Upload::from_bytes(doc.into(), "application/json");
+        answered(id, self.target.send_upload(Method::PUT, &path(id), upload).await).await
     }
 }
 
-/// The body of a request, but for its content.
-struct Body {
-    content_type: String,
-    /// `None`: as many bytes as there will be.
-    length: Option<u64>,
-    /// Ends a body whose source has failed. `None` breaks the request off: CouchDB takes nothing of it then.
-    when_failed: Option<Bytes>,
+fn path(id: &str) -> String {
+    format!("{}?new_edits=false", doc_path(id))
+}
+
+/// What the target's answer to a write means.
+async fn answered(id: &str, answer: Result<crate::http::Answer, Error>) -> Result<Outcome, Error> {
+    match answer {
+        Ok(mut answer) => answer.bytes(ANSWER_BYTES).await.map(|_| Outcome::Written),
+        Err(error) if matches!(error.status(), Some(401 | 403 | 413)) => {
+            tracing::warn!(doc_id = id, %error, "the target refuses a document");
+            Ok(Outcome::Refused)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The writing end of a request's body.

@@ -1,6 +1,10 @@
-//! A document's `_attachments`, rewritten without touching the rest of the document.
+//! A document's `_attachments`: what its stubs say, and how they are told that their content follows.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -13,13 +17,40 @@ pub(crate) struct Head<'a> {
     pub attachments: Option<&'a RawValue>,
 }
 
-/// One attachment as its stub describes it.
+/// What the stubs of one document say together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub count: usize,
+    /// Bytes of all of them; `None` if a stub does not say.
+    pub bytes: Option<u64>,
+    /// Whether one of them is stored encoded.
+    pub encoded: bool,
+}
+
+/// What `attachments` say together; nothing, if they are not what they should be.
+pub(crate) fn summary(attachments: &RawValue) -> Summary {
+    #[derive(Deserialize)]
+    struct Entry {
+        length: Option<u64>,
+        encoding: Option<IgnoredAny>,
+    }
+    let entries: HashMap<Cow<'_, str>, Entry> = serde_json::from_str(attachments.get()).unwrap_or_default();
+    Summary {
+        count: entries.len(),
+        bytes: entries.values().map(|entry| entry.length).sum(),
+        encoded: entries.values().any(|entry| entry.encoding.is_some()),
+    }
+}
+
+/// One attachment as it travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stub {
     pub name: String,
     pub content_type: String,
-    /// Bytes, not encoded.
+    /// Bytes, as they travel.
     pub length: u64,
+    /// How they are encoded, as they travel.
+    pub encoding: Option<String>,
 }
 
 /// A document whose attachments follow it.
@@ -31,12 +62,28 @@ pub(super) struct Following {
     pub stubs: Vec<Stub>,
 }
 
-/// Whether one of the stubs says that its attachment is stored encoded.
-pub(crate) fn has_encoded(attachments: &RawValue) -> bool {
-    memchr::memmem::find(attachments.get().as_bytes(), b"\"encoding\"").is_some()
+/// What follows `doc`, a document that says so.
+///
+/// # Errors
+/// What is wrong with the document.
+pub(super) fn following(doc: Vec<u8>) -> Result<Following, String> {
+    let head: Head<'_> = serde_json::from_slice(&doc).map_err(|cause| cause.to_string())?;
+    let described: Map<String, Value> = match head.attachments {
+        Some(attachments) => serde_json::from_str(attachments.get()).map_err(|cause| cause.to_string())?,
+        None => Map::new(),
+    };
+    let mut stubs = Vec::new();
+    for (name, stub) in &described {
+        if stub["follows"] == Value::Bool(true) {
+            let encoding = stub["encoding"].as_str().map(str::to_owned);
+            let length = if encoding.is_some() { &stub["encoded_length"] } else { &stub["length"] };
+            stubs.push(read(name, stub, length, encoding)?);
+        }
+    }
+    Ok(Following { doc, stubs })
 }
 
-/// Announces the attachments of `doc` as following it, unencoded.
+/// Announces the attachments of `doc`, a document with stubs, as following it, unencoded.
 ///
 /// # Errors
 /// What is wrong with the document.
@@ -47,11 +94,8 @@ pub(super) fn announce(doc: &[u8]) -> Result<Following, String> {
         serde_json::from_str(attachments).map_err(|cause| cause.to_string())?;
     let mut stubs = Vec::with_capacity(described.len());
     for (name, stub) in &mut described {
+        stubs.push(read(name, stub, &stub["length"], None)?);
         let stub = stub.as_object_mut().ok_or("an attachment that is no object")?;
-        let length = stub.get("length").and_then(Value::as_u64).ok_or("an attachment without its length")?;
-        let content_type =
-            stub.get("content_type").and_then(Value::as_str).unwrap_or("application/octet-stream");
-        stubs.push(Stub { name: name.clone(), content_type: content_type.to_owned(), length });
         stub.remove("stub");
         stub.remove("encoded_length");
         if stub.remove("encoding").is_some() {
@@ -67,10 +111,25 @@ pub(super) fn announce(doc: &[u8]) -> Result<Following, String> {
     Ok(Following { doc, stubs })
 }
 
+fn read(name: &str, stub: &Value, length: &Value, encoding: Option<String>) -> Result<Stub, String> {
+    let length = length.as_u64().ok_or("an attachment without its length")?;
+    let content_type = stub["content_type"].as_str().unwrap_or("application/octet-stream").to_owned();
+    Ok(Stub { name: name.to_owned(), content_type, length, encoding })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    fn stub(name: &str, content_type: &str, length: u64, encoding: Option<&str>) -> Stub {
+        Stub {
+            name: name.to_owned(),
+            content_type: content_type.to_owned(),
+            length,
+            encoding: encoding.map(str::to_owned),
+        }
+    }
 
     #[test]
     fn only_the_attachments_are_rewritten() {
@@ -80,16 +139,31 @@ mod tests {
             String::from_utf8(following.doc).unwrap(),
             r#"{"_id":"a", "n":1.0,"_attachments":{"b.txt":{"content_type":"text/plain","length":5,"revpos":2,"follows":true},"a":{"content_type":"x/y","length":0,"digest":"md5-y","follows":true}},"_rev":"1-a"}"#
         );
-        let stub = |name: &str, content_type: &str, length| Stub {
-            name: name.to_owned(),
-            content_type: content_type.to_owned(),
-            length,
-        };
-        assert_eq!(following.stubs, [stub("b.txt", "text/plain", 5), stub("a", "x/y", 0)]);
+        assert_eq!(following.stubs, [stub("b.txt", "text/plain", 5, None), stub("a", "x/y", 0, None)]);
+    }
+
+    #[test]
+    fn what_follows_travels_as_it_is_stored_and_stubs_do_not_travel() {
+        let doc = br#"{"_rev":"1-a","_attachments":{"b.txt":{"content_type":"text/plain","length":5,"encoding":"gzip","encoded_length":25,"follows":true},"old":{"length":9,"stub":true},"a":{"length":3,"follows":true}}}"#;
+        let following = following(doc.to_vec()).unwrap();
+        assert_eq!(following.doc, doc);
+        assert_eq!(
+            following.stubs,
+            [stub("b.txt", "text/plain", 25, Some("gzip")), stub("a", "application/octet-stream", 3, None)]
+        );
     }
 
     #[test]
     fn a_stub_without_a_length_is_an_error() {
         assert!(announce(br#"{"_rev":"1-a","_attachments":{"a":{"stub":true}}}"#).is_err());
+    }
+
+    #[test]
+    fn the_summary_adds_up() {
+        let summary = |text: &str| summary(serde_json::from_str(text).unwrap());
+        let both = summary(r#"{"a":{"length":3},"b":{"length":4,"encoding":"gzip"}}"#);
+        assert_eq!(both, Summary { count: 2, bytes: Some(7), encoded: true });
+        assert_eq!(summary(r#"{"a":{"length":3},"b":{}}"#).bytes, None);
+        assert_eq!(summary("{}").count, 0);
     }
 }

@@ -1,0 +1,111 @@
+//! The parts of a multipart answer, and the parts of such a part, while they arrive.
+
+use bytes::Bytes;
+
+use crate::error::{Error, Fault};
+use crate::http::Answer;
+use crate::multipart::{Event, Headers, Parser};
+
+/// The largest document that is held; CouchDB's own limit is 8 MB.
+const DOC_BYTES: usize = 256 * 1024 * 1024;
+
+/// Where a multipart body comes from.
+pub(super) trait Body: Send {
+    /// The next piece; `None` at the proper end.
+    fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
+    /// Words an error about where it comes from.
+    fn fault(&self, fault: Fault) -> Error;
+}
+
+impl Body for Answer {
+    fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send {
+        self.chunk()
+    }
+
+    fn fault(&self, fault: Fault) -> Error {
+        Answer::fault(self, fault)
+    }
+}
+
+/// A part is a body, too.
+impl<B: Body> Body for &mut Parts<B> {
+    fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send {
+        self.data()
+    }
+
+    fn fault(&self, fault: Fault) -> Error {
+        Parts::fault(self, fault)
+    }
+}
+
+/// A multipart body that is taken apart while it arrives.
+pub(super) struct Parts<B> {
+    body: B,
+    parser: Parser,
+}
+
+impl<B: Body> Parts<B> {
+    pub fn new(body: B, boundary: &str) -> Self {
+        Self { body, parser: Parser::new(boundary) }
+    }
+
+    pub fn fault(&self, fault: Fault) -> Error {
+        self.body.fault(fault)
+    }
+
+    pub fn malformed(&self, cause: impl std::fmt::Display) -> Error {
+        self.fault(Fault::Malformed(cause.to_string()))
+    }
+
+    /// The next part's headers; `None` after the last part. What is left of the part before is skipped.
+    pub async fn next_part(&mut self) -> Result<Option<Headers>, Error> {
+        loop {
+            match self.event().await? {
+                Event::Part(headers) => return Ok(Some(headers)),
+                Event::End => return Ok(None),
+                Event::Data(_) | Event::PartEnd | Event::NeedMore => {}
+            }
+        }
+    }
+
+    /// The next piece of the part's content; `None` at its end.
+    pub async fn data(&mut self) -> Result<Option<Bytes>, Error> {
+        match self.event().await? {
+            Event::Data(piece) => Ok(Some(piece)),
+            Event::PartEnd => Ok(None),
+            Event::Part(_) | Event::End | Event::NeedMore => {
+                Err(self.malformed("a multipart body without a part"))
+            }
+        }
+    }
+
+    /// The part's whole content, which is a document.
+    pub async fn doc(&mut self) -> Result<Vec<u8>, Error> {
+        let mut doc = Vec::new();
+        while let Some(piece) = self.data().await? {
+            if doc.len() + piece.len() > DOC_BYTES {
+                return Err(
+                    self.fault(Fault::Unexpected(format!("a document of more than {DOC_BYTES} bytes")))
+                );
+            }
+            doc.extend_from_slice(&piece);
+        }
+        Ok(doc)
+    }
+
+    async fn event(&mut self) -> Result<Event, Error> {
+        loop {
+            match self.parser.next().map_err(|cause| self.malformed(cause))? {
+                Event::NeedMore => match self.body.piece().await? {
+                    Some(piece) => self.parser.push(&piece),
+                    None => {
+                        let ended = self.parser.finish();
+                        ended.map_err(|cause| self.fault(Fault::BrokeOff(cause.to_string())))?;
+                        return Ok(Event::End);
+                    }
+                },
+                event => return Ok(event),
+            }
+        }
+    }
+}
