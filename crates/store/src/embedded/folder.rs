@@ -57,6 +57,11 @@ impl Folder {
         self.path.join("log")
     }
 
+    /// Makes the names of what was created in it durable.
+    pub(super) fn sync(&self) -> Result<()> {
+        sync_folder(&self.path).map_err(|error| at(&self.path, &error))
+    }
+
     fn check_format(&self) -> Result<()> {
         let path = self.path.join("FORMAT");
         let format = match fs::read_to_string(&path) {

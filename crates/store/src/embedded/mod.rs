@@ -215,13 +215,18 @@ impl Embedded {
         let log = folder.log();
         let mut version = base.version()?;
         let found = wal::read(&log, version)?;
+        folder.sync()?;
         let recovered = Arc::new(Memtable::default());
         for (next, record) in &found.records {
             version = *next;
             recovered.apply(version, wal::rows(record), version);
         }
         let number = found.last_number + 1;
-        let segment = Segment::create(&log, number, None).map_err(|error| folder::at(&log, &error))?;
+        let disk = |error: std::io::Error| folder::at(&log, &error);
+        let mut segment = Segment::create(&log, number, None).map_err(disk)?;
+        if let Some((_, record)) = found.records.last() {
+            segment.append(&wal::again(record, number), options.durable).map_err(disk)?;
+        }
         let tables = Tables {
             active: Arc::default(),
             generation: 0,

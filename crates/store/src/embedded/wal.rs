@@ -15,7 +15,9 @@
 //!
 //! What must hold: one record is written at a time, and the next one only after its fsync, so that after a
 //! crash at most the last record of the log is incomplete. It was never acknowledged, and is left out. A
-//! record that is damaged in any other place was acknowledged, so the store does not open.
+//! record that is damaged in any other place was acknowledged, so the store does not open. The last record
+//! may be whole to the reader and yet not be on the disk, if its fsync has failed. So whoever opens a log
+//! [writes it again](again), into the next segment, before anything is built on it.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
@@ -67,9 +69,21 @@ pub(super) fn encode<'a>(
     let length = (record.len() - HEADER_BYTES) as u32;
     record.resize(bytes, 0);
     record[0..4].copy_from_slice(&length.to_le_bytes());
+    seal(&mut record);
+    Ok(record.freeze())
+}
+
+/// The same record for another segment.
+pub(super) fn again(record: &Bytes, segment: u64) -> Bytes {
+    let mut record = BytesMut::from(record.as_ref());
+    record[8..16].copy_from_slice(&segment.to_le_bytes());
+    seal(&mut record);
+    record.freeze()
+}
+
+fn seal(record: &mut BytesMut) {
     let crc = crc32fast::hash(&record[8..]);
     record[4..8].copy_from_slice(&crc.to_le_bytes());
-    Ok(record.freeze())
 }
 
 /// The rows of a record that was encoded or checked before. They share its memory.
@@ -221,7 +235,8 @@ pub(super) fn read(folder: &Path, version: u64) -> Result<Found> {
         let path = path_of(folder, number);
         let bytes = Bytes::from(fs::read(&path).map_err(|error| at(&path, &error))?);
         for (next, record) in read_segment(&path, number, &bytes)? {
-            if next <= version {
+            if next <= last {
+                // In the B-tree already, or written again.
                 continue;
             }
             if next != last + 1 {
@@ -354,6 +369,20 @@ mod tests {
         let last = usize::try_from(ends[3]).unwrap() - 9;
         change(folder.path(), 1, |bytes| bytes[last] ^= 0x10);
         assert!(matches!(versions(folder.path(), 0), Err(Error::Corrupt(_))), "a later segment goes on");
+    }
+
+    #[test]
+    fn the_last_record_may_be_there_twice() {
+        let (folder, _) = log();
+        let last = read(folder.path(), 0).unwrap().records.pop().unwrap().1;
+        let mut segment = Segment::create(folder.path(), 3, None).unwrap();
+        segment.append(&again(&last, 3), true).unwrap();
+        segment.append(&record(3, 6), true).unwrap();
+        let found = read(folder.path(), 3).unwrap();
+        assert_eq!(found.records.iter().map(|(version, _)| *version).collect::<Vec<_>>(), [4, 5, 6]);
+        fs::remove_file(path_of(folder.path(), 2)).unwrap();
+        let found = read(folder.path(), 3).unwrap();
+        assert_eq!(found.records[1], (5, again(&last, 3)));
     }
 
     #[test]
