@@ -114,3 +114,46 @@ async fn a_run_that_was_stopped_in_the_middle_goes_on_from_its_checkpoint() {
     assert_eq!(stopped.stats.docs_written + report.stats.docs_written, 2_000);
     compare(&from, &to).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_checkpoint_that_somebody_deletes_is_written_again() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    from.put("a", &json!({})).await;
+    let context = context();
+    let fields = json!({"continuous": true, "checkpoint_interval": 50});
+    let replication = request(from.url(), to.url(), fields);
+    let id = turnwise_replicator::replication_id(&replication, &context.client, &context.server_uuid)
+        .await
+        .unwrap();
+    let running = spawn(replication, &context);
+    let checkpointed = |stats: &Stats, docs: u64| {
+        stats.docs_written == docs && stats.checkpointed_source_seq == stats.through_seq
+    };
+    until(&context, |stats| checkpointed(stats, 1)).await;
+
+    let path = format!("/_local/{}", id.base);
+    let rev = to.get(&path).await["_rev"].as_str().unwrap().to_owned();
+    let (status, _) = to.request("DELETE".parse().unwrap(), &format!("{path}?rev={rev}"), None).await;
+    assert!(status.is_success());
+    from.put("b", &json!({})).await;
+    until(&context, |stats| checkpointed(stats, 2)).await;
+    assert_eq!(to.get(&path).await["session_id"], from.get(&path).await["session_id"]);
+    context.stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_run_whose_source_does_not_answer_stops_at_once() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    let proxy = FaultProxy::start(&source).await;
+    proxy.set(Fault::HangMidBody { after: 1 }).await;
+    let context = context();
+    let running =
+        spawn(request(&proxy.through(&from), to.url(), json!({"connection_timeout": 600_000})), &context);
+    proxy.wait_for(|_| true).await;
+    context.stop.cancel();
+    let report = running.await.unwrap().unwrap();
+    assert!(report.stopped && report.history.is_empty());
+}

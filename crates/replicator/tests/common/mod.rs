@@ -1,6 +1,8 @@
 //! What the tests of the pipeline share.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod stalled;
+
 use serde_json::{Value, json};
 use turnwise_replicator::{Client, Context, Defaults, Error, Replication, Report, replicate};
 use turnwise_testkit::Database;
