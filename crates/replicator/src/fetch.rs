@@ -185,6 +185,7 @@ impl Fetcher {
             query.add("open_revs", &serde_json::Value::from(revs).to_string());
             query.add("revs", "true");
             query.add("latest", "true");
+            query.add("att_encoding_info", "true");
             let request = Request::get(query.on(&doc_path(&missing.id)));
             let mut retries = self.source.retries();
             while let Err(error) = self.one_open_revs(&request, missing, sink, tally).await {

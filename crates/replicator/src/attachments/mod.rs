@@ -66,6 +66,8 @@ enum Outcome {
     Refused,
     /// The source does not answer multipart.
     NoMultipart,
+    /// An attachment is stored gzipped, and the target does not understand that.
+    Encoded,
 }
 
 impl Copier {
@@ -100,6 +102,7 @@ impl Copier {
                     return Ok(());
                 }
                 Ok(Outcome::NoMultipart) => self.source_has_multipart.store(false, Ordering::Relaxed),
+                Ok(Outcome::Encoded) => revision.encoded = true,
                 // The target has an ancestor and not its attachment: send everything.
                 Err(error) if error.status() == Some(412) && !revision.ancestors.is_empty() => {
                     revision.ancestors.clear();

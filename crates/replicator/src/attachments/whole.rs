@@ -48,6 +48,9 @@ impl Copier {
                 let doc = parts.doc().await?;
                 self.put_doc(&revision.id, doc, tally).await?
             };
+            if matches!(sent, Outcome::Encoded) {
+                return Ok(sent);
+            }
             // With `latest`, one revision may have become several; one that was refused counts for all.
             outcome = Some(match outcome {
                 Some(Outcome::Refused) => Outcome::Refused,
@@ -71,6 +74,9 @@ impl Copier {
         let following = stubs::following(doc).map_err(|cause| parts.malformed(cause))?;
         if following.stubs.is_empty() {
             return self.put_doc(id, following.doc, tally).await;
+        }
+        if self.target_is_pouchdb && following.stubs.iter().any(|stub| stub.encoding.is_some()) {
+            return Ok(Outcome::Encoded);
         }
         let (frame, body) = frame(&following, self.target_is_pouchdb);
         self.put(id, body, tally, async |filler| {
