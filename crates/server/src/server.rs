@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::{Keyspace, keyspace};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::documents::{self, databases, names};
@@ -136,10 +136,10 @@ impl Server {
             settings: settings.clone(),
             filters: Arc::new(client.clone()),
         };
-        let processor = tokio::spawn(processor.run(stop.clone()));
+        let processor = AbortOnDropHandle::new(tokio::spawn(processor.run(stop.clone())));
         let app =
             App { store, keys, settings: Arc::new(settings), client, node: node.into(), stop: stop.clone() };
-        let http = tokio::spawn(http::serve(listener, app.router(), stop.clone()));
+        let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));
         tracing::info!("listening on http://{listen}");
         Ok(RunningServer { listen, stop, worker, processor, http })
     }
@@ -150,8 +150,8 @@ pub struct RunningServer {
     listen: SocketAddr,
     stop: CancellationToken,
     worker: Worker,
-    processor: JoinHandle<()>,
-    http: JoinHandle<()>,
+    processor: AbortOnDropHandle<()>,
+    http: AbortOnDropHandle<()>,
 }
 
 impl RunningServer {
@@ -163,18 +163,16 @@ impl RunningServer {
     /// Ends open feeds and waiting requests, lets every job write its checkpoint and gives it back, and returns when all
     /// is still, within 10 s.
     pub async fn shutdown(self) {
-        let RunningServer { stop, worker, mut processor, mut http, .. } = self;
+        let RunningServer { stop, worker, processor, http, .. } = self;
         stop.cancel();
         let stopped = async {
-            let (_, processed, served) = tokio::join!(worker.shutdown(), &mut processor, &mut http);
+            let ((), processed, served) = tokio::join!(worker.shutdown(), processor, http);
             for error in [processed.err(), served.err()].into_iter().flatten() {
                 tracing::error!(%error, "a part of the server ended badly");
             }
         };
         if tokio::time::timeout(STOP_TIMEOUT, stopped).await.is_err() {
             tracing::error!("the server did not stop in time: what is left is recovered by the next start");
-            processor.abort();
-            http.abort();
         }
     }
 }

@@ -93,7 +93,7 @@ impl Row {
             }
             _ => {
                 let reason = body.get("_replication_state_reason").and_then(Value::as_str);
-                (reason.and_then(|reason| error_info(reason)), 1)
+                (reason.and_then(error_info), 1)
             }
         };
         Row {

@@ -181,13 +181,10 @@ impl Slot {
     ) -> turnwise_queue::Result<Written> {
         let (db, id) = (&self.db, &self.id);
         let rev = Revision::next(self.parent.as_ref(), deleted, body);
-        match &self.head {
-            Some(head) => {
-                tx.clear(keys.change(db, head.sequence))?;
-                self.counters.documents -= u64::from(!head.deleted);
-                self.counters.deleted -= u64::from(head.deleted);
-            }
-            None => {}
+        if let Some(head) = &self.head {
+            tx.clear(keys.change(db, head.sequence))?;
+            self.counters.documents -= u64::from(!head.deleted);
+            self.counters.deleted -= u64::from(head.deleted);
         }
         self.counters.sequence += 1;
         self.counters.documents += u64::from(!deleted);

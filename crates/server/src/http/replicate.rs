@@ -27,7 +27,7 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
     let cancel = match body.get("cancel") {
         None | Some(Value::Null | Value::Bool(false)) => false,
         Some(Value::Bool(true)) => true,
-        Some(_) => return Err(ApiError::bad_request("cancel: `cancel` must be true or false")),
+        Some(_) => return Err(ApiError::bad_request("cancel: must be true or false")),
     };
     if cancel {
         let id = match named_id(&body)? {
@@ -59,7 +59,7 @@ fn named_id(body: &Map<String, Value>) -> Result<Option<String>, ApiError> {
     };
     match &body[name] {
         Value::String(id) => Ok(Some(id.clone())),
-        _ => Err(ApiError::bad_request(format!("{name}: `{name}` must be a string, the replication's id"))),
+        _ => Err(ApiError::bad_request(format!("{name}: must be a string, the replication's id"))),
     }
 }
 

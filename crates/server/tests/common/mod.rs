@@ -1,0 +1,139 @@
+//! A server of one test's own, and an HTTP client for it.
+
+#![allow(clippy::unwrap_used, dead_code, reason = "each test file uses a part")]
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use turnwise_server::{Config, RunningServer, Server, ServerConfig};
+
+/// Longer than anything here takes on a machine that is busy compiling.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct TestServer {
+    pub server: RunningServer,
+    pub url: String,
+    pub client: reqwest::Client,
+    pub folder: tempfile::TempDir,
+}
+
+/// An answer: its status, its headers, and its body as JSON.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: reqwest::header::HeaderMap,
+    pub body: Value,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The status and the error's code.
+    pub fn error(&self) -> (u16, &str) {
+        (self.status, self.body["error"].as_str().unwrap_or_default())
+    }
+}
+
+impl TestServer {
+    pub async fn start() -> TestServer {
+        Self::start_with("").await
+    }
+
+    /// Starts a server with lines of `[replicator]`.
+    pub async fn start_with(replicator: &str) -> TestServer {
+        Self::start_in(tempfile::tempdir().unwrap(), replicator).await
+    }
+
+    pub async fn start_in(folder: tempfile::TempDir, replicator: &str) -> TestServer {
+        let text = format!("[replicator]\nconnection_timeout = 5000\nretries_per_request = 0\n{replicator}");
+        let (config, ignored) = Config::parse("test.ini", &text).unwrap();
+        assert_eq!(ignored, []);
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let data_dir = folder.path().join("data");
+        let server = Server::start(ServerConfig { data_dir, listen, config }).await.unwrap();
+        let url = format!("http://{}", server.listen());
+        TestServer { server, url, client: turnwise_testkit::client(), folder }
+    }
+
+    /// Stops cleanly and starts again on the same data.
+    pub async fn restart(self, replicator: &str) -> TestServer {
+        self.server.shutdown().await;
+        Self::start_in(self.folder, replicator).await
+    }
+
+    pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        self.client.request(method, format!("{}{path}", self.url)).timeout(PATIENCE)
+    }
+
+    pub async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        let answer = request.send().await.unwrap();
+        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let text = answer.text().await.unwrap();
+        let body = match serde_json::from_str(&text) {
+            Ok(body) => body,
+            Err(_) if text.is_empty() => Value::Null,
+            Err(_) => panic!("no JSON: {text}"),
+        };
+        Answer { status, headers, body }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request("GET", path)).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send(self.request("PUT", path).body(body.to_string())).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send(self.request("DELETE", path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        let request = self.request("POST", path).header("content-type", "application/json");
+        self.send(request.body(body.to_string())).await
+    }
+
+    /// Writes a document that must be accepted, and returns its revision.
+    pub async fn put_ok(&self, path: &str, body: &Value) -> String {
+        let answer = self.put(path, body).await;
+        assert_eq!(answer.status, 201, "{path}: {}", answer.body);
+        answer.body["rev"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until a document's replication is in one of some states, and returns its status.
+    pub async fn until(&self, id: &str, states: &[&str]) -> Value {
+        let path = format!("/_scheduler/docs/_replicator/{id}");
+        self.poll(&path, |status| states.iter().any(|state| status["state"] == **state)).await
+    }
+
+    /// Asks until the answer is as it should be: job states have no feed to wait on.
+    pub async fn poll(&self, path: &str, good: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let polled = async {
+            loop {
+                last = self.get(path).await.body;
+                if good(&last) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let reached = tokio::time::timeout(PATIENCE, polled).await;
+        assert!(reached.is_ok(), "{path} never came to what was waited for: {last}");
+        last
+    }
+}
+
+/// A document that never runs: for tests of databases.
+pub fn failed(n: usize) -> Value {
+    json!({ "source": format!("http://s/{n}"), "target": "http://t/db", "_replication_state": "failed" })
+}
+
+pub fn status(answer: &Answer) -> StatusCode {
+    StatusCode::from_u16(answer.status).unwrap()
+}

@@ -1,0 +1,143 @@
+//! Passwords appear in no answer and in no line of the log.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use common::TestServer;
+use serde_json::{Value, json};
+use turnwise_testkit::{Fault, FaultProxy, Peer};
+
+/// Everything that was logged, at every level, by every crate.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Found in none of the places where it may appear: as it is, percent-encoded, and as HTTP Basic sends it.
+const SECRETS: [&str; 4] = ["s3cr3t", "p%40ss", "p@ss", "amFuOnMzY3IzdA"];
+
+#[tokio::test]
+async fn no_secret_leaves_the_server() {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .init();
+
+    let peer = Peer::options().admin("jan", "s3cr3t").start().await;
+    let (from, to) = (peer.create("from").await, peer.create("to").await);
+    from.put("d", &json!({})).await;
+    let echo = FaultProxy::start(&peer).await;
+    // A peer that repeats what it was sent, as real ones do in their errors.
+    echo.set(Fault::Answer {
+        status: 401,
+        body: r#"{"error":"unauthorized","reason":"jan:s3cr3t or Basic amFuOnMzY3IzdA=="}"#.into(),
+    })
+    .await;
+    let server = TestServer::start_with("backoff_base_ms = 10\n").await;
+    let (from, to, echoed) = (from.url().to_owned(), to.url().to_owned(), echo.through(&from));
+    let object = |url: &str| {
+        let bare = url.replace("jan:s3cr3t@", "");
+        json!({"url": bare, "auth": {"basic": {"username": "jan", "password": "s3cr3t"}}})
+    };
+    let header = |url: &str| {
+        let bare = url.replace("jan:s3cr3t@", "");
+        json!({"url": bare, "headers": {"Authorization": "Basic amFuOnMzY3IzdA=="}})
+    };
+    let documents = [
+        ("url", json!({"source": from, "target": to})),
+        ("object", json!({"source": object(&from), "target": object(&to), "winning_revs_only": true})),
+        ("header", json!({"source": header(&from), "target": to, "doc_ids": ["d"]})),
+        ("continuous", json!({"source": from, "target": to, "continuous": true})),
+        ("down", json!({"source": "http://jan:p%40ss@127.0.0.1:1/db", "target": to})),
+        ("echo", json!({"source": echoed, "target": to})),
+        ("filter", json!({"source": from, "target": to, "filter": "no/filter"})),
+        ("echoed_filter", json!({"source": echoed, "target": to, "filter": "no/filter"})),
+        ("twin", json!({"source": from, "target": to, "continuous": true})),
+        ("over", json!({"source": "http://jan:p@ss/w@h/db", "target": 5, "_replication_state": "failed"})),
+        // Refused, and their reasons repeat nothing.
+        ("bad1", json!({"source": "http://jan:s3cr3t@h:x/db", "target": to})),
+        ("bad2", json!({"source": {"url": "http://h/db", "auth": {"basic": "s3cr3t"}}, "target": to})),
+        ("bad3", json!({"source": from, "target": to, "continuous": "s3cr3t"})),
+        ("bad4", json!({"source": {"url": "http://h/db", "headers": {"Cookie": "s3cr3t\n"}}, "target": to})),
+        ("bad5", json!({"source": "ftp://jan:s3cr3t@h/db", "target": to})),
+    ];
+    let mut answers: Vec<Value> = Vec::new();
+    for (id, body) in &documents {
+        answers.push(server.put(&format!("/_replicator/{id}"), body).await.body);
+        if !id.starts_with("bad") {
+            let mut request = body.clone();
+            request["http_connections"] = json!(2);
+            request["query_params"] = json!({"x": "y"});
+            if *id != "continuous" && *id != "twin" {
+                answers.push(server.post("/_replicate", &request).await.body);
+            }
+        }
+        answers.push(server.post("/_replicate", body).await.body);
+    }
+    answers.push(
+        server
+            .post("/_replicator/_bulk_docs", &json!({"docs": [{"source": "http://jan:s3cr3t@h"}]}))
+            .await
+            .body,
+    );
+    let text = server.request("PUT", "/_replicator/text").body("{\"source\": \"http://jan:s3cr3t@h/db\", ");
+    answers.push(server.send(text).await.body);
+    for (id, states) in [
+        ("url", &["completed", "failed", "error"][..]),
+        ("down", &["crashing"]),
+        ("echo", &["crashing"]),
+        ("filter", &["error"]),
+        ("echoed_filter", &["error"]),
+        ("continuous", &["running"]),
+    ] {
+        answers.push(server.until(id, states).await);
+    }
+    for path in [
+        "/",
+        "/_scheduler/jobs",
+        "/_scheduler/docs",
+        "/_active_tasks",
+        "/_replicator",
+        "/_replicator/_all_docs?include_docs=true",
+        "/_replicator/_changes?include_docs=true",
+    ] {
+        answers.push(server.get(path).await.body);
+    }
+    for (id, _) in &documents {
+        answers.push(server.get(&format!("/_replicator/{id}?revs=true&meta=true")).await.body);
+        answers.push(server.get(&format!("/_replicator/{id}?open_revs=all")).await.body);
+        answers.push(server.get(&format!("/_scheduler/docs/_replicator/{id}")).await.body);
+        answers.push(server.post("/_replicator/_bulk_get", &json!({"docs": [{"id": id}]})).await.body);
+    }
+    server.server.shutdown().await;
+
+    let shown = answers.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+    // The test has reached what it is about: there were documents, jobs, tasks and errors to show.
+    for expected in ["jan:*****@", "\"crashed\"", "\"type\":\"replication\"", "401", "triggered by document"]
+    {
+        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+    }
+    let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(logged.contains("turnwise_server"), "nothing was logged");
+    for secret in SECRETS {
+        let line = |text: &str| text.lines().find(|line| line.contains(secret)).map(str::to_owned);
+        assert_eq!(line(&shown), None, "an answer shows {secret}");
+        assert_eq!(line(&logged), None, "the log shows {secret}");
+    }
+}
