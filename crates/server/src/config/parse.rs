@@ -42,7 +42,8 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
     let mut line = 0;
     // An editor's byte order mark is no part of the first section's name.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    for item in Parser::new(text).auto_trim(true) {
+    let text = text.lines().map(without_comment).collect::<Vec<_>>().join("\n");
+    for item in Parser::new(&text).auto_trim(true) {
         // Each item is one line, except the end of a section, which is none.
         if !matches!(item, Item::SectionEnd) {
             line += 1;
@@ -51,13 +52,16 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
         match item {
             Item::SectionEnd | Item::Blank | Item::Comment(_) => {}
             Item::Section(name) => name.trim().clone_into(&mut section),
-            Item::Error(text) => {
-                return Err(problem(format!("{text}: expected a section's name in brackets, [replicator]")));
+            // What such a line holds is not repeated: it may be half of a password.
+            Item::Error(_) => {
+                return Err(problem("expected a section's name in brackets, [replicator]".into()));
             }
-            Item::Property(key, None) => {
-                return Err(problem(format!(
-                    "{key}: expected `key = value`, [section], or a comment after `;`"
-                )));
+            Item::Property(_, None) => {
+                let expected = "expected `key = value`, [section], or a comment after `;`";
+                return Err(problem(expected.into()));
+            }
+            Item::Property(key, Some("")) => {
+                ignored.push(problem(format!("[{section}] {key} has no value, and is ignored")))
             }
             Item::Property(key, Some(value)) => {
                 let setting = Setting { section: &section, key, value };
@@ -73,6 +77,15 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
         }
     }
     Ok((config, ignored))
+}
+
+/// A line without the comment at its end: CouchDB begins one at a `;` after a space or a tab.
+fn without_comment(line: &str) -> &str {
+    let ends = [line.find(" ;"), line.find("\t;")];
+    match ends.into_iter().flatten().min() {
+        Some(end) => &line[..end],
+        None => line,
+    }
 }
 
 struct Setting<'a> {

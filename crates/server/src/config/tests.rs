@@ -77,7 +77,6 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
         ("max_jobs = many", "a whole number from 1 to 100000"),
         ("max_jobs = 0", "a whole number from 1 to 100000"),
         ("max_jobs = -1", "a whole number from 1 to 100000"),
-        ("max_jobs =", "a whole number from 1 to 100000"),
         ("max_history = 1001", "a whole number from 1 to 1000"),
         ("health_threshold = 2m", "a whole number from 0 to 4294967295"),
         ("use_checkpoints = yes", "true or false"),
@@ -101,8 +100,19 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
 
 #[test]
 fn a_line_that_is_no_ini_is_refused() {
-    assert!(refused("[replicator\n").starts_with("my.ini:1: [replicator: expected a section's name"));
-    assert!(refused("\n\nmax_jobs\n").starts_with("my.ini:3: max_jobs: expected `key = value`"));
+    assert_eq!(refused("[replicator\n"), "my.ini:1: expected a section's name in brackets, [replicator]");
+    let line = "my.ini:3: expected `key = value`, [section], or a comment after `;`";
+    assert_eq!(refused("\n\nhunter2\n"), line);
+}
+
+#[test]
+fn comments_at_the_end_of_lines_and_empty_values_are_ignored_as_in_couchdb() {
+    let (config, ignored) =
+        parse("[replicator] ; section\nmax_jobs = 7 ; comment\nmax_history = 8\t;x\nuse_bulk_get =\n");
+    assert_eq!((config.max_jobs, config.max_history, config.replication.use_bulk_get), (7, 8, true));
+    assert_eq!(ignored, ["my.ini:4: [replicator] use_bulk_get has no value, and is ignored"]);
+    // Only after a space: `;` may be part of a value.
+    assert!(refused("[replicator]\nmax_jobs = 7;8\n").contains("max_jobs = 7;8: expected a whole number"));
 }
 
 #[test]

@@ -168,6 +168,3 @@ async fn database(app: &App, call: &Call, body: Body, db: &str, part: Part) -> R
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
