@@ -131,6 +131,7 @@ async fn post(target: &Peer, body: Bytes) -> Result<u64, Error> {
                 | "document_too_large"
                 | "request_entity_too_large"),
             ) => {
+                let reason = target.clean(&reason);
                 tracing::warn!(doc_id = id, error, reason, "the target refuses a document");
                 refused += 1;
             }

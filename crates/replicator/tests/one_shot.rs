@@ -118,3 +118,57 @@ async fn since_seq_leaves_out_what_came_before() {
     assert_eq!(report.stats.docs_written, 1);
     assert!(to.doc("old").await.is_none() && to.doc("new").await.is_some());
 }
+
+#[tokio::test]
+async fn without_checkpoints_nothing_is_remembered() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    from.put("a", &json!({})).await;
+    let proxy = FaultProxy::start(&target).await;
+    for _ in 0..2 {
+        let report = run(from.url(), &proxy.through(&to), json!({"use_checkpoints": false})).await.unwrap();
+        assert_eq!(report.stats.revisions_checked, 1);
+    }
+    assert_eq!(proxy.count(|request| request.path.contains("_local/")), 0);
+}
+
+#[tokio::test]
+async fn winning_revisions_alone_leave_conflicts_behind() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    let leaf =
+        |rev: &str| json!({"_id": "a", "_rev": format!("1-{rev}"), "_revisions": {"start": 1, "ids": [rev]}});
+    from.post("/_bulk_docs", &json!({"new_edits": false, "docs": [leaf("a"), leaf("b"), leaf("c")]})).await;
+    let report = run(from.url(), to.url(), json!({"winning_revs_only": true})).await.unwrap();
+    assert_eq!(report.stats.docs_written, 1);
+    assert_eq!(to.doc("a").await.unwrap()["_rev"], "1-c");
+}
+
+#[tokio::test]
+async fn headers_and_the_targets_parameters_go_along() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.db("to"));
+    from.put("a", &json!({})).await;
+    let (before_source, before_target) = tokio::join!(FaultProxy::start(&source), FaultProxy::start(&target));
+    let source = json!({"url": before_source.through(&from), "headers": {"X-Tenant": "seven"}});
+    let fields = json!({"source": source, "create_target": true, "create_target_params": {"q": 1, "n": "1"}});
+    run("http://unused/db", &before_target.through(&to), fields).await.unwrap();
+    let requests = before_source.requests();
+    assert!(
+        !requests.is_empty() && requests.iter().all(|request| request.header("x-tenant") == Some("seven"))
+    );
+    assert_eq!(
+        before_target.count(|request| request.method == "PUT" && request.path.ends_with("/?q=1&n=1")),
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_is_told_by_its_name() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.db("missing"));
+    let error = run(from.url(), to.url(), json!({})).await.unwrap_err();
+    assert!(!error.is_terminal());
+    let text = error.to_string();
+    assert!(text.starts_with("target GET http") && text.contains("missing/: 404 not_found"), "{text}");
+}

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Peer;
-use crate::error::{Error, Fault, PeerError, shorten};
+use crate::error::{Error, Fault, PeerError};
 
 /// How much of an error's body is read.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -27,7 +27,7 @@ pub(super) struct Place {
 impl Place {
     pub fn fault(&self, fault: Fault) -> Error {
         let inner = &*self.peer.0;
-        let clean = |text: &str| shorten(&inner.scrubber.scrub(text));
+        let clean = |text: &str| self.peer.clean(text);
         let fault = match fault {
             Fault::Unreachable(cause) => Fault::Unreachable(clean(&cause)),
             Fault::BrokeOff(cause) => Fault::BrokeOff(clean(&cause)),

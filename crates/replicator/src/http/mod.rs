@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Fault, Side};
+use crate::error::{Error, Fault, Side, shorten};
 use crate::secret::{Scrubber, Secret};
 use crate::spec::Replication;
 use crate::upload::{Progress, Upload};
@@ -117,6 +117,11 @@ impl Peer {
     /// The attempts of one operation, from its request to the last byte of its answer.
     pub fn retries(&self) -> Retries<'_> {
         Retries::new(self)
+    }
+
+    /// A text of this peer's as it may be shown: short, and without secrets.
+    pub fn clean(&self, text: &str) -> String {
+        shorten(&self.0.scrubber.scrub(text))
     }
 
     /// Words an error about a request that has been answered.
