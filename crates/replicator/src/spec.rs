@@ -34,7 +34,7 @@ impl Error {
 pub struct Defaults {
     /// Batches that one replication has in flight at once. CouchDB: 4.
     pub worker_processes: usize,
-    /// Changes per batch; CouchDB: 500. `None`: as many as there are, up to [`ADAPTIVE_BATCH_SIZE`], because larger
+    /// Changes per batch; CouchDB: 500. `None`: as many as there are, up to 2,000, because larger
     /// writes cost a CouchDB target half the CPU.
     pub worker_batch_size: Option<usize>,
     /// Requests that one replication has open at once. CouchDB: 20.
