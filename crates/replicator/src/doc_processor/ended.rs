@@ -65,7 +65,6 @@ fn complete(
     set_state(&mut body, "completed", now_us);
     body.shift_remove("_replication_state_reason");
     body.insert("_replication_stats".into(), Value::Object(stats));
-    body.insert("_replication_start_time".into(), json!(timestamp(row.start_time_us)));
     end(tx, keys, slot, row, RowState::Completed, &body, now_us)
 }
 
@@ -82,7 +81,6 @@ pub(super) fn fail(
     let mut body = body.clone();
     set_state(&mut body, "failed", now_us);
     body.insert("_replication_state_reason".into(), json!(reason));
-    body.insert("_replication_start_time".into(), json!(timestamp(row.start_time_us)));
     body.shift_remove("_replication_stats");
     end(tx, keys, slot, row, RowState::Failed, &body, now_us)
 }
