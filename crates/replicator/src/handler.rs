@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn a_long_history_is_cut_at_its_old_end_until_it_fits() {
-        let session = |n: usize| Session { session_id: format!("{n}-{}", "x".repeat(1000)), ..Session::default() };
+        let session =
+            |n: usize| Session { session_id: format!("{n}-{}", "x".repeat(1000)), ..Session::default() };
         let report = Report {
             ok: true,
             no_changes: false,

@@ -37,7 +37,7 @@ async fn ten_running_replications_go_on_from_their_checkpoints_after_kill_9() {
     }
     followed.put("before", &json!({})).await;
     // All have written a checkpoint, none has come to its end.
-    server.until("/_active_tasks", |tasks| all_checkpointed(tasks)).await;
+    server.until("/_active_tasks", all_checkpointed).await;
     server.kill().await;
     for n in 0..REPLICATIONS {
         let written = b.db(&format!("target-{n}")).doc_count().await;
