@@ -4,7 +4,7 @@
 //!
 //! - servers to copy between: [`Peer`] starts a real CouchDB-protocol server (`peers/README.md` tells what it can do);
 //! - something worth copying: [`dataset`] makes conflicts, deletions, histories, attachments and unusual ids from a seed;
-//! - a verdict: [`compare`] holds two databases against each other leaf by leaf, attachment bytes included;
+//! - a verdict: [`compare()`] holds two databases against each other leaf by leaf, attachment bytes included;
 //! - trouble: [`FaultProxy`] stands before a peer and resets, hangs, lies or slows down on command, and keeps a log of what was asked.
 //!
 //! ```no_run

@@ -3,7 +3,7 @@
 //! Far less than a CouchDB database, and on purpose: a replication document has one writer, so a document is its
 //! latest revision and nothing else. There are no branches (a write that does not name the current revision is a
 //! conflict), no attachments, no views. What clients do with replicator databases works as in CouchDB: documents with
-//! `_id`, `_rev` and tombstones ([`write`]), `_all_docs` ([`read`]), `_changes` ([`changes`]).
+//! `_id`, `_rev` and tombstones ([`mod@write`]), `_all_docs` ([`mod@read`]), `_changes` ([`changes`]).
 //!
 //! ```text
 //!  ("databases", db)             Database       whether it is there

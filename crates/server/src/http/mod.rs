@@ -1,6 +1,6 @@
 //! The HTTP API: CouchDB's, as far as it is about replications.
 //!
-//! One [`Target`](route::Target) per path, one function per target and method. Shapes, codes and reasons are CouchDB 3.5's;
+//! One [`Target`] per path, one function per target and method. Shapes, codes and reasons are CouchDB 3.5's;
 //! where turnwise says something else, `docs/design/0004-replicator-databases.md` says why.
 
 mod all_docs;
