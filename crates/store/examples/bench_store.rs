@@ -5,6 +5,7 @@
 //! distance to it is known.
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first error")]
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -262,11 +263,12 @@ fn id(number: usize) -> String {
 }
 
 fn record(number: usize, state: &str) -> Bytes {
-    let mut json = format!(r#"{{"state":"{state}","number":{number},"filler":""#);
+    let mut json = String::with_capacity(VALUE_BYTES);
+    write!(json, r#"{{"state":"{state}","number":{number},"filler":""#).unwrap();
     let mut noise = number as u64 | 1;
-    while json.len() < VALUE_BYTES - 2 {
+    while json.len() + 18 <= VALUE_BYTES {
         noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        json.push(char::from(b'a' + (noise >> 59) as u8 % 26));
+        write!(json, "{noise:016x}").unwrap();
     }
     json.push_str("\"}");
     Bytes::from(json)

@@ -35,7 +35,8 @@ pub(super) struct Committer {
 
 struct Held {
     version: u64,
-    published_us: i64,
+    /// When the next version was published, and no more snapshots of this one were taken.
+    replaced_us: Option<i64>,
     lease: Weak<Lease>,
 }
 
@@ -44,8 +45,7 @@ impl Committer {
     pub(super) fn new(shared: Arc<Shared>, segment: Segment) -> Self {
         let newest = shared.published();
         let version = newest.version();
-        let held =
-            Held { version, published_us: shared.runtime.now_us(), lease: Arc::downgrade(&newest.lease) };
+        let held = Held { version, replaced_us: None, lease: Arc::downgrade(&newest.lease) };
         Committer { shared, segment, window: Window::new(version), version, held: VecDeque::from([held]) }
     }
 
@@ -105,9 +105,13 @@ impl Committer {
         tables.active.apply(version, wal::rows(&record), oldest);
         self.shared.gaps.cut(batch.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key));
         let lease = Lease::new(version);
-        self.held.push_back(Held { version, published_us: now_us, lease: Arc::downgrade(&lease) });
+        let held = Held { version, replaced_us: None, lease: Arc::downgrade(&lease) };
         self.version = version;
         self.shared.publish(lease);
+        if let Some(replaced) = self.held.back_mut() {
+            replaced.replaced_us = Some(self.shared.runtime.now_us());
+        }
+        self.held.push_back(held);
         let counters = &self.shared.counters;
         count(&counters.groups, 1);
         count(&counters.commits, accepted.len());
@@ -117,6 +121,11 @@ impl Committer {
         }
         self.shared.watches.wake(batch.iter());
         self.window.push(version, batch.into_keys().collect());
+        if self.window.wants_merging() {
+            self.held.retain(|held| held.lease.strong_count() > 0);
+            let held: Vec<u64> = self.held.iter().map(|held| held.version).collect();
+            self.window.merge(&held);
+        }
         Ok(())
     }
 
@@ -203,10 +212,9 @@ impl Committer {
     /// Shortens the window to what the snapshots that are still held, and young enough, can ask for.
     /// Returns the oldest of their versions.
     fn forget(&mut self, now_us: i64) -> u64 {
-        while let [first, next, ..] = self.held.make_contiguous() {
-            if let Some(lease) = first.lease.upgrade() {
-                // The first one could be taken until the next one was published.
-                if self.shared.check_age(next.published_us, now_us).is_ok() {
+        while let Some(Held { replaced_us: Some(replaced_us), lease, .. }) = self.held.front() {
+            if let Some(lease) = lease.upgrade() {
+                if self.shared.check_age(*replaced_us, now_us).is_ok() {
                     break;
                 }
                 lease.expired.store(true, Ordering::SeqCst);

@@ -1,9 +1,10 @@
 //! Which keys were written lately, for as long as a transaction may ask.
 //!
 //! A transaction with a snapshot of version `s` conflicts if a group with a version above `s` wrote a key
-//! that it read. Only these groups are searched, newest first, and for most transactions they are one or
-//! two: checking costs O(groups since the snapshot · log keys of a group), and writing costs nothing but to
-//! keep the sorted keys of the group.
+//! that it read. Groups are kept as runs of sorted keys, and only those above `s` are searched, newest first:
+//! for most transactions one or two. Where a snapshot is held for long, runs pile up above it; those that no
+//! held snapshot tells apart are merged, small ones first, so that there are O(held versions · log keys) of
+//! them, and each key is merged O(log keys) times.
 
 use std::collections::VecDeque;
 
@@ -12,17 +13,23 @@ use bytes::Bytes;
 /// Most keys that are remembered, a matter of memory (about 100 bytes each). Snapshots that would need
 /// more are too old.
 const MAX_KEYS: usize = 2_000_000;
+/// So few runs are not worth merging. Tests merge all the time.
+const FEW_RUNS: usize = if cfg!(test) { 2 } else { 64 };
 
 /// The keys of the last groups.
 pub(super) struct Window {
     /// Oldest first.
-    groups: VecDeque<Group>,
-    /// The version before the oldest group: snapshots below it can no longer be checked.
+    runs: VecDeque<Run>,
+    /// The version before the oldest run: snapshots below it can no longer be checked.
     start: u64,
     keys: usize,
+    /// So many runs are merged next time.
+    merge_at: usize,
 }
 
-struct Group {
+/// What one or several groups wrote.
+struct Run {
+    /// The version of the last group.
     version: u64,
     /// Sorted.
     keys: Vec<Bytes>,
@@ -31,7 +38,7 @@ struct Group {
 impl Window {
     /// An empty window of a store that is at `version`.
     pub(super) fn new(version: u64) -> Self {
-        Window { groups: VecDeque::new(), start: version, keys: 0 }
+        Window { runs: VecDeque::new(), start: version, keys: 0, merge_at: FEW_RUNS }
     }
 
     /// Whether a snapshot of `version` can still be checked.
@@ -39,27 +46,28 @@ impl Window {
         version >= self.start
     }
 
-    /// Whether a key was written after `version`.
+    /// Whether a key was written after `version`. Only for versions that are held; for others it may also be
+    /// one that was written before.
     pub(super) fn wrote_key(&self, version: u64, key: &Bytes) -> bool {
-        self.after(version).any(|group| group.keys.binary_search(key).is_ok())
+        self.after(version).any(|run| run.keys.binary_search(key).is_ok())
     }
 
-    /// Whether any key of `[begin, end)` was written after `version`.
+    /// Whether any key of `[begin, end)` was written after `version`; see [`wrote_key`](Self::wrote_key).
     pub(super) fn wrote_within(&self, version: u64, begin: &Bytes, end: &Bytes) -> bool {
-        self.after(version).any(|group| {
-            let first = group.keys.partition_point(|key| key < begin);
-            group.keys.get(first).is_some_and(|key| key < end)
+        self.after(version).any(|run| {
+            let first = run.keys.partition_point(|key| key < begin);
+            run.keys.get(first).is_some_and(|key| key < end)
         })
     }
 
-    fn after(&self, version: u64) -> impl Iterator<Item = &Group> {
-        self.groups.iter().rev().take_while(move |group| group.version > version)
+    fn after(&self, version: u64) -> impl Iterator<Item = &Run> {
+        self.runs.iter().rev().take_while(move |run| run.version > version)
     }
 
     /// Remembers what the group of `version` wrote; `keys` are sorted.
     pub(super) fn push(&mut self, version: u64, keys: Vec<Bytes>) {
         self.keys += keys.len();
-        self.groups.push_back(Group { version, keys });
+        self.runs.push_back(Run { version, keys });
         while self.keys > MAX_KEYS {
             self.pop();
         }
@@ -67,16 +75,45 @@ impl Window {
 
     /// Forgets what no snapshot of `version` or later can ask for.
     pub(super) fn forget_until(&mut self, version: u64) {
-        while self.groups.front().is_some_and(|group| group.version <= version) {
+        while self.runs.front().is_some_and(|run| run.version <= version) {
             self.pop();
         }
     }
 
     fn pop(&mut self) {
-        if let Some(group) = self.groups.pop_front() {
-            self.start = group.version;
-            self.keys -= group.keys.len();
+        if let Some(run) = self.runs.pop_front() {
+            self.start = run.version;
+            self.keys -= run.keys.len();
         }
+    }
+
+    /// Whether so many runs have piled up that they should be [merged](Self::merge).
+    pub(super) fn wants_merging(&self) -> bool {
+        self.runs.len() >= self.merge_at
+    }
+
+    /// Merges runs that no snapshot tells apart; `held` are the versions of all snapshots, sorted.
+    pub(super) fn merge(&mut self, held: &[u64]) {
+        let mut merged: VecDeque<Run> = VecDeque::new();
+        for mut run in self.runs.drain(..) {
+            while let Some(older) = merged.back() {
+                let next_held = held.partition_point(|version| *version < older.version);
+                let told_apart = held.get(next_held).is_some_and(|version| *version < run.version);
+                // A large run is not copied for a small one: those grow among themselves first.
+                if told_apart || older.keys.len() > 2 * run.keys.len() {
+                    break;
+                }
+                let older = merged.pop_back().expect("it was just looked at");
+                self.keys -= older.keys.len() + run.keys.len();
+                run.keys.extend(older.keys);
+                run.keys.sort();
+                run.keys.dedup();
+                self.keys += run.keys.len();
+            }
+            merged.push_back(run);
+        }
+        self.runs = merged;
+        self.merge_at = (2 * self.runs.len()).max(FEW_RUNS);
     }
 }
 
@@ -108,6 +145,33 @@ mod tests {
         assert!(!window.wrote_within(0, &key("a"), &key("b")));
         assert!(!window.wrote_within(0, &key("c"), &key("d")));
         assert!(!window.wrote_within(1, &key("a"), &key("z")));
+    }
+
+    #[test]
+    fn merging_changes_nothing_for_those_who_hold_a_snapshot() {
+        let key = |n: u64| Bytes::copy_from_slice(&n.to_be_bytes());
+        let mut window = Window::new(0);
+        let mut plain = Window::new(0);
+        let held = [3, 500, 501, 990];
+        for version in 1..=1_000 {
+            let mut keys: Vec<_> = (0..3).map(|n| key((version * 7 + n * 131) % 400)).collect();
+            keys.sort();
+            plain.push(version, keys.clone());
+            window.push(version, keys);
+            let so_far: Vec<_> = held.into_iter().filter(|held| *held < version).collect();
+            if window.wants_merging() {
+                window.merge(&so_far);
+            }
+        }
+        assert!(window.runs.len() < 100, "{} runs", window.runs.len());
+        assert_eq!(window.keys, window.runs.iter().map(|run| run.keys.len()).sum::<usize>());
+        for version in held {
+            for n in 0..400 {
+                assert_eq!(window.wrote_key(version, &key(n)), plain.wrote_key(version, &key(n)));
+                let within = |window: &Window| window.wrote_within(version, &key(n), &key(n + 2));
+                assert_eq!(within(&window), within(&plain));
+            }
+        }
     }
 
     #[test]
