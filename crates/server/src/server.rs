@@ -137,8 +137,15 @@ impl Server {
             filters: Arc::new(client.clone()),
         };
         let processor = AbortOnDropHandle::new(tokio::spawn(processor.run(stop.clone())));
-        let app =
-            App { store, keys, settings: Arc::new(settings), client, node: node.into(), stop: stop.clone() };
+        let app = App {
+            store,
+            keys,
+            settings: Arc::new(settings),
+            client,
+            node: node.into(),
+            stop: stop.clone(),
+            turns: http::Turns::default(),
+        };
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));
         tracing::info!("listening on http://{listen}");
         Ok(RunningServer { listen, stop, worker, processor, http })

@@ -95,6 +95,7 @@ impl MaybeStoreError for BatchError {
 async fn write_batch(app: &App, db: &str, batch: &[Draft]) -> Result<Vec<Value>, ApiError> {
     let (keys, settings) = (&app.keys, &app.settings);
     let mut failed: Vec<Option<Error>> = vec![None; batch.len()];
+    let _turn = app.turn(db).await;
     loop {
         let (skipped, now_us) = (&failed, app.now_us());
         let written = app

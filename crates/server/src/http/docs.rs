@@ -172,6 +172,7 @@ pub(super) async fn post(app: &App, call: &Call, body: Body, db: &str) -> Result
 
 async fn write(app: &App, db: &str, draft: &Draft) -> Result<Written, ApiError> {
     let (keys, settings, now_us) = (&app.keys, &app.settings, app.now_us());
+    let _turn = app.turn(db).await;
     let written = app
         .store
         .transact(|tx| async move { doc_processor::write(&tx, keys, settings, db, draft, now_us).await })
@@ -187,6 +188,7 @@ fn created(written: &Written, location: &str, status: StatusCode) -> Response {
 
 pub(super) async fn delete(app: &App, call: &Call, db: &str, id: &str) -> Result<Response, ApiError> {
     let (keys, known) = (&app.keys, &known_rev(call)?);
+    let _turn = app.turn(db).await;
     let written = app
         .store
         .transact(|tx| async move { doc_processor::delete(&tx, keys, db, id, known.as_ref()).await })

@@ -17,6 +17,7 @@ mod root;
 mod route;
 mod scheduler;
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use axum::Router;
@@ -50,12 +51,29 @@ pub(crate) struct App {
     pub node: Arc<str>,
     /// Cancelled when the server stops: whoever waits answers at once.
     pub stop: CancellationToken,
+    /// See [`App::turn`].
+    pub turns: Turns,
 }
+
+/// Locks for writers of databases; databases share them by the hash of their names.
+#[derive(Clone, Default)]
+pub(crate) struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
 
 impl App {
     /// The service that answers requests.
     pub fn router(self) -> Router {
         Router::new().fallback(answer_request).with_state(self)
+    }
+
+    /// Waits for the turn to write documents of a database. All its writes take the next sequence number, so of those at
+    /// the same time only one can commit: going one after the other spares the others a conflict and a pause. Nothing
+    /// depends on it: other processes and ending jobs write without.
+    pub async fn turn(&self, db: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = std::hash::DefaultHasher::new();
+        db.hash(&mut hasher);
+        let turns = &self.turns.0;
+        let nth = hasher.finish() % turns.len() as u64;
+        turns[usize::try_from(nth).unwrap_or(0)].lock().await
     }
 
     pub fn now_us(&self) -> i64 {
