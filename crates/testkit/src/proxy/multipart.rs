@@ -78,7 +78,7 @@ mod tests {
         assert!(body.starts_with(&format!(
             "--{MIXED}\r\nContent-Type: multipart/related; boundary=\"{RELATED}\"\r\n\r\n"
         )));
-        assert!(body.contains("\"follows\":true,\"length\":5"), "{body}");
+        assert!(body.contains("\"follows\":true") && body.contains("\"length\":5"), "{body}");
         assert!(
             body.contains(&format!("Content-Length: 5\r\n\r\nhello\r\n--{RELATED}--\r\n--{MIXED}\r\n")),
             "{body}"
