@@ -1,3 +1,5 @@
+//! Databases and documents, write by write.
+
 #![allow(clippy::unwrap_used)]
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! The engine beyond what the conformance suite asks.
+
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;

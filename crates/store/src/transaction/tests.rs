@@ -1,3 +1,5 @@
+//! Own writes over a snapshot, against a model.
+
 #![allow(clippy::unwrap_used)]
 
 use async_trait::async_trait;

@@ -1,3 +1,5 @@
+//! Documents and their jobs, edge by edge.
+
 #![allow(clippy::unwrap_used)]
 
 mod ended;
