@@ -131,6 +131,19 @@ async fn the_late_end_of_an_old_job_writes_nothing() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_job_that_is_not_the_documents_writes_nothing() {
+    let world = World::new().await;
+    world.put("a", doc("one")).await.unwrap();
+    let mut old = world.job().await;
+    old.state = State::Completed;
+    world.put("a", doc("two")).await.unwrap();
+    let (keys, old) = (world.keys(), &old);
+    world.store().transact(|tx| async move { job_ended(&tx, keys, old, 5).await }).await.unwrap();
+    assert_eq!(body(&world.get("a").await), doc("two"));
+    assert_eq!(world.state("a").await, "pending");
+}
+
+#[tokio::test]
 async fn finished_requests_are_removed_after_a_while() {
     let world = World::new().await;
     let body = doc("s").as_object().unwrap().clone();

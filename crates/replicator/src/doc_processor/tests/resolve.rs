@@ -10,6 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
+/// Longer than anything here takes on a machine that is busy compiling.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Answers per filter name: code, or an error; silence until there is one.
 #[derive(Default)]
 struct Sources {
@@ -44,13 +47,16 @@ impl Sources {
 
     /// Waits until the filter has been asked for `times` times.
     async fn asked(&self, name: &str, times: usize) {
-        loop {
-            let changed = self.changed.notified();
-            if self.asked.lock().unwrap().iter().filter(|asked| *asked == name).count() >= times {
-                return;
+        let asked = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.asked.lock().unwrap().iter().filter(|asked| *asked == name).count() >= times {
+                    return;
+                }
+                changed.await;
             }
-            changed.await;
-        }
+        };
+        tokio::time::timeout(PATIENCE, asked).await.expect(name);
     }
 }
 
@@ -97,7 +103,7 @@ impl Running {
                 self.world.store().watch(key.clone(), seen).await.unwrap().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), reached).await.expect(state);
+        tokio::time::timeout(PATIENCE, reached).await.expect(state);
     }
 }
 
@@ -187,6 +193,22 @@ async fn a_document_that_changed_meanwhile_does_not_get_the_old_job() {
     assert_eq!(running.world.status("b").await, None);
     let (world, _) = running.stop().await;
     assert_eq!(world.jobs().await.len(), 20);
+}
+
+#[tokio::test]
+async fn an_answer_about_an_earlier_revision_is_thrown_away() {
+    let running = Running::new().await;
+    running.world.put("a", filtered("old/f")).await.unwrap();
+    running.sources.asked("old/f", 1).await;
+    // In the same instant: the entry among the unresolved looks the same.
+    running.world.put("a", filtered("new/f")).await.unwrap();
+    running.sources.answer("old/f", Ok("old"));
+    running.sources.asked("new/f", 1).await;
+    assert!(running.world.jobs().await.is_empty());
+    running.sources.answer("new/f", Ok("new"));
+    running.until("a", "pending").await;
+    assert_eq!(running.world.options(&running.world.job().await).await["filter"], "new/f");
+    running.stop().await;
 }
 
 #[tokio::test]
