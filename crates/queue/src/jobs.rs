@@ -186,25 +186,23 @@ pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resu
     }
 }
 
-/// Ids of a worker's jobs whose users want them to stop.
+/// The numbers of a worker's claims on jobs whose users want them to stop.
 pub async fn cancel_requests(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     worker: &str,
-) -> Result<Vec<String>> {
+) -> Result<Vec<u64>> {
     let (begin, end) = keys.active_of(job_type, worker);
     let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
-    let mut ids = Vec::new();
-    for (key, value) in tx.range_with(read, Isolation::Snapshot).await? {
+    let mut claims = Vec::new();
+    for (_, value) in tx.range_with(read, Isolation::Snapshot).await? {
         let active: Active = decode("active row", &value)?;
         if active.cancel_requested {
-            let (_, id) =
-                keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
-            ids.push(id);
+            claims.push(active.claim);
         }
     }
-    Ok(ids)
+    Ok(claims)
 }
 
 /// How a cancelled job leaves.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::claims::{self, Answer, Ending};
 use turnwise_queue::{Claim, Error, Job, Keyspace, MAX_INFO_BYTES, Result};
 use turnwise_store::Store;
@@ -55,7 +56,8 @@ pub(crate) async fn run(
     let context =
         JobContext { job: job.clone(), options: job_options, stop: controls.stop.clone(), progress };
     let handler = shared.handler.clone();
-    let task = tokio::spawn(async move { handler.run(context).await });
+    // A run that is dropped takes its handler along.
+    let task = AbortOnDropHandle::new(tokio::spawn(async move { handler.run(context).await }));
     let mut run = Run { shared, job, claim, reports, controls };
     let Some(outcome) = run.supervise(task).await else { return Ended::Halted };
     run.record(outcome).await
@@ -72,7 +74,7 @@ struct Run {
 impl Run {
     /// Waits for the handler's end; meanwhile writes its reports and passes on what the worker wants. `None`
     /// if the claim was lost.
-    async fn supervise(&mut self, mut task: JoinHandle<Outcome>) -> Option<Outcome> {
+    async fn supervise(&mut self, mut task: AbortOnDropHandle<Outcome>) -> Option<Outcome> {
         let runtime = self.shared.store.runtime().clone();
         let Options { report_interval, stop_grace, .. } = self.shared.options;
         // The first report is written at once; one that comes early after another waits for the interval to pass.

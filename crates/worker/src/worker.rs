@@ -7,8 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures::future::{Either, pending};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Error, Keyspace, Result, jobs, workers};
@@ -61,7 +60,7 @@ impl Default for Options {
     }
 }
 
-/// A running worker. Dropping it stops its loop at once, like a crash; [`Worker::shutdown`] stops it cleanly.
+/// A running worker. Dropping it ends it and its runs at once, like a crash; [`Worker::shutdown`] stops it cleanly.
 pub struct Worker {
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -137,23 +136,27 @@ struct Incarnation {
     shared: Arc<Shared>,
     id: String,
     next_claim: AtomicU64,
-    running: HashMap<String, Controls>,
-    /// Runs tell here that they have ended.
-    endings: mpsc::UnboundedReceiver<RunEnded>,
-    /// Cloned for each run.
-    ended: mpsc::UnboundedSender<RunEnded>,
+    /// The runs, as tasks that are aborted when this is dropped.
+    runs: JoinSet<Ended>,
+    /// By run, not by job: a job may be claimed again before the end of its last run has been heard of.
+    running: HashMap<task::Id, Running>,
 }
 
-/// A job's id, and how its run ended.
-type RunEnded = (String, Ended);
+struct Running {
+    claim: u64,
+    controls: Controls,
+}
+
+/// How the task of a run ended.
+type RunEnded = std::result::Result<(task::Id, Ended), JoinError>;
 
 /// A sleep that ends on the runtime's clock.
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Incarnation {
     fn new(shared: Arc<Shared>, id: String) -> Self {
-        let (ended, endings) = mpsc::unbounded_channel();
-        Incarnation { shared, id, next_claim: AtomicU64::new(1), running: HashMap::new(), endings, ended }
+        let next_claim = AtomicU64::new(1);
+        Incarnation { shared, id, next_claim, runs: JoinSet::new(), running: HashMap::new() }
     }
 
     fn sleep(&self, duration: Duration) -> Sleep {
@@ -195,9 +198,8 @@ impl Incarnation {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return End::Stopped,
-                Some((id, ended)) = self.endings.recv() => {
-                    self.forget(&id);
-                    if ended == Ended::Halted && !self.is_member().await {
+                Some(ended) = self.runs.join_next_with_id() => {
+                    if self.forget(ended) && !self.ping().await {
                         return End::Removed;
                     }
                     look = true;
@@ -211,7 +213,10 @@ impl Incarnation {
                 () = or_never(&mut signal) => {
                     // Watched again before looking, so that nothing falls in between.
                     signal = self.watch_signal().await;
-                    self.stop_cancelled().await;
+                    if let Err(error) = self.stop_cancelled().await {
+                        tracing::error!(%error, "cannot read which jobs shall stop: looks again soon");
+                        signal = Some(self.sleep(ERROR_PAUSE));
+                    }
                 }
                 () = or_never(&mut wake), if !full => { wake = None; look = true; }
                 () = or_never(&mut due), if !full => { due = None; look = true; }
@@ -233,26 +238,33 @@ impl Incarnation {
         let mut pass =
             pass(&shared.store, keys, job_type, &self.id, running, next_claim, &shared.options).await?;
         for (job, options) in pass.claimed.drain(..) {
-            let id = job.id.clone();
+            let claim = job.claim.as_ref().expect("a claimed job has a claim").number;
             let controls = Controls::default();
-            self.running.insert(id.clone(), controls.clone());
-            let run = run(shared.clone(), job, options, controls);
-            let ended = self.ended.clone();
-            tokio::spawn(async move {
-                let end = run.await;
-                // The worker may be gone already.
-                let _ = ended.send((id, end));
-            });
+            let task = self.runs.spawn(run(shared.clone(), job, options, controls.clone()));
+            self.running.insert(task.id(), Running { claim, controls });
         }
         Ok(pass)
     }
 
-    fn forget(&mut self, id: &str) {
-        self.running.remove(id);
-        // Whatever else has ended goes in the same pass.
-        while let Ok((id, _)) = self.endings.try_recv() {
+    /// Frees the slot of a run that has ended, and of all others that have. Whether any of them was halted.
+    fn forget(&mut self, ended: RunEnded) -> bool {
+        let mut halted = false;
+        let mut next = Some(ended);
+        while let Some(ended) = next {
+            let id = match ended {
+                Ok((id, ended)) => {
+                    halted |= ended == Ended::Halted;
+                    id
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a run ended badly: its job is recovered by the next start");
+                    error.id()
+                }
+            };
             self.running.remove(&id);
+            next = self.runs.try_join_next_with_id();
         }
+        halted
     }
 
     async fn watch_wake(&self, pass: &Pass) -> Option<Watch> {
@@ -281,21 +293,17 @@ impl Incarnation {
     }
 
     /// Stops those of its jobs whose users want them to.
-    async fn stop_cancelled(&self) {
+    async fn stop_cancelled(&self) -> Result<()> {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let cancelled = self
             .shared
             .store
             .transact(|tx| async move { jobs::cancel_requests(&tx, keys, job_type, &self.id).await })
-            .await;
-        match cancelled {
-            Ok(ids) => {
-                for controls in ids.iter().filter_map(|id| self.running.get(id)) {
-                    controls.stop.cancel();
-                }
-            }
-            Err(error) => tracing::error!(%error, "cannot read which jobs shall stop"),
+            .await?;
+        for run in self.running.values().filter(|run| cancelled.contains(&run.claim)) {
+            run.controls.stop.cancel();
         }
+        Ok(())
     }
 
     /// Whether it could show that it lives; an error that may pass counts as such.
@@ -315,19 +323,15 @@ impl Incarnation {
         }
     }
 
-    async fn is_member(&self) -> bool {
-        self.ping().await
-    }
-
     /// A clean shutdown: every job is given back, every row cleared.
     async fn leave(&mut self) {
-        for controls in self.running.values() {
-            controls.stop.cancel();
+        for run in self.running.values() {
+            run.controls.stop.cancel();
         }
         let mut deadline = self.sleep(self.shared.options.stop_grace + SHUTDOWN_MARGIN);
         while !self.running.is_empty() {
             tokio::select! {
-                Some((id, _)) = self.endings.recv() => self.forget(&id),
+                Some(ended) = self.runs.join_next_with_id() => { self.forget(ended); }
                 () = &mut deadline => {
                     tracing::error!(jobs = self.running.len(), "some jobs did not stop: the next start recovers them");
                     return;
@@ -342,13 +346,11 @@ impl Incarnation {
 
     /// Its claims are gone: aborts everything and waits until it is still.
     async fn halt(&mut self) {
-        for controls in self.running.values() {
-            controls.halt.cancel();
+        for run in self.running.values() {
+            run.controls.halt.cancel();
         }
-        while !self.running.is_empty() {
-            if let Some((id, _)) = self.endings.recv().await {
-                self.forget(&id);
-            }
+        while let Some(ended) = self.runs.join_next_with_id().await {
+            self.forget(ended);
         }
     }
 }
