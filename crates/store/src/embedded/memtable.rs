@@ -17,7 +17,7 @@ pub(super) struct Memtable {
 /// The versions of one row.
 pub(super) struct Cell {
     newest: Version,
-    /// Newest first.
+    /// Newest last.
     older: Vec<Version>,
 }
 
@@ -30,16 +30,22 @@ struct Version {
 impl Cell {
     /// The row as of `version`; `None` if this memtable does not know.
     pub(super) fn at(&self, version: u64) -> Option<&Option<Bytes>> {
-        std::iter::once(&self.newest)
-            .chain(&self.older)
-            .find(|known| known.number <= version)
-            .map(|known| &known.value)
+        if self.newest.number <= version {
+            return Some(&self.newest.value);
+        }
+        let seen = self.seen_by(version)?;
+        Some(&self.older[seen].value)
+    }
+
+    /// Which of the older versions a snapshot of `version` sees.
+    fn seen_by(&self, version: u64) -> Option<usize> {
+        self.older.partition_point(|known| known.number <= version).checked_sub(1)
     }
 
     /// Whether a value was set after `version`.
     pub(super) fn lived_after(&self, version: u64) -> bool {
         std::iter::once(&self.newest)
-            .chain(&self.older)
+            .chain(self.older.iter().rev())
             .take_while(|known| known.number > version)
             .any(|known| known.value.is_some())
     }
@@ -47,17 +53,12 @@ impl Cell {
     /// Adds a version, and drops those that no snapshot of `oldest` or later can see.
     fn push(&mut self, next: Version, oldest: u64) {
         let previous = std::mem::replace(&mut self.newest, next);
+        self.older.push(previous);
         if self.newest.number <= oldest {
             self.older.clear();
-            return;
+        } else if let Some(seen) = self.seen_by(oldest) {
+            self.older.drain(..seen);
         }
-        // The last one that is at most as old as `oldest` is what that one sees.
-        if previous.number <= oldest {
-            self.older.clear();
-        } else if let Some(last) = self.older.iter().position(|known| known.number <= oldest) {
-            self.older.truncate(last + 1);
-        }
-        self.older.insert(0, previous);
     }
 }
 
