@@ -46,6 +46,10 @@ fn main() {
     {
         return runtime(async { fill_and_wait(Path::new(dir), jobs.parse().unwrap()).await });
     }
+    if arguments.iter().any(|word| word == "--help") {
+        println!("{USAGE}");
+        return;
+    }
     let Some(options) = parse(&arguments) else {
         eprintln!("{USAGE}");
         std::process::exit(2);

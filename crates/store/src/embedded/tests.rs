@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::atomic::AtomicI64;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::conformance::Subject;
 use crate::runtime::Manual;
-use crate::{RangeRead, Store};
+use crate::{Changes, RangeRead, Store};
 
 /// A store in a temporary folder, on a clock that tests move.
 struct InFolder {
@@ -99,6 +101,50 @@ fn an_unknown_format_is_refused() {
     assert!(matches!(&error, Error::Corrupt(text) if text.contains("format 99")), "{error}");
     std::fs::write(folder.path().join("FORMAT"), "garbage").unwrap();
     assert!(matches!(Embedded::open(folder.path()), Err(Error::Corrupt(_))));
+}
+
+/// A clock that can also be set back, as clocks on walls can.
+struct WallClock(AtomicI64);
+
+#[async_trait]
+impl Runtime for WallClock {
+    fn now_us(&self) -> i64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    async fn sleep(&self, _: std::time::Duration) {
+        unreachable!("the engine never sleeps")
+    }
+
+    fn random(&self) -> u64 {
+        unreachable!("the engine throws no dice")
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_makes_no_snapshot_lie() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(WallClock(AtomicI64::new(100_000_000)));
+    let options = Options { durable: false, runtime: clock.clone(), ..Options::default() };
+    let engine = Embedded::open_with(folder.path(), options).unwrap();
+    let set = async |value: &'static str| {
+        let tx = store(&engine).begin().await.unwrap();
+        tx.set(key("a"), key(value)).unwrap();
+        tx.commit().await.unwrap();
+    };
+    set("1").await;
+    let held = engine.snapshot().await.unwrap();
+    // By its own clock the snapshot is not too old for a long time. Its row is gone sooner.
+    clock.0.store(0, Ordering::SeqCst);
+    set("2").await;
+    assert_eq!(held.get(b"a").await.unwrap(), Some(key("1")));
+    clock.0.store(5_100_000, Ordering::SeqCst);
+    set("3").await;
+    set("4").await;
+    let read = held.get(b"a").await;
+    assert!(matches!(read, Err(Error::TooOld { .. })), "{read:?}");
+    let changes = Changes { puts: vec![(key("b"), None)], ..Changes::default() };
+    assert!(matches!(held.commit(changes).await, Err(Error::TooOld { .. })));
 }
 
 /// What happens to a queue of rows `0..ROWS`, and who looks at it.
