@@ -33,6 +33,8 @@ const SHORTEST_FEED: Duration = Duration::from_secs(1);
 /// Some changes, in the form in which they are asked about next.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
+    /// Its place in the feed: the first batch of a run is 0, and the next one continues where it ends.
+    pub number: u64,
     /// The body of `_revs_diff`: `{"id":["1-a","1-b"],…}`.
     pub revs: Vec<u8>,
     /// Rows.
@@ -91,9 +93,8 @@ pub(crate) struct Reader {
     since: Seq,
     batch_size: usize,
     out: mpsc::Sender<Batch>,
+    /// The rows up to `since` that have not been passed on.
     batch: Batch,
-    /// Full batches of the piece that was just parsed.
-    full: Vec<Batch>,
 }
 
 /// What stays the same in every request of one reader.
@@ -114,7 +115,7 @@ impl Reader {
     ) -> Self {
         let request = RequestForm::new(replication, &source, source_is_pouchdb);
         let batch_size = replication.worker_batch_size.unwrap_or(ADAPTIVE_BATCH_SIZE);
-        Self { source, request, since, batch_size, out, batch: Batch::default(), full: Vec::new() }
+        Self { source, request, since, batch_size, out, batch: Batch::default() }
     }
 
     /// Reads until a one-shot feed has ended and answers its last sequence; a continuous feed never ends by itself.
@@ -154,7 +155,8 @@ impl Reader {
         let mut splitter = Splitter::new(shape, ROW_BYTES);
         let mut last_seq = None;
         while let Some(piece) = self.next_piece(&mut answer).await? {
-            let (batch, full, since) = (&mut self.batch, &mut self.full, &mut self.since);
+            let (batch, since) = (&mut self.batch, &mut self.since);
+            let mut full = Vec::new();
             let parsed = splitter.push(&piece, |text| -> Result<(), String> {
                 let row: Row<'_> =
                     serde_json::from_slice(text).map_err(|e| format!("{e} in {}", beginning(text)))?;
@@ -174,10 +176,12 @@ impl Reader {
                 }
                 Ok(())
             });
-            parsed.map_err(|cause| answer.malformed(cause))?;
-            for batch in std::mem::take(&mut self.full) {
+            // First, and also if a later row of this piece was bad: `since` is beyond these rows, so that nobody will
+            // read them again, and no batch may overtake them.
+            for batch in full {
                 self.pass_on(batch).await;
             }
+            parsed.map_err(|cause| answer.malformed(cause))?;
         }
         let envelope = splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
         if shape == Shape::Lines {
@@ -228,7 +232,8 @@ impl Reader {
 fn end_batch(batch: &mut Batch, since: &Seq) -> Batch {
     batch.revs.push(b'}');
     batch.end = since.clone();
-    std::mem::take(batch)
+    let next = Batch { number: batch.number + 1, ..Batch::default() };
+    std::mem::replace(batch, next)
 }
 
 impl RequestForm {

@@ -27,10 +27,14 @@ struct Entry {
 }
 
 impl Progress {
-    /// A batch of so many changes that ends at `end` begins. Answers its number.
-    pub fn begin(&mut self, end: Seq, changes: u64) -> u64 {
+    /// Batch `number`, of so many changes and up to `end`, begins.
+    ///
+    /// # Panics
+    /// If it is not the one after the batch that began last: a checkpoint could then pass changes that nobody has copied.
+    pub fn begin(&mut self, number: u64, end: Seq, changes: u64) {
+        let next = self.first + self.batches.len() as u64;
+        assert_eq!(number, next, "batches begin in the order of the feed");
         self.batches.push_back(Entry { end, changes, done: false });
-        self.first + self.batches.len() as u64 - 1
     }
 
     /// Batch `number` is done.
@@ -82,20 +86,29 @@ mod tests {
     #[test]
     fn a_batch_that_is_not_done_holds_back_those_after_it() {
         let mut progress = Progress::default();
-        let numbers: Vec<u64> = (1..=3).map(|end| progress.begin(seq(end), 1)).collect();
-        progress.done(numbers[1]);
-        progress.done(numbers[2]);
+        for number in 0..3 {
+            progress.begin(number, seq(number + 1), 1);
+        }
+        progress.done(1);
+        progress.done(2);
         assert_eq!(progress.through(), None);
-        progress.done(numbers[0]);
+        progress.done(0);
         assert_eq!(progress.through(), Some(&seq(3)));
+    }
+
+    #[test]
+    #[should_panic(expected = "batches begin in the order of the feed")]
+    fn a_batch_that_has_overtaken_another_does_not_begin() {
+        let mut progress = Progress::default();
+        progress.begin(1, seq(2), 1);
     }
 
     proptest! {
         #[test]
         fn prop_through_is_the_end_of_the_longest_done_prefix(order in Just((0..20u64).collect::<Vec<_>>()).prop_shuffle()) {
             let mut progress = Progress::default();
-            for end in 0..20 {
-                prop_assert_eq!(progress.begin(seq(end), 1), end);
+            for number in 0..20 {
+                progress.begin(number, seq(number), 1);
             }
             let mut done = [false; 20];
             for number in order {

@@ -6,7 +6,7 @@ mod common;
 use common::{context, request, run};
 use serde_json::json;
 use tokio::task::JoinHandle;
-use turnwise_replicator::{Context, Error, Replication, Report, Stats, replicate};
+use turnwise_replicator::{Context, Error, Replication, Report, Seq, Stats, replicate};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
 
 fn spawn(replication: Replication, context: &Context) -> JoinHandle<Result<Report, Error>> {
@@ -156,4 +156,33 @@ async fn a_run_whose_source_does_not_answer_stops_at_once() {
     context.stop.cancel();
     let report = running.await.unwrap().unwrap();
     assert!(report.stopped && report.history.is_empty());
+}
+
+#[tokio::test]
+async fn rows_before_a_bad_one_are_copied_before_those_after_them() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    let mut feed = String::new();
+    for seq in 1..=3 {
+        let id = format!("d{seq}");
+        let rev = from.put(&id, &json!({})).await;
+        feed += &format!("{}\n", json!({"seq": seq, "id": id, "changes": [{"rev": rev}]}));
+    }
+    // What CouchDB says in the middle of a feed when a shard does not answer it.
+    feed += "{\"error\":\"timeout\",\"reason\":\"The request could not be processed in a reasonable amount of time.\"}\n";
+    let proxy = FaultProxy::start(&source).await;
+    let answer = Fault::Answer { status: 200, body: feed };
+    proxy.set(answer.when(|request| request.path.contains("feed=continuous")).times(1)).await;
+    let fields = json!({"continuous": true, "worker_batch_size": 2, "retries_per_request": 1});
+    let context = context();
+    let mut running = spawn(request(&proxy.through(&from), to.url(), fields), &context);
+    let third = Some(Seq::from(&json!(3)));
+    let stats = tokio::select! {
+        stats = until(&context, |stats| stats.through_seq == third) => stats,
+        ended = &mut running => panic!("{ended:?}"),
+    };
+    assert_eq!(stats.docs_written, 3);
+    compare(&from, &to).await.unwrap();
+    context.stop.cancel();
+    running.await.unwrap().unwrap();
 }

@@ -123,7 +123,8 @@ impl<'a> Run<'a> {
                         None => drained = true,
                         Some(batch) => {
                             self.account.source_seq = batch.end.clone();
-                            let number = self.account.progress.begin(batch.end.clone(), batch.changes);
+                            let number = batch.number;
+                            self.account.progress.begin(number, batch.end.clone(), batch.changes);
                             let copier = self.copier;
                             in_flight.push(async move { copier.copy(batch).await.map(|()| number) });
                         }
