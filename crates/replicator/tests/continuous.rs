@@ -173,6 +173,9 @@ async fn rows_before_a_bad_one_are_copied_before_those_after_them() {
     let proxy = FaultProxy::start(&source).await;
     let answer = Fault::Answer { status: 200, body: feed };
     proxy.set(answer.when(|request| request.path.contains("feed=continuous")).times(1)).await;
+    // The feed that is opened next ends at once, so that the row which fills no batch goes on, too.
+    let ended = Fault::Answer { status: 200, body: String::new() };
+    proxy.add(ended.when(|request| request.path.contains("feed=continuous")).times(1));
     let fields = json!({"continuous": true, "worker_batch_size": 2, "retries_per_request": 1});
     let context = context();
     let mut running = spawn(request(&proxy.through(&from), to.url(), fields), &context);

@@ -11,8 +11,9 @@ use super::Error;
 
 /// Longest hash that is accepted from a client; CouchDB's have 32 digits.
 const MAX_HASH_BYTES: usize = 64;
-/// Far beyond what any document lives through, and far from an overflow.
-const MAX_GENERATION: u64 = 1 << 52;
+/// Largest generation from which a client may let a new document's history go on: far beyond what any document lives
+/// through, and far enough from an overflow that whatever grows from it can be counted, stored and read again.
+pub(super) const MAX_FIRST_GENERATION: u64 = 1 << 52;
 
 /// A document's revision.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,7 +33,7 @@ impl Revision {
         digest.update([0, u8::from(deleted)]);
         digest.update(body);
         let hash = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Revision { generation: parent.map_or(1, |parent| parent.generation + 1), hash }
+        Revision { generation: parent.map_or(1, |parent| parent.generation.saturating_add(1)), hash }
     }
 }
 
@@ -48,13 +49,10 @@ impl FromStr for Revision {
     fn from_str(text: &str) -> Result<Self, Error> {
         let invalid = || Error::Invalid("Invalid rev format".to_owned());
         let (generation, hash) = text.split_once('-').ok_or_else(invalid)?;
-        let generation = generation.parse().map_err(|_| invalid())?;
+        // Any generation: stored rows are read by this, too.
+        let generation: u64 = generation.parse().map_err(|_| invalid())?;
         let known = hash.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !(1..=MAX_GENERATION).contains(&generation)
-            || hash.is_empty()
-            || hash.len() > MAX_HASH_BYTES
-            || !known
-        {
+        if generation == 0 || hash.is_empty() || hash.len() > MAX_HASH_BYTES || !known {
             return Err(invalid());
         }
         Ok(Revision { generation, hash: hash.to_owned() })

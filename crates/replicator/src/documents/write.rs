@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use turnwise_queue::{Keyspace, write_pieces};
 use turnwise_store::Transaction;
 
+use super::revision::MAX_FIRST_GENERATION;
 use super::rows::{encode, read_counters};
 use super::{Counters, Error, Head, MAX_BODY_BYTES, Result, Revision, databases, names, read};
 
@@ -107,7 +108,7 @@ impl Slot {
     /// documents move to turnwise with what `_all_docs?include_docs=true` of another server answered.
     ///
     /// # Errors
-    /// `Conflict`, and those of [`databases::check`].
+    /// `Conflict`; `Invalid` for a new document with an absurd `rev`; those of [`databases::check`].
     pub async fn open(
         tx: &Transaction,
         keys: &Keyspace,
@@ -120,6 +121,10 @@ impl Slot {
         match (&slot.head, rev) {
             (Some(head), Some(rev)) if *rev != head.rev => Err(Error::Conflict),
             (Some(head), None) if !head.deleted => Err(Error::Conflict),
+            (None, Some(rev)) if rev.generation > MAX_FIRST_GENERATION => {
+                let problem = format!("a new document goes on from generation {MAX_FIRST_GENERATION} at most");
+                Err(Error::Invalid(format!("_rev: {problem}")))
+            }
             (None, Some(rev)) => Ok(Slot { parent: Some(rev.clone()), ..slot }),
             _ => Ok(slot),
         }
