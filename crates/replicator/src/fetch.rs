@@ -62,7 +62,7 @@ impl Fetcher {
             }
         }
         for missing in wanted {
-            self.by_open_revs(missing, sink, tally).await?;
+            self.by_open_revs(missing, &missing.revs, sink, tally).await?;
         }
         Ok(())
     }
@@ -73,57 +73,50 @@ impl Fetcher {
         sink: &mut impl Sink,
         tally: &Tally,
     ) -> Result<(), Error> {
-        let mut got = Got {
-            results: wanted.iter().map(|missing| (missing.id.as_str(), (missing, 0))).collect(),
-            absent: HashSet::new(),
-        };
+        let mut due = Due::new(wanted);
         let mut retries = self.source.retries();
         loop {
             // After an answer that broke off, only what it did not hold is asked for again.
-            let left: Vec<&Missing> = wanted.iter().filter(|missing| !got.has_all_of(missing)).collect();
+            let left = due.left();
             if left.is_empty() {
                 break;
             }
             tally.bulk_get_attempts.add(1);
-            match self.one_bulk_get(&left, &mut got, sink, tally).await {
+            let request = Request::post(BULK_GET, bulk_get_body(left.into_iter()));
+            match self.one_bulk_get(&request, &mut due, sink, tally).await {
                 Ok(()) => break,
                 Err(error) => retries.pause(error).await?,
             }
         }
         // Also what the answer passed over in silence is asked for again, one by one.
         for missing in wanted {
-            if got.absent.contains(missing.id.as_str()) || !got.has_all_of(missing) {
-                self.by_open_revs(missing, sink, tally).await?;
-            }
+            self.by_open_revs(missing, &due.unread(missing), sink, tally).await?;
         }
         Ok(())
     }
 
     async fn one_bulk_get(
         &self,
-        wanted: &[&Missing],
-        got: &mut Got<'_>,
+        request: &Request,
+        due: &mut Due<'_>,
         sink: &mut impl Sink,
         tally: &Tally,
     ) -> Result<(), Error> {
-        let pairs = wanted.iter().flat_map(|missing| missing.revs.iter().map(|rev| (&*missing.id, &**rev)));
-        let mut answer = self.source.send(&Request::post(BULK_GET, bulk_get_body(pairs))).await?;
+        let mut answer = self.source.send(request).await?;
         let row = |text: &[u8], sink: &mut _| {
             let result: BulkGetResult<'_> = parse(text)?;
-            let Some((missing, results)) = got.results.get_mut(&*result.id) else {
+            let Some(due) = due.documents.get_mut(&*result.id) else {
                 return Err(format!("document {:?}, which was not asked for", result.id));
             };
-            *results += 1;
             for doc in &result.docs {
                 match doc.ok {
                     Some(doc) => {
-                        hand_over(missing, doc, sink)?;
+                        hand_over(due.missing, doc, sink)?;
+                        due.has_come(doc)?;
                         tally.docs_read.add(1);
                         tally.bulk_get_docs.add(1);
                     }
-                    None => {
-                        got.absent.insert(missing.id.as_str());
-                    }
+                    None => due.absent = true,
                 }
             }
             Ok(())
@@ -177,12 +170,14 @@ impl Fetcher {
     async fn by_open_revs(
         &self,
         missing: &Missing,
+        revs: &[impl AsRef<str> + Sync],
         sink: &mut impl Sink,
         tally: &Tally,
     ) -> Result<(), Error> {
-        for revs in missing.revs.chunks(OPEN_REVS) {
+        for revs in revs.chunks(OPEN_REVS) {
+            let revs: serde_json::Value = revs.iter().map(AsRef::as_ref).collect();
             let mut query = Query::default();
-            query.add("open_revs", &serde_json::Value::from(revs).to_string());
+            query.add("open_revs", &revs.to_string());
             query.add("revs", "true");
             query.add("latest", "true");
             query.add("att_encoding_info", "true");
@@ -203,12 +198,13 @@ impl Fetcher {
         tally: &Tally,
     ) -> Result<(), Error> {
         let mut answer = self.source.send(request).await?;
-        let mut absent = None;
+        let (mut came, mut absent) = (false, None);
         let row = |text: &[u8], sink: &mut _| {
             match parse::<OpenRev<'_>>(text)? {
                 OpenRev { ok: Some(doc), .. } => {
                     hand_over(missing, doc, sink)?;
                     tally.docs_read.add(1);
+                    came = true;
                 }
                 OpenRev { missing: rev, .. } => absent = Some(rev.unwrap_or_default()),
             }
@@ -216,7 +212,10 @@ impl Fetcher {
         };
         read_rows(&mut answer, sink, row).await?;
         match absent {
-            None => Ok(()),
+            None if came => Ok(()),
+            None => Err(answer.fault(Fault::Unexpected(
+                "an answer without any of the revisions that were asked for".to_owned(),
+            ))),
             Some(rev) => Err(answer.fault(Fault::Unexpected(format!(
                 "revision {rev} is in the changes feed of the source, but the source does not have it"
             )))),
@@ -224,17 +223,76 @@ impl Fetcher {
     }
 }
 
-/// What the answers to one batch of `_bulk_get` have held so far.
-struct Got<'a> {
-    /// Results per document; one is due for each revision asked for.
-    results: HashMap<&'a str, (&'a Missing, usize)>,
-    /// Documents of which a revision was not there.
-    absent: HashSet<&'a str>,
+/// What the answers to one batch of `_bulk_get` have not held so far.
+///
+/// Revisions are looked for by name and not counted: an answer that broke off is followed by one that may begin with the
+/// same revisions again, and sources differ in how many results they make of one document (CouchDB one for each revision
+/// asked for, PouchDB a single one).
+struct Due<'a> {
+    wanted: &'a [Missing],
+    documents: HashMap<&'a str, DueDocument<'a>>,
 }
 
-impl Got<'_> {
-    fn has_all_of(&self, missing: &Missing) -> bool {
-        self.results.get(missing.id.as_str()).is_some_and(|&(_, results)| results >= missing.revs.len())
+struct DueDocument<'a> {
+    missing: &'a Missing,
+    /// Revisions that are asked for.
+    asked: usize,
+    /// Those that have not come.
+    left: HashSet<&'a str>,
+    /// The source has said of a revision that it is not there.
+    absent: bool,
+}
+
+impl<'a> Due<'a> {
+    fn new(wanted: &'a [Missing]) -> Self {
+        let mut documents = HashMap::with_capacity(wanted.len());
+        for missing in wanted {
+            // A document that changed while the feed was read may be named twice.
+            let document = documents.entry(missing.id.as_str()).or_insert_with(|| DueDocument {
+                missing,
+                asked: 0,
+                left: HashSet::new(),
+                absent: false,
+            });
+            document.asked += missing.revs.len();
+            document.left.extend(missing.revs.iter().map(String::as_str));
+        }
+        Self { wanted, documents }
+    }
+
+    /// What `_bulk_get` is still to be asked for: ids and revisions.
+    fn left(&self) -> Vec<(&'a str, &'a str)> {
+        let document = |missing: &'a Missing| {
+            let due = &self.documents[missing.id.as_str()];
+            let revs = missing.revs.iter().map(String::as_str);
+            revs.filter(|rev| !due.absent && due.left.contains(rev)).map(|rev| (missing.id.as_str(), rev))
+        };
+        self.wanted.iter().flat_map(document).collect()
+    }
+
+    /// What of `missing` must be read in another way: all of it, if something of the document was absent.
+    fn unread(&self, missing: &'a Missing) -> Vec<&'a str> {
+        let due = &self.documents[missing.id.as_str()];
+        let revs = missing.revs.iter().map(String::as_str);
+        revs.filter(|rev| due.absent || due.left.contains(rev)).collect()
+    }
+}
+
+impl DueDocument<'_> {
+    /// `doc` is a revision that was asked for, or one that has replaced it since.
+    fn has_come(&mut self, doc: &RawValue) -> Result<(), String> {
+        // Nearly always; the document need not be parsed then.
+        if self.asked == 1 {
+            self.left.clear();
+            return Ok(());
+        }
+        let lineage: Lineage = parse(doc.get().as_bytes())?;
+        if !self.left.remove(&*lineage.rev) {
+            for ancestor in lineage.revisions.names() {
+                self.left.remove(&*ancestor);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -270,6 +328,28 @@ struct BulkGetResult<'a> {
 struct BulkGetDoc<'a> {
     #[serde(borrow)]
     ok: Option<&'a RawValue>,
+}
+
+/// A revision's name and its ancestors.
+#[derive(Deserialize)]
+struct Lineage {
+    #[serde(rename = "_rev")]
+    rev: String,
+    #[serde(rename = "_revisions", default)]
+    revisions: Revisions,
+}
+
+/// `{"start":3,"ids":["c","b","a"]}` is `3-c` and, before it, `2-b` and `1-a`.
+#[derive(Default, Deserialize)]
+struct Revisions {
+    start: u64,
+    ids: Vec<String>,
+}
+
+impl Revisions {
+    fn names(&self) -> impl Iterator<Item = String> {
+        (1..=self.start).rev().zip(&self.ids).map(|(generation, id)| format!("{generation}-{id}"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -317,4 +397,67 @@ fn bulk_get_body<'a>(wanted: impl Iterator<Item = (&'a str, &'a str)>) -> Bytes 
 
 fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("a string is JSON, and a Vec takes it");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn missing(id: &str, revs: &[&str]) -> Missing {
+        let revs = revs.iter().map(|&rev| rev.to_owned()).collect();
+        Missing { id: id.to_owned(), revs, possible_ancestors: Vec::new() }
+    }
+
+    fn come(due: &mut Due<'_>, id: &str, doc: &Value) {
+        let doc = serde_json::value::to_raw_value(doc).unwrap();
+        due.documents.get_mut(id).unwrap().has_come(&doc).unwrap();
+    }
+
+    #[test]
+    fn a_revision_that_comes_twice_stands_for_no_other() {
+        let wanted = [missing("c", &["1-a", "1-b"]), missing("d", &["1-d"])];
+        let mut due = Due::new(&wanted);
+        for _ in 0..2 {
+            come(&mut due, "c", &json!({"_rev": "1-a"}));
+            assert_eq!(due.left(), [("c", "1-b"), ("d", "1-d")]);
+        }
+        come(&mut due, "d", &json!({"_rev": "2-e"}));
+        assert_eq!(due.left(), [("c", "1-b")]);
+        assert_eq!(due.unread(&wanted[0]), ["1-b"]);
+        assert!(due.unread(&wanted[1]).is_empty());
+    }
+
+    #[test]
+    fn a_later_revision_stands_for_its_ancestor_only() {
+        let wanted = [missing("c", &["2-a", "1-b", "1-c"])];
+        let mut due = Due::new(&wanted);
+        // Two of these are one result: both have replaced 2-a.
+        for rev in ["x", "y"] {
+            let doc = json!({"_rev": format!("3-{rev}"), "_revisions": {"start": 3, "ids": [rev, "a", "c"]}});
+            come(&mut due, "c", &doc);
+        }
+        // 1-c is an ancestor, too, as the document was named twice in the feed.
+        assert_eq!(due.left(), [("c", "1-b")]);
+    }
+
+    #[test]
+    fn a_document_of_which_something_is_absent_is_read_in_another_way() {
+        let wanted = [missing("c", &["1-a", "1-b"])];
+        let mut due = Due::new(&wanted);
+        come(&mut due, "c", &json!({"_rev": "1-a"}));
+        due.documents.get_mut("c").unwrap().absent = true;
+        assert!(due.left().is_empty());
+        assert_eq!(due.unread(&wanted[0]), ["1-a", "1-b"]);
+    }
+
+    #[test]
+    fn a_document_that_is_named_twice_is_due_with_the_revisions_of_both() {
+        let wanted = [missing("c", &["1-a"]), missing("c", &["1-b"])];
+        let mut due = Due::new(&wanted);
+        come(&mut due, "c", &json!({"_rev": "1-b"}));
+        assert_eq!(due.left(), [("c", "1-a")]);
+    }
 }

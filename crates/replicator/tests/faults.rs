@@ -145,6 +145,41 @@ async fn requests_are_repeated_until_the_peer_is_well() {
 }
 
 #[tokio::test]
+async fn every_revision_is_asked_for_until_it_has_come() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    let leaves = ["1-a", "1-b"].map(|rev| json!({"_id": "c", "_rev": rev}));
+    from.put_revisions(&leaves).await;
+    let proxy = FaultProxy::start(&source).await;
+    // The same half of the answer twice: two results, and one of the two revisions.
+    let half = format!("{{\"results\":[{{\"id\":\"c\",\"docs\":[{{\"ok\":{}}}]}},", leaves[0]);
+    let broken = Fault::Answer { status: 200, body: half };
+    proxy.set(broken.when(|request| request.path.contains("_bulk_get")).times(2)).await;
+    run(&proxy.through(&from), to.url(), json!({"retries_per_request": 2})).await.unwrap();
+    compare(&from, &to).await.unwrap();
+    // The third answer was whole, so there was nothing to ask in another way.
+    assert_eq!(proxy.count(|request| request.path.contains("_bulk_get")), 3);
+    assert_eq!(proxy.count(|request| request.path.contains("open_revs")), 0);
+}
+
+#[tokio::test]
+async fn a_result_without_a_revision_is_asked_for_in_another_way() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    from.put("x", &json!({})).await;
+    let proxy = FaultProxy::start(&source).await;
+    let empty = |body: &str| Fault::Answer { status: 200, body: body.to_owned() };
+    let nothing = empty("{\"results\":[{\"id\":\"x\",\"docs\":[]}]}");
+    proxy.set(nothing.when(|request| request.path.contains("_bulk_get"))).await;
+    // Where that finds nothing either, the run must not go on as if it had.
+    proxy.add(empty("[]").when(|request| request.path.contains("open_revs")).times(1));
+    let error = run(&proxy.through(&from), to.url(), json!({})).await.unwrap_err();
+    check(&error, &["source GET", "/x", "without any of the revisions"]);
+    run(&proxy.through(&from), to.url(), json!({})).await.unwrap();
+    compare(&from, &to).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_source_without_bulk_get_is_read_document_by_document() {
     let (source, target) = Peer::pair().await;
     let from = source.create("from").await;

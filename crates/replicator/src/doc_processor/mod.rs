@@ -190,7 +190,7 @@ pub async fn delete(
 }
 
 /// Deletes a database with all documents and jobs. Nobody sees it from the first transaction on; the rest takes as
-/// many as it needs, and [`DocProcessor::run`] ends what a crash has left.
+/// many as it needs, and [`DocProcessor::run`] ends what a crash, or a caller that went away, has left.
 ///
 /// # Errors
 /// Those of [`databases::check`].

@@ -27,6 +27,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// Between two looks for finished requests that nobody waits for any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3_600);
+/// Between two looks for unfinished deletions of databases: a store that failed in the midst of one leaves it so.
+const DELETIONS_INTERVAL: Duration = Duration::from_secs(60);
 /// Databases that one look for unfinished deletions reads.
 const DATABASES_BATCH: usize = 1_000;
 
@@ -72,17 +74,21 @@ impl DocProcessor {
     /// run takes up.
     pub async fn run(self, stop: CancellationToken) {
         let this = Arc::new(self);
-        let work = async {
-            this.finish_deletions().await;
-            tokio::join!(this.resolve_all(), this.sweep());
-        };
+        let work = async { tokio::join!(this.finish_deletions(), this.resolve_all(), this.sweep()) };
         tokio::select! {
             () = stop.cancelled() => {}
-            () = work => {}
+            _ = work => {}
         }
     }
 
     async fn finish_deletions(&self) {
+        loop {
+            self.finish_deletions_once().await;
+            self.store.runtime().sleep(DELETIONS_INTERVAL).await;
+        }
+    }
+
+    async fn finish_deletions_once(&self) {
         let mut after: Option<String> = None;
         loop {
             let (store, keys, from) = (&self.store, &self.keys, after.as_deref());
@@ -265,13 +271,14 @@ async fn waiting(
 ) -> Result<Option<(Revision, Result<Replication, String>)>> {
     let row = read_row(tx, keys, &entry.db, &entry.id).await?;
     let current = row.filter(|row| row.due_us == Some(entry.due_us));
+    let nobody_waits = || Ok(tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?);
     let Some(Row { state: RowState::Initializing | RowState::Error, rev, .. }) = current else {
-        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
-        return Ok(None);
+        return nobody_waits().map(|()| None);
     };
     let body = match read::get(tx, keys, &entry.db, &entry.id, Some(&rev)).await {
         Ok(document) => document.body,
-        Err(Error::NoDatabase | Error::Missing) => return Ok(None),
+        // The database is being deleted. The entry would be due, and looked at, for as long as that takes.
+        Err(Error::NoDatabase | Error::Missing) => return nobody_waits().map(|()| None),
         Err(error) => return Err(error),
     };
     // It was valid when it was written; the configuration may have changed since.

@@ -164,6 +164,22 @@ async fn a_new_document_continues_the_history_that_it_came_with() {
 }
 
 #[tokio::test]
+async fn the_largest_generation_that_is_accepted_can_be_read_and_grow() {
+    let world = World::new().await;
+    let largest: Revision = "4503599627370496-abc".parse().unwrap();
+    let rev = world.put("a", Some(&largest), false, json!({})).await.unwrap();
+    assert_eq!(rev.generation, largest.generation + 1);
+    assert_eq!(world.get("a", None).await.unwrap().head.rev, rev);
+    let later = world.put("a", Some(&rev), true, json!({})).await.unwrap();
+    assert_eq!(world.get("a", Some(&later)).await.unwrap().head.rev.generation, largest.generation + 2);
+    for beyond in ["4503599627370497-abc", "18446744073709551615-abc"] {
+        let refused = world.put("b", Some(&beyond.parse().unwrap()), false, json!({})).await;
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+    "18446744073709551616-abc".parse::<Revision>().unwrap_err();
+}
+
+#[tokio::test]
 async fn two_writers_at_once_never_both_win() {
     let world = Arc::new(World::new().await);
     let first = world.put("a", None, false, json!({})).await.unwrap();

@@ -122,7 +122,8 @@ impl Slot {
             (Some(head), Some(rev)) if *rev != head.rev => Err(Error::Conflict),
             (Some(head), None) if !head.deleted => Err(Error::Conflict),
             (None, Some(rev)) if rev.generation > MAX_FIRST_GENERATION => {
-                let problem = format!("a new document goes on from generation {MAX_FIRST_GENERATION} at most");
+                let problem =
+                    format!("a new document goes on from generation {MAX_FIRST_GENERATION} at most");
                 Err(Error::Invalid(format!("_rev: {problem}")))
             }
             (None, Some(rev)) => Ok(Slot { parent: Some(rev.clone()), ..slot }),

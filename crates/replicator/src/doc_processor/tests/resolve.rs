@@ -231,6 +231,50 @@ async fn what_a_crash_has_left_is_taken_up() {
 }
 
 #[tokio::test]
+async fn a_deletion_that_stopped_halfway_is_finished_without_a_restart() {
+    let world = World::new().await;
+    world.documents.create("x/_replicator").await.unwrap();
+    world.put_in("x/_replicator", "b", doc("b")).await.unwrap();
+    let running = Running::of(world, Arc::default());
+    // Both loops have looked: they sleep.
+    running.sources.answer("d/f", Ok("f"));
+    running.world.put("a", filtered("d/f")).await.unwrap();
+    running.until("a", "pending").await;
+    let clock = running.world.documents.clock.clone();
+    clock.wait_for_sleeper(Duration::from_secs(60)).await;
+    let keys = running.world.keys();
+    let row = keys.database("x/_replicator");
+    let hide = running.world.store().transact(|tx| async move {
+        databases::hide(&tx, keys, "x/_replicator").await?;
+        Ok::<_, Error>(tx.get(&keys.database("x/_replicator")).await?)
+    });
+    let hidden = hide.await.unwrap();
+    let gone = running.world.store().watch(row, hidden).await.unwrap();
+    clock.advance(Duration::from_secs(60));
+    tokio::time::timeout(PATIENCE, gone).await.expect("the deletion is never finished");
+    assert_eq!(Summary::of(&running.world.job().await).unwrap().document(), Some((DB, "a")));
+    running.world.documents.create("x/_replicator").await.unwrap();
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_entry_of_a_database_that_goes_is_looked_at_once() {
+    let world = World::new().await;
+    world.put("a", filtered("d/f")).await.unwrap();
+    let keys = world.keys();
+    let hide = world.store().transact(|tx| async move { databases::hide(&tx, keys, DB).await });
+    hide.await.unwrap();
+    let processor = DocProcessor {
+        store: world.store().clone(),
+        keys: keys.clone(),
+        settings: world.settings.clone(),
+        filters: Arc::<Sources>::default(),
+    };
+    processor.resolve_due().await;
+    assert_eq!(processor.due().await, 0);
+}
+
+#[tokio::test]
 async fn a_document_waits_for_the_end_of_a_request_with_its_id() {
     let running = Running::new().await;
     let body = doc("s").as_object().unwrap().clone();
