@@ -106,6 +106,12 @@ impl<'a> Writer<'a> {
 
     /// Whether attachments travel inside their document.
     fn inline(&self, missing: &Missing, summary: &attachments::Summary) -> Option<u64> {
+        if matches!(missing.id.as_str(), "." | "..") {
+            // No URL can name these documents, so there is no other way.
+            return summary
+                .bytes
+                .filter(|&bytes| bytes <= INLINE_BATCH_BYTES && self.copier.fetcher.has_inline());
+        }
         // Inside, they are not encoded; between two CouchDBs they stay as they are stored, so that digests agree.
         let as_stored = !summary.encoded || self.copier.target_is_pouchdb;
         let limit = if missing.possible_ancestors.is_empty() { INLINE_BYTES } else { INLINE_AGAIN_BYTES };

@@ -55,6 +55,36 @@ async fn attachments_are_copied_without_bulk_get() {
 }
 
 #[tokio::test]
+async fn ids_that_a_url_resolves_away_never_lead_out_of_the_database() {
+    let (source, target) = Peer::pair().await;
+    let from = source.create("from").await;
+    let with_attachment = |id: &str, bytes: usize| {
+        let attachment =
+            json!({ "content_type": "application/octet-stream", "data": "QUJD".repeat(bytes / 3) });
+        json!({ "_id": id, "_attachments": { "a": attachment } })
+    };
+    let docs = [with_attachment(".", 300_000), with_attachment("..", 1_000_000), json!({ "_id": "z" })];
+    from.post("/_bulk_docs", &json!({ "docs": docs })).await;
+    let to = target.create("to").await;
+    let (asked, told) = (FaultProxy::start(&source).await, FaultProxy::start(&target).await);
+    run(&asked.through(&from), &told.through(&to), json!({})).await.unwrap();
+    let wanted = json!({ "docs": [{ "id": "." }, { "id": ".." }, { "id": "z" }] });
+    let found = to.post("/_bulk_get?attachments=true", &wanted).await.to_string();
+    assert_eq!(found.matches("\"ok\"").count(), 3);
+    assert_eq!(found.matches("QUJD").count(), 300_000 / 3 + 1_000_000 / 3);
+    for request in asked.requests().iter().chain(&told.requests()) {
+        let database = request.path.trim_start_matches('/').split(['/', '?']).next().unwrap();
+        assert!(from.url().ends_with(database) || to.url().ends_with(database), "{}", request.path);
+    }
+
+    // Too large for the only way that is left: an error, and not a request to somewhere else.
+    let other = source.create("other").await;
+    other.post("/_bulk_docs", &json!({ "docs": [with_attachment("..", 4_000_000)] })).await;
+    let error = run(other.url(), to.url(), json!({})).await.unwrap_err().to_string();
+    assert!(error.contains("cannot be named in a URL"), "{error}");
+}
+
+#[tokio::test]
 async fn one_connection_is_enough() {
     let (source, target) = Peer::pair().await;
     let (from, to) = (source.create("from").await, target.create("to").await);

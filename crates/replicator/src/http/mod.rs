@@ -170,6 +170,9 @@ impl Peer {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Answer, Error> {
         let place = Place { peer: self.clone(), method: method.clone(), path: path.to_owned() };
+        if has_dot_segment(path) {
+            return Err(place.fault(Fault::Unexpected(DOT_SEGMENT.to_owned())));
+        }
         let mut builder = self.0.client.request(method, format!("{}{path}", self.0.base));
         builder = builder.headers(self.0.headers.clone()).header(http::header::ACCEPT, accept);
         let mut progress = None;
@@ -189,6 +192,16 @@ impl Peer {
             status => Err(answer.into_error(status).await),
         }
     }
+}
+
+/// Why a request is not sent that would not reach the database.
+const DOT_SEGMENT: &str = "a document or an attachment called `.` or `..` cannot be named in a URL";
+
+/// Whether a path would leave its database: URLs resolve the segments `.` and `..`, however they are encoded, and ids
+/// are chosen by whoever may write to the source.
+fn has_dot_segment(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    path.split('/').any(|segment| matches!(segment, "." | ".."))
 }
 
 /// Waits for `future` as long as `progress` moves at least once in `timeout`. `None`: it did not.
