@@ -223,7 +223,11 @@ pub struct NewJob {
 }
 
 impl NewJob {
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Whether it could be added, as far as its own fields tell: [`jobs::add`](crate::jobs::add) checks the same.
+    ///
+    /// # Errors
+    /// `Invalid` with the field that is empty or too long.
+    pub fn check(&self) -> Result<()> {
         check_name("type", &self.job_type, MAX_TYPE_BYTES)?;
         check_name("id", &self.id, MAX_ID_BYTES)?;
         check_name("tenant", &self.tenant, MAX_NAME_BYTES)?;

@@ -15,7 +15,7 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Store, Transaction};
 
 use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
-use super::{Settings, corrupt, finish_deletion, parse, sweep};
+use super::{Settings, corrupt, ended, finish_deletion, parse, sweep};
 use crate::documents::{Error, Result, Revision, databases, read, write::Slot};
 use crate::{Client, Replication, replication_id};
 
@@ -63,7 +63,7 @@ pub struct DocProcessor {
 
 /// An entry among the unresolved.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Entry {
+pub(super) struct Entry {
     due_us: i64,
     db: String,
     id: String,
@@ -175,7 +175,7 @@ impl DocProcessor {
     }
 
     /// Entries that are due and not in flight, when the next one is due, and a watch for new ones.
-    async fn look(
+    pub(super) async fn look(
         &self,
         in_flight: &HashSet<Entry>,
     ) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>, Option<turnwise_store::Watch>)> {
@@ -206,7 +206,7 @@ impl DocProcessor {
         Ok((due, next_us, Some(wake)))
     }
 
-    async fn resolve(&self, entry: &Entry) {
+    pub(super) async fn resolve(&self, entry: &Entry) {
         if let Err(error) = self.try_resolve(entry).await {
             tracing::error!(%error, db = entry.db, doc = entry.id, "cannot write a replication's state");
             self.store.runtime().sleep(ERROR_PAUSE).await;
@@ -249,7 +249,12 @@ impl DocProcessor {
                         let mut slot = Slot::open_current(&tx, keys, &entry.db, &entry.id).await?;
                         let body = read::body(&tx, keys, &entry.db, &entry.id).await?;
                         let doc = Doc { db: &entry.db, id: &entry.id, rev, body: &body, replication };
-                        schedule::start(&tx, keys, &mut slot, &doc, &id.to_string(), now_us).await
+                        let started =
+                            schedule::start(&tx, keys, &mut slot, &doc, &id.to_string(), now_us).await;
+                        let Err(Error::Invalid(reason)) = started else { return started };
+                        // Checked when it was written, but perhaps with other limits: it will not pass by itself.
+                        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
+                        Ok(ended::fail(&tx, keys, &mut slot, &row, &body, &reason, now_us)?)
                     }
                     (Err(reason), _) | (_, Err(reason)) => {
                         tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;

@@ -8,9 +8,9 @@ use turnwise_queue::{Job, Keyspace, NewJob, State, Then, jobs};
 use turnwise_store::Transaction;
 
 use super::summary::{self, Origin, Summary, new_job, same_options};
+use crate::Replication;
 use crate::documents::{Error, Result, Revision, redaction, rows, write::Slot};
 use crate::handler::JOB_TYPE;
-use crate::{Replication, documents};
 
 /// How far a document's replication has come. Whether a scheduled one runs is its job's to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +113,8 @@ impl Row {
 
 /// Largest `info` of a row: rows are listed by the hundred.
 const MAX_INFO_BYTES: usize = 12 << 10;
+/// In place of a replication id that is still to be found.
+const UNKNOWN_ID: &str = "unknown";
 /// Longest URL of a row. Longer ones were never accepted, but a failed document may hold anything.
 const MAX_URL_BYTES: usize = 4 << 10;
 
@@ -203,13 +205,20 @@ async fn leave(
     }
 }
 
-/// The document needs its filter's code before it can have a job.
+/// The document needs its filter's code before it can have a job. One that could not have a job even then is refused
+/// now, while someone is there to be told.
+///
+/// # Errors
+/// `Invalid` as in [`new_job`].
 pub(super) async fn wait_for_filter(
     tx: &Transaction,
     keys: &Keyspace,
     document: &Doc<'_>,
     now_us: i64,
 ) -> Result<()> {
+    // The id is not known yet. No id is too long, and nothing else depends on it.
+    let origin = Origin::Document { db: document.db, id: document.id };
+    new_job(document.replication, UNKNOWN_ID, origin, document.body, now_us)?;
     forget(tx, keys, document.db, document.id).await?;
     let row = Row { due_us: Some(now_us), ..Row::new(document, RowState::Initializing, now_us) };
     Ok(write_row(tx, keys, document.db, document.id, &row)?)
@@ -247,6 +256,9 @@ async fn owner(
 }
 
 /// Gives a document the job with the replication id `id`, in place of the one that it had.
+///
+/// # Errors
+/// `Invalid` as in [`new_job`]; then nothing was written.
 pub(super) async fn start(
     tx: &Transaction,
     keys: &Keyspace,
@@ -314,14 +326,8 @@ pub(super) fn errored(row: &Row, before: Option<&Row>, reason: &str, now_us: i64
 
 /// Adds a job that is not there, or has ended, or is on its way out: then it runs again once it has stopped.
 pub(super) async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<()> {
-    match jobs::add(tx, keys, new, now_us).await {
-        Ok(_) => Ok(()),
-        Err(turnwise_queue::Error::Invalid { field, problem }) => {
-            let field = if field == "user" { "user_ctx.name" } else { field };
-            Err(documents::Error::Invalid(format!("{field}: {problem}")))
-        }
-        Err(error) => Err(error.into()),
-    }
+    jobs::add(tx, keys, new, now_us).await?;
+    Ok(())
 }
 
 /// Gives a job other options, at once: what waits starts anew without its backoff, what runs is stopped and run again.

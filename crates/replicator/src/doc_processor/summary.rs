@@ -5,7 +5,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use turnwise_queue::{Job, Keyspace, NewJob, jobs};
+use turnwise_queue::{Error as QueueError, Job, Keyspace, NewJob, jobs};
 use turnwise_store::Transaction;
 
 use crate::documents::{Error, Result};
@@ -95,7 +95,7 @@ pub(super) fn shown(endpoint: &Endpoint) -> String {
 /// The job that runs a replication under its id. `body` is its document or request.
 ///
 /// # Errors
-/// `Invalid` if a URL is too long to be shown.
+/// `Invalid` with the field's name if the queue could not take it: a URL is too long to be shown, or a name.
 pub fn new_job(
     replication: &Replication,
     id: &str,
@@ -117,14 +117,20 @@ pub fn new_job(
         Origin::Request => user.clone().unwrap_or_else(|| NOBODY.to_owned()),
     };
     let to_json = |error| Error::Invalid(format!("cannot be stored: {error}"));
-    Ok(NewJob {
+    let new = NewJob {
         job_type: JOB_TYPE.to_owned(),
         id: id.to_owned(),
         tenant,
         user,
         options: to_raw_value(&options(body)).map_err(to_json)?,
         summary: to_raw_value(&summary).map_err(to_json)?,
-    })
+    };
+    new.check().map_err(|error| match error {
+        QueueError::Invalid { field: "user", problem } => Error::Invalid(format!("user_ctx.name: {problem}")),
+        QueueError::Invalid { field, problem } => Error::Invalid(format!("{field}: {problem}")),
+        error => error.into(),
+    })?;
+    Ok(new)
 }
 
 /// The members of a document that the replication depends on.

@@ -1,6 +1,6 @@
 //! Documents with a filter function.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -236,12 +236,11 @@ async fn a_deletion_that_stopped_halfway_is_finished_without_a_restart() {
     world.documents.create("x/_replicator").await.unwrap();
     world.put_in("x/_replicator", "b", doc("b")).await.unwrap();
     let running = Running::of(world, Arc::default());
-    // Both loops have looked: they sleep.
+    // At its start it has found nothing to finish.
     running.sources.answer("d/f", Ok("f"));
     running.world.put("a", filtered("d/f")).await.unwrap();
     running.until("a", "pending").await;
     let clock = running.world.documents.clock.clone();
-    clock.wait_for_sleeper(Duration::from_secs(60)).await;
     let keys = running.world.keys();
     let row = keys.database("x/_replicator");
     let hide = running.world.store().transact(|tx| async move {
@@ -249,12 +248,62 @@ async fn a_deletion_that_stopped_halfway_is_finished_without_a_restart() {
         Ok::<_, Error>(tx.get(&keys.database("x/_replicator")).await?)
     });
     let hidden = hide.await.unwrap();
-    let gone = running.world.store().watch(row, hidden).await.unwrap();
-    clock.advance(Duration::from_secs(60));
-    tokio::time::timeout(PATIENCE, gone).await.expect("the deletion is never finished");
+    let mut gone = running.world.store().watch(row, hidden).await.unwrap();
+    let finished = async {
+        loop {
+            clock.advance(Duration::from_secs(60));
+            // It may not have come to its sleep yet.
+            if tokio::time::timeout(Duration::from_millis(100), &mut gone).await.is_ok() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, finished).await.expect("the deletion is never finished");
     assert_eq!(Summary::of(&running.world.job().await).unwrap().document(), Some((DB, "a")));
     running.world.documents.create("x/_replicator").await.unwrap();
     running.stop().await;
+}
+
+#[tokio::test]
+async fn a_filtered_document_that_could_never_have_a_job_is_refused() {
+    let world = World::new().await;
+    let named = json!({"filter": "d/f", "user_ctx": {"name": "n".repeat(600)}});
+    let long = json!({"filter": "d/f", "source": format!("http://s/{}", "x".repeat(5_000))});
+    for (fields, field) in [(named, "user_ctx.name: "), (long, "source: ")] {
+        let refused = world.put("a", with(doc("s"), fields)).await;
+        let Err(Error::Invalid(reason)) = refused else { panic!("{refused:?}") };
+        assert!(reason.starts_with(field), "{reason}");
+    }
+    assert_eq!(world.status("a").await, None);
+}
+
+#[tokio::test]
+async fn a_waiting_document_that_can_have_no_job_any_more_fails_for_good() {
+    let world = World::new().await;
+    world.put("a", filtered("d/f")).await.unwrap();
+    // As if it had been accepted with a longer name.
+    let named = with(filtered("d/f"), json!({"user_ctx": {"name": "n".repeat(600)}}));
+    let (keys, named) = (world.keys(), named.as_object().unwrap());
+    let accepted = world.store().transact(|tx| async move {
+        let mut slot = Slot::open_current(&tx, keys, DB, "a").await?;
+        let written = slot.write(&tx, keys, false, named)?;
+        let row = schedule::read_row(&tx, keys, DB, "a").await?.unwrap();
+        schedule::write_row(&tx, keys, DB, "a", &Row { rev: written.rev, ..row })?;
+        Ok::<_, Error>(())
+    });
+    accepted.await.unwrap();
+    let sources = Arc::<Sources>::default();
+    sources.answer("d/f", Ok("f"));
+    let running = Running::of(world, sources);
+    running.until("a", "failed").await;
+    let body = body(&running.world.get("a").await);
+    assert_eq!(body["_replication_state"], "failed");
+    let reason = body["_replication_state_reason"].as_str().unwrap();
+    assert!(reason.starts_with("user_ctx.name: "), "{reason}");
+    let (world, _) = running.stop().await;
+    let (begin, end) = world.keys().unresolved();
+    let tx = world.store().begin().await.unwrap();
+    assert!(tx.range(&(begin, end), 1).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -270,8 +319,12 @@ async fn an_entry_of_a_database_that_goes_is_looked_at_once() {
         settings: world.settings.clone(),
         filters: Arc::<Sources>::default(),
     };
-    processor.resolve_due().await;
-    assert_eq!(processor.due().await, 0);
+    let none = HashSet::new();
+    let (due, _, _) = processor.look(&none).await.unwrap();
+    assert_eq!(due.len(), 1);
+    processor.resolve(&due[0]).await;
+    let (due, _, _) = processor.look(&none).await.unwrap();
+    assert!(due.is_empty(), "{due:?}");
 }
 
 #[tokio::test]
