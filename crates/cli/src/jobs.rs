@@ -125,7 +125,7 @@ async fn show(api: &Api, id: &str) -> Result<(), Failure> {
 
 async fn cancel(api: &Api, id: &str) -> Result<(), Failure> {
     api.post("/_replicate", &json!({ "cancel": true, "replication_id": id })).await?;
-    say!("{id} is cancelled.");
+    say!("{id} is being cancelled: it stops, and is gone from the list then.");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `turnwise replicate`: one replication, without any server.
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use turnwise_replicator::{Client, Context, Defaults, Replication, Report, Seq, replicate};
@@ -58,6 +58,9 @@ impl Args {
         for option in &self.options {
             let (name, value) =
                 option.split_once('=').with_context(|| format!("--option {option}: expected NAME=JSON"))?;
+            if matches!(name, "source" | "target") {
+                bail!("--option {name}: SOURCE and TARGET are arguments");
+            }
             body.insert(name.to_owned(), parse_json(&format!("--option {name}"), value)?);
         }
         body.insert("source".into(), json!(self.source));
@@ -106,17 +109,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     signal.abort();
     let elapsed = progress.finish().await;
     let report = ended.map_err(|error| anyhow!("{error}"))?;
-    print_summary(&report, elapsed);
-    if report.stopped && !replication.continuous {
+    let interrupted = report.stopped && !replication.continuous;
+    print_summary(&report, elapsed, interrupted);
+    if interrupted {
         return Err(anyhow!("interrupted before the end; run the same command again to go on").into());
     }
     Ok(())
 }
 
-fn print_summary(report: &Report, elapsed: std::time::Duration) {
+fn print_summary(report: &Report, elapsed: std::time::Duration, interrupted: bool) {
     let stats = &report.stats;
     if report.no_changes {
-        say!("Nothing to copy: the target has everything up to {}.", short(&report.source_last_seq));
+        if !interrupted {
+            say!("Nothing to copy: nothing has changed since {}.", short(&report.source_last_seq));
+        }
         return;
     }
     let seconds = elapsed.as_secs_f64();
@@ -134,7 +140,7 @@ fn print_summary(report: &Report, elapsed: std::time::Duration) {
         stats.docs_read,
         stats.doc_write_failures,
     );
-    say!("The target has everything up to {}.", short(&report.source_last_seq));
+    say!("What was asked for is copied up to {}.", short(&report.source_last_seq));
 }
 
 /// A sequence as a person reads it: CouchDB's have a number, then hundreds of characters for machines.

@@ -153,7 +153,10 @@ impl Run {
         let mut replaced = false;
         loop {
             let error = match self.try_record(&ending).await {
-                Ok(()) => return Ended::Recorded,
+                Ok(()) => {
+                    self.log_failure(&ending);
+                    return Ended::Recorded;
+                }
                 Err(Error::Halt) => return Ended::Halted,
                 Err(error) => error,
             };
@@ -169,6 +172,18 @@ impl Run {
                 () = self.controls.halt.cancelled() => return Ended::Halted,
                 () = self.shared.store.runtime().sleep(END_RETRY) => {}
             }
+        }
+    }
+
+    fn log_failure(&self, ending: &Ending) {
+        let (job_type, job) = (&self.job.job_type, &self.job.id);
+        match ending {
+            Ending::Crashed { reason, crashes, not_before_us } => {
+                let wait_s = (not_before_us - self.shared.store.runtime().now_us()) / 1_000_000;
+                tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {reason}");
+            }
+            Ending::Failed(reason) => tracing::warn!(job_type, job, "failed: {reason}"),
+            Ending::Completed(_) | Ending::Stopped => {}
         }
     }
 

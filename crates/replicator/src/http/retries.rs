@@ -35,7 +35,8 @@ impl<'a> Retries<'a> {
         let pause = FIRST_PAUSE * 2u32.saturating_pow(self.attempt);
         let pause = pause.max(error.retry_after().unwrap_or_default()).min(LONGEST_PAUSE);
         self.attempt += 1;
-        tracing::debug!(%error, attempt = self.attempt, pause_ms = pause.as_millis() as u64, "repeating a request");
+        let (attempt, pause_ms) = (self.attempt, pause.as_millis() as u64);
+        tracing::info!(attempt, pause_ms, "trying again: {error}");
         tokio::time::sleep(pause).await;
         Ok(())
     }

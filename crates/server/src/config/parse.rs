@@ -112,7 +112,7 @@ impl Setting<'_> {
                 config.backoff.base_us = self.number::<i64>(1..=i64::from(u32::MAX))? * 1_000;
             }
             ("replicator", "backoff_max_exponent") => config.backoff.max_exponent = self.number(0..=30)?,
-            ("replicator", "worker_processes") => defaults.worker_processes = self.number(1..=1_000)?,
+            ("replicator", "worker_processes") => defaults.worker_processes = self.number(1..=100)?,
             ("replicator", "worker_batch_size") => {
                 defaults.worker_batch_size = Some(self.number(1..=100_000)?);
             }

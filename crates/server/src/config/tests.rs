@@ -81,7 +81,7 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
         ("health_threshold = 2m", "a whole number from 0 to 4294967295"),
         ("use_checkpoints = yes", "true or false"),
         ("use_bulk_get = 1", "true or false"),
-        ("worker_processes = 0", "a whole number from 1 to 1000"),
+        ("worker_processes = 0", "a whole number from 1 to 100"),
         ("worker_batch_size = 5e2", "a whole number from 1 to 100000"),
         ("http_connections = 99999999999999999999", "a whole number from 1 to 10000"),
         ("connection_timeout = infinity", "a whole number from 1 to 31536000000"),
