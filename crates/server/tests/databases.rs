@@ -99,6 +99,24 @@ async fn a_document_lives_from_put_to_delete() {
 }
 
 #[tokio::test]
+async fn no_revision_makes_a_database_unreadable() {
+    let server = TestServer::start().await;
+    assert_eq!(server.put("/x%2f_replicator", &json!({})).await.status, 201);
+    let mut body = failed(1);
+    body["_rev"] = json!("4503599627370496-abc");
+    let rev = server.put_ok("/x%2f_replicator/a", &body).await;
+    body["_rev"] = json!("4503599627370497-abc");
+    assert_eq!(server.put("/x%2f_replicator/b", &body).await.error(), (400, "bad_request"));
+    assert_eq!(server.get("/x%2f_replicator/a").await.body["_rev"], rev);
+    for path in ["_replicator/_all_docs?include_docs=true", "_replicator/_changes"] {
+        assert_eq!(server.get(&format!("/x%2f{path}")).await.status, 200, "{path}");
+    }
+    assert_eq!(server.get("/_scheduler/docs/x%2f_replicator").await.body["docs"][0]["doc_id"], "a");
+    assert_eq!(server.delete("/x%2f_replicator").await.status, 200);
+    assert_eq!(server.put("/x%2f_replicator", &json!({})).await.status, 201);
+}
+
+#[tokio::test]
 async fn a_posted_document_gets_an_id() {
     let server = TestServer::start().await;
     let posted = server.post("/_replicator", &failed(1)).await;
@@ -274,4 +292,30 @@ async fn documents_survive_a_restart() {
     let server = server.restart("").await;
     assert_eq!(server.get("/_replicator/a").await.body["_rev"], rev);
     assert_eq!(server.get("/").await.body["uuid"], uuid);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_does_not_stop_the_deletion_that_it_asked_for() {
+    use tokio::io::AsyncWriteExt;
+
+    let server = TestServer::start().await;
+    server.put("/x%2f_replicator", &json!({})).await;
+    for batch in 0..8 {
+        let doc = |n| json!({"_id": format!("{batch}-{n}"), "_replication_state": "failed"});
+        let docs: Vec<Value> = (0..500).map(doc).collect();
+        let written = server.post("/x%2f_replicator/_bulk_docs", &json!({ "docs": docs })).await;
+        assert_eq!(written.status, 201);
+    }
+    let mut client = tokio::net::TcpStream::connect(server.server.listen()).await.unwrap();
+    client.write_all(b"DELETE /x%2f_replicator HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    server.poll("/x%2f_replicator", |info| info["error"] == "not_found").await;
+    drop(client);
+    // The name is free again once nothing of the database is left.
+    let freed = async {
+        while server.put("/x%2f_replicator", &json!({})).await.status != 201 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let patience = std::time::Duration::from_secs(30);
+    tokio::time::timeout(patience, freed).await.expect("the database stays half deleted");
 }

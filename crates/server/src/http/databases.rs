@@ -7,7 +7,7 @@ use turnwise_replicator::doc_processor;
 use turnwise_replicator::documents::{Error, databases};
 
 use super::answer::{self, ok, with_header};
-use super::error::ApiError;
+use super::error::{ApiError, internal};
 use super::{App, Call, request};
 
 pub(super) async fn info(app: &App, db: &str) -> Result<Response, ApiError> {
@@ -54,7 +54,11 @@ pub(super) async fn create(app: &App, call: &Call, db: &str) -> Result<Response,
 }
 
 pub(super) async fn delete(app: &App, db: &str) -> Result<Response, ApiError> {
-    find(doc_processor::delete_database(&app.store, &app.keys, db).await)?;
+    let (app, db) = (app.clone(), db.to_owned());
+    // A task of its own: a client that goes away takes its request along, and the database would stay half deleted.
+    let deletion =
+        tokio::spawn(async move { doc_processor::delete_database(&app.store, &app.keys, &db).await });
+    find(deletion.await.map_err(|error| internal(&error))?)?;
     Ok(ok(&json!({ "ok": true })))
 }
 
