@@ -18,6 +18,8 @@ pub struct Page {
     pub more: bool,
     /// The database's latest write.
     pub latest: i64,
+    /// When the database was created, in µs: with another value than before it is another one of the same name.
+    pub created_us: i64,
 }
 
 /// Up to `limit` changes after the one with number `since`; before it, if `descending`.
@@ -32,7 +34,7 @@ pub async fn page(
     descending: bool,
     limit: usize,
 ) -> Result<Page> {
-    databases::check(tx, keys, db).await?;
+    let created_us = databases::check(tx, keys, db).await?.created_us;
     let latest = read_counters(tx, keys, db).await?.sequence;
     let (mut begin, mut end) = keys.changes(db);
     match descending {
@@ -53,7 +55,7 @@ pub async fn page(
         Some(change) => change.sequence,
         None => latest.min(since),
     };
-    Ok(Page { changes, last, more, latest })
+    Ok(Page { changes, last, more, latest, created_us })
 }
 
 /// How many changes come after the one with number `since`, counted up to `limit`.

@@ -8,7 +8,7 @@ use turnwise_replicator::documents::read::{self, Stretch};
 use turnwise_replicator::documents::{Head, databases};
 use turnwise_store::Transaction;
 
-use super::answer::{Pieces, in_pieces};
+use super::answer::{Batch, Pieces, in_pieces};
 use super::error::ApiError;
 use super::request::{self, Params, REQUEST_BYTES};
 use super::{App, Call, docs};
@@ -88,20 +88,31 @@ async fn write(app: &App, query: &Query, total: u64, pieces: &mut Pieces) -> Res
 
 async fn write_stretch(app: &App, query: &Query, pieces: &mut Pieces) -> Result<(), ApiError> {
     let (mut skip, mut limit) = (query.skip, query.limit);
+    let mut stretch = query.stretch.clone();
     let mut next = None;
     while limit > 0 {
         let tx = app.store.begin().await?;
-        let page = read::page(&tx, &app.keys, &query.db, &query.stretch, next, PAGE).await?;
+        let page = read::page(&tx, &app.keys, &query.db, &stretch, next, PAGE).await?;
         let skipped = skip.min(page.heads.len());
         skip -= skipped;
-        for head in page.heads.into_iter().skip(skipped).take(limit) {
+        let mut heads = page.heads.into_iter().skip(skipped);
+        let mut batch = Batch::default();
+        while limit > 0 && !batch.is_full() {
+            let Some(head) = heads.next() else { break };
             limit -= 1;
-            pieces.row(&row(app, &tx, query, head).await?).await?;
+            batch.push(&row(app, &tx, query, head).await?)?;
         }
-        next = page.next;
-        if next.is_none() {
-            break;
-        }
+        drop(tx);
+        pieces.batch(&batch).await?;
+        next = match heads.next() {
+            // The batch was full before the page was told.
+            Some(head) => {
+                stretch.from = Some(head.id);
+                None
+            }
+            None if page.next.is_none() => break,
+            None => page.next,
+        };
     }
     Ok(())
 }
@@ -112,20 +123,25 @@ async fn write_keys(app: &App, query: &Query, keys: &[Value], pieces: &mut Piece
         false => keys.iter().collect(),
     };
     let wanted = &ordered[query.skip.min(ordered.len())..];
-    let wanted = &wanted[..query.limit.min(wanted.len())];
-    for batch in wanted.chunks(PAGE) {
+    let mut wanted = wanted[..query.limit.min(wanted.len())].iter().peekable();
+    while wanted.peek().is_some() {
         let tx = app.store.begin().await?;
-        for key in batch {
+        let mut batch = Batch::default();
+        for key in wanted.by_ref().take(PAGE) {
             let head = match key.as_str() {
                 Some(id) => read::by_key(&tx, &app.keys, &query.db, id).await?,
                 None => None,
             };
-            let row = match head {
+            batch.push(&match head {
                 None => json!({ "key": key, "error": "not_found" }),
                 Some(head) => row(app, &tx, query, head).await?,
-            };
-            pieces.row(&row).await?;
+            })?;
+            if batch.is_full() {
+                break;
+            }
         }
+        drop(tx);
+        pieces.batch(&batch).await?;
     }
     Ok(())
 }

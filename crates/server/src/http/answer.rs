@@ -6,6 +6,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::stream;
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::mpsc;
 
 use super::error::ApiError;
@@ -14,6 +15,9 @@ use super::error::ApiError;
 const PIECES_AHEAD: usize = 4;
 /// Rows are collected into pieces of about this size, in bytes.
 const PIECE_BYTES: usize = 32 << 10;
+/// Rows that are in memory before they are written have about this size together, in bytes: more than the pieces ahead,
+/// so that a slow reader costs few transactions.
+const BATCH_BYTES: usize = 256 << 10;
 
 /// A JSON answer, with CouchDB's newline at its end.
 pub(crate) fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
@@ -73,6 +77,14 @@ impl Pieces {
         self.line(row).await
     }
 
+    /// Writes the rows of a batch.
+    pub async fn batch(&mut self, batch: &Batch) -> Result<(), Broken> {
+        for row in batch.rows() {
+            self.row(row).await?;
+        }
+        Ok(())
+    }
+
     /// Writes an element of a JSON array, on the same line as the others.
     pub async fn element<T: Serialize>(&mut self, element: &T) -> Result<(), Broken> {
         let before = if self.rows > 0 { "," } else { "" };
@@ -111,6 +123,34 @@ impl Pieces {
         };
         // Nobody reads it any more: nothing is left to do.
         let _ = end;
+    }
+}
+
+/// Rows that were read in one transaction and are written when it is over. A transaction lives for seconds, and a slow
+/// reader takes as long as it likes: nothing waits for a reader while there is a transaction.
+#[derive(Default)]
+pub(crate) struct Batch {
+    rows: Vec<Box<RawValue>>,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Adds a row.
+    pub fn push<T: Serialize>(&mut self, row: &T) -> Result<(), Broken> {
+        let row = to_raw_value(row).map_err(|_| Broken)?;
+        self.bytes += row.get().len();
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// It is time to write them. The row that filled it is its last: so it is never longer than its bound and a row.
+    pub fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES
+    }
+
+    /// The rows, in their order.
+    pub fn rows(&self) -> &[Box<RawValue>] {
+        &self.rows
     }
 }
 

@@ -6,9 +6,9 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use turnwise_replicator::doc_processor;
 use turnwise_replicator::documents::{Draft, Error, MAX_BODY_BYTES, Revision, databases, read};
-use turnwise_store::MaybeStoreError;
+use turnwise_store::{MaybeStoreError, Transaction};
 
-use super::answer::{self, in_pieces, ok};
+use super::answer::{self, Batch, in_pieces, ok};
 use super::error::ApiError;
 use super::request::{self, REQUEST_BYTES};
 use super::{App, Call, docs};
@@ -152,30 +152,51 @@ pub(super) async fn bulk_get(app: &App, call: &Call, body: Body, db: &str) -> Re
     Ok(in_pieces(async move |mut pieces| {
         let written = async {
             pieces.text("{\"results\":[\n").await?;
-            for batch in wanted.chunks(READ_BATCH) {
+            let mut wanted = wanted.iter().peekable();
+            while wanted.peek().is_some() {
                 let tx = app.store.begin().await?;
-                for (id, rev) in batch {
-                    let parsed = rev.as_deref().map(str::parse::<Revision>).transpose();
-                    let found = match parsed {
-                        Ok(parsed) => read::get(&tx, &app.keys, &db, id, parsed.as_ref()).await,
-                        Err(error) => Err(error),
-                    };
-                    let doc = match found {
-                        Ok(document) => json!({ "ok": docs::shown(document, revs) }),
-                        Err(error) => {
-                            let error = ApiError::from(error);
-                            let rev = rev.as_deref().unwrap_or("undefined");
-                            json!({ "error": { "id": id, "rev": rev, "error": error.error, "reason": error.reason } })
-                        }
-                    };
-                    pieces.row(&json!({ "id": id, "docs": [doc] })).await?;
+                let mut batch = Batch::default();
+                for (id, rev) in wanted.by_ref().take(READ_BATCH) {
+                    let doc = found(&app, &tx, &db, id, rev.as_deref(), revs).await?;
+                    batch.push(&json!({ "id": id, "docs": [doc] }))?;
+                    if batch.is_full() {
+                        break;
+                    }
                 }
+                drop(tx);
+                pieces.batch(&batch).await?;
             }
             Ok(pieces.text("\n]}\n").await?)
         };
         let written = written.await;
         (pieces, written)
     }))
+}
+
+/// What `_bulk_get` says of one document.
+async fn found(
+    app: &App,
+    tx: &Transaction,
+    db: &str,
+    id: &str,
+    rev: Option<&str>,
+    revs: bool,
+) -> Result<Value, ApiError> {
+    let found = match rev.map(str::parse::<Revision>).transpose() {
+        Ok(parsed) => read::get(tx, &app.keys, db, id, parsed.as_ref()).await,
+        Err(error) => Err(error),
+    };
+    match found {
+        Ok(document) => Ok(json!({ "ok": docs::shown(document, revs) })),
+        // Nothing is known of the document: the answer breaks off.
+        Err(Error::Queue(error)) => Err(error.into()),
+        Err(error) => {
+            let error = ApiError::from(error);
+            let rev = rev.unwrap_or("undefined");
+            let (code, reason) = (error.error, error.reason);
+            Ok(json!({ "error": { "id": id, "rev": rev, "error": code, "reason": reason } }))
+        }
+    }
 }
 
 /// Which of the given revisions are not known here.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use turnwise_replicator::documents::{Error, Head, changes, databases, names, read};
 use turnwise_store::Transaction;
 
-use super::answer::{Pieces, in_pieces};
+use super::answer::{Batch, Pieces, in_pieces};
 use super::error::ApiError;
 use super::request::{self, Params, REQUEST_BYTES};
 use super::{App, Call, docs};
@@ -147,13 +147,13 @@ pub(super) async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Res
     };
     let query = Query::new(db, &call.params, doc_ids.as_ref())?;
     let tx = app.store.begin().await?;
-    let (_, counters) = databases::info(&tx, &app.keys, db).await?;
+    let (database, counters) = databases::info(&tx, &app.keys, db).await?;
     let start = match (query.since, query.descending) {
         (Since::Now, _) => counters.sequence,
         (Since::After(0), true) => counters.sequence + 1,
         (Since::After(since), _) => since,
     };
-    let mut writer = Writer { app: app.clone(), query, at: start, sent: 0 };
+    let mut writer = Writer { app: app.clone(), query, created_us: database.created_us, at: start, sent: 0 };
     Ok(in_pieces(async move |mut pieces| {
         let written = writer.write(&mut pieces).await;
         (pieces, written)
@@ -163,6 +163,8 @@ pub(super) async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Res
 struct Writer {
     app: App,
     query: Query,
+    /// Which database it is, of those that had its name: another one's numbers mean nothing to this feed.
+    created_us: i64,
     /// The feed has come to here.
     at: i64,
     /// Changes told so far.
@@ -184,18 +186,21 @@ impl Writer {
             // The headers go out now, even if it takes long until there is something to tell.
             pieces.flush().await?;
         }
-        loop {
+        let gone = loop {
             let seen = self.seen().await?;
-            if !self.catch_up(pieces).await? || self.is_done() {
-                break;
+            if !self.catch_up(pieces).await? {
+                break true;
+            }
+            if self.is_done() {
+                break false;
             }
             pieces.flush().await?;
             match self.wait(pieces, seen).await? {
                 Woken::Look => {}
-                Woken::End => break,
+                Woken::End => break false,
             }
-        }
-        let pending = self.pending().await?;
+        };
+        let pending = if gone { 0 } else { self.pending().await? };
         let end = json!({ "last_seq": self.at.to_string(), "pending": pending });
         match self.query.feed {
             Feed::Continuous => {
@@ -226,26 +231,30 @@ impl Writer {
         Ok(tx.get(&self.app.keys.sequence(&self.query.db)).await?)
     }
 
-    /// Tells all changes that are there. False if the database is gone.
+    /// Tells all changes that are there. False if the database is gone, even if there is a new one of its name.
     async fn catch_up(&mut self, pieces: &mut Pieces) -> Result<bool, ApiError> {
         while self.sent < self.query.limit {
             let tx = self.app.store.begin().await?;
             let (db, descending) = (&self.query.db, self.query.descending);
             let page = match changes::page(&tx, &self.app.keys, db, self.at, descending, PAGE).await {
-                Ok(page) => page,
-                Err(Error::NoDatabase) => return Ok(false),
+                Ok(page) if page.created_us == self.created_us => page,
+                Ok(_) | Err(Error::NoDatabase) => return Ok(false),
                 Err(error) => return Err(error.into()),
             };
-            for head in page.changes {
+            let mut changes = page.changes.into_iter();
+            let mut batch = Batch::default();
+            while self.sent < self.query.limit && !batch.is_full() {
+                let Some(head) = changes.next() else { break };
                 self.at = head.sequence;
                 if self.query.filter.admits(&head.id) {
-                    self.tell(pieces, &tx, head).await?;
-                    if self.sent >= self.query.limit {
-                        return Ok(true);
-                    }
+                    self.sent += 1;
+                    batch.push(&self.row(&tx, head).await?)?;
                 }
             }
-            if !page.more {
+            drop(tx);
+            self.tell(pieces, &batch).await?;
+            let told = changes.as_slice().is_empty() && self.sent < self.query.limit;
+            if told && !page.more {
                 self.at = page.last;
                 break;
             }
@@ -253,8 +262,7 @@ impl Writer {
         Ok(true)
     }
 
-    async fn tell(&mut self, pieces: &mut Pieces, tx: &Transaction, head: Head) -> Result<(), ApiError> {
-        self.sent += 1;
+    async fn row(&self, tx: &Transaction, head: Head) -> Result<Value, ApiError> {
         let mut row =
             json!({ "seq": head.sequence.to_string(), "id": head.id, "changes": [{ "rev": head.rev }] });
         if head.deleted {
@@ -264,12 +272,16 @@ impl Writer {
             let document = read::with_body(tx, &self.app.keys, &self.query.db, head).await?;
             row["doc"] = Value::Object(docs::shown(document, false));
         }
-        match self.query.feed {
-            Feed::Continuous => {
-                pieces.line(&row).await?;
-                pieces.text("\n").await?;
-            }
-            _ => pieces.row(&row).await?,
+        Ok(row)
+    }
+
+    async fn tell(&self, pieces: &mut Pieces, batch: &Batch) -> Result<(), ApiError> {
+        if self.query.feed != Feed::Continuous {
+            return Ok(pieces.batch(batch).await?);
+        }
+        for row in batch.rows() {
+            pieces.line(row).await?;
+            pieces.text("\n").await?;
         }
         Ok(())
     }

@@ -16,6 +16,8 @@ mod request;
 mod root;
 mod route;
 mod scheduler;
+#[cfg(test)]
+mod slow_reader_tests;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use turnwise_replicator::documents::{Error, databases};
 use turnwise_replicator::{JOB_TYPE, Stats};
 use turnwise_store::Transaction;
 
-use super::answer::{Pieces, in_pieces, ok};
+use super::answer::{Batch, Pieces, in_pieces, ok};
 use super::error::{ApiError, internal};
 use super::{App, Call};
 
@@ -69,17 +69,25 @@ async fn write_jobs(
     while limit > 0 {
         let tx = app.store.begin().await?;
         let page = jobs::list(&tx, &app.keys, JOB_TYPE, after.as_deref(), PAGE).await?;
-        for job in page.iter().filter(|job| is_scheduled(job)) {
-            if skip > 0 {
+        let more = page.len() == PAGE;
+        let mut jobs = page.into_iter();
+        let mut batch = Batch::default();
+        while limit > 0 && !batch.is_full() {
+            let Some(job) = jobs.next() else { break };
+            if is_scheduled(&job) && skip > 0 {
                 skip -= 1;
-            } else if limit > 0 {
+            } else if is_scheduled(&job) {
                 limit -= 1;
-                pieces.element(&shown_job(app, &tx, job).await?).await?;
+                batch.push(&shown_job(app, &tx, &job).await?)?;
             }
+            after = Some(job.id);
         }
-        match page.into_iter().nth(PAGE - 1) {
-            Some(last) => after = Some(last.id),
-            None => break,
+        drop(tx);
+        for job in batch.rows() {
+            pieces.element(job).await?;
+        }
+        if jobs.as_slice().is_empty() && !more {
+            break;
         }
     }
     Ok(pieces.text("]}\n").await?)
@@ -280,6 +288,7 @@ impl DocsQuery {
                     Err(Error::NoDatabase) => break,
                     Err(error) => return Err(error.into()),
                 };
+                drop(tx);
                 for status in page.iter().filter(|status| self.admits(status)) {
                     if skip > 0 {
                         skip -= 1;
