@@ -8,7 +8,8 @@ use axum::body::{Body, BodyDataStream};
 use axum::http::HeaderMap;
 use futures::StreamExt;
 use serde_json::{Value, json};
-use turnwise_replicator::Defaults;
+use turnwise_queue::{Claim, Worker, claims, jobs, workers};
+use turnwise_replicator::{Defaults, JOB_TYPE};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Runtime, runtime};
 
@@ -66,6 +67,22 @@ impl World {
         let doc = |n| json!({"_id": id(prefix, n), "_replication_state": "failed", "x": "x".repeat(11_000)});
         let docs: Vec<Value> = (0..DOCS).map(doc).collect();
         self.call("POST", Part::BulkDocs, "", json!({ "docs": docs })).await;
+    }
+
+    /// Lets a worker claim every job, so that its report is read with it.
+    async fn start_jobs(&self) {
+        let (keys, row) =
+            (&self.app.keys, &Worker { id: "w".into(), node: "n".into(), started_us: 0, slots: 1_000 });
+        let started = self.app.store.transact(|tx| async move {
+            workers::register(&tx, keys, JOB_TYPE, row)?;
+            let all = jobs::list(&tx, keys, JOB_TYPE, None, 1_000).await?;
+            for (job, number) in all.iter().zip(0..) {
+                let claim = Claim { worker: row.id.clone(), number };
+                claims::claim(&tx, keys, JOB_TYPE, &job.id, &claim, 1_000_000, 20).await?;
+            }
+            Ok::<_, turnwise_queue::Error>(())
+        });
+        started.await.unwrap();
     }
 }
 
@@ -160,6 +177,25 @@ async fn a_slow_reader_gets_all_changes() {
     world.clock.advance(LONG);
     let expected: Vec<String> = ids("a").into_iter().rev().take(149).collect();
     assert_eq!(told(&reader.rest().await, "results"), expected);
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_all_jobs() {
+    let world = World::new().await;
+    let source = |n| format!("http://s/{n:0>500}");
+    let doc = |n| json!({"_id": id("j", n), "source": source(n), "target": "http://t/db"});
+    let docs: Vec<Value> = (0..600).map(doc).collect();
+    world.call("POST", Part::BulkDocs, "", json!({ "docs": docs })).await;
+    world.start_jobs().await;
+    let params = Params::new(Some("limit=590&skip=5"));
+    let call = Call { method: Method::GET, params, headers: HeaderMap::new() };
+    let reader = Reader::new(scheduler::jobs(&world.app, &call).await.unwrap()).await;
+    world.clock.advance(LONG);
+    let answer = reader.rest().await;
+    assert_eq!((&answer["total_rows"], &answer["offset"]), (&json!(600), &json!(5)));
+    let told = told(&answer, "jobs");
+    assert!(told.is_sorted_by(|one, next| one < next), "a job is told twice");
+    assert_eq!(told.len(), 590);
 }
 
 #[tokio::test]
