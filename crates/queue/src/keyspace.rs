@@ -243,12 +243,6 @@ impl Keyspace {
         children(&self.space, &("changes", db))
     }
 
-    /// Sequence number of a key of [`Keyspace::changes`].
-    pub fn parse_change(&self, key: &[u8]) -> Option<i64> {
-        let (_, _, sequence): (String, String, i64) = self.space.unpack(key).ok()?;
-        Some(sequence)
-    }
-
     /// The state of a document's replication.
     pub fn replication(&self, db: &str, id: &str) -> Bytes {
         pack(&self.space, &("replications", db, id))
@@ -257,11 +251,6 @@ impl Keyspace {
     /// The states of the replications of one database, by document id.
     pub fn replications(&self, db: &str) -> KeyRange {
         children(&self.space, &("replications", db))
-    }
-
-    /// The states of all replications, by database and document id.
-    pub fn all_replications(&self) -> KeyRange {
-        children(&self.space, &("replications",))
     }
 
     /// Database and document id of a key of [`Keyspace::replications`].
