@@ -6,8 +6,8 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
-use crate::jobs::{erase, make_pending};
-use crate::rows::{read_active, read_job, write_active, write_job};
+use crate::jobs::{MAX_ACTIVE_OF_WORKER, erase, make_final, make_pending, make_pending_from, make_wait};
+use crate::rows::{decode, encode, read_active, read_job, write_active, write_job};
 use crate::{Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Result, State, Then};
 
 /// A place in the pending queue.
@@ -59,6 +59,50 @@ pub async fn release_due(
         write_job(tx, keys, &job)?;
     }
     Ok(None)
+}
+
+/// The number of the next claim of a worker that does not count its claims itself.
+pub async fn next_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
+    let row = keys.claim_number(job_type, worker);
+    let latest: u64 = match tx.get(&row).await? {
+        Some(value) => decode("claim number", &value)?,
+        None => 0,
+    };
+    let next = latest + 1;
+    tx.set(row, encode(&next))?;
+    Ok(next)
+}
+
+/// The jobs that a worker holds under claims with a number above `number`, up to `limit` of them in the order of
+/// these numbers: what it was given and may not have heard of.
+pub async fn claims_after(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    number: u64,
+    limit: usize,
+) -> Result<Vec<Job>> {
+    check_member(tx, keys, job_type, worker).await?;
+    let (begin, end) = keys.active_of(job_type, worker);
+    let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
+    let mut found = Vec::new();
+    for (key, value) in tx.range_with(read, Isolation::Snapshot).await? {
+        let active: Active = decode("active row", &value)?;
+        if active.claim > number {
+            let (_, id) =
+                keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
+            found.push((active.claim, id));
+        }
+    }
+    found.sort_unstable();
+    found.truncate(limit);
+    let mut jobs = Vec::with_capacity(found.len());
+    for (number, id) in found {
+        let claim = Claim { worker: worker.to_owned(), number };
+        jobs.push(held(tx, keys, job_type, &id, &claim).await?);
+    }
+    Ok(jobs)
 }
 
 /// Claims a pending job under `claim`, a number that its worker has never used. `None` if the job is no longer
@@ -126,7 +170,7 @@ pub async fn update(
     active.info = Some(info.to_owned());
     active.updated_us = now_us;
     let row = keys.active_entry(job_type, &claim.worker, id);
-    tx.set(row, crate::rows::encode(&active))?;
+    tx.set(row, encode(&active))?;
     Ok(if active.cancel_requested { Answer::Cancel } else { Answer::Continue })
 }
 
@@ -150,8 +194,17 @@ pub enum Ending {
     Stopped,
 }
 
-/// Ends a run, and with it the claim. `info` is the job's last report. Returns the job as it is now, or
-/// `None` if it was removed.
+/// What ending a run did.
+#[derive(Debug, Clone)]
+pub enum Ended {
+    /// The end is recorded; the job as it is now, or `None` if it was removed.
+    Recorded(Option<Box<Job>>),
+    /// This claim had recorded its end before, and nothing was changed; the job as it is now.
+    AlreadyRecorded(Box<Job>),
+}
+
+/// Ends a run, and with it the claim. `info` is the job's last report. Safe to repeat when its outcome is not
+/// known.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn end(
     tx: &Transaction,
@@ -163,8 +216,14 @@ pub async fn end(
     info: Option<&RawValue>,
     now_us: i64,
     max_history: usize,
-) -> Result<Option<Job>> {
-    let mut job = held(tx, keys, job_type, id, claim).await?;
+) -> Result<Ended> {
+    check_member(tx, keys, job_type, &claim.worker).await?;
+    let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
+    if !is_held(&job, claim) {
+        let recorded = job.ended_claim.as_ref() == Some(claim);
+        return if recorded { Ok(Ended::AlreadyRecorded(Box::new(job))) } else { Err(Error::Halt) };
+    }
+    job.ended_claim = Some(claim.clone());
     leave_active(tx, keys, &mut job, claim).await?;
     if let Some(info) = info {
         check_size("info", info, MAX_INFO_BYTES)?;
@@ -181,42 +240,45 @@ pub async fn end(
             EventKind::Completed
         }
         Ending::Failed(reason) => EventKind::Failed { reason: bounded_reason(reason) },
+        // One crash too many.
+        Ending::Crashed { reason, .. } if job.max_attempts.is_some_and(|most| job.attempts + 1 >= most) => {
+            EventKind::Failed { reason: bounded_reason(reason) }
+        }
         Ending::Crashed { reason, .. } => EventKind::Crashed { reason: bounded_reason(reason) },
     };
     job.record(now_us, kind.clone(), max_history);
     if job.then == Then::Remove {
         erase(tx, keys, &job)?;
-        return Ok(None);
+        return Ok(Ended::Recorded(None));
     }
     match ending {
-        Ending::Crashed { crashes, .. } => job.crashes = *crashes,
+        Ending::Crashed { crashes, .. } => {
+            job.crashes = *crashes;
+            job.attempts += 1;
+        }
         Ending::Completed(_) | Ending::Failed(_) => job.crashes = 0,
         // Stopped before it could show whether it is well: the streak neither ends nor grows.
         Ending::Stopped => {}
     }
     match (ending, kind) {
-        _ if again => make_pending(tx, keys, &mut job, now_us)?,
-        (_, EventKind::Cancelled) => become_final(&mut job, State::Cancelled),
-        (Ending::Stopped, _) => keep_place(tx, keys, &mut job, now_us)?,
-        (Ending::Completed(_), _) => become_final(&mut job, State::Completed),
-        (Ending::Failed(_), _) => become_final(&mut job, State::Failed),
+        _ if again => run_again(tx, keys, &mut job, now_us)?,
+        (_, EventKind::Cancelled) => make_final(tx, keys, &mut job, State::Cancelled)?,
+        (_, EventKind::Failed { .. }) => make_final(tx, keys, &mut job, State::Failed)?,
+        (_, EventKind::Completed) => make_final(tx, keys, &mut job, State::Completed)?,
         (Ending::Crashed { not_before_us, .. }, _) => {
-            job.state = State::Crashing;
-            job.claim = None;
-            job.cancel_requested = false;
-            job.order_us = *not_before_us;
-            tx.set(keys.delayed_entry(job_type, *not_before_us, id), bytes::Bytes::new())?;
-            tx.set_versionstamp(keys.wake(job_type))?;
+            make_wait(tx, keys, &mut job, State::Crashing, *not_before_us)?;
         }
+        _ => keep_place(tx, keys, &mut job, now_us)?,
     }
     write_job(tx, keys, &job)?;
-    Ok(Some(job))
+    Ok(Ended::Recorded(Some(Box::new(job))))
 }
 
-fn become_final(job: &mut Job, state: State) {
-    job.state = state;
-    job.claim = None;
-    job.cancel_requested = false;
+/// The second run of a job that was added again while it ran.
+fn run_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> Result<()> {
+    let not_before_us = job.order_us;
+    job.attempts = 0;
+    make_pending_from(tx, keys, job, Some(not_before_us), now_us)
 }
 
 /// Takes the job of a lost worker away from it: pending again, or gone if it was cancelled meanwhile.
@@ -233,8 +295,13 @@ pub(crate) async fn take_back(
         Then::Remove => return erase(tx, keys, job),
         Then::Keep if job.cancel_requested => {
             job.record(now_us, EventKind::Cancelled, max_history);
-            become_final(job, State::Cancelled);
+            make_final(tx, keys, job, State::Cancelled)?;
         }
+        Then::Again if job.cancel_requested => {
+            job.record(now_us, EventKind::Stopped, max_history);
+            run_again(tx, keys, job, now_us)?;
+        }
+        // The run that was lost and the one that was asked for meanwhile become one: it starts after both requests.
         Then::Keep | Then::Again => {
             job.record(now_us, EventKind::Stopped, max_history);
             keep_place(tx, keys, job, now_us)?;
@@ -261,8 +328,11 @@ async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &
 pub async fn held(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str, claim: &Claim) -> Result<Job> {
     check_member(tx, keys, job_type, &claim.worker).await?;
     let job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
-    let holds = job.state == State::Running && job.claim.as_ref() == Some(claim);
-    if holds { Ok(job) } else { Err(Error::Halt) }
+    if is_held(&job, claim) { Ok(job) } else { Err(Error::Halt) }
+}
+
+fn is_held(job: &Job, claim: &Claim) -> bool {
+    job.state == State::Running && job.claim.as_ref() == Some(claim)
 }
 
 /// The worker is still in the membership list; serialised against its removal.

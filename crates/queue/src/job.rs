@@ -3,16 +3,18 @@
 //! ```text
 //!            add              claim
 //!  (none) ─────────▶ PENDING ─────────────────────────────▶ RUNNING
-//!                    ▲  ▲  ▲                                   │
-//!                    │  │  └── worker lost ────────────────────┤
-//!                    │  └───── stopped: rotation, shutdown ────┤
-//!                    │                                         ├─▶ COMPLETED
-//!                CRASHING ◀──────── crash (retryable) ─────────┤
-//!             (delayed until its backoff is over)              ├─▶ FAILED     (terminal error)
+//!      │             ▲  ▲  ▲                                   │
+//!      └─▶ DELAYED ──┘  │  │                                   │
+//!       (added for later)  │                                   │
+//!                       │  ├── worker lost ────────────────────┤
+//!                       │  └── stopped: rotation, shutdown ────┤
+//!                       │                                      ├─▶ COMPLETED
+//!                   CRASHING ◀───── crash (retryable) ─────────┤
+//!             (waits until its backoff is over)                ├─▶ FAILED     (terminal error, or one crash too many)
 //!                                                              └─▶ CANCELLED  (user)
 //! ```
 //!
-//! PENDING and CRASHING are also cancelled or removed at once. A finished job that is added again becomes
+//! PENDING, DELAYED and CRASHING are also cancelled or removed at once. A finished job that is added again becomes
 //! PENDING; a running one runs once more after it ends.
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +48,8 @@ pub(crate) const INLINE_OPTIONS_BYTES: usize = 8 << 10;
 pub enum State {
     /// Waits for its turn.
     Pending,
+    /// Was added for later; pending when its time has come.
+    Delayed,
     /// Has a claim.
     Running,
     /// Crashed; pending again when its backoff is over.
@@ -157,7 +161,8 @@ pub struct Job {
     pub started_us: Option<i64>,
     /// When it last changed its state, in µs.
     pub changed_us: i64,
-    /// PENDING: its place in the queue. CRASHING: not before this time. Otherwise meaningless.
+    /// PENDING: its place in the queue. DELAYED, CRASHING: not before this time. RUNNING and to run again: that not
+    /// before this time. Otherwise meaningless.
     pub order_us: i64,
     /// Who holds it while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,6 +176,15 @@ pub struct Job {
     /// Crashes in a row.
     #[serde(default)]
     pub crashes: u32,
+    /// Runs that have crashed since it was added.
+    #[serde(default)]
+    pub attempts: u32,
+    /// The crash of this attempt fails the job; without, it is tried for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// The claim under which its latest end was recorded: recording that end again changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_claim: Option<Claim>,
     /// Newest first.
     pub history: Vec<Event>,
     /// What may be shown to anyone who may see the job: never contains a secret.
@@ -220,13 +234,34 @@ pub struct NewJob {
     pub options: Box<RawValue>,
     /// What may be shown: a JSON object without secrets.
     pub summary: Box<RawValue>,
+    /// Not to be started before this time, in µs.
+    pub not_before_us: Option<i64>,
+    /// The crash of this attempt fails the job, counted from 1; without, it is tried for ever.
+    pub max_attempts: Option<u32>,
 }
 
+/// The tenant of jobs that name none.
+pub const DEFAULT_TENANT: &str = "default";
+
 impl NewJob {
+    /// A job of the tenant [`DEFAULT_TENANT`], with nothing to show, to be started as soon as possible.
+    pub fn new(job_type: &str, id: &str, options: Box<RawValue>) -> Self {
+        NewJob {
+            job_type: job_type.to_owned(),
+            id: id.to_owned(),
+            tenant: DEFAULT_TENANT.to_owned(),
+            user: None,
+            options,
+            summary: RawValue::from_string("{}".to_owned()).expect("this is JSON"),
+            not_before_us: None,
+            max_attempts: None,
+        }
+    }
+
     /// Whether it could be added, as far as its own fields tell: [`jobs::add`](crate::jobs::add) checks the same.
     ///
     /// # Errors
-    /// `Invalid` with the field that is empty or too long.
+    /// `Invalid` with the field that is empty, too long, or holds control characters.
     pub fn check(&self) -> Result<()> {
         check_name("type", &self.job_type, MAX_TYPE_BYTES)?;
         check_name("id", &self.id, MAX_ID_BYTES)?;
@@ -235,7 +270,11 @@ impl NewJob {
             check_name("user", user, MAX_NAME_BYTES)?;
         }
         check_size("options", &self.options, MAX_OPTIONS_BYTES)?;
-        check_size("summary", &self.summary, MAX_INFO_BYTES)
+        check_size("summary", &self.summary, MAX_INFO_BYTES)?;
+        match self.max_attempts {
+            Some(0) => Err(Error::Invalid { field: "max_attempts", problem: "must be 1 or more".to_owned() }),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -243,6 +282,8 @@ fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {
     let problem = match name.len() {
         0 => "must not be empty".to_owned(),
         n if n > limit => format!("has {n} bytes; at most {limit} are allowed"),
+        // They would break the lines of every log and table.
+        _ if name.contains(char::is_control) => "must not contain control characters".to_owned(),
         _ => return Ok(()),
     };
     Err(Error::Invalid { field, problem })

@@ -12,29 +12,50 @@ use crate::{Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Then, re
 /// Rows that a listing reads at once; it goes on in the same snapshot.
 const LIST_BATCH: usize = 1_000;
 /// Jobs that one worker runs at most: the bound of `max_jobs`.
-const MAX_ACTIVE_OF_WORKER: usize = 100_000;
+pub(crate) const MAX_ACTIVE_OF_WORKER: usize = 100_000;
 
 /// What adding a job did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
-    /// It is new, or had ended, and is pending now.
+    /// It is new, or had ended, or was delayed, and is pending now.
     Queued,
+    /// The same, but its time is yet to come.
+    Delayed,
     /// It was waiting already (pending or crashing) and keeps its place, with the new options.
     AlreadyWaiting,
     /// It is running; it runs once more, with the new options, after it ends.
     RunsAgain,
+    /// It was there, and nothing was changed.
+    AlreadyThere,
 }
 
-/// Adds a job. Adding the same job again is harmless: it never makes a second one.
+/// Adds a job, or adds it again: one that has ended is pending again, one that runs does so once more.
+/// Adding the same job twice is harmless: it never makes a second one.
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     new.check()?;
     let old = read_job(tx, keys, &new.job_type, &new.id).await?;
+    place(tx, keys, new, old, now_us)
+}
+
+/// Adds a job unless there is one with its id, in whatever state: a request that is repeated never makes it
+/// run twice.
+pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
+    new.check()?;
+    match read_job(tx, keys, &new.job_type, &new.id).await? {
+        Some(_) => Ok(Added::AlreadyThere),
+        None => place(tx, keys, new, None, now_us),
+    }
+}
+
+/// Writes a job, new or in place of `old`, and puts it where it belongs.
+fn place(tx: &Transaction, keys: &Keyspace, new: &NewJob, old: Option<Job>, now_us: i64) -> Result<Added> {
     let was = old.as_ref().map(|job| job.state);
     let mut job = match old {
         Some(mut job) => {
             job.tenant.clone_from(&new.tenant);
             job.user.clone_from(&new.user);
             job.summary.clone_from(&new.summary);
+            job.max_attempts = new.max_attempts;
             job
         }
         None => Job {
@@ -51,6 +72,9 @@ pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -
             cancel_requested: false,
             then: Then::Keep,
             crashes: 0,
+            attempts: 0,
+            max_attempts: new.max_attempts,
+            ended_claim: None,
             history: Vec::new(),
             summary: new.summary.clone(),
             info: None,
@@ -62,17 +86,22 @@ pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -
     let added = match was {
         Some(State::Running) => {
             job.then = Then::Again;
+            job.order_us = new.not_before_us.unwrap_or(now_us);
             Added::RunsAgain
         }
         Some(State::Pending | State::Crashing) => Added::AlreadyWaiting,
-        None | Some(State::Completed | State::Failed | State::Cancelled) => {
+        None | Some(State::Delayed | State::Completed | State::Failed | State::Cancelled) => {
+            if was.is_some() {
+                leave_place(tx, keys, &job)?;
+            }
             job.added_us = now_us;
             job.crashes = 0;
+            job.attempts = 0;
             job.result = None;
             job.info = None;
             job.record(now_us, EventKind::Added, crate::DEFAULT_MAX_HISTORY);
-            make_pending(tx, keys, &mut job, now_us)?;
-            Added::Queued
+            make_pending_from(tx, keys, &mut job, new.not_before_us, now_us)?;
+            if job.state == State::Delayed { Added::Delayed } else { Added::Queued }
         }
     };
     write_job(tx, keys, &job)?;
@@ -102,12 +131,60 @@ pub(crate) fn make_pending(tx: &Transaction, keys: &Keyspace, job: &mut Job, ord
     Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)
 }
 
-/// Takes a waiting job out of the pending queue or from among the delayed. Does not write the record.
-pub(crate) fn leave_queue(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+/// Puts a job that is nowhere into the pending queue, or among the delayed jobs if its time is yet to come.
+/// Does not write the record.
+pub(crate) fn make_pending_from(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    not_before_us: Option<i64>,
+    now_us: i64,
+) -> Result<()> {
+    match not_before_us {
+        Some(not_before_us) if not_before_us > now_us => {
+            make_wait(tx, keys, job, State::Delayed, not_before_us)
+        }
+        _ => make_pending(tx, keys, job, now_us),
+    }
+}
+
+/// Puts a job that is nowhere among the delayed jobs, as [`State::Delayed`] or [`State::Crashing`], and lets
+/// the workers know when to look. Does not write the record.
+pub(crate) fn make_wait(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    state: State,
+    not_before_us: i64,
+) -> Result<()> {
+    job.state = state;
+    job.order_us = not_before_us;
+    job.claim = None;
+    job.cancel_requested = false;
+    job.then = Then::Keep;
+    tx.set(keys.delayed_entry(&job.job_type, not_before_us, &job.id), Bytes::new())?;
+    Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)
+}
+
+/// Puts a job that is nowhere among those that have ended, as of its latest change. Does not write the record.
+pub(crate) fn make_final(tx: &Transaction, keys: &Keyspace, job: &mut Job, state: State) -> Result<()> {
+    job.state = state;
+    job.claim = None;
+    job.cancel_requested = false;
+    job.then = Then::Keep;
+    Ok(tx.set(keys.ended_entry(&job.job_type, job.changed_us, &job.id), Bytes::new())?)
+}
+
+/// Takes a job that does not run out of the index that it is in. Does not write the record.
+pub(crate) fn leave_place(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    let (job_type, id) = (&job.job_type, &job.id);
     match job.state {
-        State::Pending => tx.clear(keys.pending_entry(&job.job_type, job.order_us, &job.id))?,
-        State::Crashing => tx.clear(keys.delayed_entry(&job.job_type, job.order_us, &job.id))?,
-        State::Running | State::Completed | State::Failed | State::Cancelled => {}
+        State::Pending => tx.clear(keys.pending_entry(job_type, job.order_us, id))?,
+        State::Delayed | State::Crashing => tx.clear(keys.delayed_entry(job_type, job.order_us, id))?,
+        State::Completed | State::Failed | State::Cancelled => {
+            tx.clear(keys.ended_entry(job_type, job.changed_us, id))?;
+        }
+        State::Running => {}
     }
     Ok(())
 }
@@ -226,10 +303,10 @@ pub async fn cancel(
 ) -> Result<Cancelled> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     match job.state {
-        State::Pending | State::Crashing => {
-            leave_queue(tx, keys, &job)?;
-            job.state = State::Cancelled;
+        State::Pending | State::Delayed | State::Crashing => {
+            leave_place(tx, keys, &job)?;
             job.record(now_us, EventKind::Cancelled, crate::DEFAULT_MAX_HISTORY);
+            make_final(tx, keys, &mut job, State::Cancelled)?;
             write_job(tx, keys, &job)?;
             Ok(Cancelled::Now)
         }
@@ -249,6 +326,10 @@ pub async fn cancel(
 pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     if job.state == State::Running {
+        // What it was added again with, if it was, says from when on it may run.
+        if job.then != Then::Again {
+            job.order_us = 0;
+        }
         job.then = Then::Again;
         request_stop(tx, keys, &mut job).await?;
     }
@@ -263,8 +344,42 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
         job.then = Then::Remove;
         return request_stop(tx, keys, &mut job).await;
     }
-    leave_queue(tx, keys, &job)?;
+    leave_place(tx, keys, &job)?;
     erase(tx, keys, &job)
+}
+
+/// Removes up to `limit` jobs of a type that ended before `before_us`, the oldest end first; returns how many.
+pub async fn prune(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    before_us: i64,
+    limit: usize,
+) -> Result<usize> {
+    let (begin, end) = keys.ended_before(job_type, before_us);
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    for (key, _) in &rows {
+        let (_, id) = keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of four"))?;
+        let job = read_job(tx, keys, job_type, &id).await?;
+        let job = job.ok_or_else(|| corrupt("ended key", "has no job record"))?;
+        leave_place(tx, keys, &job)?;
+        erase(tx, keys, &job)?;
+    }
+    Ok(rows.len())
+}
+
+/// Up to `limit` job types that have jobs, in order.
+pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
+    let mut types: Vec<String> = Vec::new();
+    while types.len() < limit {
+        // The first job after the last type: one row read per type, however many jobs it has.
+        let (begin, end) = keys.jobs_of_types_after(types.last().map(String::as_str));
+        let read = RangeRead { begin, end, limit: 1, reverse: false };
+        let rows = tx.range_with(read, Isolation::Snapshot).await?;
+        let Some((key, _)) = rows.first() else { break };
+        types.push(keys.parse_job_type(key).ok_or_else(|| corrupt("job key", "not a tuple of three"))?);
+    }
+    Ok(types)
 }
 
 /// Clears a job's record and options.

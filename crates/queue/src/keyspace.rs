@@ -11,9 +11,11 @@
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
 //! | `("pending", type, order, id)` | empty; `order` sorts who runs first | with the record |
 //! | `("delayed", type, not_before, id)` | empty; not to be started before that time | with the record |
+//! | `("ended", type, ended, id)` | empty; jobs that have ended, the oldest end first | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("wake", type)` | versionstamp (10 bytes), new whenever a job becomes pending or delayed | whoever adds |
 //! | `("signal", type, worker)` | versionstamp (10 bytes), new whenever one of its jobs shall stop | whoever cancels |
+//! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |
 //! | `("workers", type, worker)` | what is known of the worker ([`crate::Worker`]) | that worker |
 //! | `("health", type, worker)` | counter, alive while it moves | that worker |
 //! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | whoever joins or leaves |
@@ -36,7 +38,7 @@ use turnwise_store::key::{children, pack};
 use turnwise_store::tuple::Subspace;
 
 /// The version of the table above. A store with another one is not opened.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// A range of keys, `[begin, end)`.
 pub type KeyRange = (Bytes, Bytes);
@@ -72,6 +74,21 @@ impl Keyspace {
     /// All job records of a type.
     pub fn jobs(&self, job_type: &str) -> KeyRange {
         children(&self.space, &("jobs", job_type))
+    }
+
+    /// All job records of the types that come after `job_type`, or of all types.
+    pub fn jobs_of_types_after(&self, job_type: Option<&str>) -> KeyRange {
+        let (begin, end) = children(&self.space, &("jobs",));
+        match job_type {
+            Some(job_type) => (self.jobs(job_type).1, end),
+            None => (begin, end),
+        }
+    }
+
+    /// Job type of a key of [`Keyspace::jobs_of_types_after`].
+    pub fn parse_job_type(&self, key: &[u8]) -> Option<String> {
+        let (_, job_type, _): (String, String, String) = self.space.unpack(key).ok()?;
+        Some(job_type)
     }
 
     /// The job records of a type whose id comes after `id`.
@@ -125,6 +142,27 @@ impl Keyspace {
     /// Due time and job id of a key of [`Keyspace::delayed`].
     pub fn parse_delayed(&self, key: &[u8]) -> Option<(i64, String)> {
         self.parse_pending(key)
+    }
+
+    /// A place among the jobs that have ended.
+    pub fn ended_entry(&self, job_type: &str, ended_us: i64, id: &str) -> Bytes {
+        pack(&self.space, &("ended", job_type, ended_us, id))
+    }
+
+    /// The jobs of a type that ended before `before_us`, the oldest end first.
+    pub fn ended_before(&self, job_type: &str, before_us: i64) -> KeyRange {
+        let (begin, _) = children(&self.space, &("ended", job_type));
+        (begin, pack(&self.space, &("ended", job_type, before_us)))
+    }
+
+    /// When it ended and job id of a key of [`Keyspace::ended_before`].
+    pub fn parse_ended(&self, key: &[u8]) -> Option<(i64, String)> {
+        self.parse_pending(key)
+    }
+
+    /// The number of a worker's latest claim.
+    pub fn claim_number(&self, job_type: &str, worker: &str) -> Bytes {
+        pack(&self.space, &("claims", job_type, worker))
     }
 
     /// What a worker reports of one of its jobs.

@@ -19,7 +19,7 @@ pub mod workers;
 
 pub use error::{Error, Result};
 pub use job::{
-    Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, MAX_ID_BYTES, MAX_INFO_BYTES,
+    Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_ID_BYTES, MAX_INFO_BYTES,
     MAX_OPTIONS_BYTES, MAX_REASON_BYTES, NewJob, State, Then,
 };
 pub use keyspace::Keyspace;

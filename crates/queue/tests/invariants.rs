@@ -42,15 +42,14 @@ impl Walk {
         match self.rng.random_range(0..20) {
             0..4 => {
                 let size = *[2, 20_000].choose(&mut self.rng).unwrap();
-                let new = NewJob {
-                    job_type: T.into(),
-                    id: id.into(),
-                    tenant: "tenant".into(),
-                    user: None,
-                    options: json(&format!("\"{}\"", "x".repeat(size))),
-                    summary: json("{}"),
-                };
-                jobs::add(tx, keys, &new, now_us).await?;
+                let mut new = NewJob::new(T, id, json(&format!("\"{}\"", "x".repeat(size))));
+                new.not_before_us = self.rng.random_bool(0.3).then_some(now_us + 5);
+                new.max_attempts = self.rng.random_bool(0.3).then_some(1);
+                if self.rng.random_bool(0.2) {
+                    jobs::add_once(tx, keys, &new, now_us).await?;
+                } else {
+                    jobs::add(tx, keys, &new, now_us).await?;
+                }
             }
             4..9 => {
                 let number = u64::try_from(now_us).unwrap();
@@ -78,6 +77,9 @@ impl Walk {
             }
             15 => {
                 jobs::cancel(tx, keys, T, id, now_us).await?;
+            }
+            16 if self.rng.random_bool(0.2) => {
+                jobs::prune(tx, keys, T, now_us - 10, 2).await?;
             }
             16 => jobs::restart(tx, keys, T, id).await?,
             17 => jobs::remove(tx, keys, T, id).await?,
@@ -109,6 +111,10 @@ impl Walk {
             let (not_before_us, id) = keys.parse_delayed(&key).unwrap();
             found.entry(id).or_default().push(format!("delayed {not_before_us}"));
         }
+        for (key, _) in rows(keys.ended_before(T, i64::MAX)).await {
+            let (ended_us, id) = keys.parse_ended(&key).unwrap();
+            found.entry(id).or_default().push(format!("ended {ended_us}"));
+        }
         for (worker, id, active) in jobs::active(&tx, keys, T, 1000).await.unwrap() {
             found.entry(id).or_default().push(format!("active {worker} {}", active.claim));
         }
@@ -118,13 +124,13 @@ impl Walk {
         for job in jobs::list(&tx, keys, T, None, 1000).await.unwrap() {
             let place = match job.state {
                 State::Pending => format!("pending {}", job.order_us),
-                State::Crashing => format!("delayed {}", job.order_us),
+                State::Delayed | State::Crashing => format!("delayed {}", job.order_us),
                 State::Running => {
                     let claim = job.claim.clone().unwrap();
                     assert!(members.contains(&claim.worker), "{} runs on a worker that is gone", job.id);
                     format!("active {} {}", claim.worker, claim.number)
                 }
-                State::Completed | State::Failed | State::Cancelled => continue,
+                State::Completed | State::Failed | State::Cancelled => format!("ended {}", job.changed_us),
             };
             expected.insert(job.id.clone(), vec![place]);
             jobs::options(&tx, keys, &job).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use serde_json::value::RawValue;
-use turnwise_queue::claims::{self, Answer, Ending};
+use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::jobs::{self, Added, Cancelled};
 use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, Result, State, workers};
 use turnwise_store::embedded::{Embedded, Options};
@@ -19,14 +19,8 @@ fn json(text: &str) -> Box<RawValue> {
 }
 
 fn new(id: &str) -> NewJob {
-    NewJob {
-        job_type: T.into(),
-        id: id.into(),
-        tenant: "tenant".into(),
-        user: None,
-        options: json(r#"{"secret":"s"}"#),
-        summary: json(r#"{"shown":true}"#),
-    }
+    let new = NewJob::new(T, id, json(r#"{"secret":"s"}"#));
+    NewJob { tenant: "tenant".into(), summary: json(r#"{"shown":true}"#), ..new }
 }
 
 /// A store, and the worker `w` in it.
@@ -89,9 +83,12 @@ impl World {
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending, now_us: i64) -> Result<Option<Job>> {
         let tx = self.tx().await;
-        let job = claims::end(&tx, &self.keys, T, id, claim, &ending, None, now_us, HISTORY).await?;
+        let ended = claims::end(&tx, &self.keys, T, id, claim, &ending, None, now_us, HISTORY).await?;
         tx.commit().await?;
-        Ok(job)
+        match ended {
+            Ended::Recorded(job) => Ok(job.map(|job| *job)),
+            Ended::AlreadyRecorded(_) => Err(Error::Halt),
+        }
     }
 
     async fn get(&self, id: &str) -> Option<Job> {

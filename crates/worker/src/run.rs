@@ -216,9 +216,11 @@ impl Run {
             .store
             .transact(|tx| async move {
                 let (keys, job_type) = (&shared.keys, &shared.job_type);
-                let job =
-                    claims::end(&tx, keys, job_type, id, claim, ending, info, now_us, max_history).await?;
-                shared.handler.ended(&tx, keys, job.as_ref()).await
+                match claims::end(&tx, keys, job_type, id, claim, ending, info, now_us, max_history).await? {
+                    claims::Ended::Recorded(job) => shared.handler.ended(&tx, keys, job.as_deref()).await,
+                    // An earlier attempt was committed, and with it what the handler wrote.
+                    claims::Ended::AlreadyRecorded(_) => Ok(()),
+                }
             })
             .await
     }

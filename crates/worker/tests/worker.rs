@@ -126,14 +126,7 @@ impl World {
     }
 
     async fn add(&self, id: &str) {
-        let new = &NewJob {
-            job_type: T.into(),
-            id: id.into(),
-            tenant: "tenant".into(),
-            user: None,
-            options: json("{}"),
-            summary: json("{}"),
-        };
+        let new = &NewJob::new(T, id, json("{}"));
         let now_us = turnwise_store::Runtime::now_us(&*self.clock);
         let keys = &self.keys;
         self.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();

@@ -147,7 +147,7 @@ fn state(job: &Job) -> &'static str {
         State::Running => "running",
         // Its backoff is over, but it is not well before it has run.
         State::Pending if job.reason().is_some() => "crashing",
-        State::Pending => "pending",
+        State::Pending | State::Delayed => "pending",
         State::Crashing => "crashing",
         State::Completed => "completed",
         State::Failed | State::Cancelled => "failed",

@@ -124,6 +124,12 @@ pub fn new_job(
         user,
         options: to_raw_value(&options(body)).map_err(to_json)?,
         summary: to_raw_value(&summary).map_err(to_json)?,
+        not_before_us: None,
+        // Whoever asked for one run is answered with its first end, and asks again: nobody is left to stop it later.
+        max_attempts: match origin {
+            Origin::Request if !replication.continuous => Some(1),
+            _ => None,
+        },
     };
     new.check().map_err(|error| match error {
         QueueError::Invalid { field: "user", problem } => Error::Invalid(format!("user_ctx.name: {problem}")),

@@ -1,8 +1,8 @@
 //! `POST /_replicate`: a replication without a document.
 //!
 //! It is a job like any other: it survives the server's end, and a continuous one backs off and goes on after a crash,
-//! where CouchDB forgets it. A one-shot request is answered with its first end, whether it is one or a crash; after a
-//! crash the job is cancelled, as in CouchDB: whoever asked knows, and asks again.
+//! where CouchDB forgets it. A one-shot job has one attempt, as in CouchDB: its first crash is the request's answer, and
+//! whoever asked knows, and asks again.
 
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -218,13 +218,6 @@ async fn end_of(
         .filter(|event| matches!(event.kind, EventKind::Crashed { .. } | EventKind::Failed { .. }))
         .last();
     if let Some(reason) = crash.and_then(|event| event.kind.reason()) {
-        if !job.state.is_final() {
-            // It may have been cancelled by another request that waited, too.
-            match cancel_job(app, id).await {
-                Err(error) if error.status != StatusCode::NOT_FOUND => return Err(error),
-                _ => {}
-            }
-        }
         return Ok(Some(Err(failed(reason))));
     }
     match job.state {

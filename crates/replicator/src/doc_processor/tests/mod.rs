@@ -131,10 +131,9 @@ impl World {
         let info = info.map(|info| serde_json::value::to_raw_value(&info).unwrap());
         let (keys, now_us, ending, info) = (self.keys(), self.now_us(), &ending, info.as_deref());
         let ended = self.store().transact(|tx| async move {
-            let job = claims::end(&tx, keys, JOB_TYPE, id, claim, ending, info, now_us, 20).await?;
-            match &job {
-                Some(job) => job_ended(&tx, keys, job, now_us).await,
-                None => Ok(()),
+            match claims::end(&tx, keys, JOB_TYPE, id, claim, ending, info, now_us, 20).await? {
+                claims::Ended::Recorded(Some(job)) => job_ended(&tx, keys, &job, now_us).await,
+                _ => Ok(()),
             }
         });
         ended.await.unwrap();

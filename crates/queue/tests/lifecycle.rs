@@ -1,0 +1,271 @@
+//! What lies around a run: jobs for later, jobs that are added once, attempts, repeated ends, claims that nobody
+//! heard of, and the end of what has ended.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use turnwise_queue::claims::{self, Ended, Ending};
+use turnwise_queue::jobs::{self, Added, Cancelled};
+use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, State, workers};
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::{Store, Transaction, runtime};
+
+const T: &str = "test";
+
+fn json(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+fn new(id: &str) -> NewJob {
+    NewJob::new(T, id, json("{}"))
+}
+
+fn crash(not_before_us: i64) -> Ending {
+    Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us }
+}
+
+/// A store, and the worker `w` in it.
+struct World {
+    store: Store,
+    keys: Keyspace,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { durable: false, ..Options::default() };
+        let engine = Embedded::open_with(dir.path(), options).unwrap();
+        let store = Store::new(engine, Arc::new(runtime::System));
+        let world = World { store, keys: Keyspace::default(), _dir: dir };
+        let worker: workers::Worker =
+            serde_json::from_str(r#"{"node":"n","started_us":0,"slots":9,"health_timeout_us":9}"#).unwrap();
+        let worker = workers::Worker { id: "w".into(), ..worker };
+        let tx = world.store.begin().await.unwrap();
+        workers::register(&tx, &world.keys, T, &worker).unwrap();
+        tx.commit().await.unwrap();
+        world
+    }
+
+    /// Runs a transaction once.
+    async fn run<R>(
+        &self,
+        body: impl AsyncFnOnce(&Transaction, &Keyspace) -> turnwise_queue::Result<R>,
+    ) -> R {
+        self.try_run(body).await.unwrap()
+    }
+
+    async fn try_run<R>(
+        &self,
+        body: impl AsyncFnOnce(&Transaction, &Keyspace) -> turnwise_queue::Result<R>,
+    ) -> turnwise_queue::Result<R> {
+        let tx = self.store.begin().await?;
+        let value = body(&tx, &self.keys).await?;
+        tx.commit().await?;
+        Ok(value)
+    }
+
+    async fn add(&self, new: &NewJob, now_us: i64) -> Added {
+        self.run(async |tx, keys| jobs::add(tx, keys, new, now_us).await).await
+    }
+
+    async fn claim(&self, id: &str, number: u64) -> Option<Claim> {
+        let claim = Claim { worker: "w".into(), number };
+        let job = self.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 7, 20).await).await;
+        job.and_then(|job| job.claim)
+    }
+
+    async fn end(
+        &self,
+        id: &str,
+        claim: &Claim,
+        ending: Ending,
+        now_us: i64,
+    ) -> turnwise_queue::Result<Ended> {
+        self.try_run(async |tx, keys| claims::end(tx, keys, T, id, claim, &ending, None, now_us, 20).await)
+            .await
+    }
+
+    async fn release(&self, now_us: i64) -> Option<i64> {
+        self.run(async |tx, keys| claims::release_due(tx, keys, T, now_us, 10).await).await
+    }
+
+    async fn get(&self, id: &str) -> Job {
+        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap()
+    }
+
+    async fn front(&self) -> Vec<String> {
+        let front = self.run(async |tx, keys| claims::front(tx, keys, T, 10).await).await;
+        front.into_iter().map(|pending| pending.id).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_job_for_later_waits_until_its_time_has_come() {
+    let world = World::new().await;
+    let later = NewJob { not_before_us: Some(100), ..new("a") };
+    assert_eq!(world.add(&later, 5).await, Added::Delayed);
+    assert_eq!(world.get("a").await.state, State::Delayed);
+    assert_eq!(world.claim("a", 1).await, None);
+    assert_eq!(world.release(99).await, Some(100));
+    assert!(world.front().await.is_empty());
+    assert_eq!(world.release(100).await, None);
+    assert_eq!(world.front().await, ["a"]);
+    let past = NewJob { not_before_us: Some(100), ..new("b") };
+    assert_eq!(world.add(&past, 100).await, Added::Queued, "its time has come already");
+}
+
+#[tokio::test]
+async fn a_job_for_later_that_is_added_again_moves_to_the_new_time() {
+    let world = World::new().await;
+    let at = |not_before_us| NewJob { not_before_us, ..new("a") };
+    world.add(&at(Some(100)), 5).await;
+    assert_eq!(world.add(&at(Some(50)), 6).await, Added::Delayed);
+    assert_eq!(world.release(10).await, Some(50));
+    assert_eq!(world.add(&at(None), 11).await, Added::Queued);
+    assert_eq!((world.release(200).await, world.front().await), (None, vec!["a".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_job_for_later_can_be_cancelled_and_removed() {
+    let world = World::new().await;
+    let later = NewJob { not_before_us: Some(100), ..new("a") };
+    world.add(&later, 5).await;
+    let cancelled = world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 6).await).await;
+    assert_eq!((cancelled, world.get("a").await.state), (Cancelled::Now, State::Cancelled));
+    world.add(&later, 7).await;
+    world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
+    assert_eq!((world.release(200).await, world.front().await), (None, vec![]));
+}
+
+#[tokio::test]
+async fn a_running_job_that_is_added_again_for_later_waits_after_its_end() {
+    let world = World::new().await;
+    world.add(&new("a"), 5).await;
+    let claim = world.claim("a", 1).await.unwrap();
+    let later = NewJob { not_before_us: Some(100), ..new("a") };
+    assert_eq!(world.add(&later, 6).await, Added::RunsAgain);
+    world.end("a", &claim, Ending::Completed(json("1")), 8).await.unwrap();
+    assert_eq!((world.get("a").await.state, world.release(9).await), (State::Delayed, Some(100)));
+}
+
+#[tokio::test]
+async fn adding_once_never_changes_a_job_that_is_there() {
+    let world = World::new().await;
+    let once =
+        async |now_us| world.run(async |tx, keys| jobs::add_once(tx, keys, &new("a"), now_us).await).await;
+    assert_eq!(once(5).await, Added::Queued);
+    assert_eq!(once(6).await, Added::AlreadyThere);
+    let claim = world.claim("a", 1).await.unwrap();
+    assert_eq!(once(8).await, Added::AlreadyThere);
+    world.end("a", &claim, Ending::Completed(json("1")), 9).await.unwrap();
+    assert_eq!(once(10).await, Added::AlreadyThere);
+    assert_eq!((world.get("a").await.state, world.get("a").await.added_us), (State::Completed, 5));
+}
+
+#[tokio::test]
+async fn the_crash_of_the_last_attempt_fails_the_job() {
+    let world = World::new().await;
+    world.add(&NewJob { max_attempts: Some(2), ..new("a") }, 5).await;
+    let first = world.claim("a", 1).await.unwrap();
+    world.end("a", &first, crash(20), 10).await.unwrap();
+    assert_eq!(world.get("a").await.state, State::Crashing);
+    world.release(20).await;
+    let second = world.claim("a", 2).await.unwrap();
+    world.end("a", &second, crash(40), 30).await.unwrap();
+    let job = world.get("a").await;
+    assert_eq!((job.state, job.attempts, job.reason()), (State::Failed, 2, Some("ouch")));
+    assert_eq!(world.release(1_000).await, None);
+    world.add(&new("a"), 50).await;
+    assert_eq!(world.get("a").await.attempts, 0);
+}
+
+#[tokio::test]
+async fn an_end_that_is_recorded_twice_counts_once() {
+    let world = World::new().await;
+    world.add(&new("a"), 5).await;
+    let claim = world.claim("a", 1).await.unwrap();
+    let done = || Ending::Completed(json("1"));
+    assert!(matches!(world.end("a", &claim, done(), 8).await, Ok(Ended::Recorded(Some(_)))));
+    let events = world.get("a").await.history.len();
+    assert!(matches!(world.end("a", &claim, done(), 9).await, Ok(Ended::AlreadyRecorded(_))));
+    assert_eq!(world.get("a").await.history.len(), events);
+    // Another claim has ended it since: the old one has nothing to say any more.
+    world.add(&new("a"), 10).await;
+    let next = world.claim("a", 2).await.unwrap();
+    assert!(matches!(world.end("a", &claim, done(), 11).await, Ok(Ended::AlreadyRecorded(_))));
+    assert_eq!(world.get("a").await.state, State::Running);
+    world.end("a", &next, crash(40), 12).await.unwrap();
+    assert!(matches!(world.end("a", &claim, done(), 13).await, Err(Error::Halt)));
+}
+
+#[tokio::test]
+async fn claims_that_a_worker_has_not_heard_of_are_found() {
+    let world = World::new().await;
+    for (id, number) in [("c", 3), ("a", 5), ("b", 4)] {
+        world.add(&new(id), 5).await;
+        world.claim(id, number).await.unwrap();
+    }
+    let after = async |number, limit| {
+        let jobs =
+            world.run(async |tx, keys| claims::claims_after(tx, keys, T, "w", number, limit).await).await;
+        jobs.into_iter().map(|job| (job.claim.unwrap().number, job.id)).collect::<Vec<_>>()
+    };
+    assert_eq!(after(3, 10).await, [(4, "b".to_owned()), (5, "a".to_owned())]);
+    assert_eq!(after(0, 1).await, [(3, "c".to_owned())]);
+    assert_eq!(after(5, 10).await, []);
+    let unknown = world.try_run(async |tx, keys| claims::claims_after(tx, keys, T, "x", 0, 9).await).await;
+    assert!(matches!(unknown, Err(Error::Halt)));
+}
+
+#[tokio::test]
+async fn claims_of_a_worker_that_does_not_count_are_numbered() {
+    let world = World::new().await;
+    let next = async || world.run(async |tx, keys| claims::next_number(tx, keys, T, "w").await).await;
+    assert_eq!([next().await, next().await, next().await], [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn what_ended_long_ago_is_pruned_and_nothing_else() {
+    let world = World::new().await;
+    for (n, id) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        world.add(&new(id), 5).await;
+        let claim = world.claim(id, n as u64 + 1).await.unwrap();
+        world.end(id, &claim, Ending::Failed("no".into()), 10 + n as i64).await.unwrap();
+    }
+    world.add(&new("waits"), 5).await;
+    // Ended, and runs again: its first end is no reason to remove it.
+    world.add(&new("a"), 20).await;
+    let prune = async |before_us, limit| {
+        world.run(async |tx, keys| jobs::prune(tx, keys, T, before_us, limit).await).await
+    };
+    assert_eq!(prune(13, 1).await, 1);
+    assert_eq!(prune(13, 10).await, 1);
+    assert_eq!(prune(13, 10).await, 0);
+    let left = world.run(async |tx, keys| jobs::list(tx, keys, T, None, 10).await).await;
+    assert_eq!(left.into_iter().map(|job| job.id).collect::<Vec<_>>(), ["a", "d", "waits"]);
+}
+
+#[tokio::test]
+async fn the_types_of_all_jobs_are_listed() {
+    let world = World::new().await;
+    for (job_type, id) in [("mail", "1"), ("mail", "2"), ("a", "1"), ("video", "1")] {
+        world.add(&NewJob::new(job_type, id, json("{}")), 5).await;
+    }
+    let types = async |limit| world.run(async |tx, keys| jobs::types(tx, keys, limit).await).await;
+    assert_eq!(types(10).await, ["a", "mail", "video"]);
+    assert_eq!(types(2).await, ["a", "mail"]);
+}
+
+#[tokio::test]
+async fn names_with_control_characters_are_refused() {
+    let world = World::new().await;
+    for job in [new("a\nb"), new("\0"), NewJob { tenant: "\u{1b}[31m".into(), ..new("a") }] {
+        let refused = world.try_run(async |tx, keys| jobs::add(tx, keys, &job, 5).await).await;
+        assert!(matches!(refused, Err(Error::Invalid { .. })));
+    }
+    let never = NewJob { max_attempts: Some(0), ..new("a") };
+    let refused = world.try_run(async |tx, keys| jobs::add(tx, keys, &never, 5).await).await;
+    assert!(matches!(refused, Err(Error::Invalid { field: "max_attempts", .. })));
+}
