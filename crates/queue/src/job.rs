@@ -33,8 +33,10 @@ pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
 /// Largest summary, info or result, in bytes. Three of them (36 kB), inline options (8 kB) and a history of
 /// [`MAX_HISTORY_BYTES`], doubled by JSON's escapes, stay below the store's 100 kB for a value.
 pub const MAX_INFO_BYTES: usize = 12 << 10;
-/// Largest sum of the reasons in a history, in bytes; the oldest entries go first.
-const MAX_HISTORY_BYTES: usize = 20_000;
+/// Largest history, in bytes; the oldest entries go first.
+const MAX_HISTORY_BYTES: usize = 24_000;
+/// What an event takes beside its reason, in bytes.
+const EVENT_BYTES: usize = 48;
 /// Longest reason that is kept, in bytes; longer ones are cut.
 pub const MAX_REASON_BYTES: usize = 1_000;
 /// History entries that are kept unless the caller says otherwise (`max_history`).
@@ -206,12 +208,19 @@ impl Job {
         self.history.first()?.kind.reason()
     }
 
+    /// Records what a client did. How many events a job keeps is known to its workers: none of those that they
+    /// have kept is cut off here.
+    pub(crate) fn record_request(&mut self, now_us: i64, kind: EventKind) {
+        let max_history = self.history.len().max(DEFAULT_MAX_HISTORY);
+        self.record(now_us, kind, max_history);
+    }
+
     pub(crate) fn record(&mut self, now_us: i64, kind: EventKind, max_history: usize) {
         self.changed_us = now_us;
         self.history.insert(0, Event { at_us: now_us, kind });
         let mut bytes = 0;
         let fitting = self.history.iter().take_while(|event| {
-            bytes += event.kind.reason().map_or(0, str::len);
+            bytes += EVENT_BYTES + event.kind.reason().map_or(0, str::len);
             bytes <= MAX_HISTORY_BYTES
         });
         let kept = fitting.count().min(max_history).max(1);

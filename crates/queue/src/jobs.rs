@@ -99,7 +99,7 @@ fn place(tx: &Transaction, keys: &Keyspace, new: &NewJob, old: Option<Job>, now_
             job.attempts = 0;
             job.result = None;
             job.info = None;
-            job.record(now_us, EventKind::Added, crate::DEFAULT_MAX_HISTORY);
+            job.record_request(now_us, EventKind::Added);
             make_pending_from(tx, keys, &mut job, new.not_before_us, now_us)?;
             if job.state == State::Delayed { Added::Delayed } else { Added::Queued }
         }
@@ -305,7 +305,7 @@ pub async fn cancel(
     match job.state {
         State::Pending | State::Delayed | State::Crashing => {
             leave_place(tx, keys, &job)?;
-            job.record(now_us, EventKind::Cancelled, crate::DEFAULT_MAX_HISTORY);
+            job.record_request(now_us, EventKind::Cancelled);
             make_final(tx, keys, &mut job, State::Cancelled)?;
             write_job(tx, keys, &job)?;
             Ok(Cancelled::Now)

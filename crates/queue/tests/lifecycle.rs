@@ -259,6 +259,25 @@ async fn the_types_of_all_jobs_are_listed() {
 }
 
 #[tokio::test]
+async fn what_clients_do_cuts_no_history() {
+    let world = World::new().await;
+    for n in 1..=15 {
+        world.add(&new("a"), 5).await;
+        let claim = Claim { worker: "w".into(), number: n };
+        let (keys, done) = (&world.keys, Ending::Completed(json("1")));
+        let tx = world.store.begin().await.unwrap();
+        claims::claim(&tx, keys, T, "a", &claim, 7, 100).await.unwrap().unwrap();
+        claims::end(&tx, keys, T, "a", &claim, &done, None, 8, 100).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    // Three each: added, started, completed; each addition beyond the default takes the place of the oldest event.
+    assert_eq!(world.get("a").await.history.len(), 37);
+    world.add(&new("a"), 9).await;
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 10).await).await;
+    assert_eq!(world.get("a").await.history.len(), 37);
+}
+
+#[tokio::test]
 async fn names_with_control_characters_are_refused() {
     let world = World::new().await;
     for job in [new("a\nb"), new("\0"), NewJob { tenant: "\u{1b}[31m".into(), ..new("a") }] {
@@ -268,4 +287,24 @@ async fn names_with_control_characters_are_refused() {
     let never = NewJob { max_attempts: Some(0), ..new("a") };
     let refused = world.try_run(async |tx, keys| jobs::add(tx, keys, &never, 5).await).await;
     assert!(matches!(refused, Err(Error::Invalid { field: "max_attempts", .. })));
+}
+
+#[tokio::test]
+async fn the_largest_record_fits_a_value() {
+    let world = World::new().await;
+    let large = |size: usize| json(&format!("\"{}\"", "x".repeat(size - 2)));
+    let most = turnwise_queue::MAX_INFO_BYTES;
+    let job = NewJob { options: large(8 << 10), summary: large(most), ..new("a") };
+    for n in 1..=120 {
+        world.add(&job, 5).await;
+        let claim = Claim { worker: "w".into(), number: n };
+        let (keys, info) = (&world.keys, large(most));
+        // Quotes take two bytes each in JSON. The odd ones end well, and leave a result.
+        let failed = Ending::Failed("\"".repeat(2_000));
+        let ending = if n % 2 == 0 { failed } else { Ending::Completed(large(most)) };
+        let tx = world.store.begin().await.unwrap();
+        claims::claim(&tx, keys, T, "a", &claim, 7, 1_000).await.unwrap().unwrap();
+        claims::end(&tx, keys, T, "a", &claim, &ending, Some(&info), 8, 1_000).await.unwrap();
+        tx.commit().await.unwrap();
+    }
 }
