@@ -8,11 +8,12 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates: each may use those before it, never those after it.
-const LAYERS: [&str; 7] = [
+const LAYERS: [&str; 8] = [
     "turnwise-policy",
     "turnwise-store",
     "turnwise-queue",
     "turnwise-worker",
+    "turnwise-protocol",
     "turnwise-replicator",
     "turnwise-server",
     "turnwise",

@@ -1,0 +1,65 @@
+//! The requests and answers of the `/v1` HTTP API, as plain data with their JSON Schema.
+//!
+//! The server reads and writes these types, the Rust client writes and reads them, and the OpenAPI document is made from
+//! them: what the three say cannot differ. Requests refuse members that they do not know; answers may get new members, and
+//! readers of answers ignore what they do not know.
+//!
+//! Units are in the names: `_us` is microseconds since the Unix epoch, `_ms` a length in milliseconds. Bounds of names
+//! are in bytes of UTF-8. What a job carries ([`RawValue`](serde_json::value::RawValue)) is passed on as it was written.
+//!
+//! - [`jobs`]: what clients do: add, list, get, cancel, remove, wait.
+//! - [`events`]: what the server-sent events of a job hold.
+//! - [`workers`]: what workers in any language do: register, ping, accept, update, finish, fail, release, leave.
+//! - [`error`]: the one shape of every error.
+//! - [`names`]: what types, ids and names may look like.
+
+pub mod error;
+pub mod events;
+pub mod jobs;
+pub mod names;
+pub mod workers;
+
+pub use error::{Error, codes};
+pub use events::{JobEvent, Progress};
+pub use jobs::{
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, IfExists, Job, Jobs, NewJob,
+    Removed, State, Types, WaitAnswer,
+};
+pub use names::Problem;
+pub use workers::{
+    Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, Pinged, Register, Registered,
+    Release, RunningJob, Update, Updated, Worker, Workers,
+};
+
+/// Jobs that one request may add.
+pub const MAX_ADDED: usize = 1_000;
+/// Rows that a page of a listing holds at most, and unless the request says otherwise.
+pub const MAX_LIMIT: usize = 1_000;
+/// See [`MAX_LIMIT`].
+pub const DEFAULT_LIMIT: usize = 100;
+/// The longest that a request may wait for something, in ms.
+pub const MAX_WAIT_MS: u64 = 300_000;
+/// How long a request to wait for a job's end waits unless it says otherwise, in ms.
+pub const DEFAULT_WAIT_MS: u64 = 60_000;
+/// Jobs that a worker runs at the same time at most, and that one `accept` hands out.
+pub const MAX_SLOTS: usize = 1_000;
+/// Longest body of a request, in bytes, except for [`MAX_BATCH_BODY_BYTES`].
+pub const MAX_BODY_BYTES: usize = 5 << 20;
+/// Longest body of a request that adds many jobs, in bytes. What they write fits one transaction.
+pub const MAX_BATCH_BODY_BYTES: usize = 8 << 20;
+/// Largest options of a job, in bytes.
+pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
+/// Largest summary, info or result, in bytes.
+pub const MAX_INFO_BYTES: usize = 12 << 10;
+/// How deep JSON may be nested, counted from the request's body.
+pub const MAX_DEPTH: usize = 100;
+/// Longest delay, in ms: ten years.
+pub const MAX_DELAY_MS: u64 = 315_360_000_000;
+/// Latest time that a job may be delayed to, in µs: the end of the year 9999.
+pub const MAX_TIME_US: i64 = 253_402_300_799_999_999;
+/// Most attempts that can be asked for.
+pub const MAX_ATTEMPTS: u32 = 1_000_000;
+/// Longest reason of a failure in a request, in bytes. The server keeps the first 1,000.
+pub const MAX_REASON_BYTES: usize = 64 << 10;
+/// Highest claim number: what every JSON library reads exactly.
+pub const MAX_CLAIM: u64 = (1 << 53) - 1;
