@@ -8,7 +8,7 @@ use crate::names::{JobId, JobType, Name, WorkerId};
 
 /// A job to be added under the type that the path names.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "id": "mail-17",
     "tenant": "acme",
@@ -18,38 +18,40 @@ use crate::names::{JobId, JobType, Name, WorkerId};
 }))]
 pub struct AddJob {
     /// Its id. Without one the server makes one; with one the request can be repeated: a job is never added twice.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<JobId>)]
     pub id: Option<String>,
     /// Who it is charged to. `default` if it is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub tenant: Option<String>,
     /// On whose behalf it runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub user: Option<String>,
     /// What the worker needs: any JSON of at most 4 MB. It may hold secrets: only workers get it, no answer shows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
     pub options: Option<Box<RawValue>>,
     /// What may be shown of the job: an object of at most 12 kB, without secrets.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub summary: Option<Box<RawValue>>,
     /// Start it this much later, in ms. Not together with `not_before_us`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 315_360_000_000_u64)]
     pub delay_ms: Option<u64>,
     /// Start it not before this time, in µs since the Unix epoch.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
-    /// Crashes in a row, the last of which fails the job for good. Without it a job is tried for ever.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The crash of this attempt fails the job for good. Without it a job is tried for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
     /// What happens if there is a job of this id.
+    #[serde(default)]
+    #[schema(default = "keep")]
     pub if_exists: IfExists,
 }
 
@@ -90,12 +92,13 @@ pub struct NewJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
-    /// Crashes in a row, the last of which fails the job for good. Without it a job is tried for ever.
+    /// The crash of this attempt fails the job for good. Without it a job is tried for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
     /// What happens if there is a job of this id.
     #[serde(default)]
+    #[schema(default = "keep")]
     pub if_exists: IfExists,
 }
 
@@ -123,13 +126,14 @@ impl NewJob {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddJobs {
-    /// At most 1,000, in a body of at most 8 MB.
-    #[schema(max_items = 1000)]
+    /// 1 to 1,000 of them, in a body of at most 8 MB.
+    #[serde(deserialize_with = "crate::object::objects")]
+    #[schema(min_items = 1, max_items = 1000)]
     pub jobs: Vec<NewJob>,
 }
 
 /// What happens to a job that is there already.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IfExists {
     /// It stays as it is, in whatever state: a repeated request changes nothing.
@@ -138,6 +142,17 @@ pub enum IfExists {
     /// It takes the new options: one that has ended is run again, one that runs is run once more after it ended, one that
     /// waits keeps its place.
     Again,
+}
+
+impl<'de> Deserialize<'de> for IfExists {
+    /// From a string alone: a derived one would take `{"keep": null}`, too.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
+            "keep" => Ok(IfExists::Keep),
+            "again" => Ok(IfExists::Again),
+            _ => Err(serde::de::Error::custom("expected `keep` or `again`")),
+        }
+    }
 }
 
 /// What adding a job did.
@@ -214,7 +229,7 @@ impl State {
     "added_us": 1_790_000_000_000_000_i64,
     "changed_us": 1_790_000_000_120_000_i64,
     "started_us": 1_790_000_000_120_000_i64,
-    "crashes": 0,
+    "attempts": 0,
     "max_attempts": 5,
     "cancel_requested": false,
     "worker": "000643d1a2b3c4d5-9f3a1c5e7b2d4860",
@@ -253,9 +268,9 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
-    /// Crashes in a row so far.
-    pub crashes: u32,
-    /// The crash in a row that fails it for good.
+    /// Runs that have crashed since it was added (again).
+    pub attempts: u32,
+    /// The crash of this attempt fails it for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub max_attempts: Option<u32>,
@@ -357,13 +372,9 @@ pub struct Removed {
     pub removed: bool,
 }
 
-/// A page of job types, sorted.
+/// Job types.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Types {
-    /// The types that have jobs or workers.
+    /// The types that have jobs, sorted; the first 1,000.
     pub types: Vec<String>,
-    /// There is more: ask again with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<String>,
 }

@@ -17,6 +17,7 @@ pub mod error;
 pub mod events;
 pub mod jobs;
 pub mod names;
+mod object;
 pub mod workers;
 
 pub use error::{Error, codes};
@@ -26,6 +27,7 @@ pub use jobs::{
     Removed, State, Types, WaitAnswer,
 };
 pub use names::Problem;
+pub use object::Object;
 pub use workers::{
     Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, Pinged, Register, Registered,
     Release, RunningJob, Update, Updated, Worker, Workers,

@@ -1,0 +1,82 @@
+//! What requests may look like, and that the schema says the same.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+use turnwise_protocol::names::{JobId, JobType, Name};
+use turnwise_protocol::*;
+use utoipa::PartialSchema;
+
+fn schema<T: PartialSchema>() -> Value {
+    serde_json::to_value(T::schema()).unwrap()
+}
+
+#[test]
+fn the_schema_has_the_bounds_of_the_code() {
+    let bound = |schema: &Value, path: &str| schema.pointer(path).unwrap().as_u64().unwrap();
+    assert_eq!(bound(&schema::<JobType>(), "/maxLength"), names::MAX_TYPE_BYTES as u64);
+    assert_eq!(bound(&schema::<JobId>(), "/maxLength"), names::MAX_ID_BYTES as u64);
+    assert_eq!(bound(&schema::<Name>(), "/maxLength"), names::MAX_NAME_BYTES as u64);
+    for job in [schema::<AddJob>(), schema::<NewJob>()] {
+        assert_eq!(bound(&job, "/properties/delay_ms/maximum"), MAX_DELAY_MS);
+        assert_eq!(bound(&job, "/properties/not_before_us/maximum"), MAX_TIME_US as u64);
+        assert_eq!(bound(&job, "/properties/max_attempts/maximum"), u64::from(MAX_ATTEMPTS));
+        assert_eq!(job["additionalProperties"], json!(false));
+    }
+    assert_eq!(bound(&schema::<AddJobs>(), "/properties/jobs/maxItems"), MAX_ADDED as u64);
+    let register = schema::<Register>();
+    assert_eq!(bound(&register, "/properties/slots/maximum"), MAX_SLOTS as u64);
+    assert_eq!(bound(&register, "/properties/name/maxLength"), names::MAX_WORKER_NAME_BYTES as u64);
+    let accept = schema::<Accept>();
+    assert_eq!(bound(&accept, "/properties/received/maximum"), MAX_CLAIM);
+    assert_eq!(bound(&accept, "/properties/limit/maximum"), MAX_SLOTS as u64);
+    assert_eq!(bound(&accept, "/properties/wait_ms/maximum"), MAX_WAIT_MS);
+    assert_eq!(bound(&schema::<Fail>(), "/properties/reason/maxLength"), MAX_REASON_BYTES as u64);
+}
+
+#[test]
+fn the_two_ways_to_name_a_new_job_differ_in_its_type_alone() {
+    let (add, mut new) = (schema::<AddJob>(), schema::<NewJob>());
+    assert!(new["properties"].as_object_mut().unwrap().remove("type").is_some());
+    assert_eq!(add["properties"], new["properties"]);
+    let add: AddJob = serde_json::from_value(json!({
+        "id": "i", "tenant": "t", "user": "u", "options": {"o": 1}, "summary": {}, "delay_ms": 1, "max_attempts": 2,
+        "if_exists": "again"
+    }))
+    .unwrap();
+    let mut expected = serde_json::to_value(&add).unwrap();
+    expected["type"] = json!("mail");
+    assert_eq!(serde_json::to_value(NewJob::new("mail", add)).unwrap(), expected);
+}
+
+#[test]
+fn what_is_unknown_or_shaped_otherwise_is_refused() {
+    fn refused<T: for<'de> serde::Deserialize<'de>>(text: &str) -> String {
+        match serde_json::from_str::<Object<T>>(text) {
+            Ok(_) => panic!("taken: {text}"),
+            Err(error) => error.to_string(),
+        }
+    }
+    assert!(refused::<AddJob>(r#"{"ID": "x"}"#).contains("unknown field `ID`"));
+    assert!(refused::<Release>("[4]").contains("expected an object"));
+    assert!(refused::<AddJobs>(r#"{"jobs": [["mail"]]}"#).contains("expected an object"));
+    assert!(refused::<AddJobs>(r#"{"jobs": [{"type": "mail", "x": 1}]}"#).contains("unknown field `x`"));
+    refused::<AddJob>(r#"{"if_exists": {"keep": null}}"#);
+    refused::<AddJob>(r#"{"if_exists": "Keep"}"#);
+    refused::<AddJob>(r#"{"delay_ms": -1}"#);
+    refused::<AddJob>(r#"{"delay_ms": "1"}"#);
+    refused::<AddJob>(r#"{"max_attempts": 4294967296}"#);
+    refused::<Accept>(r#"{"received": 18446744073709551616}"#);
+    refused::<Finish>(r#"{"claim": true}"#);
+    refused::<Update>(r#"{"claim": 1}"#);
+}
+
+#[test]
+fn what_a_job_carries_is_passed_on_as_it_was_written() {
+    let Object(jobs) = serde_json::from_str::<Object<AddJobs>>(
+        r#"{"jobs": [{"type": "mail", "options": {"b": 1.0, "a": [1e2]}, "summary": null}]}"#,
+    )
+    .unwrap();
+    assert_eq!(jobs.jobs[0].options.as_ref().unwrap().get(), r#"{"b": 1.0, "a": [1e2]}"#);
+    assert!(jobs.jobs[0].summary.is_none());
+}
