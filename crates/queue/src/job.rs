@@ -287,7 +287,7 @@ impl NewJob {
     }
 }
 
-fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {
+pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {
     let problem = match name.len() {
         0 => "must not be empty".to_owned(),
         n if n > limit => format!("has {n} bytes; at most {limit} are allowed"),

@@ -17,7 +17,7 @@
 //! | `("signal", type, worker)` | versionstamp (10 bytes), new whenever one of its jobs shall stop | whoever cancels |
 //! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |
 //! | `("workers", type, worker)` | what is known of the worker ([`crate::Worker`]) | that worker |
-//! | `("health", type, worker)` | counter, alive while it moves | that worker |
+//! | `("health", type, worker)` | counter, alive while it moves ([`crate::Health`]); stays until a removal is done | that worker |
 //! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | whoever joins or leaves |
 //! | `("databases", db)` | a `_replicator` database ([`replicator::documents`]) | whoever creates it |
 //! | `("sequence", db)` | its update sequence, and how many documents it has | whoever writes a document |
@@ -214,6 +214,22 @@ impl Keyspace {
     /// A worker's health counter.
     pub fn health(&self, job_type: &str, worker: &str) -> Bytes {
         pack(&self.space, &("health", job_type, worker))
+    }
+
+    /// The health counters of all workers of a type, sorted by worker id.
+    pub fn healths(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("health", job_type))
+    }
+
+    /// The health counters of all workers of all types.
+    pub fn all_healths(&self) -> KeyRange {
+        children(&self.space, &("health",))
+    }
+
+    /// Job type and worker id of a key of [`Keyspace::healths`].
+    pub fn parse_health(&self, key: &[u8]) -> Option<(String, String)> {
+        let (_, job_type, worker): (String, String, String) = self.space.unpack(key).ok()?;
+        Some((job_type, worker))
     }
 
     /// The versionstamp of the membership.

@@ -24,4 +24,4 @@ pub use job::{
 };
 pub use keyspace::Keyspace;
 pub use pieces::{read_pieces, write_pieces};
-pub use workers::Worker;
+pub use workers::{Health, MAX_WORKER_NAME_BYTES, Worker};

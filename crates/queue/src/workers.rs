@@ -1,15 +1,20 @@
 //! Who works: membership and liveness as rows.
 
 use serde::{Deserialize, Serialize};
-use turnwise_store::Transaction;
+use turnwise_store::key::successor;
+use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::claims::take_back;
 use crate::error::corrupt;
+use crate::job::{MAX_TYPE_BYTES, check_name};
+use crate::keyspace::KeyRange;
 use crate::rows::{decode, encode, read_job};
 use crate::{Error, Keyspace, Result};
 
 /// Workers that a listing reads at most.
 const MAX_WORKERS: usize = 10_000;
+/// Longest name of a worker, in bytes.
+pub const MAX_WORKER_NAME_BYTES: usize = 128;
 
 /// What is known of a registered worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,32 +22,169 @@ pub struct Worker {
     /// Its id, used once: a restarted process registers under a new one. In the key, not in the value.
     #[serde(skip)]
     pub id: String,
-    /// The node it runs on, as the API shows it.
+    /// The node it runs on (or reaches the store through), as the API shows it.
     pub node: String,
+    /// What it calls itself, if it does: shown, never compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// When it registered, in µs.
     pub started_us: i64,
     /// Jobs it runs at most.
     pub slots: usize,
+    /// How long its health counter may stand still before it counts as dead, in µs.
+    pub health_timeout_us: i64,
+    /// It reaches the store through a server only: it watches nobody, and survives that server's restart.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external: bool,
 }
 
-/// Adds a worker to the membership.
+/// How long a health counter may stand still unless the configuration says otherwise, in µs: three pings.
+pub const DEFAULT_HEALTH_TIMEOUT_US: i64 = 15_000_000;
+
+impl Worker {
+    /// A worker of this process, without a name, with the default timeout.
+    pub fn new(id: &str, node: &str, started_us: i64, slots: usize) -> Self {
+        Worker {
+            id: id.to_owned(),
+            node: node.to_owned(),
+            name: None,
+            started_us,
+            slots,
+            health_timeout_us: DEFAULT_HEALTH_TIMEOUT_US,
+            external: false,
+        }
+    }
+}
+
+/// A worker's sign of life. It says nothing about time but how long it may stand still: whoever watches it
+/// measures that on a clock of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Moves while the worker lives.
+    pub counter: u64,
+    /// How long the counter may stand still, in µs.
+    pub timeout_us: i64,
+    /// See [`Worker::external`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external: bool,
+}
+
+/// Adds a worker to the membership, under an id that was never used before.
 pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Worker) -> Result<()> {
+    check_name("type", job_type, MAX_TYPE_BYTES)?;
+    if let Some(name) = &worker.name {
+        check_name("name", name, MAX_WORKER_NAME_BYTES)?;
+    }
+    let health = Health { counter: 0, timeout_us: worker.health_timeout_us, external: worker.external };
     tx.set(keys.worker(job_type, &worker.id), encode(worker))?;
-    tx.set(keys.health(job_type, &worker.id), encode(&0_u64))?;
+    tx.set(keys.health(job_type, &worker.id), encode(&health))?;
     Ok(tx.set_versionstamp(keys.workers_versionstamp(job_type))?)
 }
 
-/// Shows that a worker lives: moves its health counter.
+/// Shows that a worker lives: moves its health counter. [`Error::Halt`] if it is no member (any more).
 pub async fn ping(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
     if tx.get(&keys.worker(job_type, worker)).await?.is_none() {
         return Err(Error::Halt);
     }
-    let health = keys.health(job_type, worker);
-    let counter: u64 = match tx.get(&health).await? {
-        Some(value) => decode("health counter", &value)?,
-        None => 0,
-    };
-    Ok(tx.set(health, encode(&(counter + 1)))?)
+    let mut health = health(tx, keys, job_type, worker)
+        .await?
+        .ok_or_else(|| corrupt("worker row", "has no health row"))?;
+    health.counter += 1;
+    Ok(tx.set(keys.health(job_type, worker), encode(&health))?)
+}
+
+/// Once this is committed, no transaction that the worker began before can be committed any more: all of them
+/// read its membership row, which this writes again. For a worker that must know whether one was.
+pub async fn fence(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
+    let row = keys.worker(job_type, worker);
+    let value = tx.get(&row).await?.ok_or(Error::Halt)?;
+    Ok(tx.set(row, value)?)
+}
+
+/// A worker's sign of life; `None` once nothing is left of the worker.
+pub async fn health(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+) -> Result<Option<Health>> {
+    match tx.get(&keys.health(job_type, worker)).await? {
+        Some(value) => decode("health row", &value).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// One registered worker.
+pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<Option<Worker>> {
+    let Some(value) = tx.get(&keys.worker(job_type, worker)).await? else { return Ok(None) };
+    let mut row: Worker = decode("worker row", &value)?;
+    worker.clone_into(&mut row.id);
+    Ok(Some(row))
+}
+
+/// Up to `limit` workers to the right of `worker`: the order of ids, closed to a ring, without itself. Among
+/// them are those whose removal has begun. Takes no conflict.
+pub async fn neighbours(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    limit: usize,
+) -> Result<Vec<(String, Health)>> {
+    let (begin, end) = keys.healths(job_type);
+    let own = keys.health(job_type, worker);
+    let mut ring = read_healths(tx, keys, (successor(&own), end), limit).await?;
+    let wrapped = read_healths(tx, keys, (begin, own), limit - ring.len()).await?;
+    ring.extend(wrapped);
+    Ok(ring)
+}
+
+/// Up to `limit` workers of a type in the order of their ids, after the worker `after` if it is given. Among
+/// them are those whose removal has begun. Takes no conflict.
+pub async fn healths(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Vec<(String, Health)>> {
+    let (mut begin, end) = keys.healths(job_type);
+    if let Some(after) = after {
+        begin = successor(&keys.health(job_type, after));
+    }
+    read_healths(tx, keys, (begin, end), limit).await
+}
+
+async fn read_healths(
+    tx: &Transaction,
+    keys: &Keyspace,
+    (begin, end): KeyRange,
+    limit: usize,
+) -> Result<Vec<(String, Health)>> {
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    rows.into_iter()
+        .map(|(key, value)| {
+            let (_, worker) =
+                keys.parse_health(&key).ok_or_else(|| corrupt("health key", "not a tuple of three"))?;
+            Ok((worker, decode("health row", &value)?))
+        })
+        .collect()
+}
+
+/// Up to `limit` job types that have workers, or had some whose removal is not done. One read per type.
+pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
+    let (mut begin, end) = keys.all_healths();
+    let mut types = Vec::new();
+    while types.len() < limit {
+        let read = RangeRead { begin, end: end.clone(), limit: 1, reverse: false };
+        let rows = tx.range_with(read, Isolation::Snapshot).await?;
+        let Some((key, _)) = rows.first() else { break };
+        let (job_type, _) =
+            keys.parse_health(key).ok_or_else(|| corrupt("health key", "not a tuple of three"))?;
+        (_, begin) = keys.healths(&job_type);
+        types.push(job_type);
+    }
+    Ok(types)
 }
 
 /// All registered workers of a type, sorted by id.
@@ -60,7 +202,11 @@ pub async fn list(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<V
 
 /// Removes a worker from the membership: by itself when it leaves, by others when it is dead. Its jobs are
 /// pending again. Handles up to `limit` of them; returns whether it is done, so that the caller goes on in
-/// another transaction. From the first one on the worker is no member: all of its writes answer `Halt`.
+/// another transaction.
+///
+/// From the first one on the worker is no member: all of its writes answer `Halt`, so nothing is added to what
+/// is to be given back. Its health row, which no longer moves, stays until the last one: whoever watches it
+/// finishes what a remover that died left half done.
 pub async fn remove(
     tx: &Transaction,
     keys: &Keyspace,
@@ -70,10 +216,9 @@ pub async fn remove(
     now_us: i64,
     max_history: usize,
 ) -> Result<bool> {
-    if tx.get(&keys.worker(job_type, worker)).await?.is_some() {
-        tx.clear(keys.worker(job_type, worker))?;
-        tx.clear(keys.health(job_type, worker))?;
-        tx.clear(keys.signal(job_type, worker))?;
+    let membership = keys.worker(job_type, worker);
+    if tx.get(&membership).await?.is_some() {
+        tx.clear(membership)?;
         tx.set_versionstamp(keys.workers_versionstamp(job_type))?;
     }
     let rows = tx.range(&keys.active_of(job_type, worker), limit).await?;
@@ -87,6 +232,12 @@ pub async fn remove(
             return Err(corrupt("active row", "its job has another claim"));
         };
         take_back(tx, keys, &mut job, &claim, now_us, max_history).await?;
+    }
+    if done {
+        // The signal only now: until its last job is given back, cancelling one writes it again.
+        tx.clear(keys.signal(job_type, worker))?;
+        tx.clear(keys.claim_number(job_type, worker))?;
+        tx.clear(keys.health(job_type, worker))?;
     }
     Ok(done)
 }

@@ -87,8 +87,7 @@ impl Walk {
                 workers::remove(tx, keys, T, worker, 100, now_us, 20).await?;
             }
             _ => {
-                let row =
-                    workers::Worker { id: worker.into(), node: "n".into(), started_us: now_us, slots: 1 };
+                let row = workers::Worker::new(worker, "n", now_us, 1);
                 workers::register(tx, keys, T, &row)?;
             }
         }

@@ -39,9 +39,7 @@ impl World {
         let engine = Embedded::open_with(dir.path(), options).unwrap();
         let store = Store::new(engine, Arc::new(runtime::System));
         let world = World { store, keys: Keyspace::default(), _dir: dir };
-        let worker: workers::Worker =
-            serde_json::from_str(r#"{"node":"n","started_us":0,"slots":9,"health_timeout_us":9}"#).unwrap();
-        let worker = workers::Worker { id: "w".into(), ..worker };
+        let worker = workers::Worker::new("w", "n", 0, 9);
         let tx = world.store.begin().await.unwrap();
         workers::register(&tx, &world.keys, T, &worker).unwrap();
         tx.commit().await.unwrap();

@@ -47,7 +47,7 @@ impl World {
     }
 
     async fn register(&self, id: &str) {
-        let worker = workers::Worker { id: id.into(), node: "n".into(), started_us: 0, slots: 1 };
+        let worker = workers::Worker::new(id, "n", 0, 1);
         let (keys, worker) = (&self.keys, &worker);
         self.store.transact(|tx| async move { workers::register(&tx, keys, T, worker) }).await.unwrap();
     }

@@ -1,16 +1,14 @@
 //! A worker's membership: joining under a fresh id, and settling what earlier processes left.
 
-use std::collections::BTreeSet;
-
-use turnwise_queue::{Keyspace, Result, jobs, workers};
+use turnwise_queue::{Keyspace, Result, workers};
 use turnwise_store::Store;
 
 use crate::Options;
 
 /// Jobs that one transaction gives back for a lost worker.
 pub(crate) const REMOVE_BATCH: usize = 50;
-/// Active rows that one look at the past reads.
-const ACTIVE_BATCH: usize = 100_000;
+/// Workers that one look at the past reads.
+const PREDECESSORS_BATCH: usize = 1_000;
 
 /// Registers under an id that was never used before.
 pub(crate) async fn join(
@@ -23,8 +21,7 @@ pub(crate) async fn join(
     // Time first, so that ids sort by age; two random halves make a collision unthinkable.
     let started_us = runtime.now_us();
     let id = format!("{started_us:016x}-{:016x}", runtime.random());
-    let worker =
-        workers::Worker { id: id.clone(), node: options.node.clone(), started_us, slots: options.max_jobs };
+    let worker = workers::Worker::new(&id, &options.node, started_us, options.max_jobs);
     let worker = &worker;
     store.transact(|tx| async move { workers::register(&tx, keys, job_type, worker) }).await?;
     Ok(id)
@@ -36,9 +33,8 @@ pub(crate) async fn remove(
     keys: &Keyspace,
     job_type: &str,
     worker: &str,
-    options: &Options,
+    max_history: usize,
 ) -> Result<()> {
-    let max_history = options.max_history;
     loop {
         let now_us = store.runtime().now_us();
         let done = store
@@ -52,26 +48,37 @@ pub(crate) async fn remove(
     }
 }
 
-/// Removes every worker that is registered or still has active rows: for the owner of an exclusive store,
-/// where whoever came before must be dead.
+/// Removes every worker that an earlier process of an exclusive store left behind: it must be dead. External ones
+/// go on across a restart and stay; but a removal that has begun is finished, whose ever it is.
 pub(crate) async fn remove_predecessors(
     store: &Store,
     keys: &Keyspace,
     job_type: &str,
     options: &Options,
 ) -> Result<()> {
-    let dead = store
-        .transact(|tx| async move {
-            let registered = workers::list(&tx, keys, job_type).await?;
-            let active = jobs::active(&tx, keys, job_type, ACTIVE_BATCH).await?;
-            let mut dead: BTreeSet<String> = registered.into_iter().map(|worker| worker.id).collect();
-            dead.extend(active.into_iter().map(|(worker, _, _)| worker));
-            Ok::<_, turnwise_queue::Error>(dead)
-        })
-        .await?;
-    for worker in dead {
-        tracing::info!(%worker, job_type, "an earlier worker did not leave by itself: its jobs are pending again");
-        remove(store, keys, job_type, &worker, options).await?;
+    let mut after: Option<String> = None;
+    loop {
+        let from = after.as_deref();
+        let (page, last) = store
+            .transact(|tx| async move {
+                let page = workers::healths(&tx, keys, job_type, from, PREDECESSORS_BATCH).await?;
+                let last = (page.len() == PREDECESSORS_BATCH).then(|| page[page.len() - 1].0.clone());
+                let mut dead = Vec::new();
+                for (worker, health) in page {
+                    if !health.external || workers::get(&tx, keys, job_type, &worker).await?.is_none() {
+                        dead.push(worker);
+                    }
+                }
+                Ok::<_, turnwise_queue::Error>((dead, last))
+            })
+            .await?;
+        for worker in page {
+            tracing::info!(%worker, job_type, "an earlier worker did not leave by itself: its jobs are pending again");
+            remove(store, keys, job_type, &worker, options.max_history).await?;
+        }
+        if last.is_none() {
+            return Ok(());
+        }
+        after = last;
     }
-    Ok(())
 }

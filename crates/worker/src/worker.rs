@@ -339,7 +339,9 @@ impl Incarnation {
             }
         }
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
-        if let Err(error) = remove(&self.shared.store, keys, job_type, &self.id, &self.shared.options).await {
+        if let Err(error) =
+            remove(&self.shared.store, keys, job_type, &self.id, self.shared.options.max_history).await
+        {
             tracing::error!(%error, "cannot leave the membership");
         }
     }

@@ -72,7 +72,7 @@ impl World {
     /// Lets a worker claim every job, so that its report is read with it.
     async fn start_jobs(&self) {
         let (keys, row) =
-            (&self.app.keys, &Worker { id: "w".into(), node: "n".into(), started_us: 0, slots: 1_000 });
+            (&self.app.keys, &Worker::new("w", "n", 0, 1_000));
         let started = self.app.store.transact(|tx| async move {
             workers::register(&tx, keys, JOB_TYPE, row)?;
             let all = jobs::list(&tx, keys, JOB_TYPE, None, 1_000).await?;

@@ -33,7 +33,7 @@ impl World {
         let documents = Documents::new().await;
         let settings = Settings { server_uuid: "uuid".into(), defaults: Defaults::default() };
         let world = World { documents, settings, claims: Default::default() };
-        let row = workers::Worker { id: WORKER.into(), node: "n".into(), started_us: 0, slots: 9 };
+        let row = workers::Worker::new(WORKER, "n", 0, 9);
         let (keys, row) = (world.keys(), &row);
         world
             .store()

@@ -1,0 +1,258 @@
+//! Who works: joining, signs of life, the ring of neighbours, and a removal that anyone can finish.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::workers::{self, Worker};
+use turnwise_queue::{Claim, Error, Health, Keyspace, NewJob, Result, State, jobs};
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::tuple::Subspace;
+use turnwise_store::{Error as StoreError, Store, Transaction, runtime};
+
+const T: &str = "test";
+const HISTORY: usize = 20;
+
+fn json(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+struct World {
+    store: Store,
+    keys: Keyspace,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { durable: false, ..Options::default() };
+        let engine = Embedded::open_with(dir.path(), options).unwrap();
+        let store = Store::new(engine, Arc::new(runtime::System));
+        World { store, keys: Keyspace::default(), _dir: dir }
+    }
+
+    /// With workers of these ids.
+    async fn with(workers: &[&str]) -> Self {
+        let world = World::new();
+        for worker in workers {
+            world.register(T, worker).await;
+        }
+        world
+    }
+
+    async fn register(&self, job_type: &str, id: &str) {
+        let worker = Worker::new(id, "n", 0, 1);
+        self.run(async |tx, keys| workers::register(tx, keys, job_type, &worker)).await.unwrap();
+    }
+
+    /// Runs a transaction once.
+    async fn run<R>(&self, body: impl AsyncFnOnce(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
+        let tx = self.store.begin().await?;
+        let value = body(&tx, &self.keys).await?;
+        tx.commit().await?;
+        Ok(value)
+    }
+
+    /// Adds a job and gives it to a worker.
+    async fn give(&self, id: &str, worker: &str, number: u64) -> Claim {
+        let claim = Claim { worker: worker.into(), number };
+        let new = NewJob::new(T, id, json("{}"));
+        let claimed = self.run(async |tx, keys| {
+            jobs::add(tx, keys, &new, 1).await?;
+            claims::claim(tx, keys, T, id, &claim, 2, HISTORY).await
+        });
+        assert!(claimed.await.unwrap().is_some());
+        claim
+    }
+
+    async fn remove(&self, worker: &str, limit: usize) -> bool {
+        self.run(async |tx, keys| workers::remove(tx, keys, T, worker, limit, 3, HISTORY).await)
+            .await
+            .unwrap()
+    }
+
+    async fn neighbours(&self, worker: &str, limit: usize) -> Vec<String> {
+        let ring = self.run(async |tx, keys| workers::neighbours(tx, keys, T, worker, limit).await).await;
+        ring.unwrap().into_iter().map(|(id, _)| id).collect()
+    }
+
+    async fn health(&self, worker: &str) -> Option<Health> {
+        self.run(async |tx, keys| workers::health(tx, keys, T, worker).await).await.unwrap()
+    }
+
+    async fn versionstamp(&self) -> Option<bytes::Bytes> {
+        self.store.begin().await.unwrap().get(&self.keys.workers_versionstamp(T)).await.unwrap()
+    }
+
+    /// Every key that has the text in it.
+    async fn rows_with(&self, text: &str) -> Vec<String> {
+        let (begin, end) = Subspace::from(("turnwise",)).range();
+        let rows = self.store.begin().await.unwrap().range(&(begin.into(), end.into()), 1_000).await;
+        let keys = rows.unwrap().into_iter().map(|(key, _)| String::from_utf8_lossy(&key).into_owned());
+        keys.filter(|key| key.contains(text)).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_ping_moves_the_counter_and_keeps_what_else_is_in_the_row() {
+    let world = World::new();
+    let worker = Worker { health_timeout_us: 7, external: true, ..Worker::new("w", "n", 0, 1) };
+    world.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await.unwrap();
+    assert_eq!(world.health("w").await, Some(Health { counter: 0, timeout_us: 7, external: true }));
+    world.run(async |tx, keys| workers::ping(tx, keys, T, "w").await).await.unwrap();
+    assert_eq!(world.health("w").await, Some(Health { counter: 1, timeout_us: 7, external: true }));
+    let row = world.store.begin().await.unwrap().get(&world.keys.health(T, "w")).await.unwrap().unwrap();
+    assert_eq!(row, r#"{"counter":1,"timeout_us":7,"external":true}"#);
+    let found = world.run(async |tx, keys| workers::get(tx, keys, T, "w").await).await.unwrap();
+    assert_eq!(found, Some(worker));
+}
+
+#[tokio::test]
+async fn who_is_no_member_cannot_ping() {
+    let world = World::with(&["w"]).await;
+    world.give("a", "w", 1).await;
+    for removed in [false, true] {
+        let worker = if removed { "w" } else { "never heard of" };
+        if removed {
+            assert!(!world.remove("w", 1).await);
+        }
+        let pinged = world.run(async |tx, keys| workers::ping(tx, keys, T, worker).await).await;
+        assert!(matches!(pinged, Err(Error::Halt)), "{pinged:?}");
+    }
+    assert_eq!(world.health("w").await.unwrap().counter, 0, "a removed worker looks alive");
+}
+
+#[tokio::test]
+async fn neighbours_are_those_to_the_right_closed_to_a_ring() {
+    let world = World::with(&["b", "a", "d", "c"]).await;
+    world.register("other", "bb").await;
+    assert_eq!(world.neighbours("b", 9).await, ["c", "d", "a"]);
+    assert_eq!(world.neighbours("b", 2).await, ["c", "d"]);
+    assert_eq!(world.neighbours("d", 2).await, ["a", "b"]);
+    assert_eq!(world.neighbours("cc", 9).await, ["d", "a", "b", "c"]);
+    let alone = World::with(&["a"]).await;
+    assert_eq!(alone.neighbours("a", 9).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn signs_of_life_are_paged_and_types_are_listed() {
+    let world = World::with(&["a", "b", "c"]).await;
+    world.register("other", "w").await;
+    let page = async |after: Option<&'static str>, limit| {
+        let page = world.run(async |tx, keys| workers::healths(tx, keys, T, after, limit).await).await;
+        page.unwrap().into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    assert_eq!(page(None, 2).await, ["a", "b"]);
+    assert_eq!(page(Some("b"), 2).await, ["c"]);
+    let types =
+        async |limit| world.run(async |tx, keys| workers::types(tx, keys, limit).await).await.unwrap();
+    assert_eq!(types(9).await, ["other", T]);
+    assert_eq!(types(1).await, ["other"]);
+}
+
+#[tokio::test]
+async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
+    let world = World::with(&["v", "w"]).await;
+    for (n, id) in (1..).zip(["a", "b", "c"]) {
+        world.give(id, "w", n).await;
+    }
+    let claim = Claim { worker: "w".into(), number: 3 };
+    let before = world.versionstamp().await;
+    assert!(!world.remove("w", 2).await);
+    let after_first = world.versionstamp().await;
+    assert_ne!(before, after_first, "the membership changed unseen");
+    // No member any more: nothing that it writes counts, though its job is not given back yet.
+    let listed = world.run(async |tx, keys| workers::list(tx, keys, T).await).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    let ending = Ending::Completed(json("1"));
+    let ended = world
+        .run(async |tx, keys| claims::end(tx, keys, T, "c", &claim, &ending, None, 3, HISTORY).await)
+        .await;
+    assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
+    // Its neighbour still sees it, and finishes.
+    assert_eq!(world.neighbours("v", 9).await, ["w"]);
+    assert!(world.remove("w", 2).await);
+    assert_eq!(world.versionstamp().await, after_first, "the membership changed once only");
+    for id in ["a", "b", "c"] {
+        let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap();
+        assert_eq!((job.state, job.claim), (State::Pending, None));
+    }
+    assert_eq!(world.neighbours("v", 9).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_removed_worker() {
+    let world = World::with(&["the worker"]).await;
+    for (n, id) in (1..).zip(["a", "b", "c"]) {
+        world.give(id, "the worker", n).await;
+    }
+    world.run(async |tx, keys| claims::next_number(tx, keys, T, "the worker").await).await.unwrap();
+    assert!(!world.remove("the worker", 2).await);
+    // Cancelled between the batches: that writes the signal once more.
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "c", 3).await).await.unwrap();
+    assert_ne!(world.rows_with("signal").await, [""; 0]);
+    assert!(world.remove("the worker", 2).await);
+    assert_eq!(world.rows_with("the worker").await, [""; 0]);
+    let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "c").await).await.unwrap().unwrap();
+    assert_eq!(job.state, State::Cancelled);
+}
+
+#[tokio::test]
+async fn two_removers_at_once_give_every_job_back_once() {
+    let world = World::with(&["w"]).await;
+    for (n, id) in (1..).zip(["a", "b", "c", "d"]) {
+        world.give(id, "w", n).await;
+    }
+    let (keys, store) = (&world.keys, &world.store);
+    let remover = async || loop {
+        let removed =
+            store.transact(|tx| async move { workers::remove(&tx, keys, T, "w", 1, 3, HISTORY).await });
+        if removed.await.unwrap() {
+            return;
+        }
+    };
+    tokio::join!(remover(), remover());
+    for id in ["a", "b", "c", "d"] {
+        let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap();
+        let stops = job.history.iter().filter(|event| event.kind == turnwise_queue::EventKind::Stopped);
+        assert_eq!((job.state, stops.count()), (State::Pending, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_is_on_its_way_while_its_worker_is_removed_is_refused() {
+    let world = World::with(&["w"]).await;
+    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
+    let tx = world.store.begin().await.unwrap();
+    let claim = Claim { worker: "w".into(), number: 1 };
+    assert!(claims::claim(&tx, &world.keys, T, "a", &claim, 2, HISTORY).await.unwrap().is_some());
+    assert!(world.remove("w", 9).await);
+    assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
+}
+
+#[tokio::test]
+async fn after_a_fence_nothing_that_began_before_it_is_committed() {
+    let world = World::with(&["w"]).await;
+    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
+    let tx = world.store.begin().await.unwrap();
+    let claim = Claim { worker: "w".into(), number: 1 };
+    assert!(claims::claim(&tx, &world.keys, T, "a", &claim, 2, HISTORY).await.unwrap().is_some());
+    let before = world.versionstamp().await;
+    world.run(async |tx, keys| workers::fence(tx, keys, T, "w").await).await.unwrap();
+    assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
+    assert_eq!(world.versionstamp().await, before, "nobody joined or left");
+    let stranger = world.run(async |tx, keys| workers::fence(tx, keys, T, "x").await).await;
+    assert!(matches!(stranger, Err(Error::Halt)), "{stranger:?}");
+}
+
+#[tokio::test]
+async fn a_name_or_type_that_is_too_long_is_refused() {
+    let world = World::new();
+    let long = Worker { name: Some("x".repeat(129)), ..Worker::new("w", "n", 0, 1) };
+    for (job_type, worker) in [(T, long), (&*"t".repeat(65), Worker::new("w", "n", 0, 1))] {
+        let refused = world.run(async |tx, keys| workers::register(tx, keys, job_type, &worker)).await;
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    }
+}
