@@ -3,6 +3,7 @@
 mod bench;
 mod command;
 mod peers;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ const USAGE: &str = "\
 usage: cargo xtask test [FILTER]...          install the peers if need be, then run all tests (or those that match)
        cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
        cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
+       cargo xtask sim OPTION...                 the deterministic world: one seed, many, or the mutants it must catch
        Each bench explains its options with --help.";
 
 fn main() -> ExitCode {
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
         ["test", filter @ ..] => test(filter),
         ["bench", "replicate", options @ ..] => bench::replicate(options),
         ["bench", "store", options @ ..] => bench::store(options),
+        ["sim", options @ ..] => sim::sim(options),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

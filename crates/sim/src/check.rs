@@ -1,0 +1,506 @@
+//! The invariants, checked at every commit on the rows that it touched.
+//!
+//! *Safety.* A job is in the one place that its record names. Every change of a record is one that the state machine allows, by
+//! someone who may make it: a client that asked for it, the worker whose claim holds the job, or whoever removes that worker.
+//! No claim is given twice, none is given or used by a worker that is not a member. What a worker records is what its handler did.
+//! [`Checker::look_over`] reads the whole store again, to see that nothing escaped the check commit by commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use turnwise_queue::{Claim, EventKind, Job, State, Then};
+
+use crate::core::{Core, lock};
+use crate::engine::Writer;
+use crate::ledger::{ClaimKey, Did, Execution, Executions, JobKey, OpKind};
+use crate::model::{self, JobRows, Row, WorkerRow};
+use crate::rows::RowChange;
+use crate::show;
+use crate::trace::Place;
+
+/// What is known of the store and of what happened outside of it.
+pub struct Checker {
+    core: Arc<Core>,
+    known: Mutex<Known>,
+}
+
+/// Everything that is known.
+#[derive(Default)]
+pub struct Known {
+    /// The jobs' rows.
+    pub jobs: BTreeMap<JobKey, JobRows>,
+    /// The workers' rows, by type and id.
+    pub workers: BTreeMap<JobKey, BTreeMap<WorkerRow, Bytes>>,
+    /// Where each worker that ever registered lives or lived.
+    pub homes: BTreeMap<String, Place>,
+    /// Claims that were ever given, each with its job and when.
+    pub claims: BTreeMap<ClaimKey, (JobKey, i64)>,
+    /// What handlers did.
+    pub executions: Executions,
+    /// When each job's record last changed, in µs since the world began.
+    pub changed_us: BTreeMap<JobKey, i64>,
+    /// Ends of each job.
+    pub ends: BTreeMap<JobKey, u64>,
+    /// How often each job was added.
+    pub adds: BTreeMap<JobKey, u64>,
+    /// Runs of each job.
+    pub runs: BTreeMap<JobKey, usize>,
+}
+
+impl Known {
+    /// Whether a worker is a member.
+    pub fn is_member(&self, worker: &JobKey) -> bool {
+        self.workers.get(worker).is_some_and(|rows| rows.contains_key(&WorkerRow::Member))
+    }
+
+    /// How often each of these jobs was added.
+    pub fn accepted(&self, jobs: &[JobKey]) -> Vec<u64> {
+        jobs.iter().map(|job| self.adds.get(job).copied().unwrap_or(0)).collect()
+    }
+
+    fn holder(&self, job: &Job) -> Option<JobKey> {
+        job.claim.as_ref().map(|claim| (job.job_type.clone(), claim.worker.clone()))
+    }
+}
+
+/// An invariant that does not hold, and why.
+type Broken = (&'static str, String);
+
+fn ensure(holds: bool, invariant: &'static str, story: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err((invariant, story())) }
+}
+
+/// One commit, as it is looked at.
+struct Commit<'a> {
+    writer: &'a Writer,
+    place: Place,
+    /// Workers that were members before it and are no longer, or the other way round.
+    was_member: BTreeMap<JobKey, bool>,
+    now_us: i64,
+}
+
+impl Commit<'_> {
+    fn is_client(&self, kinds: &[OpKind], job: &JobKey) -> bool {
+        self.writer.op.as_ref().is_some_and(|op| kinds.contains(&op.kind) && op.jobs.contains(job))
+    }
+
+    fn was_member(&self, known: &Known, worker: &JobKey) -> bool {
+        self.was_member.get(worker).copied().unwrap_or_else(|| known.is_member(worker))
+    }
+}
+
+impl Checker {
+    /// A checker of an empty store.
+    pub fn new(core: &Arc<Core>) -> Arc<Self> {
+        Arc::new(Checker { core: core.clone(), known: Mutex::default() })
+    }
+
+    /// Looks at what is known.
+    pub fn known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+        look(&mut lock(&self.known))
+    }
+
+    /// Hears of a commit.
+    pub fn on_commit(&self, writer: &Writer, version: u64, changes: &[RowChange]) {
+        let Some(link) = &writer.link else { return };
+        let late = if writer.late { " late" } else { "" };
+        self.core.note_commit(link.place, format!("{version}{late}"), changes);
+        if writer.late {
+            self.core.count(|stats| stats.late += 1);
+        }
+        let commit =
+            Commit { writer, place: link.place, was_member: BTreeMap::new(), now_us: self.core.elapsed_us() };
+        if let Err((invariant, story)) = self.check(commit, changes) {
+            self.core.violated(invariant, format!("in commit {version} of {}: {story}", link.place));
+        }
+    }
+
+    fn check(&self, mut commit: Commit<'_>, changes: &[RowChange]) -> Result<(), Broken> {
+        let known = &mut *lock(&self.known);
+        let mut touched_jobs: BTreeMap<JobKey, Option<Job>> = BTreeMap::new();
+        let mut touched_workers: BTreeSet<JobKey> = BTreeSet::new();
+        let mut reports = Vec::new();
+        for change in changes {
+            let row = model::parse(&change.key);
+            let row =
+                row.ok_or_else(|| ("every row is known", show::row(&change.key, change.new.as_ref())))?;
+            match row {
+                Row::Job(job) => {
+                    let record = match &change.new {
+                        Some(value) => Some(model::job(&job, value).map_err(|error| {
+                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
+                        })?),
+                        None => None,
+                    };
+                    let rows = known.jobs.entry(job.clone()).or_default();
+                    rows.raw.clone_from(&change.new);
+                    let old = std::mem::replace(&mut rows.record, record);
+                    known.changed_us.insert(job.clone(), commit.now_us);
+                    touched_jobs.insert(job, old);
+                }
+                Row::Options(job) => {
+                    let pieces = &mut known.jobs.entry(job).or_default().pieces;
+                    *pieces = *pieces + usize::from(change.new.is_some()) - usize::from(change.old.is_some());
+                }
+                Row::Place(job, place) => {
+                    if let (model::Place::Active(worker), Some(old), Some(new)) =
+                        (&place, &change.old, &change.new)
+                    {
+                        reports.push((job.clone(), worker.clone(), old.clone(), new.clone()));
+                    }
+                    let places = &mut known.jobs.entry(job.clone()).or_default().places;
+                    match &change.new {
+                        Some(value) => drop(places.insert(place, value.clone())),
+                        None => drop(places.remove(&place)),
+                    }
+                    let record = known.jobs[&job].record.clone();
+                    touched_jobs.entry(job).or_insert(record);
+                }
+                Row::Worker(worker, row) => {
+                    if row == WorkerRow::Member {
+                        commit.was_member.insert(worker.clone(), change.old.is_some());
+                    }
+                    let rows = known.workers.entry(worker.clone()).or_default();
+                    match &change.new {
+                        Some(value) => drop(rows.insert(row, value.clone())),
+                        None => drop(rows.remove(&row)),
+                    }
+                    touched_workers.insert(worker);
+                }
+                Row::Other => {}
+            }
+        }
+        for worker in &touched_workers {
+            self.check_worker(known, &commit, worker)?;
+        }
+        for (job, worker, old, new) in reports {
+            check_report(known, &commit, &job, &worker, &old, &new)?;
+        }
+        for (key, old) in &touched_jobs {
+            if commit.is_client(&[OpKind::Add], key) {
+                *known.adds.entry(key.clone()).or_default() += 1;
+            }
+            let new = known.jobs[key].record.clone();
+            self.check_transition(known, &commit, key, old.as_ref(), new.as_ref())?;
+        }
+        for key in touched_jobs.keys() {
+            check_places(known, key)?;
+            if known.jobs[key].is_empty() {
+                known.jobs.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a worker: it registers once, and nothing is left when it is gone.
+    fn check_worker(&self, known: &mut Known, commit: &Commit<'_>, worker: &JobKey) -> Result<(), Broken> {
+        let was_member = commit.was_member(known, worker);
+        let is_member = known.is_member(worker);
+        let rows = known.workers[worker].clone();
+        let story = || format!("worker {worker:?} has {:?}", rows.keys().collect::<Vec<_>>());
+        if is_member && !was_member {
+            let is_new = !known.homes.contains_key(&worker.1);
+            ensure(is_new, "no worker's id is used twice", story)?;
+            known.homes.insert(worker.1.clone(), commit.place);
+        }
+        if was_member && !is_member && known.homes.get(&worker.1) != Some(&commit.place) {
+            self.core.count(|stats| stats.removals += 1);
+            self.core.note(commit.place, "removes", worker.1.clone());
+        }
+        if is_member {
+            ensure(rows.contains_key(&WorkerRow::Health), "a member has a health counter", story)?;
+        } else if !rows.is_empty() {
+            // Its removal is under way; its health row goes last.
+            ensure(rows.contains_key(&WorkerRow::Health), "no row of a worker outlives it", story)?;
+            let by_itself = known.homes.get(&worker.1) == Some(&commit.place);
+            ensure(was_member || !by_itself, "a removed worker writes nothing", story)?;
+        }
+        if rows.is_empty() {
+            known.workers.remove(worker);
+        }
+        Ok(())
+    }
+
+    /// Every change of a record is allowed, and made by someone who may.
+    fn check_transition(
+        &self,
+        known: &mut Known,
+        commit: &Commit<'_>,
+        key: &JobKey,
+        old: Option<&Job>,
+        new: Option<&Job>,
+    ) -> Result<(), Broken> {
+        let story = || format!("job {key:?}\n  was {}\n  is  {}", in_words(old), in_words(new));
+        let by = |kinds: &[OpKind]| commit.is_client(kinds, key);
+        const ALLOWED: &str = "every change of a job is allowed";
+        match (old, new) {
+            (None, None) => Ok(()),
+            (None, Some(new)) => {
+                let waits = matches!(new.state, State::Pending | State::Delayed);
+                ensure(waits && by(&[OpKind::Add]), ALLOWED, story)
+            }
+            (Some(old), None) => {
+                self.count_end(known, key);
+                match old.state {
+                    State::Running => {
+                        self.check_release(known, commit, old, None)?;
+                        ensure(old.then == Then::Remove, "no acknowledged job is lost", story)
+                    }
+                    state if state.is_final() => {
+                        ensure(by(&[OpKind::Remove, OpKind::Prune]), "no acknowledged job is lost", story)
+                    }
+                    _ => ensure(by(&[OpKind::Remove]), "no acknowledged job is lost", story),
+                }
+            }
+            (Some(old), Some(new)) => match (old.state, new.state) {
+                (State::Running, State::Running) => {
+                    ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
+                    let unchanged = old.cancel_requested == new.cancel_requested
+                        && old.then == new.then
+                        && old.history == new.history;
+                    let asked = by(&[OpKind::Add, OpKind::Cancel, OpKind::Restart, OpKind::Remove]);
+                    ensure(asked || unchanged, ALLOWED, story)?;
+                    ensure(old.history == new.history, ALLOWED, story)
+                }
+                (State::Running, _) => {
+                    if new.state.is_final() {
+                        self.count_end(known, key);
+                    }
+                    self.check_release(known, commit, old, Some(new))
+                }
+                (State::Pending, State::Running) => self.check_claim(known, commit, new),
+                (State::Delayed | State::Crashing, State::Pending | State::Running) => {
+                    let told_us = commit.writer.link.as_ref().map_or(0, |link| link.told_us());
+                    let asked = old.state == State::Delayed && by(&[OpKind::Add]);
+                    ensure(asked || told_us >= old.order_us, "no job starts before its time", story)?;
+                    // A pass may release a job and claim it at once.
+                    if new.state == State::Running { self.check_claim(known, commit, new) } else { Ok(()) }
+                }
+                (State::Pending | State::Delayed | State::Crashing, State::Cancelled) => {
+                    self.count_end(known, key);
+                    ensure(by(&[OpKind::Cancel]), ALLOWED, story)
+                }
+                (State::Delayed, State::Delayed) => ensure(by(&[OpKind::Add]), ALLOWED, story),
+                (was, is) if was == is => {
+                    let same = old.history == new.history && old.order_us == new.order_us;
+                    ensure(same && by(&[OpKind::Add]), ALLOWED, story)
+                }
+                (was, State::Pending | State::Delayed) if was.is_final() => {
+                    ensure(by(&[OpKind::Add]), "a job that has ended starts again only if it is added", story)
+                }
+                _ => Err((ALLOWED, story())),
+            },
+        }
+    }
+
+    fn count_end(&self, known: &mut Known, key: &JobKey) {
+        *known.ends.entry(key.clone()).or_default() += 1;
+        self.core.count(|stats| stats.ends += 1);
+    }
+
+    /// A claim is new, and given by a member to itself.
+    fn check_claim(&self, known: &mut Known, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
+        let story = || format!("job {} is {}", new.id, in_words(Some(new)));
+        let Some(Claim { worker, number }) = new.claim.clone() else {
+            return Err(("a running job has a claim", story()));
+        };
+        let holder = (new.job_type.clone(), worker.clone());
+        let member = commit.was_member(known, &holder) && known.is_member(&holder);
+        ensure(member, "only members claim jobs", story)?;
+        let at_home = known.homes.get(&worker) == Some(&commit.place);
+        ensure(at_home, "workers claim for themselves", story)?;
+        ensure(!new.cancel_requested, "a cancelled job never starts again", story)?;
+        let job = (new.job_type.clone(), new.id.clone());
+        let given = known.claims.insert((worker, number), (job, commit.now_us));
+        ensure(given.is_none(), "no claim is given twice", || format!("{} to {given:?}", story()))
+    }
+
+    /// A claim ends by its own worker while that is a member, or with the membership of its worker.
+    fn check_release(
+        &self,
+        known: &Known,
+        commit: &Commit<'_>,
+        old: &Job,
+        new: Option<&Job>,
+    ) -> Result<(), Broken> {
+        let story = || format!("job {}\n  was {}\n  is  {}", old.id, in_words(Some(old)), in_words(new));
+        let holder = known.holder(old).ok_or_else(|| ("a running job has a claim", story()))?;
+        let at_home = known.homes.get(&holder.1) == Some(&commit.place);
+        let ended = at_home && commit.was_member(known, &holder) && known.is_member(&holder);
+        let removed = !known.is_member(&holder);
+        ensure(ended || removed, "only its own worker ends a run, or who removes that worker", story)?;
+        let Some(new) = new else { return Ok(()) };
+        let waits = matches!(new.state, State::Pending | State::Delayed);
+        match old.then {
+            Then::Again => ensure(waits, "a job that was added again runs again", story)?,
+            Then::Remove => return Err(("a removed job goes away", story())),
+            Then::Keep if old.cancel_requested => {
+                ensure(new.state.is_final(), "a cancelled job never starts again", story)?;
+            }
+            Then::Keep => {}
+        }
+        let kept = new.history.len().min(old.history.len() + 1);
+        let grown = !new.history.is_empty() && new.history[1..kept] == old.history[..kept - 1];
+        ensure(grown && kept == new.history.len(), "every end is recorded once", story)?;
+        let event = &new.history[0].kind;
+        let stopped = matches!(event, EventKind::Stopped | EventKind::Cancelled);
+        if removed {
+            return ensure(stopped, "a lost worker's jobs are given back", story);
+        }
+        let claim = old.claim.as_ref().expect("its holder was just found");
+        let did = known.executions.get(&(claim.worker.clone(), claim.number)).map(|run| run.did.clone());
+        let told = match event {
+            EventKind::Completed => did == Some(Did::Completed),
+            EventKind::Failed { .. } => matches!(did, Some(Did::Failed | Did::Crashed)),
+            EventKind::Crashed { .. } => did == Some(Did::Crashed),
+            EventKind::Stopped => matches!(did, Some(Did::Stopped | Did::Dropped)),
+            EventKind::Cancelled => matches!(did, Some(Did::Stopped | Did::Dropped | Did::Crashed)),
+            EventKind::Added | EventKind::Started => false,
+        };
+        ensure(told, "what is recorded is what the handler did", || format!("{did:?}, but {}", story()))?;
+        let right = match event {
+            _ if old.then == Then::Again => waits,
+            EventKind::Completed => new.state == State::Completed,
+            EventKind::Failed { .. } => new.state == State::Failed,
+            EventKind::Cancelled => new.state == State::Cancelled,
+            EventKind::Crashed { .. } => new.state == State::Crashing,
+            _ => new.state == State::Pending,
+        };
+        ensure(right, "an end leads to its state", story)?;
+        let tries_left = old.max_attempts.is_none_or(|most| new.attempts < most);
+        ensure(new.state != State::Crashing || tries_left, "a job is tried as often as allowed", story)
+    }
+
+    /// A handler begins to run. Returns how often the job ran before.
+    pub fn on_run(&self, place: Place, job: &Job) -> usize {
+        let claim = job.claim.clone().expect("a claimed job has a claim");
+        let key = (job.job_type.clone(), job.id.clone());
+        self.core.note(place, "runs", format!("{} {} {}", key.0, key.1, claim.number));
+        self.core.count(|stats| stats.runs += 1);
+        let known = &mut *lock(&self.known);
+        let claim = (claim.worker, claim.number);
+        let given = known.claims.get(&claim).is_some_and(|(job, _)| *job == key);
+        if !given {
+            self.core.violated("only claimed jobs run", format!("{key:?} under {claim:?} at {place}"));
+        }
+        let begun_us = self.core.elapsed_us();
+        let runs = known.runs.entry(key.clone()).or_default();
+        *runs += 1;
+        let before_this = *runs - 1;
+        let run = Execution { place, job: key, begun_us, did: Did::Runs };
+        if let Some(before) = known.executions.insert(claim.clone(), run) {
+            self.core
+                .violated("a claim is executed once", format!("{claim:?} at {place}, before: {before:?}"));
+        }
+        before_this
+    }
+
+    /// A handler has done what it did.
+    pub fn on_done(&self, place: Place, claim: &Claim, did: Did) {
+        self.core.note(place, "ends", format!("{} {did:?}", claim.number));
+        let known = &mut *lock(&self.known);
+        if let Some(run) = known.executions.get_mut(&(claim.worker.clone(), claim.number)) {
+            run.did = did;
+        }
+    }
+
+    /// Reads the whole store, and compares it with what the commits told.
+    pub fn look_over(&self, rows: &[(Bytes, Bytes)]) {
+        if let Err((invariant, story)) = self.compare(rows) {
+            self.core.violated(invariant, story);
+        }
+    }
+
+    fn compare(&self, rows: &[(Bytes, Bytes)]) -> Result<(), Broken> {
+        let known = &*lock(&self.known);
+        let mut jobs: BTreeMap<JobKey, JobRows> = BTreeMap::new();
+        for (key, value) in rows {
+            match model::parse(key) {
+                Some(Row::Job(job)) => jobs.entry(job).or_default().raw = Some(value.clone()),
+                Some(Row::Options(job)) => jobs.entry(job).or_default().pieces += 1,
+                Some(Row::Place(job, place)) => {
+                    jobs.entry(job).or_default().places.insert(place, value.clone());
+                }
+                _ => {}
+            }
+        }
+        for (key, rows) in &jobs {
+            let told = known.jobs.get(key);
+            let same = told.is_some_and(|told| {
+                (&told.raw, &told.places, told.pieces) == (&rows.raw, &rows.places, rows.pieces)
+            });
+            ensure(same, "the commits told everything", || format!("{key:?}: {rows:?}, but {told:?}"))?;
+            check_places(known, key)?;
+        }
+        let same = jobs.keys().eq(known.jobs.keys());
+        ensure(same, "the commits told everything", || "there are other jobs".to_owned())
+    }
+}
+
+/// A job is in the one place that its record names, and nothing belongs to no job.
+fn check_places(known: &Known, key: &JobKey) -> Result<(), Broken> {
+    let rows = &known.jobs[key];
+    let places: Vec<_> = rows.places.keys().cloned().collect();
+    let story = || format!("job {key:?} is {}\n  in {places:?}", in_words(rows.record.as_ref()));
+    let Some(job) = &rows.record else {
+        return ensure(rows.is_empty(), "nothing belongs to no job", story);
+    };
+    let expected = match job.state {
+        State::Pending => model::Place::Pending(job.order_us),
+        State::Delayed | State::Crashing => model::Place::Delayed(job.order_us),
+        State::Running => {
+            let holder = known.holder(job).ok_or_else(|| ("a running job has a claim", story()))?;
+            ensure(known.workers.contains_key(&holder), "a claim's worker is known", story)?;
+            model::Place::Active(holder.1)
+        }
+        State::Completed | State::Failed | State::Cancelled => model::Place::Ended(job.changed_us),
+    };
+    ensure(places == [expected], "a job is in one place, the one that its record names", story)?;
+    ensure(job.state == State::Running || job.claim.is_none(), "only a running job has a claim", story)?;
+    let Some(claim) = &job.claim else { return Ok(()) };
+    let active = model::active(rows.places.values().next().expect("it has just been seen"));
+    let active = active.map_err(|error| ("rows can be read", format!("{error}: {}", story())))?;
+    let agrees = active.claim == claim.number && active.cancel_requested == job.cancel_requested;
+    ensure(agrees, "an active row agrees with its record", || format!("{} {active:?}", story()))
+}
+
+/// Only the holder of a claim reports, and clients ask for a stop.
+fn check_report(
+    known: &Known,
+    commit: &Commit<'_>,
+    job: &JobKey,
+    worker: &str,
+    old: &[u8],
+    new: &[u8],
+) -> Result<(), Broken> {
+    let holder = (job.0.clone(), worker.to_owned());
+    let story = || format!("job {job:?} of worker {worker}: {:?}", String::from_utf8_lossy(new));
+    let (Ok(old), Ok(new)) = (model::active(old), model::active(new)) else {
+        return Err(("rows can be read", story()));
+    };
+    ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
+    if old.cancel_requested != new.cancel_requested {
+        let asked = commit.is_client(&[OpKind::Cancel, OpKind::Restart, OpKind::Remove], job);
+        return ensure(asked && new.cancel_requested, "only clients ask for a stop", story);
+    }
+    if commit.writer.op.is_some() {
+        return Ok(());
+    }
+    let holds = known.homes.get(worker) == Some(&commit.place)
+        && commit.was_member(known, &holder)
+        && known.is_member(&holder);
+    ensure(holds, "only the holder of a claim reports", story)
+}
+
+/// The parts of a record that the invariants are about.
+pub fn in_words(job: Option<&Job>) -> String {
+    let Some(job) = job else { return "not there".to_owned() };
+    let Job { state, claim, then, cancel_requested, order_us, attempts, crashes, .. } = job;
+    let claim = claim.as_ref().map(|claim| format!("{}/{}", claim.worker, claim.number));
+    let history: Vec<_> = job.history.iter().take(4).map(|event| &event.kind).collect();
+    format!(
+        "{state:?} claim {claim:?} then {then:?} cancel {cancel_requested} order {order_us} attempts {attempts} \
+         crashes {crashes} {history:?}"
+    )
+}

@@ -1,0 +1,199 @@
+//! Clients: they add, cancel, restart and remove jobs, each its own ones, one thing after the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::sleep;
+use turnwise_queue::{Error, Keyspace, NewJob, State, jobs};
+use turnwise_store::{Runtime, Store};
+
+use crate::dice::Dice;
+use crate::engine::SimEngine;
+use crate::ledger::{JobKey, Op, OpKind};
+use crate::link::{Link, SimRuntime};
+use crate::node::Setting;
+use crate::script::{Act, Script};
+use crate::trace::Place;
+
+/// Jobs of the flood run up to this long, so that many run when their worker dies.
+const FLOOD_MS: u64 = 60_000;
+
+/// A client.
+pub struct Client {
+    setting: Arc<Setting>,
+    link: Arc<Link>,
+    runtime: Arc<SimRuntime>,
+    store: Store,
+    keys: Keyspace,
+    dice: Dice,
+    number: u32,
+    /// Its jobs; whether one runs until it is stopped.
+    jobs: BTreeMap<JobKey, bool>,
+}
+
+impl Client {
+    /// A client.
+    pub fn new(setting: &Arc<Setting>, number: u32) -> Self {
+        let core = &setting.core;
+        let link = Link::new(core, Place::Client(number), setting.plan.rates, 0, 0);
+        let engine = SimEngine::new(setting.store.clone(), Some(link.clone()));
+        let runtime = Arc::new(SimRuntime(link.clone()));
+        let store = Store::new(engine, runtime.clone());
+        let dice = core.dice.fork(3);
+        let (setting, keys) = (setting.clone(), Keyspace::default());
+        Client { setting, link, runtime, store, keys, dice, number, jobs: BTreeMap::new() }
+    }
+
+    /// Does everything that it has planned. Returns the client, to clean up at the end.
+    pub async fn work(mut self) -> Self {
+        let plan = self.setting.plan.clone();
+        if self.number == 0 && plan.flood > 0 {
+            let script = Script::long(self.dice.below(FLOOD_MS));
+            let job_type = self.dice.choose(&plan.types).clone();
+            let new = (0..plan.flood).map(|n| ((job_type.clone(), format!("f{n:03}")), script.clone()));
+            self.add(new.collect(), None, None, false).await;
+        }
+        for n in 0..plan.ops {
+            sleep(self.dice.ms(0, plan.think_ms)).await;
+            let old: Vec<JobKey> = self.jobs.keys().cloned().collect();
+            if old.is_empty() || self.dice.chance(500) {
+                let count = if self.dice.chance(200) { self.dice.between(2, 6) } else { 1 };
+                let job_type = self.dice.choose(&plan.types).clone();
+                let key = |m| (job_type.clone(), format!("c{}-{n}-{m}", self.number));
+                let new = (0..count).map(|m| (key(m), Script::any(&self.dice))).collect();
+                self.add_somehow(new).await;
+            } else {
+                let key = self.dice.choose(&old).clone();
+                match self.dice.below(100) {
+                    0..35 => self.add_somehow(vec![(key, Script::any(&self.dice))]).await,
+                    35..70 => self.cancel(&key).await,
+                    70..85 => self.restart(&key).await,
+                    _ => self.remove(&key).await,
+                }
+            }
+        }
+        self
+    }
+
+    /// Cancels what would run for ever, once. Whether something had to be.
+    pub async fn clean_up(&mut self) -> bool {
+        let mut endless = false;
+        for (key, _) in self.jobs.clone().into_iter().filter(|(_, endless)| *endless) {
+            let record = self.setting.checker.known(|known| known.jobs.get(&key)?.record.clone());
+            if record.is_some_and(|job| !job.state.is_final() && !job.cancel_requested) {
+                self.cancel(&key).await;
+                endless = true;
+            }
+        }
+        endless
+    }
+
+    async fn add_somehow(&mut self, new: Vec<(JobKey, Script)>) {
+        let delay = self.dice.chance(250).then(|| self.dice.ms(0, 20_000));
+        let not_before_us = delay.map(|delay| self.runtime.now_us() + delay.as_micros() as i64);
+        let max_attempts = self.dice.chance(300).then(|| self.dice.between(1, 3) as u32);
+        let once = self.dice.chance(250);
+        self.add(new, not_before_us, max_attempts, once).await;
+    }
+
+    async fn add(
+        &mut self,
+        new: Vec<(JobKey, Script)>,
+        not_before_us: Option<i64>,
+        max_attempts: Option<u32>,
+        once: bool,
+    ) {
+        let what = new.iter().map(|((_, id), script)| format!("{id} [{script}]")).collect::<Vec<_>>();
+        self.tell("adds", what.join(", "));
+        let is_endless =
+            |script: &Script| script.0.iter().any(|(act, _)| matches!(act, Act::Forever | Act::Late));
+        for (key, script) in &new {
+            let endless = self.jobs.entry(key.clone()).or_default();
+            *endless |= is_endless(script);
+        }
+        let keys: Arc<[JobKey]> = new.iter().map(|(key, _)| key.clone()).collect();
+        let jobs: Vec<NewJob> = new
+            .into_iter()
+            .map(|((job_type, id), script)| NewJob {
+                not_before_us,
+                max_attempts,
+                ..NewJob::new(&job_type, &id, script.options())
+            })
+            .collect();
+        self.link.set_op(Some(Op { kind: OpKind::Add, jobs: keys.clone() }));
+        let before = self.setting.checker.known(|known| known.accepted(&keys));
+        let (jobs, runtime, space) = (&jobs, &self.runtime, &self.keys);
+        let added = self
+            .store
+            .transact(|tx| async move {
+                let mut added = Vec::with_capacity(jobs.len());
+                for job in jobs {
+                    let now_us = runtime.now_us();
+                    added.push(match once {
+                        true => jobs::add_once(&tx, space, job, now_us).await?,
+                        false => jobs::add(&tx, space, job, now_us).await?,
+                    });
+                }
+                Ok::<_, Error>(added)
+            })
+            .await;
+        let told = match &added {
+            Ok(added) => format!("{added:?}"),
+            Err(error) => error.to_string(),
+        };
+        self.tell("was told", told);
+        let Ok(added) = added else { return };
+        let after = self.setting.checker.known(|known| known.accepted(&keys));
+        for (n, added) in added.into_iter().enumerate() {
+            let is_true = match added {
+                jobs::Added::AlreadyThere => true,
+                _ => after[n] > before[n],
+            };
+            if !is_true {
+                let story = format!("{:?} was told of {:?}: {added:?}", self.link.place, keys[n]);
+                self.setting.core.violated("what is acknowledged is in the store", story);
+            }
+        }
+    }
+
+    async fn cancel(&mut self, key: &JobKey) {
+        self.tell("cancels", key.1.clone());
+        self.link.set_op(Some(Op { kind: OpKind::Cancel, jobs: Arc::new([key.clone()]) }));
+        let (runtime, space) = (&self.runtime, &self.keys);
+        let cancelled = self
+            .store
+            .transact(|tx| async move { jobs::cancel(&tx, space, &key.0, &key.1, runtime.now_us()).await })
+            .await;
+        let told = cancelled.as_ref().map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
+        self.tell("was told", told);
+        if let Ok(jobs::Cancelled::Now) = cancelled {
+            let state = self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.state));
+            if state != Some(State::Cancelled) {
+                let story = format!("{key:?} was cancelled, and is {state:?}");
+                self.setting.core.violated("what is acknowledged is in the store", story);
+            }
+        }
+    }
+
+    async fn restart(&mut self, key: &JobKey) {
+        self.tell("restarts", key.1.clone());
+        self.link.set_op(Some(Op { kind: OpKind::Restart, jobs: Arc::new([key.clone()]) }));
+        let space = &self.keys;
+        let done =
+            self.store.transact(|tx| async move { jobs::restart(&tx, space, &key.0, &key.1).await }).await;
+        self.tell("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
+    }
+
+    async fn remove(&mut self, key: &JobKey) {
+        self.tell("removes", key.1.clone());
+        self.link.set_op(Some(Op { kind: OpKind::Remove, jobs: Arc::new([key.clone()]) }));
+        let space = &self.keys;
+        let done =
+            self.store.transact(|tx| async move { jobs::remove(&tx, space, &key.0, &key.1).await }).await;
+        self.tell("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
+    }
+
+    fn tell(&self, what: &'static str, text: String) {
+        self.setting.core.note(self.link.place, what, text);
+    }
+}

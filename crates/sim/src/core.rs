@@ -1,0 +1,206 @@
+//! What everything in one world shares: its clock, its dice, its trace, and the first thing that went wrong.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::dice::Dice;
+use crate::rows::RowChange;
+use crate::trace::{Event, Place, Trace, written};
+
+/// When the world begins, in µs since the epoch: any moment would do.
+pub const EPOCH_US: i64 = 1_700_000_000_000_000;
+
+/// Something that must never happen.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The invariant, as a name.
+    pub invariant: &'static str,
+    /// What was seen, with the rows.
+    pub story: String,
+}
+
+/// What a world has been through.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Transactions that were committed.
+    pub commits: u64,
+    /// Conflicts, real and made up.
+    pub conflicts: u64,
+    /// Commits whose outcome was not told.
+    pub unknown: u64,
+    /// Of these, those that happened after the answer.
+    pub late: u64,
+    /// Operations that were refused because the store could not be reached.
+    pub unavailable: u64,
+    /// Nodes that crashed.
+    pub crashes: u64,
+    /// Nodes that were paused.
+    pub pauses: u64,
+    /// Nodes that were shut down cleanly.
+    pub shutdowns: u64,
+    /// Runs of handlers.
+    pub runs: u64,
+    /// Jobs that came to an end.
+    pub ends: u64,
+    /// Workers that were removed by others.
+    pub removals: u64,
+}
+
+impl Stats {
+    /// Adds those of another world.
+    pub fn add(&mut self, other: &Stats) {
+        let Stats {
+            commits,
+            conflicts,
+            unknown,
+            late,
+            unavailable,
+            crashes,
+            pauses,
+            shutdowns,
+            runs,
+            ends,
+            removals,
+        } = other;
+        self.commits += commits;
+        self.conflicts += conflicts;
+        self.unknown += unknown;
+        self.late += late;
+        self.unavailable += unavailable;
+        self.crashes += crashes;
+        self.pauses += pauses;
+        self.shutdowns += shutdowns;
+        self.runs += runs;
+        self.ends += ends;
+        self.removals += removals;
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stats { commits, conflicts, unknown, late, unavailable, .. } = self;
+        let Stats { crashes, pauses, shutdowns, runs, ends, removals, .. } = self;
+        write!(
+            f,
+            "{commits} commits, {conflicts} conflicts, {unknown} unknown outcomes ({late} happened later), {unavailable} refused, \
+             {crashes} crashes, {pauses} pauses, {shutdowns} shutdowns, {removals} removals, {runs} runs, {ends} ends"
+        )
+    }
+}
+
+/// The shared core of one world.
+pub struct Core {
+    /// The dice of the world's own decisions.
+    pub dice: Dice,
+    begun: Instant,
+    trace: Mutex<Trace>,
+    stats: Mutex<Stats>,
+    violation: Mutex<Option<Violation>>,
+    /// Told at the first violation.
+    pub failed: Notify,
+    /// Whether faults happen.
+    chaos: AtomicBool,
+    /// The end of the last disturbance so far, in µs since the world began.
+    disturbed_until_us: AtomicU64,
+}
+
+impl Core {
+    /// The core of the world of `seed`, which begins now, on the clock of the surrounding runtime.
+    pub fn new(seed: u64, keep_trace: bool) -> Arc<Self> {
+        Arc::new(Core {
+            dice: Dice::new(seed),
+            begun: Instant::now(),
+            trace: Mutex::new(Trace::new(keep_trace)),
+            stats: Mutex::default(),
+            violation: Mutex::default(),
+            failed: Notify::new(),
+            chaos: AtomicBool::new(false),
+            disturbed_until_us: AtomicU64::new(0),
+        })
+    }
+
+    /// How long the world has been going, in µs.
+    pub fn elapsed_us(&self) -> i64 {
+        i64::try_from(self.begun.elapsed().as_micros()).expect("no world lasts that long")
+    }
+
+    /// True time, in µs since the epoch.
+    pub fn now_us(&self) -> i64 {
+        EPOCH_US + self.elapsed_us()
+    }
+
+    /// Notes an event.
+    pub fn note(&self, place: Place, what: &'static str, text: impl Into<String>) {
+        let event = Event { at_us: self.elapsed_us(), place, what, text: text.into(), rows: Vec::new() };
+        lock(&self.trace).note(event);
+    }
+
+    /// Notes a commit.
+    pub fn note_commit(&self, place: Place, text: String, changes: &[RowChange]) {
+        self.count(|stats| stats.commits += 1);
+        let event = Event { at_us: self.elapsed_us(), place, what: "commits", text, rows: written(changes) };
+        lock(&self.trace).note(event);
+    }
+
+    /// Counts something.
+    pub fn count(&self, count: impl FnOnce(&mut Stats)) {
+        count(&mut lock(&self.stats));
+    }
+
+    /// What has been counted.
+    pub fn stats(&self) -> Stats {
+        *lock(&self.stats)
+    }
+
+    /// The hash of the trace so far, and the lines that were kept.
+    pub fn trace(&self) -> (u64, Vec<String>) {
+        let trace = lock(&self.trace);
+        (trace.hash(), trace.lines())
+    }
+
+    /// Something happened that must not: the world ends. Only the first one counts, what follows may follow from it.
+    pub fn violated(&self, invariant: &'static str, story: impl Into<String>) {
+        let mut first = lock(&self.violation);
+        if first.is_none() {
+            *first = Some(Violation { invariant, story: story.into() });
+            self.failed.notify_one();
+        }
+    }
+
+    /// The first thing that went wrong.
+    pub fn violation(&self) -> Option<Violation> {
+        lock(&self.violation).clone()
+    }
+
+    /// Whether faults happen now.
+    pub fn is_chaos(&self) -> bool {
+        self.chaos.load(Relaxed)
+    }
+
+    /// Lets faults happen, or not.
+    pub fn set_chaos(&self, chaos: bool) {
+        self.chaos.store(chaos, Relaxed);
+        self.disturb(Duration::ZERO);
+    }
+
+    /// Something is disturbed from now on, for this long.
+    pub fn disturb(&self, duration: Duration) {
+        let until_us = self.elapsed_us() as u64 + duration.as_micros() as u64;
+        self.disturbed_until_us.fetch_max(until_us, Relaxed);
+    }
+
+    /// When the last disturbance ended or will end, in µs since the world began.
+    pub fn calm_since_us(&self) -> i64 {
+        self.disturbed_until_us.load(Relaxed) as i64
+    }
+}
+
+/// Locks what only one thread uses.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,176 @@
+//! The store as one process reaches it, with everything that can go wrong on the way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use turnwise_store::{
+    Changes, Engine, Error, KeyValue, Limits, RangeRead, Result, Snapshot, Versionstamp, Watch,
+};
+
+use crate::ledger::Op;
+use crate::link::{EARLY_WATCH_MS, LATE_MS, Link};
+use crate::store::{Held, SimStore};
+
+/// Who made a commit.
+#[derive(Clone)]
+pub struct Writer {
+    /// The process; none in tests of the engine alone.
+    pub link: Option<Arc<Link>>,
+    /// What a client was doing.
+    pub op: Option<Op>,
+    /// Its process has been told that the outcome is unknown already.
+    pub late: bool,
+}
+
+/// A process's handle of the store.
+pub struct SimEngine {
+    store: Arc<SimStore<Writer>>,
+    link: Option<Arc<Link>>,
+    id: u64,
+}
+
+impl SimEngine {
+    /// A handle; faultless without a link.
+    pub fn new(store: Arc<SimStore<Writer>>, link: Option<Arc<Link>>) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(SimEngine { store, link, id: NEXT.fetch_add(1, Relaxed) })
+    }
+}
+
+impl Drop for SimEngine {
+    fn drop(&mut self) {
+        self.store.close(self.id);
+    }
+}
+
+/// A request reaches the store.
+async fn request(link: Option<&Arc<Link>>) -> Result<()> {
+    let Some(link) = link else { return Ok(()) };
+    link.gate().await;
+    link.check_connection().await?;
+    link.travel().await;
+    Ok(())
+}
+
+/// An answer reaches the process.
+async fn answer(link: Option<&Arc<Link>>) {
+    let Some(link) = link else { return };
+    link.travel().await;
+    link.gate().await;
+}
+
+#[async_trait]
+impl Engine for SimEngine {
+    fn limits(&self) -> Limits {
+        Limits::DEFAULT
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        request(self.link.as_ref()).await?;
+        let held = Arc::new(self.store.hold());
+        answer(self.link.as_ref()).await;
+        Ok(Arc::new(SimSnapshot { held, link: self.link.clone() }))
+    }
+
+    async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
+        request(self.link.as_ref()).await?;
+        let waiting = self.store.watch(self.id, key, seen);
+        let link = self.link.clone();
+        answer(link.as_ref()).await;
+        let early = link.as_ref().filter(|link| link.goes_wrong(link.rates.early_watch));
+        let early = early.map(|link| link.dice.ms(0, EARLY_WATCH_MS));
+        Ok(Box::pin(async move {
+            match early {
+                Some(early) => tokio::select! {
+                    biased;
+                    () = waiting.changed() => {}
+                    () = sleep(early) => {}
+                },
+                None => waiting.changed().await,
+            }
+            answer(link.as_ref()).await;
+        }))
+    }
+}
+
+struct SimSnapshot {
+    held: Arc<Held<Writer>>,
+    link: Option<Arc<Link>>,
+}
+
+#[async_trait]
+impl Snapshot for SimSnapshot {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        request(self.link.as_ref()).await?;
+        let value = self.held.get(key)?;
+        answer(self.link.as_ref()).await;
+        Ok(value)
+    }
+
+    async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        request(self.link.as_ref()).await?;
+        let rows = self.held.range(read)?;
+        answer(self.link.as_ref()).await;
+        Ok(rows)
+    }
+
+    async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
+        let Some(link) = &self.link else {
+            return self.held.commit(&changes, &Writer { link: None, op: None, late: false });
+        };
+        link.gate().await;
+        link.check_connection().await?;
+        let result = self.commit_over(link, changes).await;
+        answer(Some(link)).await;
+        match &result {
+            Err(Error::Conflict) => link.core.count(|stats| stats.conflicts += 1),
+            Err(Error::UnknownOutcome(_)) => link.core.count(|stats| stats.unknown += 1),
+            _ => {}
+        }
+        if let Err(error) = &result {
+            link.core.note(link.place, "is told", error.to_string());
+        }
+        result
+    }
+}
+
+impl SimSnapshot {
+    async fn commit_over(&self, link: &Arc<Link>, changes: Changes) -> Result<Versionstamp> {
+        let unknown = || Err(Error::UnknownOutcome("the connection broke".into()));
+        let writer = Writer { link: Some(link.clone()), op: link.op(), late: false };
+        if link.goes_wrong(link.rates.conflict) {
+            return Err(Error::Conflict);
+        }
+        if link.goes_wrong(link.rates.unknown) {
+            match link.dice.below(4) {
+                // It never arrived.
+                0 => {}
+                // It is still on its way, and overtaken by whatever its process does next.
+                1 => {
+                    let (held, delay) = (self.held.clone(), link.dice.ms(0, LATE_MS));
+                    let writer = Writer { late: true, ..writer };
+                    link.core.disturb(delay);
+                    tokio::spawn(async move {
+                        sleep(delay).await;
+                        let _ = held.commit(&changes, &writer);
+                    });
+                }
+                // It happened.
+                _ => drop(self.held.commit(&changes, &writer)),
+            }
+            return unknown();
+        }
+        let Some(latency) = link.latency() else { return self.held.commit(&changes, &writer) };
+        // What has been sent happens whatever becomes of its sender.
+        let (held, (tell, told)) = (self.held.clone(), oneshot::channel());
+        tokio::spawn(async move {
+            sleep(latency).await;
+            let _ = tell.send(held.commit(&changes, &writer));
+        });
+        told.await.unwrap_or_else(|_| unknown())
+    }
+}

@@ -1,0 +1,32 @@
+//! The deterministic world: simulated nodes run the real queue and worker code, with faults, from one seed.
+//!
+//! One seed is one tokio runtime of a single thread on a paused clock: time passes only when nothing else can happen, and then jumps
+//! to the next moment at which something does. Nothing in it does I/O or throws other dice than its own, so two runs of a
+//! seed are the same, event by event.
+//!
+//! - [`plan`], [`script`]: what the seed decides before the world begins; what jobs do.
+//! - [`rows`], [`store`], [`engine`]: the store, without faults; and how a process reaches it, with them.
+//! - [`link`]: a process's clock, dice and connection. [`node`], [`client`]: who lives there.
+//! - [`model`], [`check`], [`liveness`], [`ledger`]: the invariants, and what is known to check them.
+//! - [`mutants`], [`mutate`]: mistakes that must be caught, and the command that makes them.
+//! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: what it tells of itself.
+
+pub mod check;
+pub mod client;
+pub mod core;
+pub mod dice;
+pub mod engine;
+pub mod ledger;
+pub mod link;
+pub mod liveness;
+pub mod model;
+pub mod mutants;
+pub mod mutate;
+pub mod node;
+pub mod plan;
+pub mod rows;
+pub mod script;
+pub mod show;
+pub mod store;
+pub mod trace;
+pub mod world;

@@ -1,0 +1,208 @@
+//! How one process sees the world: its own clock and dice, and its connection to the store with all that goes wrong there.
+//!
+//! A paused process hangs in everything that it waits for, while its clock goes on and what it has sent to the store still
+//! happens. A crashed one hangs for ever: its tasks are dropped, and until each of them is, none gets further.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep, sleep_until};
+use turnwise_store::{Error, Result, Runtime};
+
+use crate::core::{Core, lock};
+use crate::dice::Dice;
+use crate::ledger::Op;
+use crate::trace::Place;
+
+/// How often things go wrong on the way to the store while there are faults, each in permille of the operations.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rates {
+    /// An operation takes some milliseconds instead of none.
+    pub latency: u64,
+    /// The most that it takes then, in ms.
+    pub latency_ms: u64,
+    /// An operation takes up to [`SLOW_MS`].
+    pub slow: u64,
+    /// A commit is refused although nothing conflicts.
+    pub conflict: u64,
+    /// The answer to a commit is lost.
+    pub unknown: u64,
+    /// A watch resolves although nothing changed.
+    pub early_watch: u64,
+}
+
+/// The longest that a slow operation takes: longer than a transaction lives.
+pub const SLOW_MS: u64 = 7_000;
+/// A refused operation is refused within this time.
+const REFUSAL_MS: u64 = 300;
+/// A watch that resolves early does so within this time.
+pub const EARLY_WATCH_MS: u64 = 20_000;
+/// A commit that was not answered happens within this time, if it still can.
+pub const LATE_MS: u64 = 5_000;
+
+/// A process's view of the world.
+pub struct Link {
+    /// The world.
+    pub core: Arc<Core>,
+    /// Whose it is.
+    pub place: Place,
+    /// What goes wrong.
+    pub rates: Rates,
+    /// Dice for what goes wrong.
+    pub dice: Dice,
+    /// Dice for those who live here.
+    inner_dice: Dice,
+    skew_us: AtomicI64,
+    drift_ppm: i64,
+    /// The latest time that was told here, in µs since the epoch.
+    told_us: AtomicI64,
+    paused_until: Mutex<Option<Instant>>,
+    unavailable_until: Mutex<Option<Instant>>,
+    dead: AtomicBool,
+    /// What a client is doing: its commits carry it.
+    op: Mutex<Option<Op>>,
+}
+
+impl Link {
+    /// A new process's view.
+    pub fn new(core: &Arc<Core>, place: Place, rates: Rates, skew_us: i64, drift_ppm: i64) -> Arc<Self> {
+        Arc::new(Link {
+            core: core.clone(),
+            place,
+            rates,
+            dice: core.dice.fork(1),
+            inner_dice: core.dice.fork(2),
+            skew_us: AtomicI64::new(skew_us),
+            drift_ppm,
+            told_us: AtomicI64::new(i64::MIN),
+            paused_until: Mutex::default(),
+            unavailable_until: Mutex::default(),
+            dead: AtomicBool::new(false),
+            op: Mutex::default(),
+        })
+    }
+
+    /// Hangs for as long as the process is paused; for ever once it is dead.
+    pub async fn gate(&self) {
+        loop {
+            if self.is_dead() {
+                pending::<()>().await;
+            }
+            let Some(until) = *lock(&self.paused_until) else { return };
+            if until <= Instant::now() {
+                *lock(&self.paused_until) = None;
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+
+    /// Stops the process for a while.
+    pub fn pause(&self, duration: Duration) {
+        *lock(&self.paused_until) = Some(Instant::now() + duration);
+    }
+
+    /// Whether it is paused now.
+    pub fn is_paused(&self) -> bool {
+        lock(&self.paused_until).is_some_and(|until| until > Instant::now())
+    }
+
+    /// Cuts the connection to the store for a while.
+    pub fn cut(&self, duration: Duration) {
+        *lock(&self.unavailable_until) = Some(Instant::now() + duration);
+    }
+
+    /// Ends the process at once.
+    pub fn kill(&self) {
+        self.dead.store(true, Relaxed);
+    }
+
+    /// Whether it was killed.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Relaxed)
+    }
+
+    /// Sets the clock forward or back.
+    pub fn shift_clock(&self, by_us: i64) {
+        self.skew_us.fetch_add(by_us, Relaxed);
+    }
+
+    /// The latest time that this process was told, in µs since the epoch.
+    pub fn told_us(&self) -> i64 {
+        self.told_us.load(Relaxed)
+    }
+
+    /// What its commits are for, from now on.
+    pub fn set_op(&self, op: Option<Op>) {
+        *lock(&self.op) = op;
+    }
+
+    /// What its commits are for.
+    pub fn op(&self) -> Option<Op> {
+        lock(&self.op).clone()
+    }
+
+    /// The store refuses everything while the connection is cut.
+    pub async fn check_connection(&self) -> Result<()> {
+        let until = *lock(&self.unavailable_until);
+        if until.is_none_or(|until| until <= Instant::now()) {
+            return Ok(());
+        }
+        sleep(self.dice.ms(0, REFUSAL_MS)).await;
+        self.gate().await;
+        self.core.count(|stats| stats.unavailable += 1);
+        Err(Error::Unavailable("no connection to the store".into()))
+    }
+
+    /// How long the next message takes; `None` if it arrives at once.
+    pub fn latency(&self) -> Option<Duration> {
+        let Rates { latency, latency_ms, slow, .. } = self.rates;
+        if self.core.is_chaos() && self.dice.chance(slow) {
+            return Some(self.dice.ms(0, SLOW_MS));
+        }
+        self.dice.chance(latency).then(|| self.dice.ms(0, latency_ms))
+    }
+
+    /// The way of a message.
+    pub async fn travel(&self) {
+        if let Some(latency) = self.latency() {
+            sleep(latency).await;
+        }
+    }
+
+    /// Whether something goes wrong that happens with this rate.
+    pub fn goes_wrong(&self, permille: u64) -> bool {
+        self.core.is_chaos() && self.dice.chance(permille)
+    }
+}
+
+/// The runtime of a process: the world's clock, seen through its own.
+pub struct SimRuntime(pub Arc<Link>);
+
+#[async_trait]
+impl Runtime for SimRuntime {
+    fn now_us(&self) -> i64 {
+        let link = &self.0;
+        let elapsed_us = link.core.elapsed_us();
+        let now_us = link.core.now_us()
+            + link.skew_us.load(Relaxed)
+            + elapsed_us.saturating_mul(link.drift_ppm) / 1_000_000;
+        link.told_us.fetch_max(now_us, Relaxed);
+        now_us
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        // A clock that runs fast waits shorter.
+        let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let rate = u64::try_from(1_000_000 + self.0.drift_ppm).expect("no clock runs backwards");
+        sleep(Duration::from_micros((u128::from(us) * 1_000_000 / u128::from(rate)) as u64)).await;
+        self.0.gate().await;
+    }
+
+    fn random(&self) -> u64 {
+        self.0.inner_dice.bits()
+    }
+}

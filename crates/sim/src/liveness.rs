@@ -1,0 +1,196 @@
+//! What must have happened once the world has been calm for a while: the promises that have a deadline.
+//!
+//! A calm is a time in which no fault begins or ends and no process starts, with [`length`](calm) two health timeouts and
+//! [`SLACK`]: so long may the jobs of a dead worker take to be pending again. What the last faults have left on its way (slow
+//! operations, late commits, pauses between retries) is waited for before it begins.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use turnwise_queue::State;
+
+use crate::check::{Known, in_words};
+use crate::core::Violation;
+use crate::ledger::{Did, JobKey};
+use crate::model::WorkerRow;
+use crate::node::{Process, Setting};
+use crate::trace::Place;
+
+/// Whether dead workers are watched for by their neighbours.
+pub const WATCHED: bool = false;
+
+/// Beyond its deadline a promise has this long: a few transactions with their retries, and the longest wait between two pings.
+pub const SLACK: Duration = Duration::from_secs(5);
+
+/// How long a calm lasts.
+pub fn calm(setting: &Setting) -> Duration {
+    2 * setting.plan.health_timeout() + SLACK
+}
+
+/// Looks for broken promises at the end of a calm; `processes` are those that live.
+pub fn check(setting: &Setting, processes: &[&Process]) -> Result<(), Violation> {
+    let well: BTreeMap<Place, &Process> = processes
+        .iter()
+        .filter(|process| process.is_booted() && !process.is_leaving() && !process.link.is_paused())
+        .map(|process| (process.link.place, *process))
+        .collect();
+    if well.is_empty() {
+        return Ok(());
+    }
+    // Paused in the middle of its boot, or of its leaving: neither dead nor well.
+    let unclear: BTreeSet<Place> = processes
+        .iter()
+        .map(|process| process.link.place)
+        .filter(|place| !well.contains_key(place))
+        .collect();
+    setting.checker.known(|known| {
+        let look = Look { setting, known, well, unclear, now_us: setting.core.elapsed_us() };
+        look.workers()?;
+        look.jobs()?;
+        look.executions()
+    })
+}
+
+struct Look<'a> {
+    setting: &'a Setting,
+    known: &'a Known,
+    well: BTreeMap<Place, &'a Process>,
+    unclear: BTreeSet<Place>,
+    now_us: i64,
+}
+
+fn broken(invariant: &'static str, story: String) -> Result<(), Violation> {
+    Err(Violation { invariant, story })
+}
+
+impl Look<'_> {
+    fn is_older(&self, at_us: i64, than: Duration) -> bool {
+        self.now_us - at_us > i64::try_from(than.as_micros()).expect("a few minutes")
+    }
+
+    /// Every row of a worker belongs to one that lives, and everyone who lives is a member, once.
+    fn workers(&self) -> Result<(), Violation> {
+        let mut members: BTreeMap<(Place, &String), Vec<&String>> = BTreeMap::new();
+        for ((job_type, worker), rows) in &self.known.workers {
+            let home = self.known.homes.get(worker);
+            if let Some(home) = home.filter(|home| self.well.contains_key(home))
+                && rows.contains_key(&WorkerRow::Member)
+            {
+                members.entry((*home, job_type)).or_default().push(worker);
+            } else if WATCHED && !home.is_some_and(|home| self.unclear.contains(home)) {
+                let story = format!("worker {worker} of {home:?} still has {:?}", rows.keys());
+                return broken("a dead worker is removed within two health timeouts", story);
+            }
+        }
+        for place in self.well.keys() {
+            for job_type in &self.setting.plan.types {
+                let ids = members.get(&(*place, job_type));
+                if ids.is_none_or(|ids| ids.len() != 1) {
+                    let story = format!("{place} is a member for {job_type} under {ids:?}");
+                    return broken("whoever lives is a member, once", story);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn jobs(&self) -> Result<(), Violation> {
+        let mut running: BTreeMap<&String, usize> = BTreeMap::new();
+        for rows in self.known.jobs.values() {
+            if let Some(claim) = rows.record.as_ref().and_then(|job| job.claim.as_ref()) {
+                *running.entry(&claim.worker).or_default() += 1;
+            }
+        }
+        let slots = self.setting.plan.options.max_jobs;
+        let has_room = |job_type: &String| {
+            self.known.workers.keys().any(|(known_type, worker)| {
+                let home = self.known.homes.get(worker);
+                known_type == job_type
+                    && home.is_some_and(|home| self.well.contains_key(home))
+                    && running.get(worker).copied().unwrap_or(0) < slots
+            })
+        };
+        // By the clock of whoever is last.
+        let told_us = self.well.values().map(|process| process.link.told_us()).min().unwrap_or(0);
+        for (key, rows) in &self.known.jobs {
+            let Some(job) = &rows.record else { continue };
+            let changed_us = self.known.changed_us[key];
+            let story = || {
+                format!("{key:?} for {} s: {}", (self.now_us - changed_us) / 1_000_000, in_words(Some(job)))
+            };
+            match job.state {
+                State::Pending if self.is_older(changed_us, SLACK) && has_room(&key.0) => {
+                    return broken("a pending job starts when there is room", story());
+                }
+                State::Delayed | State::Crashing
+                    if self.is_older(changed_us, SLACK)
+                        && told_us - job.order_us > 2 * SLACK.as_micros() as i64
+                        && has_room(&key.0) =>
+                {
+                    return broken("a delayed job starts when its time has come", story());
+                }
+                State::Running => self.running(key, story)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A claim is known to its worker, and a run that shall stop stops.
+    fn running(&self, key: &JobKey, story: impl Fn() -> String) -> Result<(), Violation> {
+        let job = self.known.jobs[key].record.as_ref().expect("its state was just read");
+        let claim = job.claim.as_ref().expect("checked at every commit");
+        let claim_key = (claim.worker.clone(), claim.number);
+        let Some(home) = self.known.homes.get(&claim.worker).filter(|home| self.well.contains_key(home))
+        else {
+            if self.known.homes.get(&claim.worker).is_some_and(|home| self.unclear.contains(home)) {
+                return Ok(());
+            }
+            if !WATCHED {
+                return Ok(());
+            }
+            return broken("a dead worker's jobs are pending within two health timeouts", story());
+        };
+        let changed_us = self.known.changed_us[key];
+        let options = &self.setting.plan.options;
+        match self.known.executions.get(&claim_key).map(|run| &run.did) {
+            None if self.is_older(self.known.claims[&claim_key].1, options.health_interval + SLACK) => {
+                broken("every claim is known to its worker", format!("{home}: {}", story()))
+            }
+            Some(Did::Runs)
+                if job.cancel_requested && self.is_older(changed_us, 2 * options.stop_grace + SLACK) =>
+            {
+                broken("a cancelled job stops", format!("{home}: {}", story()))
+            }
+            Some(did) if *did != Did::Runs && self.is_older(changed_us, self.longest_run() + SLACK) => {
+                broken("the end of every run is recorded", format!("{home}: {did:?}, but {}", story()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The longest that a handler runs before it ends by itself.
+    fn longest_run(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    /// Whoever lost a claim stops to run the job.
+    fn executions(&self) -> Result<(), Violation> {
+        let options = &self.setting.plan.options;
+        for ((worker, number), run) in &self.known.executions {
+            if run.did != Did::Runs || !self.well.contains_key(&run.place) {
+                continue;
+            }
+            let record = self.known.jobs.get(&run.job).and_then(|rows| rows.record.as_ref());
+            let held = record
+                .and_then(|job| job.claim.as_ref())
+                .is_some_and(|claim| (&claim.worker, claim.number) == (worker, *number));
+            let lost_us = self.known.changed_us[&run.job];
+            if !held && self.is_older(lost_us, options.health_interval + options.stop_grace + SLACK) {
+                let story = format!("{run:?} under {worker}/{number}, but it is {}", in_words(record));
+                return broken("a run whose claim is lost stops", story);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! A node, and the processes that live on it one after the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use turnwise_queue::Keyspace;
+use turnwise_store::{Runtime, Store};
+use turnwise_worker::{Options, Worker};
+
+use crate::check::Checker;
+use crate::core::Core;
+use crate::engine::{SimEngine, Writer};
+use crate::link::{Link, SimRuntime};
+use crate::plan::Plan;
+use crate::script::SimHandler;
+use crate::store::SimStore;
+use crate::trace::Place;
+
+/// What all processes need.
+pub struct Setting {
+    /// The world.
+    pub core: Arc<Core>,
+    /// Its store.
+    pub store: Arc<SimStore<Writer>>,
+    /// Its invariants.
+    pub checker: Arc<Checker>,
+    /// Its composition.
+    pub plan: Plan,
+}
+
+/// The pause of a process that could not start a worker.
+const START_RETRY: Duration = Duration::from_secs(1);
+/// The clock of a node is wrong by this much at most, in ms.
+const SKEW_MS: u64 = 60_000;
+/// A clock runs too fast or too slow by this much at most, in ppm.
+const DRIFT_PPM: u64 = 20_000;
+
+/// A place where processes live.
+pub struct Node {
+    number: u32,
+    lives: u32,
+    skew_us: i64,
+    drift_ppm: i64,
+    /// Who lives there now.
+    pub process: Option<Process>,
+}
+
+/// A process with one worker of each type.
+pub struct Process {
+    /// How it sees the world.
+    pub link: Arc<Link>,
+    /// When it began, or was disturbed last, in µs since the world began.
+    pub begun_us: i64,
+    booted: Arc<AtomicBool>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Process {
+    /// Whether all of its workers have started.
+    pub fn is_booted(&self) -> bool {
+        self.booted.load(Relaxed)
+    }
+
+    /// Ends it at once.
+    pub fn crash(self) {
+        self.link.kill();
+        self.task.abort();
+    }
+
+    /// Asks it to leave.
+    pub fn shut_down(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+
+    /// Whether it was asked to leave.
+    pub fn is_leaving(&self) -> bool {
+        self.stop.is_none()
+    }
+
+    /// Whether it has left.
+    pub fn has_left(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+impl Node {
+    /// A node where nobody lives.
+    pub fn new(setting: &Setting, number: u32) -> Self {
+        let dice = &setting.core.dice;
+        let signed = |size: i64| if dice.chance(500) { size } else { -size };
+        let (skew_us, drift_ppm) = match setting.plan.skews {
+            true => (
+                signed(i64::try_from(dice.below(SKEW_MS) * 1_000).expect("a minute")),
+                signed(i64::try_from(dice.below(DRIFT_PPM)).expect("a few per cent")),
+            ),
+            false => (0, 0),
+        };
+        Node { number, lives: 0, skew_us, drift_ppm, process: None }
+    }
+
+    /// Starts a process, in place of whoever lived there.
+    pub fn start(&mut self, setting: &Arc<Setting>) {
+        self.lives += 1;
+        let place = Place::Node(self.number, self.lives);
+        let core = &setting.core;
+        core.note(place, "starts", "");
+        core.disturb(Duration::ZERO);
+        let link = Link::new(core, place, setting.plan.rates, self.skew_us, self.drift_ppm);
+        let booted = Arc::new(AtomicBool::new(false));
+        let (stop, stopped) = oneshot::channel();
+        let life = live(setting.clone(), link.clone(), booted.clone(), stopped);
+        let task = tokio::spawn(life);
+        let begun_us = core.elapsed_us();
+        self.process = Some(Process { link, begun_us, booted, stop: Some(stop), task });
+    }
+}
+
+/// The life of a process.
+async fn live(
+    setting: Arc<Setting>,
+    link: Arc<Link>,
+    booted: Arc<AtomicBool>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let engine = SimEngine::new(setting.store.clone(), Some(link.clone()));
+    let runtime = Arc::new(SimRuntime(link.clone()));
+    let store = Store::new(engine, runtime.clone());
+    let mut workers = Vec::new();
+    for job_type in &setting.plan.types {
+        let options = Options { node: link.place.to_string(), ..setting.plan.options.clone() };
+        let handler = Arc::new(SimHandler { link: link.clone(), checker: setting.checker.clone() });
+        loop {
+            let started =
+                Worker::start(store.clone(), Keyspace::default(), job_type, handler.clone(), options.clone());
+            match started.await {
+                Ok(worker) => break workers.push(worker),
+                Err(error) => link.core.note(link.place, "cannot start", error.to_string()),
+            }
+            runtime.sleep(START_RETRY).await;
+        }
+    }
+    booted.store(true, Relaxed);
+    link.core.disturb(Duration::ZERO);
+    // The world's end drops the sender, too.
+    let _ = stopped.await;
+    link.core.note(link.place, "shuts down", "");
+    join_all(workers.into_iter().map(Worker::shutdown)).await;
+    link.core.note(link.place, "has left", "");
+}

@@ -1,0 +1,144 @@
+//! The rows of the simulated store: every version that a snapshot may still read, and the check for conflicts.
+//!
+//! A commit at version `v` appends `(v, value or tombstone)` to the chain of each key that it writes. A snapshot of version `s`
+//! reads the newest entry up to `s`; a transaction of that snapshot conflicts if what it read has a newer one. Entries that no
+//! held snapshot can tell from a newer one are dropped after each commit.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+use bytes::Bytes;
+use turnwise_store::{Changes, KeyValue, RangeRead, Versionstamp};
+
+/// A row that a commit has changed.
+#[derive(Debug, Clone)]
+pub struct RowChange {
+    /// Its key.
+    pub key: Bytes,
+    /// Its value before, if it was there.
+    pub old: Option<Bytes>,
+    /// Its value now, if it is there.
+    pub new: Option<Bytes>,
+}
+
+/// All rows in all versions that are still needed.
+#[derive(Default)]
+pub struct Rows {
+    chains: BTreeMap<Bytes, Vec<(u64, Option<Bytes>)>>,
+    version: u64,
+    /// How many snapshots hold each version.
+    held: BTreeMap<u64, usize>,
+    /// What was written at which version, for the cleaning.
+    written: VecDeque<(u64, Bytes)>,
+}
+
+fn as_of(chain: &[(u64, Option<Bytes>)], version: u64) -> Option<&Bytes> {
+    chain.iter().rev().find(|(written, _)| *written <= version)?.1.as_ref()
+}
+
+/// The ten bytes of the commit of `version`.
+pub fn versionstamp(version: u64) -> Versionstamp {
+    let mut stamp = [0; 10];
+    stamp[..8].copy_from_slice(&version.to_be_bytes());
+    Versionstamp(stamp)
+}
+
+impl Rows {
+    /// Takes a snapshot: its version, to be given back to [`release`](Rows::release).
+    pub fn hold(&mut self) -> u64 {
+        *self.held.entry(self.version).or_default() += 1;
+        self.version
+    }
+
+    /// Gives a snapshot back.
+    pub fn release(&mut self, version: u64) {
+        if let Some(count) = self.held.get_mut(&version) {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&version);
+            }
+        }
+    }
+
+    /// The newest value of a key.
+    pub fn latest(&self, key: &[u8]) -> Option<&Bytes> {
+        as_of(self.chains.get(key)?, self.version)
+    }
+
+    /// The value of a key in a held version.
+    pub fn get(&self, version: u64, key: &[u8]) -> Option<Bytes> {
+        as_of(self.chains.get(key)?, version).cloned()
+    }
+
+    /// Rows of a held version.
+    pub fn range(&self, version: u64, read: &RangeRead) -> Vec<KeyValue> {
+        if read.begin >= read.end {
+            return Vec::new();
+        }
+        let rows = self.chains.range::<Bytes, _>(&read.begin..&read.end);
+        let seen = |(key, chain): (&Bytes, &Vec<_>)| Some((key.clone(), as_of(chain, version)?.clone()));
+        if read.reverse {
+            rows.rev().filter_map(seen).take(read.limit).collect()
+        } else {
+            rows.filter_map(seen).take(read.limit).collect()
+        }
+    }
+
+    /// All rows as they are now.
+    pub fn all(&self) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+        self.chains.iter().filter_map(|(key, chain)| Some((key, as_of(chain, self.version)?)))
+    }
+
+    /// Whether something that was read was written after `version`.
+    pub fn conflicts(&self, version: u64, changes: &Changes) -> bool {
+        let newer = |chain: &Vec<(u64, Option<Bytes>)>| chain.last().is_some_and(|(last, _)| *last > version);
+        changes.read_keys.iter().any(|key| self.chains.get(key).is_some_and(newer))
+            || changes.read_ranges.iter().any(|(begin, end)| {
+                let bounds = (Bound::Included(begin), Bound::Excluded(end));
+                begin < end && self.chains.range::<Bytes, _>(bounds).any(|(_, chain)| newer(chain))
+            })
+    }
+
+    /// Writes the changes as the next version; returns it, and what became of each row that was touched.
+    pub fn apply(&mut self, changes: &Changes) -> (u64, Vec<RowChange>) {
+        self.version += 1;
+        let mut writes: BTreeMap<Bytes, Option<Bytes>> = BTreeMap::new();
+        for (begin, end) in changes.clear_ranges.iter().filter(|(begin, end)| begin < end) {
+            let inside = self.chains.range::<Bytes, _>(begin..end);
+            let there = inside.filter(|(_, chain)| as_of(chain, self.version).is_some());
+            writes.extend(there.map(|(key, _)| (key.clone(), None)));
+        }
+        writes.extend(changes.puts.iter().cloned());
+        let stamp = Bytes::copy_from_slice(&versionstamp(self.version).0);
+        writes.extend(changes.versionstamped.iter().map(|key| (key.clone(), Some(stamp.clone()))));
+        let mut changed = Vec::with_capacity(writes.len());
+        for (key, new) in writes {
+            let chain = self.chains.entry(key.clone()).or_default();
+            let old = chain.last().and_then(|(_, value)| value.clone());
+            chain.push((self.version, new.clone()));
+            self.written.push_back((self.version, key.clone()));
+            changed.push(RowChange { key, old, new });
+        }
+        self.clean();
+        (self.version, changed)
+    }
+
+    fn clean(&mut self) {
+        let oldest = self.held.keys().next().copied().unwrap_or(self.version);
+        while let Some((version, key)) = self.written.front() {
+            if *version > oldest {
+                return;
+            }
+            if let Some(chain) = self.chains.get_mut(key) {
+                let kept = chain.iter().rposition(|(written, _)| *written <= oldest).unwrap_or(0);
+                chain.drain(..kept);
+                if let [(written, None)] = chain.as_slice()
+                    && *written <= oldest
+                {
+                    self.chains.remove(key);
+                }
+            }
+            self.written.pop_front();
+        }
+    }
+}

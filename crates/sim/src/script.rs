@@ -1,0 +1,162 @@
+//! What simulated jobs do, and the handler that does it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use turnwise_queue::Claim;
+use turnwise_store::Runtime;
+use turnwise_worker::{JobContext, JobHandler, Outcome};
+
+use crate::check::Checker;
+use crate::dice::Dice;
+use crate::ledger::Did;
+use crate::link::{Link, SimRuntime};
+
+/// What a panic of a simulated handler says: no news for the terminal.
+pub const PANIC: &str = "a simulated panic";
+
+/// What a run does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Works, and completes.
+    Done,
+    /// Works, and crashes.
+    Crash,
+    /// Works, and fails for good.
+    Fail,
+    /// Works, and panics.
+    Panic,
+    /// Works, reports on it now and then, and completes.
+    Report,
+    /// Works, hears nothing, and completes.
+    Deaf,
+    /// Works until it is stopped, takes its time then, and completes all the same.
+    Late,
+    /// Works until it is stopped.
+    Forever,
+}
+
+const ACTS: [Act; 8] =
+    [Act::Done, Act::Crash, Act::Fail, Act::Panic, Act::Report, Act::Deaf, Act::Late, Act::Forever];
+
+/// What the runs of a job do, one after the other; from the last one on it is done soon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script(pub Vec<(Act, u64)>);
+
+impl Script {
+    /// A script of any kind.
+    pub fn any(dice: &Dice) -> Self {
+        let runs = (0..dice.below(3)).map(|_| {
+            let act = *dice.choose(&ACTS);
+            let longest_ms = *dice.choose(&[0, 50, 2_000, 2_000, 30_000]);
+            (act, dice.between(0, longest_ms))
+        });
+        Script(runs.collect())
+    }
+
+    /// One run that is done after this long.
+    pub fn long(ms: u64) -> Self {
+        Script(vec![(Act::Done, ms)])
+    }
+
+    /// As a job's options.
+    pub fn options(&self) -> Box<RawValue> {
+        RawValue::from_string(format!("\"{self}\"")).expect("this is JSON")
+    }
+
+    /// Back from a job's options.
+    fn parse(options: &str) -> Self {
+        let words = options.trim_matches('"').split_whitespace();
+        let run = |word: &str| {
+            let (act, ms) = word.split_once(':').expect("this module wrote it");
+            let act = ACTS.iter().find(|known| format!("{known:?}") == act).expect("this module wrote it");
+            (*act, ms.parse().expect("this module wrote it"))
+        };
+        Script(words.map(run).collect())
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(act, ms)| write!(f, "{act:?}:{ms} "))
+    }
+}
+
+/// Runs scripts on one process.
+pub struct SimHandler {
+    /// The process.
+    pub link: Arc<Link>,
+    /// Who hears of it.
+    pub checker: Arc<Checker>,
+}
+
+/// Tells what became of a run, however it ends.
+struct Told<'a> {
+    handler: &'a SimHandler,
+    claim: Claim,
+    did: Did,
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.handler.checker.on_done(self.handler.link.place, &self.claim, self.did.clone());
+    }
+}
+
+#[async_trait]
+impl JobHandler for SimHandler {
+    async fn run(&self, job: JobContext) -> Outcome {
+        let claim = job.job.claim.clone().expect("a claimed job has a claim");
+        let run = self.checker.on_run(self.link.place, &job.job);
+        let mut told = Told { handler: self, claim: claim.clone(), did: Did::Dropped };
+        let script = Script::parse(job.options.get());
+        let (act, ms) = script.0.get(run).copied().unwrap_or((Act::Done, 20));
+        let runtime = SimRuntime(self.link.clone());
+        let time = Duration::from_millis(ms);
+        let stopped = async || {
+            tokio::select! {
+                biased;
+                () = job.stop.cancelled() => true,
+                () = runtime.sleep(time) => false,
+            }
+        };
+        let stopped = match act {
+            Act::Deaf => {
+                runtime.sleep(time).await;
+                false
+            }
+            Act::Forever | Act::Late => {
+                job.stop.cancelled().await;
+                runtime.sleep(time / 10).await;
+                act == Act::Forever
+            }
+            Act::Report => {
+                for n in 0..5 {
+                    job.report(&n);
+                    tokio::select! {
+                        biased;
+                        () = job.stop.cancelled() => break,
+                        () = runtime.sleep(time / 5) => {}
+                    }
+                }
+                job.stop.is_cancelled()
+            }
+            Act::Done | Act::Crash | Act::Fail | Act::Panic => stopped().await,
+        };
+        let (did, outcome) = match act {
+            _ if stopped => (Did::Stopped, Outcome::Stopped),
+            Act::Crash => (Did::Crashed, Outcome::Crashed(format!("crash {}", claim.number))),
+            Act::Fail => (Did::Failed, Outcome::Failed(format!("failure {}", claim.number))),
+            Act::Panic => {
+                told.did = Did::Crashed;
+                panic!("{PANIC}");
+            }
+            _ => (Did::Completed, Outcome::completed(&(&claim.worker, claim.number))),
+        };
+        told.did = did;
+        outcome
+    }
+}

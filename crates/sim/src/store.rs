@@ -1,0 +1,189 @@
+//! The simulated store itself, without faults: rows, watches, and the moment at which a commit happens.
+//!
+//! It is one object for the whole world, as a database cluster is. Nodes reach it through [`SimEngine`](crate::engine::SimEngine),
+//! where everything that can go wrong on the way does.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use turnwise_store::{Changes, Error, KeyValue, Limits, RangeRead, Result, Versionstamp};
+
+use crate::rows::{RowChange, Rows, versionstamp};
+
+/// The clock that the age of transactions is measured on, in µs.
+pub type Clock = Box<dyn Fn() -> i64 + Send + Sync>;
+
+/// Who hears of each commit, at the very moment it happens, with what `W`rote it.
+pub type Observer<W> = Box<dyn Fn(&W, u64, &[RowChange]) + Send + Sync>;
+
+/// A store in memory. `W` says who writes.
+pub struct SimStore<W> {
+    state: Mutex<State>,
+    clock: Clock,
+    observer: Option<Observer<W>>,
+}
+
+#[derive(Default)]
+struct State {
+    rows: Rows,
+    watches: BTreeMap<Bytes, Vec<Waiter>>,
+    next_watch: u64,
+}
+
+struct Waiter {
+    id: u64,
+    /// The engine that it belongs to.
+    engine: u64,
+    seen: Option<Bytes>,
+    wake: oneshot::Sender<()>,
+}
+
+/// A version that someone may read, until it is dropped.
+pub struct Held<W> {
+    store: Arc<SimStore<W>>,
+    version: u64,
+    taken_us: i64,
+}
+
+impl<W> SimStore<W> {
+    /// An empty store.
+    pub fn new(clock: Clock, observer: Option<Observer<W>>) -> Arc<Self> {
+        Arc::new(SimStore { state: Mutex::default(), clock, observer })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a snapshot of what is there now.
+    pub fn hold(self: &Arc<Self>) -> Held<W> {
+        let version = self.state().rows.hold();
+        Held { store: self.clone(), version, taken_us: (self.clock)() }
+    }
+
+    /// The newest value of a key.
+    pub fn latest(&self, key: &[u8]) -> Option<Bytes> {
+        self.state().rows.latest(key).cloned()
+    }
+
+    /// All rows as they are now.
+    pub fn all(&self) -> Vec<KeyValue> {
+        self.state().rows.all().map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// Begins to wait until `key` no longer holds `seen`: resolved at once if it does not.
+    pub fn watch(self: &Arc<Self>, engine: u64, key: Bytes, seen: Option<Bytes>) -> Waiting<W>
+    where
+        W: 'static,
+    {
+        let mut state = self.state();
+        let (wake, woken) = oneshot::channel();
+        state.next_watch += 1;
+        let id = state.next_watch;
+        if state.rows.latest(&key) == seen.as_ref() {
+            state.watches.entry(key.clone()).or_default().push(Waiter { id, engine, seen, wake });
+        }
+        Waiting { woken, _registration: Registration { store: self.clone(), key, id } }
+    }
+
+    /// Ends all watches of an engine that closes.
+    pub fn close(&self, engine: u64) {
+        for waiters in self.state().watches.values_mut() {
+            waiters.retain(|waiter| waiter.engine != engine);
+        }
+    }
+
+    fn forget(&self, key: &Bytes, id: u64) {
+        let mut state = self.state();
+        if let Some(waiters) = state.watches.get_mut(key) {
+            waiters.retain(|waiter| waiter.id != id);
+            if waiters.is_empty() {
+                state.watches.remove(key);
+            }
+        }
+    }
+}
+
+impl<W> Held<W> {
+    /// Whether its transaction may still do something.
+    pub fn check_age(&self) -> Result<()> {
+        let limit_ms = Limits::DEFAULT.transaction_ms;
+        let age_ms = (self.store.clock)().saturating_sub(self.taken_us) / 1_000;
+        match u64::try_from(age_ms) {
+            Ok(age_ms) if age_ms > limit_ms => Err(Error::TooOld { limit_ms }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.check_age()?;
+        Ok(self.store.state().rows.get(self.version, key))
+    }
+
+    /// Rows of a range.
+    pub fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        self.check_age()?;
+        Ok(self.store.state().rows.range(self.version, read))
+    }
+
+    /// Commits now, or says why not.
+    pub fn commit(&self, changes: &Changes, writer: &W) -> Result<Versionstamp> {
+        self.check_age()?;
+        let mut state = self.store.state();
+        if state.rows.conflicts(self.version, changes) {
+            return Err(Error::Conflict);
+        }
+        let (version, changed) = state.rows.apply(changes);
+        let mut woken = Vec::new();
+        for RowChange { key, new, .. } in &changed {
+            let Some(waiters) = state.watches.get_mut(key) else { continue };
+            woken.extend(waiters.extract_if(.., |waiter| waiter.seen != *new));
+            if waiters.is_empty() {
+                state.watches.remove(key);
+            }
+        }
+        drop(state);
+        if let Some(observer) = &self.store.observer {
+            observer(writer, version, &changed);
+        }
+        for waiter in woken {
+            let _ = waiter.wake.send(());
+        }
+        Ok(versionstamp(version))
+    }
+}
+
+impl<W> Drop for Held<W> {
+    fn drop(&mut self) {
+        self.store.state().rows.release(self.version);
+    }
+}
+
+/// A watch that has begun.
+pub struct Waiting<W> {
+    woken: oneshot::Receiver<()>,
+    _registration: Registration<W>,
+}
+
+impl<W> Waiting<W> {
+    /// Returns when the value has changed or the engine was closed.
+    pub async fn changed(self) {
+        let _ = self.woken.await;
+    }
+}
+
+/// Ends the wait when the watch is dropped.
+struct Registration<W> {
+    store: Arc<SimStore<W>>,
+    key: Bytes,
+    id: u64,
+}
+
+impl<W> Drop for Registration<W> {
+    fn drop(&mut self) {
+        self.store.forget(&self.key, self.id);
+    }
+}

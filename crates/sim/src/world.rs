@@ -1,0 +1,336 @@
+//! One world, from its beginning to its end.
+//!
+//! Rounds of chaos and calm: in a chaos nodes crash, pause, lose the store, restart; in the calm after it the promises that
+//! have a deadline are checked ([`liveness`]). Then everything heals, and every job must reach its end; then everyone leaves,
+//! and nothing but the records of jobs may be left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use turnwise_store::Limits;
+
+use crate::check::{Checker, in_words};
+use crate::client::Client;
+use crate::core::{Core, Stats, Violation};
+use crate::engine::Writer;
+use crate::link::SLOW_MS;
+use crate::liveness;
+use crate::node::{Node, Process, Setting};
+use crate::plan::Plan;
+use crate::script::PANIC;
+use crate::store::SimStore;
+use crate::trace::Place;
+
+/// What is still on its way when the faults stop: an operation may be slow on its way there and back, and its transaction is
+/// tried again after a pause.
+const AFTERMATH: Duration = Duration::from_millis(2 * SLOW_MS + Limits::DEFAULT.transaction_ms);
+/// Looks at whether the end has come, after another such time.
+const POLL: Duration = Duration::from_secs(2);
+/// When everything has healed, every job reaches its end within this time, and every process leaves: far more than the longest script
+/// takes with the fewest slots, so that nothing but a job that is stuck can exceed it.
+const END: Duration = Duration::from_secs(3_600);
+/// The longest pause of a node, in ms: beyond every health timeout.
+const PAUSE_MS: u64 = 60_000;
+/// The longest time without the store, in ms.
+const CUT_MS: u64 = 40_000;
+/// The longest time before a process that has ended is replaced, in ms.
+const RESTART_MS: u64 = 20_000;
+/// The most that a clock is set forward or back, in ms.
+const SHIFT_MS: u64 = 10_000;
+
+/// How a world ended.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// What it has been through.
+    pub stats: Stats,
+    /// The hash of its whole trace.
+    pub hash: u64,
+    /// The end of its trace, or all of it if it was asked for.
+    pub trace: Vec<String>,
+    /// What went wrong.
+    pub violation: Option<Violation>,
+    /// How long it lasted on its own clock.
+    pub lasted: Duration,
+}
+
+/// Runs the world of a seed to its end.
+///
+/// # Panics
+/// If the machine cannot start a runtime.
+pub fn run(seed: u64, keep_trace: bool) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without threads and without I/O needs nothing");
+    runtime.block_on(async {
+        let core = Core::new(seed, keep_trace);
+        let plan = Plan::new(&core.dice);
+        let checker = Checker::new(&core);
+        let (clock, told) = (core.clone(), checker.clone());
+        let store = SimStore::new(
+            Box::new(move || clock.now_us()),
+            Some(Box::new(move |writer: &Writer, version, changes: &[_]| {
+                told.on_commit(writer, version, changes);
+            })),
+        );
+        core.note(Place::World, "seed", format!("{seed} {plan:?}"));
+        let setting = Arc::new(Setting { core: core.clone(), store, checker, plan });
+        let mut world = World { setting, nodes: Vec::new() };
+        tokio::select! {
+            biased;
+            () = core.failed.notified() => {}
+            ended = world.live() => {
+                if let Err(Violation { invariant, story }) = ended {
+                    core.violated(invariant, story);
+                }
+            }
+        }
+        let (hash, trace) = core.trace();
+        let lasted = Duration::from_micros(u64::try_from(core.elapsed_us()).unwrap_or(0));
+        Report { stats: core.stats(), hash, trace, violation: core.violation(), lasted }
+    })
+}
+
+/// Keeps the panics that simulated handlers are made for out of the terminal, in this whole process.
+pub fn quiet_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let show = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.payload_as_str() != Some(PANIC) {
+                show(panic);
+            }
+        }));
+    });
+}
+
+struct World {
+    setting: Arc<Setting>,
+    nodes: Vec<Node>,
+}
+
+impl World {
+    async fn live(&mut self) -> Result<(), Violation> {
+        let setting = self.setting.clone();
+        let (core, plan) = (&setting.core, &setting.plan);
+        for number in 0..plan.nodes {
+            let mut node = Node::new(&setting, number);
+            node.start(&setting);
+            self.nodes.push(node);
+        }
+        let clients: Vec<JoinHandle<Client>> =
+            (0..plan.clients).map(|n| tokio::spawn(Client::new(&setting, n).work())).collect();
+        for _ in 0..plan.rounds {
+            core.note(Place::World, "chaos", "");
+            core.set_chaos(true);
+            self.chaos().await;
+            core.set_chaos(false);
+            core.disturb(AFTERMATH);
+            core.note(Place::World, "calm", "");
+            self.calm().await?;
+            self.leave_one().await?;
+        }
+        core.note(Place::World, "heals", "");
+        for node in &mut self.nodes {
+            if node.process.is_none() {
+                node.start(&setting);
+            }
+        }
+        self.finish(clients).await?;
+        self.leave().await
+    }
+
+    /// One fault after the other.
+    async fn chaos(&mut self) {
+        let setting = self.setting.clone();
+        let (core, plan) = (&setting.core, &setting.plan);
+        let dice = &core.dice;
+        let until_us = core.elapsed_us() + dice.ms(1_000, plan.chaos_ms).as_micros() as i64;
+        while core.elapsed_us() < until_us {
+            sleep(dice.ms(0, plan.fault_ms)).await;
+            let n = usize::try_from(dice.below(self.nodes.len() as u64)).expect("it is below a usize");
+            let node = &mut self.nodes[n];
+            let Some(process) = node.process.as_mut() else {
+                if dice.chance(400) {
+                    node.start(&setting);
+                }
+                continue;
+            };
+            if process.has_left() {
+                node.process = None;
+                continue;
+            }
+            let link = process.link.clone();
+            match dice.below(100) {
+                0..30 if plan.crashes => {
+                    core.note(link.place, "crashes", "");
+                    core.count(|stats| stats.crashes += 1);
+                    core.disturb(Duration::ZERO);
+                    node.process.take().expect("it was just there").crash();
+                    if dice.chance(500) {
+                        sleep(dice.ms(0, RESTART_MS)).await;
+                        self.nodes[n].start(&setting);
+                    }
+                }
+                30..55 if plan.pauses => {
+                    let time = dice.ms(0, PAUSE_MS);
+                    core.note(link.place, "pauses", format!("{time:?}"));
+                    core.count(|stats| stats.pauses += 1);
+                    core.disturb(Duration::ZERO);
+                    link.pause(time);
+                    let core = core.clone();
+                    tokio::spawn(async move {
+                        sleep(time).await;
+                        core.note(link.place, "goes on", "");
+                        core.disturb(Duration::ZERO);
+                    });
+                }
+                55..75 if plan.cuts => {
+                    let time = dice.ms(0, CUT_MS);
+                    core.note(link.place, "is cut off", format!("{time:?}"));
+                    link.cut(time);
+                    core.disturb(time + AFTERMATH);
+                }
+                75..80 if plan.cuts => {
+                    let time = dice.ms(0, CUT_MS / 2);
+                    core.note(Place::World, "loses the store", format!("{time:?}"));
+                    for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
+                        process.link.cut(time);
+                    }
+                    core.disturb(time + AFTERMATH);
+                }
+                80..85 if plan.skews => {
+                    let by_us = i64::try_from(dice.below(SHIFT_MS) * 1_000).expect("a few seconds");
+                    let by_us = if dice.chance(500) { by_us } else { -by_us };
+                    core.note(link.place, "sets its clock", by_us.to_string());
+                    link.shift_clock(by_us);
+                }
+                85..95 => {
+                    core.note(link.place, "is asked to leave", "");
+                    core.count(|stats| stats.shutdowns += 1);
+                    core.disturb(Duration::ZERO);
+                    process.shut_down();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn processes(&self) -> Vec<&Process> {
+        self.nodes.iter().filter_map(|node| node.process.as_ref()).collect()
+    }
+
+    /// Waits until it has been calm for long enough, and checks what must have happened by then.
+    async fn calm(&mut self) -> Result<(), Violation> {
+        let setting = self.setting.clone();
+        let core = &setting.core;
+        if self.processes().is_empty() {
+            self.nodes[0].start(&setting);
+        }
+        loop {
+            let calm_us = i64::try_from(liveness::calm(&setting).as_micros()).expect("a minute");
+            let left_us = core.calm_since_us() + calm_us - core.elapsed_us();
+            let Ok(left_us @ 1..) = u64::try_from(left_us) else { break };
+            sleep(Duration::from_micros(left_us)).await;
+        }
+        for node in &mut self.nodes {
+            node.process.take_if(|process| process.has_left());
+        }
+        setting.checker.look_over(&setting.store.all());
+        core.note(Place::World, "looks", "");
+        liveness::check(&setting, &self.processes())
+    }
+
+    /// In the calm a clean shutdown leaves nothing behind at the moment it is done.
+    async fn leave_one(&mut self) -> Result<(), Violation> {
+        let well =
+            |process: &Process| process.is_booted() && !process.is_leaving() && !process.link.is_paused();
+        let n = self.nodes.iter().position(|node| node.process.as_ref().is_some_and(well));
+        let Some(n) = n.filter(|_| self.setting.core.dice.chance(500)) else { return Ok(()) };
+        let mut process = self.nodes[n].process.take().expect("it was just there");
+        self.setting.core.count(|stats| stats.shutdowns += 1);
+        self.shut_down(&mut process).await?;
+        let place = process.link.place;
+        let left = self.setting.checker.known(|known| {
+            let of_it = |worker: &String| known.homes.get(worker) == Some(&place);
+            let rows = known.workers.iter().filter(|((_, worker), _)| of_it(worker));
+            let claims = known.jobs.iter().filter_map(|(key, rows)| {
+                let claim = rows.record.as_ref()?.claim.as_ref()?;
+                of_it(&claim.worker).then(|| format!("{key:?} {claim:?}"))
+            });
+            rows.map(|row| format!("{row:?}")).chain(claims).collect::<Vec<_>>()
+        });
+        if left.is_empty() {
+            return Ok(());
+        }
+        let story = format!("{place} left {left:#?}");
+        Err(Violation { invariant: "a clean shutdown leaves no row", story })
+    }
+
+    async fn shut_down(&self, process: &mut Process) -> Result<(), Violation> {
+        process.shut_down();
+        let left = timeout(END, async {
+            while !process.has_left() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
+        left.await.map_err(|_| Violation {
+            invariant: "a clean shutdown comes to its end",
+            story: format!("{} has not left after {END:?}", process.link.place),
+        })
+    }
+
+    /// Everything works now: every job reaches its end.
+    async fn finish(&mut self, clients: Vec<JoinHandle<Client>>) -> Result<(), Violation> {
+        let setting = self.setting.clone();
+        let mut ready = Vec::new();
+        for client in clients {
+            ready.push(client.await.map_err(|error| Violation {
+                invariant: "the simulation itself works",
+                story: format!("a client ended badly: {error}"),
+            })?);
+        }
+        let end_us = setting.core.elapsed_us() + END.as_micros() as i64;
+        loop {
+            for client in &mut ready {
+                client.clean_up().await;
+            }
+            for node in &mut self.nodes {
+                if node.process.as_ref().is_some_and(Process::has_left) {
+                    node.start(&setting);
+                }
+            }
+            let open = setting.checker.known(|known| {
+                let open = known.jobs.iter().filter_map(|(key, rows)| {
+                    let job = rows.record.as_ref()?;
+                    (!job.state.is_final()).then(|| format!("{key:?} {}", in_words(Some(job))))
+                });
+                open.collect::<Vec<_>>()
+            });
+            if open.is_empty() {
+                return Ok(());
+            }
+            if setting.core.elapsed_us() > end_us {
+                let story = format!("after {END:?}: {open:#?}");
+                return Err(Violation { invariant: "every job reaches its end", story });
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Everyone leaves: the records of jobs that have ended are all that is left.
+    async fn leave(&mut self) -> Result<(), Violation> {
+        self.setting.core.note(Place::World, "ends", "");
+        self.calm().await?;
+        for node in std::mem::take(&mut self.nodes) {
+            let Some(mut process) = node.process else { continue };
+            self.shut_down(&mut process).await?;
+        }
+        self.setting.checker.look_over(&self.setting.store.all());
+        let left = self.setting.checker.known(|known| format!("{:?}", known.workers));
+        if left == "{}" {
+            return Ok(());
+        }
+        Err(Violation { invariant: "a clean shutdown leaves no row", story: left })
+    }
+}
