@@ -200,6 +200,19 @@ pub async fn list(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<V
         .collect()
 }
 
+/// How many jobs a worker holds; counts up to `limit`. Takes no conflict.
+pub async fn running(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    limit: usize,
+) -> Result<usize> {
+    let (begin, end) = keys.active_of(job_type, worker);
+    let read = RangeRead { begin, end, limit, reverse: false };
+    Ok(tx.range_with(read, Isolation::Snapshot).await?.len())
+}
+
 /// Removes a worker from the membership: by itself when it leaves, by others when it is dead. Its jobs are
 /// pending again. Handles up to `limit` of them; returns whether it is done, so that the caller goes on in
 /// another transaction.

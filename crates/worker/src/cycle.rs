@@ -6,14 +6,37 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::{Claim, Job, Keyspace, Result, claims, jobs};
-use turnwise_store::{Isolation, Store};
-
-use crate::Options;
+use turnwise_store::{Isolation, Transaction};
 
 /// Jobs that one pass claims at most. Even with every record at its largest it fits a transaction of 10 MB.
 const CLAIM_BATCH: usize = 50;
+/// A pass claims no further job once the options of those it has are this large together.
+const CLAIM_OPTIONS_BYTES: usize = 8 << 20;
 /// Delayed jobs that one pass releases at most.
 const RELEASE_BATCH: usize = 50;
+
+/// Who claims, and how much.
+#[derive(Clone, Copy)]
+pub(crate) struct Claimant<'a> {
+    pub job_type: &'a str,
+    pub worker: &'a str,
+    /// Jobs that it runs now.
+    pub running: usize,
+    /// Jobs that it runs at most.
+    pub max_jobs: usize,
+    pub numbers: Numbers<'a>,
+    /// History entries that a job keeps.
+    pub max_history: usize,
+}
+
+/// Where the numbers of its claims come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Numbers<'a> {
+    /// Counted in memory. Each attempt of a transaction takes new ones, so that none is ever used twice.
+    Counted(&'a AtomicU64),
+    /// From the worker's row, for one whose incarnation outlives this process.
+    Stored,
+}
 
 /// What a pass found and did.
 pub(crate) struct Pass {
@@ -27,39 +50,37 @@ pub(crate) struct Pass {
     pub wake_seen: Option<Bytes>,
 }
 
-/// Runs one pass for a worker that has `running` jobs. `next_claim` counts its claims: each attempt of the
-/// transaction takes new numbers, so that no number is ever used twice.
+/// One pass. The jobs are the worker's once the transaction is committed.
 pub(crate) async fn pass(
-    store: &Store,
+    tx: &Transaction,
     keys: &Keyspace,
-    job_type: &str,
-    worker: &str,
-    running: usize,
-    next_claim: &AtomicU64,
-    options: &Options,
+    claimant: Claimant<'_>,
+    now_us: i64,
 ) -> Result<Pass> {
-    let runtime = store.runtime();
-    store
-        .transact(|tx| async move {
-            let now_us = runtime.now_us();
-            let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
-            let next_due_us = claims::release_due(&tx, keys, job_type, now_us, RELEASE_BATCH).await?;
-            let free = options.max_jobs.saturating_sub(running);
-            let window = free.min(CLAIM_BATCH);
-            let front = claims::front(&tx, keys, job_type, window).await?;
-            let front: Vec<String> = front.into_iter().map(|pending| pending.id).collect();
-            let decision = select(View { running, front: &front }, Rules { max_jobs: options.max_jobs });
-            let mut claimed = Vec::with_capacity(decision.start.len());
-            for id in &decision.start {
-                let claim = Claim { worker: worker.to_owned(), number: next_claim.fetch_add(1, Relaxed) };
-                let job = claims::claim(&tx, keys, job_type, id, &claim, now_us, options.max_history).await?;
-                if let Some(job) = job {
-                    let job_options = jobs::options(&tx, keys, &job).await?;
-                    claimed.push((job, job_options));
-                }
-            }
-            let more = front.len() == window && running + claimed.len() < options.max_jobs;
-            Ok(Pass { claimed, more, next_due_us, wake_seen })
-        })
-        .await
+    let Claimant { job_type, worker, running, max_jobs, numbers, max_history } = claimant;
+    let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
+    let next_due_us = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH).await?;
+    let window = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
+    let front = claims::front(tx, keys, job_type, window).await?;
+    let front: Vec<String> = front.into_iter().map(|pending| pending.id).collect();
+    let decision = select(View { running, front: &front }, Rules { max_jobs });
+    let mut claimed = Vec::with_capacity(decision.start.len());
+    let mut options_bytes = 0;
+    for id in &decision.start {
+        if options_bytes >= CLAIM_OPTIONS_BYTES {
+            break;
+        }
+        let number = match numbers {
+            Numbers::Counted(next) => next.fetch_add(1, Relaxed),
+            Numbers::Stored => claims::next_number(tx, keys, job_type, worker).await?,
+        };
+        let claim = Claim { worker: worker.to_owned(), number };
+        if let Some(job) = claims::claim(tx, keys, job_type, id, &claim, now_us, max_history).await? {
+            let options = jobs::options(tx, keys, &job).await?;
+            options_bytes += options.get().len();
+            claimed.push((job, options));
+        }
+    }
+    let more = front.len() == window && running + claimed.len() < max_jobs;
+    Ok(Pass { claimed, more, next_due_us, wake_seen })
 }

@@ -24,10 +24,16 @@
 //! ```
 
 mod cycle;
+mod external;
 mod handler;
+mod incarnation;
 mod membership;
+mod neighbours;
+mod record;
 mod run;
 mod worker;
 
+pub use external::{Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS};
 pub use handler::{JobContext, JobHandler, Outcome};
+pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use worker::{Options, Worker};

@@ -1,6 +1,8 @@
 //! A worker's membership: joining under a fresh id, and settling what earlier processes left.
 
-use turnwise_queue::{Keyspace, Result, workers};
+use std::time::Duration;
+
+use turnwise_queue::{Error, Health, Keyspace, Result, workers};
 use turnwise_store::Store;
 
 use crate::Options;
@@ -10,6 +12,40 @@ pub(crate) const REMOVE_BATCH: usize = 50;
 /// Workers that one look at the past reads.
 const PREDECESSORS_BATCH: usize = 1_000;
 
+/// Between two pings, unless the configuration says otherwise.
+pub const DEFAULT_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a worker may be silent, unless the configuration says otherwise.
+pub const DEFAULT_HEALTH_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Whether the promise can be kept that a dead worker's jobs are pending again within two timeouts. Its watcher
+/// sees it stand still for the first time up to an interval after its death, and then for a timeout, rounded
+/// up to whole intervals.
+///
+/// # Errors
+/// `Invalid`, with what would be right.
+pub(crate) fn check_health_times(interval: Duration, timeout: Duration) -> Result<()> {
+    let problem = match interval {
+        Duration::ZERO => "must not be zero".to_owned(),
+        _ if interval > timeout / 2 => format!(
+            "is {interval:?}, but must be at most half of health_timeout ({timeout:?}): lower it, or raise the timeout"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::Invalid { field: "health_interval", problem })
+}
+
+pub(crate) fn timeout_us(timeout: Duration) -> i64 {
+    i64::try_from(timeout.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// An id that was never used before, and the moment it was made.
+pub(crate) fn new_id(store: &Store) -> (String, i64) {
+    let runtime = store.runtime();
+    // Time first, so that ids sort by age; a random half makes a collision unthinkable.
+    let now_us = runtime.now_us();
+    (format!("{now_us:016x}-{:016x}", runtime.random()), now_us)
+}
+
 /// Registers under an id that was never used before.
 pub(crate) async fn join(
     store: &Store,
@@ -17,11 +53,11 @@ pub(crate) async fn join(
     job_type: &str,
     options: &Options,
 ) -> Result<String> {
-    let runtime = store.runtime();
-    // Time first, so that ids sort by age; two random halves make a collision unthinkable.
-    let started_us = runtime.now_us();
-    let id = format!("{started_us:016x}-{:016x}", runtime.random());
-    let worker = workers::Worker::new(&id, &options.node, started_us, options.max_jobs);
+    let (id, started_us) = new_id(store);
+    let worker = workers::Worker {
+        health_timeout_us: timeout_us(options.health_timeout),
+        ..workers::Worker::new(&id, &options.node, started_us, options.max_jobs)
+    };
     let worker = &worker;
     store.transact(|tx| async move { workers::register(&tx, keys, job_type, worker) }).await?;
     Ok(id)
@@ -44,6 +80,41 @@ pub(crate) async fn remove(
             .await?;
         if done {
             return Ok(());
+        }
+    }
+}
+
+/// Removes a worker that was seen to be dead; not if it has moved since, because its watcher was slow. What
+/// fails is tried again at the next look.
+pub(crate) async fn remove_dead(
+    store: &Store,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    seen: Health,
+    max_history: usize,
+) {
+    tracing::warn!(worker, job_type, "shows no sign of life: its jobs become pending again");
+    loop {
+        let now_us = store.runtime().now_us();
+        let removed = store
+            .transact(|tx| async move {
+                match workers::health(&tx, keys, job_type, worker).await? {
+                    Some(health) if health == seen => {
+                        workers::remove(&tx, keys, job_type, worker, REMOVE_BATCH, now_us, max_history).await
+                    }
+                    // It moved, or someone else was faster.
+                    _ => Ok(true),
+                }
+            })
+            .await;
+        match removed {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::error!(worker, job_type, %error, "cannot remove a dead worker: tries again later");
+                return;
+            }
         }
     }
 }

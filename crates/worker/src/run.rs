@@ -1,21 +1,18 @@
 //! One job's run: its handler as a task, its reports, and its end, each fenced by the claim.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_queue::claims::{self, Answer, Ending};
-use turnwise_queue::{Claim, Error, Job, Keyspace, MAX_INFO_BYTES, Result};
+use turnwise_queue::claims::{self, Answer};
+use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::Store;
 
+use crate::record::{Finished, record};
 use crate::{JobContext, JobHandler, Options, Outcome};
-
-/// The pause before an end that the store could not take is tried again.
-const END_RETRY: Duration = Duration::from_secs(1);
 
 /// What all runs of a worker share.
 pub(crate) struct Shared {
@@ -60,7 +57,9 @@ pub(crate) async fn run(
     let task = AbortOnDropHandle::new(tokio::spawn(async move { handler.run(context).await }));
     let mut run = Run { shared, job, claim, reports, controls };
     let Some(outcome) = run.supervise(task).await else { return Ended::Halted };
-    run.record(outcome).await
+    let info = run.reports.borrow().clone();
+    let Run { shared, job, claim, controls, .. } = run;
+    record(&shared, Finished { job, claim, outcome, info }, &controls.halt).await
 }
 
 struct Run {
@@ -93,8 +92,7 @@ impl Run {
             tokio::select! {
                 biased;
                 () = self.controls.halt.cancelled() => {
-                    task.abort();
-                    let _ = task.await;
+                    self.abort(task).await;
                     return None;
                 }
                 ended = &mut task => return Some(outcome(ended)),
@@ -112,16 +110,31 @@ impl Run {
         tokio::select! {
             biased;
             () = self.controls.halt.cancelled() => {
-                task.abort();
-                let _ = task.await;
+                self.abort(task).await;
                 None
             }
             ended = &mut task => Some(outcome(ended)),
             () = grace => {
                 tracing::warn!(job = %self.job.id, "did not stop within its grace period: aborted");
-                task.abort();
-                // The claim is given back only once the handler is really gone.
-                Some(task.await.unwrap_or(Outcome::Stopped))
+                Some(self.abort(task).await)
+            }
+        }
+    }
+
+    /// Takes the handler's task off its thread, and returns once it is really gone: only then may anyone else have
+    /// the job. A handler that never gives its thread back cannot be taken off it; that is a crash, so that at
+    /// least its worker goes on, and a backoff lies before the next try.
+    async fn abort(&self, mut task: AbortOnDropHandle<Outcome>) -> Outcome {
+        task.abort();
+        let Options { stop_grace, .. } = self.shared.options;
+        tokio::select! {
+            biased;
+            ended = &mut task => ended.unwrap_or(Outcome::Stopped),
+            () = self.shared.store.runtime().sleep(stop_grace) => {
+                tracing::error!(job = %self.job.id, "blocks its thread: given up, and its thread with it");
+                Outcome::Crashed(format!(
+                    "did not stop within {stop_grace:?}, and could not be aborted in as long again: its handler blocks its thread"
+                ))
             }
         }
     }
@@ -145,84 +158,6 @@ impl Run {
             Err(error) => tracing::warn!(job = %id, %error, "progress could not be written"),
         }
         Ok(())
-    }
-
-    /// Writes the end, for as long as it takes: nothing acknowledged may be lost.
-    async fn record(&self, outcome: Outcome) -> Ended {
-        let mut ending = self.ending(outcome);
-        let mut replaced = false;
-        loop {
-            let error = match self.try_record(&ending).await {
-                Ok(()) => {
-                    self.log_failure(&ending);
-                    return Ended::Recorded;
-                }
-                Err(Error::Halt) => return Ended::Halted,
-                Err(error) => error,
-            };
-            tracing::error!(job = %self.job.id, %error, "the end of a job could not be written");
-            let passing = matches!(&error, Error::Store(error) if error.is_retryable());
-            if !passing && !replaced {
-                // Not the store's fault but the record's: this end can never be written, another one can.
-                ending = Ending::Failed(format!("the end of the job could not be written: {error}"));
-                replaced = true;
-                continue;
-            }
-            tokio::select! {
-                () = self.controls.halt.cancelled() => return Ended::Halted,
-                () = self.shared.store.runtime().sleep(END_RETRY) => {}
-            }
-        }
-    }
-
-    fn log_failure(&self, ending: &Ending) {
-        let (job_type, job) = (&self.job.job_type, &self.job.id);
-        match ending {
-            Ending::Crashed { reason, crashes, not_before_us } => {
-                let wait_s = (not_before_us - self.shared.store.runtime().now_us()) / 1_000_000;
-                tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {reason}");
-            }
-            Ending::Failed(reason) => tracing::warn!(job_type, job, "failed: {reason}"),
-            Ending::Completed(_) | Ending::Stopped => {}
-        }
-    }
-
-    fn ending(&self, outcome: Outcome) -> Ending {
-        match outcome {
-            Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => Ending::Failed(format!(
-                "its result has {} bytes; at most {MAX_INFO_BYTES} are allowed",
-                result.get().len()
-            )),
-            Outcome::Completed(result) => Ending::Completed(result),
-            Outcome::Failed(reason) => Ending::Failed(reason),
-            Outcome::Stopped => Ending::Stopped,
-            Outcome::Crashed(reason) => {
-                let backoff = &self.shared.options.backoff;
-                let now_us = self.shared.store.runtime().now_us();
-                let ran_us = now_us - self.job.started_us.unwrap_or(now_us);
-                let crashes = backoff.crashes_in_row(self.job.crashes, ran_us);
-                let not_before_us = now_us.saturating_add(backoff.wait_us(crashes));
-                Ending::Crashed { reason, crashes, not_before_us }
-            }
-        }
-    }
-
-    async fn try_record(&self, ending: &Ending) -> Result<()> {
-        let (shared, id, claim) = (&self.shared, &self.job.id, &self.claim);
-        let info = self.reports.borrow().clone();
-        let (info, max_history) = (info.as_deref(), shared.options.max_history);
-        let now_us = shared.store.runtime().now_us();
-        shared
-            .store
-            .transact(|tx| async move {
-                let (keys, job_type) = (&shared.keys, &shared.job_type);
-                match claims::end(&tx, keys, job_type, id, claim, ending, info, now_us, max_history).await? {
-                    claims::Ended::Recorded(job) => shared.handler.ended(&tx, keys, job.as_deref()).await,
-                    // An earlier attempt was committed, and with it what the handler wrote.
-                    claims::Ended::AlreadyRecorded(_) => Ok(()),
-                }
-            })
-            .await
     }
 }
 

@@ -1,0 +1,361 @@
+//! Workers of other processes, in any language: what a server does for them.
+//!
+//! They have no store of their own, so whoever has one speaks for them. Everything that matters is in rows: the
+//! membership, the claims, even the number of a worker's next claim. So a server may restart, or another one
+//! may take over, and the worker goes on. What a worker may not have heard of because an answer was lost is
+//! given again ([`External::accept`]) or answered again ([`External::end`]).
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::{Either, pending};
+use serde_json::value::RawValue;
+use tokio::sync::OwnedMutexGuard;
+use turnwise_policy::backoff;
+use turnwise_queue::claims::{self, Answer, Ended, Ending};
+use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
+use turnwise_store::Store;
+
+use crate::cycle::{Claimant, Numbers, Pass, pass};
+use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, new_id, remove, timeout_us};
+use crate::record::crashed;
+
+/// Jobs that an external worker runs at most.
+pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
+/// Jobs that one answer gives at most.
+pub const MAX_ACCEPTED: usize = 50;
+/// Jobs that are given again in one answer: their options are read with them.
+const REDELIVER_BATCH: usize = 10;
+
+/// Settings for external workers.
+#[derive(Debug, Clone)]
+pub struct ExternalOptions {
+    /// The name of the node that they reach the store through, as the API shows it.
+    pub node: String,
+    /// How often a worker pings.
+    pub health_interval: Duration,
+    /// How long a worker may be silent before it counts as dead.
+    pub health_timeout: Duration,
+    /// History entries that a job keeps.
+    pub max_history: usize,
+    /// How long crashed jobs wait.
+    pub backoff: backoff::Rules,
+}
+
+impl Default for ExternalOptions {
+    fn default() -> Self {
+        ExternalOptions {
+            node: "turnwise@127.0.0.1".to_owned(),
+            health_interval: DEFAULT_HEALTH_INTERVAL,
+            health_timeout: DEFAULT_HEALTH_TIMEOUT,
+            max_history: DEFAULT_MAX_HISTORY,
+            backoff: backoff::Rules::default(),
+        }
+    }
+}
+
+/// Speaks for workers of other processes. Cheap to clone.
+#[derive(Clone)]
+pub struct External {
+    store: Store,
+    keys: Keyspace,
+    options: Arc<ExternalOptions>,
+    lines: Arc<Lines>,
+}
+
+/// A job that a worker was given.
+#[derive(Debug, Clone)]
+pub struct Accepted {
+    /// The job as it was claimed.
+    pub job: Job,
+    /// Its options.
+    pub options: Box<RawValue>,
+    /// The claim's number: every word about the job carries it.
+    pub claim: u64,
+}
+
+/// How an external worker ended a run.
+#[derive(Debug, Clone)]
+pub enum ExternalEnd {
+    /// Well, with this result.
+    Completed(Box<RawValue>),
+    /// With an error that will not pass: not tried again.
+    Failed(String),
+    /// With an error that may pass: tried again after a backoff.
+    Crashed(String),
+    /// Not ended: given back.
+    Released,
+}
+
+impl External {
+    /// Speaks for external workers on `store`.
+    pub fn new(store: Store, keys: Keyspace, options: ExternalOptions) -> External {
+        External { store, keys, options: Arc::new(options), lines: Arc::default() }
+    }
+
+    /// Adds a worker to the membership, under an id that was never used before. From then on it pings.
+    ///
+    /// # Errors
+    /// `Invalid` for slots beyond 1 to [`MAX_EXTERNAL_SLOTS`], or a name or type that is too long.
+    pub async fn register(
+        &self,
+        job_type: &str,
+        name: Option<&str>,
+        slots: usize,
+    ) -> Result<workers::Worker> {
+        if !(1..=MAX_EXTERNAL_SLOTS).contains(&slots) {
+            let problem = format!("must be from 1 to {MAX_EXTERNAL_SLOTS}, not {slots}");
+            return Err(Error::Invalid { field: "slots", problem });
+        }
+        let (id, started_us) = new_id(&self.store);
+        let worker = workers::Worker {
+            name: name.map(str::to_owned),
+            health_timeout_us: timeout_us(self.options.health_timeout),
+            external: true,
+            ..workers::Worker::new(&id, &self.options.node, started_us, slots)
+        };
+        let row = &worker;
+        self.store.transact(|tx| async move { workers::register(&tx, &self.keys, job_type, row) }).await?;
+        Ok(worker)
+    }
+
+    /// The worker lives. Returns the numbers of those of its claims whose jobs shall stop.
+    ///
+    /// # Errors
+    /// `Halt` if it is no member (any more): it stops all its jobs and registers anew.
+    pub async fn ping(&self, job_type: &str, worker: &str) -> Result<Vec<u64>> {
+        let keys = &self.keys;
+        self.store
+            .transact(|tx| async move {
+                workers::ping(&tx, keys, job_type, worker).await?;
+                jobs::cancel_requests(&tx, keys, job_type, worker).await
+            })
+            .await
+    }
+
+    /// Jobs for the worker. First those that it holds under claims with numbers above `received`, the highest that it
+    /// has ever received: an answer that was lost is given again. Otherwise up to `limit` new ones, never
+    /// more than it has free slots. Waits up to `wait` for some; none at the end of it is an answer, too.
+    ///
+    /// Waiting workers of a type stand in one line, and only the first of them watches the store: a job that
+    /// arrives wakes one.
+    ///
+    /// # Errors
+    /// `Halt` if it is no member (any more).
+    pub async fn accept(
+        &self,
+        job_type: &str,
+        worker: &str,
+        received: u64,
+        limit: usize,
+        wait: Duration,
+    ) -> Result<Vec<Accepted>> {
+        let runtime = self.store.runtime();
+        let mut deadline = pin!(runtime.sleep(wait));
+        let mut turn: Option<Turn> = None;
+        loop {
+            let given = match self.give(job_type, worker, received, limit).await? {
+                Given::Jobs(jobs) => return Ok(jobs),
+                Given::NoSlot => {
+                    // Whoever has no free slot must not hold up the line.
+                    drop(turn.take());
+                    deadline.await;
+                    return Ok(Vec::new());
+                }
+                Given::Nothing(pass) => pass,
+            };
+            if turn.is_none() {
+                tokio::select! {
+                    biased;
+                    first = self.lines.join(job_type) => turn = Some(first),
+                    () = &mut deadline => return Ok(Vec::new()),
+                }
+                // What came while it stood there was for those before it; look again.
+                continue;
+            }
+            let wake = self.store.watch(self.keys.wake(job_type), given.wake_seen).await?;
+            let due = match given.next_due_us {
+                Some(at_us) => Either::Left(runtime.sleep(until(at_us, runtime.now_us()))),
+                None => Either::Right(pending()),
+            };
+            tokio::select! {
+                biased;
+                () = wake => {}
+                () = due => {}
+                () = &mut deadline => return Ok(Vec::new()),
+            }
+        }
+    }
+
+    /// One look for jobs.
+    async fn give(&self, job_type: &str, worker: &str, received: u64, limit: usize) -> Result<Given> {
+        let (store, keys, max_history) = (&self.store, &self.keys, self.options.max_history);
+        store
+            .transact(|tx| async move {
+                let row = workers::get(&tx, keys, job_type, worker).await?.ok_or(Error::Halt)?;
+                let again =
+                    claims::claims_after(&tx, keys, job_type, worker, received, REDELIVER_BATCH).await?;
+                if !again.is_empty() {
+                    let mut given = Vec::with_capacity(again.len());
+                    for job in again {
+                        let options = jobs::options(&tx, keys, &job).await?;
+                        given.push(accepted(job, options));
+                    }
+                    return Ok(Given::Jobs(given));
+                }
+                let running = workers::running(&tx, keys, job_type, worker, row.slots).await?;
+                let max_jobs = row.slots.min(running.saturating_add(limit.min(MAX_ACCEPTED)));
+                if max_jobs <= running {
+                    return Ok(Given::NoSlot);
+                }
+                let numbers = Numbers::Stored;
+                let claimant = Claimant { job_type, worker, running, max_jobs, numbers, max_history };
+                let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
+                if pass.claimed.is_empty() {
+                    return Ok(Given::Nothing(pass));
+                }
+                let claimed = pass.claimed.drain(..);
+                Ok(Given::Jobs(claimed.map(|(job, options)| accepted(job, options)).collect()))
+            })
+            .await
+    }
+
+    /// Replaces a job's `info`, and tells whether to go on.
+    ///
+    /// # Errors
+    /// `Halt` if this claim no longer holds the job: the worker stops it and says nothing more about it.
+    pub async fn update(
+        &self,
+        job_type: &str,
+        worker: &str,
+        id: &str,
+        claim: u64,
+        info: &RawValue,
+    ) -> Result<Answer> {
+        let (claim, now_us) = (&claim_of(worker, claim), self.store.runtime().now_us());
+        self.store
+            .transact(
+                |tx| async move { claims::update(&tx, &self.keys, job_type, id, claim, info, now_us).await },
+            )
+            .await
+    }
+
+    /// Ends a run. Returns the job as it is now, or `None` if it was removed. Repeating it is harmless, and
+    /// answers the same.
+    ///
+    /// # Errors
+    /// `Halt` if another claim holds the job, or its worker is no member any more: nothing was changed.
+    /// `Invalid` for a result or info that is too large.
+    pub async fn end(
+        &self,
+        job_type: &str,
+        worker: &str,
+        id: &str,
+        claim: u64,
+        end: ExternalEnd,
+        info: Option<&RawValue>,
+    ) -> Result<Option<Job>> {
+        let (keys, options, now_us) = (&self.keys, &self.options, self.store.runtime().now_us());
+        let (claim, end) = (&claim_of(worker, claim), &end);
+        let ended = self
+            .store
+            .transact(|tx| async move {
+                let ending = match end.clone() {
+                    ExternalEnd::Completed(result) => Ending::Completed(result),
+                    ExternalEnd::Failed(reason) => Ending::Failed(reason),
+                    ExternalEnd::Released => Ending::Stopped,
+                    ExternalEnd::Crashed(reason) => {
+                        let job = jobs::get(&tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
+                        crashed(&options.backoff, &job, reason, now_us)
+                    }
+                };
+                let max_history = options.max_history;
+                claims::end(&tx, keys, job_type, id, claim, &ending, info, now_us, max_history).await
+            })
+            .await?;
+        Ok(match ended {
+            Ended::Recorded(job) => job.map(|job| *job),
+            Ended::AlreadyRecorded(job) => Some(*job),
+        })
+    }
+
+    /// The worker leaves by itself: its jobs are pending again, no row stays. Harmless if it has left before.
+    ///
+    /// # Errors
+    /// `Halt` for a worker that is not an external one.
+    pub async fn leave(&self, job_type: &str, worker: &str) -> Result<()> {
+        let health =
+            self.store.transact(|tx| async move { workers::health(&tx, &self.keys, job_type, worker).await });
+        match health.await? {
+            Some(health) if health.external => {
+                remove(&self.store, &self.keys, job_type, worker, self.options.max_history).await
+            }
+            Some(_) => Err(Error::Halt),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a look for jobs came to.
+enum Given {
+    Jobs(Vec<Accepted>),
+    Nothing(Pass),
+    NoSlot,
+}
+
+fn accepted(job: Job, options: Box<RawValue>) -> Accepted {
+    let claim = job.claim.as_ref().expect("a claimed job has a claim").number;
+    Accepted { job, options, claim }
+}
+
+fn claim_of(worker: &str, number: u64) -> Claim {
+    Claim { worker: worker.to_owned(), number }
+}
+
+fn until(at_us: i64, now_us: i64) -> Duration {
+    Duration::from_micros(u64::try_from(at_us.saturating_sub(now_us)).unwrap_or(0))
+}
+
+/// One line of waiting workers per job type.
+#[derive(Default)]
+struct Lines {
+    /// Only those that someone stands in.
+    by_type: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// The first place of a line. Dropping it lets the next one in.
+struct Turn {
+    // In this order: the place looks whether anyone else still holds the line.
+    _first: OwnedMutexGuard<()>,
+    _place: Place,
+}
+
+/// A place in a line; with the last one the line goes.
+struct Place {
+    lines: Arc<Lines>,
+    job_type: String,
+}
+
+impl Lines {
+    /// Returns once everyone who came before has gone.
+    async fn join(self: &Arc<Self>, job_type: &str) -> Turn {
+        let line = self.lock().entry(job_type.to_owned()).or_default().clone();
+        let place = Place { lines: self.clone(), job_type: job_type.to_owned() };
+        Turn { _first: line.lock_owned().await, _place: place }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<tokio::sync::Mutex<()>>>> {
+        self.by_type.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut by_type = self.lines.lock();
+        if by_type.get(&self.job_type).is_some_and(|line| Arc::strong_count(line) == 1) {
+            by_type.remove(&self.job_type);
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! One incarnation of a worker: its loop.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures::future::{Either, pending};
+use serde_json::value::RawValue;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use turnwise_queue::{Error, Job, Result, claims, jobs, workers};
+use turnwise_store::{Error as StoreError, Isolation, Watch};
+
+use crate::cycle::{Claimant, Numbers, Pass, pass};
+use crate::membership::{remove, remove_dead};
+use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
+use crate::run::{Controls, Ended, Shared, run};
+
+/// The pause after a transaction that failed for good, before the loop goes on.
+pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
+/// Beyond the handlers' two grace periods a shutdown takes at most this long; what is left then is found by
+/// others, or by the next process.
+const SHUTDOWN_MARGIN: Duration = Duration::from_secs(3);
+/// Attempts of a pass that others were faster than.
+const PASS_ATTEMPTS: u32 = 10;
+/// After this many of them it pauses in between, so that those who collided do not meet again.
+const IMMEDIATE_PASS_ATTEMPTS: u32 = 3;
+/// Jobs that are adopted in one transaction.
+const ADOPT_BATCH: usize = 50;
+
+/// Why an incarnation ends.
+pub(crate) enum End {
+    /// It was asked to.
+    Stopped,
+    /// Others removed it.
+    Removed,
+}
+
+pub(crate) struct Incarnation {
+    shared: Arc<Shared>,
+    pub id: String,
+    next_claim: AtomicU64,
+    /// Every claim up to this number is either running here or over.
+    known: u64,
+    /// A pass may or may not have been committed: there may be claims above `known`.
+    doubt: bool,
+    /// The runs, as tasks that are aborted when this is dropped.
+    runs: JoinSet<(u64, Ended)>,
+    /// By the claim's number, not by job: a job may be claimed again before the end of its last run has been heard
+    /// of.
+    running: BTreeMap<u64, Controls>,
+    neighbours: Observations,
+    /// Gives back the jobs of dead neighbours.
+    removal: Option<AbortOnDropHandle<()>>,
+}
+
+/// How the task of a run ended.
+type RunEnded = std::result::Result<(u64, Ended), JoinError>;
+
+/// A sleep that ends on the runtime's clock.
+type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Incarnation {
+    pub(crate) fn new(shared: Arc<Shared>, id: String) -> Self {
+        let neighbours = Observations::new(shared.options.health_interval);
+        Incarnation {
+            shared,
+            id,
+            next_claim: AtomicU64::new(1),
+            known: 0,
+            doubt: false,
+            runs: JoinSet::new(),
+            running: BTreeMap::new(),
+            neighbours,
+            removal: None,
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        let runtime = self.shared.store.runtime().clone();
+        Box::pin(async move { runtime.sleep(duration).await })
+    }
+
+    /// Works until it is stopped or removed.
+    pub(crate) async fn work(&mut self, stop: &CancellationToken) -> End {
+        let mut health = self.sleep(self.shared.options.health_interval);
+        let mut signal = self.watch_signal().await;
+        // Look at once: there may be work from before.
+        let mut look = true;
+        let mut wake: Option<Watch> = None;
+        let mut due: Option<Sleep> = None;
+        loop {
+            if stop.is_cancelled() {
+                return End::Stopped;
+            }
+            let full = self.running.len() >= self.shared.options.max_jobs && !self.doubt;
+            if look && !full {
+                match self.fill_slots().await {
+                    Ok(pass) => {
+                        look = pass.more;
+                        due = pass.next_due_us.map(|at_us| self.sleep(self.until(at_us)));
+                        wake = self.watch_wake(&pass).await;
+                    }
+                    Err(Error::Halt) => return End::Removed,
+                    Err(error) => {
+                        tracing::error!(%error, "a scheduling pass failed");
+                        (look, wake) = (false, None);
+                        due = Some(self.sleep(ERROR_PAUSE));
+                    }
+                }
+                if look {
+                    continue;
+                }
+            }
+            let full = self.running.len() >= self.shared.options.max_jobs && !self.doubt;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return End::Stopped,
+                Some(ended) = self.runs.join_next() => {
+                    if self.forget(ended) && !self.ping().await {
+                        return End::Removed;
+                    }
+                    look = true;
+                }
+                () = &mut health => {
+                    if !self.ping_and_look().await {
+                        return End::Removed;
+                    }
+                    health = self.sleep(self.shared.options.health_interval);
+                }
+                () = or_never(&mut signal) => {
+                    // Watched again before looking, so that nothing falls in between.
+                    signal = self.watch_signal().await;
+                    if let Err(error) = self.stop_cancelled().await {
+                        tracing::error!(%error, "cannot read which jobs shall stop: looks again soon");
+                        signal = Some(self.sleep(ERROR_PAUSE));
+                    }
+                }
+                () = or_never(&mut wake), if !full => { wake = None; look = true; }
+                () = or_never(&mut due), if !full => { due = None; look = true; }
+            }
+        }
+    }
+
+    fn until(&self, at_us: i64) -> Duration {
+        let wait_us = at_us.saturating_sub(self.shared.store.runtime().now_us());
+        Duration::from_micros(u64::try_from(wait_us).unwrap_or(0))
+    }
+
+    /// One pass, and a task for every job that it claimed.
+    async fn fill_slots(&mut self) -> Result<Pass> {
+        if self.doubt {
+            self.adopt().await?;
+        }
+        match self.pass().await {
+            Ok(mut pass) => {
+                self.known = self.next_claim.load(Relaxed) - 1;
+                for (job, options) in pass.claimed.drain(..) {
+                    self.start(job, options);
+                }
+                Ok(pass)
+            }
+            Err(error) => {
+                self.doubt = matches!(error, Error::Store(StoreError::UnknownOutcome(_)));
+                Err(error)
+            }
+        }
+    }
+
+    /// One pass, again when others were faster; but never again after a commit of unknown outcome, which would
+    /// claim more than there are slots for.
+    async fn pass(&self) -> Result<Pass> {
+        let Shared { store, keys, job_type, options, .. } = &*self.shared;
+        let claimant = Claimant {
+            job_type,
+            worker: &self.id,
+            running: self.running.len(),
+            max_jobs: options.max_jobs,
+            numbers: Numbers::Counted(&self.next_claim),
+            max_history: options.max_history,
+        };
+        let mut attempt = 1;
+        loop {
+            let tx = store.begin().await?;
+            let pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
+            match tx.commit().await {
+                Ok(_) => return Ok(pass),
+                Err(StoreError::Conflict) if attempt < PASS_ATTEMPTS => {}
+                Err(error) => return Err(error.into()),
+            }
+            if attempt >= IMMEDIATE_PASS_ATTEMPTS {
+                let pause_ms = 1 + store.runtime().random() % (1 << attempt);
+                store.runtime().sleep(Duration::from_millis(pause_ms)).await;
+            }
+            attempt += 1;
+        }
+    }
+
+    fn start(&mut self, job: Job, options: Box<RawValue>) {
+        let claim = job.claim.as_ref().expect("a claimed job has a claim").number;
+        let controls = Controls::default();
+        if job.cancel_requested {
+            // Cancelled before it was adopted: its signal has passed.
+            controls.stop.cancel();
+        }
+        self.running.insert(claim, controls.clone());
+        let run = run(self.shared.clone(), job, options, controls);
+        self.runs.spawn(async move { (claim, run.await) });
+    }
+
+    /// Ends a doubt: makes sure that what may be on its way is committed or never will be, and starts what this
+    /// worker holds and did not know of.
+    async fn adopt(&mut self) -> Result<()> {
+        let shared = self.shared.clone();
+        let Shared { store, keys, job_type, .. } = &*shared;
+        let id = &self.id;
+        store.transact(|tx| async move { workers::fence(&tx, keys, job_type, id).await }).await?;
+        loop {
+            let (id, known) = (&self.id, self.known);
+            let found = store
+                .transact(|tx| async move {
+                    let held = claims::claims_after(&tx, keys, job_type, id, known, ADOPT_BATCH).await?;
+                    let mut found = Vec::with_capacity(held.len());
+                    for job in held {
+                        let options = jobs::options(&tx, keys, &job).await?;
+                        found.push((job, options));
+                    }
+                    Ok::<_, Error>(found)
+                })
+                .await?;
+            let done = found.len() < ADOPT_BATCH;
+            for (job, options) in found {
+                tracing::warn!(job = %job.id, "claimed by a commit of unknown outcome: adopted");
+                self.known = job.claim.as_ref().map_or(self.known, |claim| claim.number);
+                self.start(job, options);
+            }
+            if done {
+                self.doubt = false;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Frees the slot of a run that has ended, and of all others that have. Whether any of them was halted.
+    fn forget(&mut self, ended: RunEnded) -> bool {
+        let mut halted = false;
+        let mut next = Some(ended);
+        while let Some(ended) = next {
+            match ended {
+                Ok((claim, ended)) => {
+                    halted |= ended == Ended::Halted;
+                    self.running.remove(&claim);
+                }
+                Err(error) => {
+                    // Its slot stays taken, as its job does: this worker gives both back when it leaves.
+                    tracing::error!(%error, "a run ended badly: its job is recovered when this worker ends");
+                }
+            }
+            next = self.runs.try_join_next();
+        }
+        halted
+    }
+
+    async fn watch_wake(&self, pass: &Pass) -> Option<Watch> {
+        let key = self.shared.keys.wake(&self.shared.job_type);
+        self.watch(key, pass.wake_seen.clone()).await
+    }
+
+    async fn watch_signal(&self) -> Option<Watch> {
+        let key = self.shared.keys.signal(&self.shared.job_type, &self.id);
+        let seen = match self.shared.store.begin().await {
+            Ok(tx) => tx.get_with(&key, Isolation::Snapshot).await.unwrap_or_default(),
+            Err(_) => None,
+        };
+        self.watch(key, seen).await
+    }
+
+    async fn watch(&self, key: bytes::Bytes, seen: Option<bytes::Bytes>) -> Option<Watch> {
+        match self.shared.store.watch(key, seen).await {
+            Ok(watch) => Some(watch),
+            Err(error) => {
+                // Without a watch the worker looks again after a pause instead.
+                tracing::error!(%error, "cannot watch the store");
+                Some(self.sleep(ERROR_PAUSE))
+            }
+        }
+    }
+
+    /// Stops those of its jobs whose users want them to.
+    async fn stop_cancelled(&self) -> Result<()> {
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let cancelled = self
+            .shared
+            .store
+            .transact(|tx| async move { jobs::cancel_requests(&tx, keys, job_type, &self.id).await })
+            .await?;
+        for controls in cancelled.iter().filter_map(|claim| self.running.get(claim)) {
+            controls.stop.cancel();
+        }
+        Ok(())
+    }
+
+    /// Whether it could show that it lives; an error that may pass counts as such.
+    async fn ping(&self) -> bool {
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let pinged = self
+            .shared
+            .store
+            .transact(|tx| async move { workers::ping(&tx, keys, job_type, &self.id).await });
+        match pinged.await {
+            Ok(()) => true,
+            Err(Error::Halt) => false,
+            Err(error) => {
+                tracing::error!(%error, "cannot write the health counter");
+                true
+            }
+        }
+    }
+
+    /// Shows that it lives and looks at its neighbours, in one transaction: those that are dead, and its business, are
+    /// removed. Whether it is a member still.
+    async fn ping_and_look(&mut self) -> bool {
+        let Shared { store, keys, job_type, options, .. } = &*self.shared;
+        let (id, neighbours) = (&self.id, &self.neighbours);
+        let ring = store
+            .transact(|tx| async move {
+                workers::ping(&tx, keys, job_type, id).await?;
+                let ring = workers::neighbours(&tx, keys, job_type, id, WINDOW).await?;
+                let full = ring.len() == WINDOW;
+                let ring = in_process(ring);
+                if full && neighbours.none_moved(&ring) {
+                    return Ok(in_process(workers::neighbours(&tx, keys, job_type, id, WIDE_WINDOW).await?));
+                }
+                Ok(ring)
+            })
+            .await;
+        let ring = match ring {
+            Ok(ring) => ring,
+            Err(Error::Halt) => return false,
+            Err(error) => {
+                tracing::error!(%error, "cannot write the health counter");
+                return true;
+            }
+        };
+        let dead = mine(self.neighbours.look(ring));
+        // What is not removed yet is still dead at the next look.
+        let busy = self.removal.as_ref().is_some_and(|removal| !removal.is_finished());
+        if !dead.is_empty() && !busy {
+            let (store, keys, job_type) = (store.clone(), keys.clone(), job_type.clone());
+            let max_history = options.max_history;
+            let removal = async move {
+                for (worker, health) in dead {
+                    remove_dead(&store, &keys, &job_type, &worker, health, max_history).await;
+                }
+            };
+            self.removal = Some(AbortOnDropHandle::new(tokio::spawn(removal)));
+        }
+        true
+    }
+
+    /// A clean shutdown: every job is given back, every row cleared.
+    pub(crate) async fn leave(&mut self) {
+        for controls in self.running.values() {
+            controls.stop.cancel();
+        }
+        let mut deadline = self.sleep(2 * self.shared.options.stop_grace + SHUTDOWN_MARGIN);
+        let mut health = self.sleep(self.shared.options.health_interval);
+        while !self.runs.is_empty() {
+            tokio::select! {
+                biased;
+                Some(ended) = self.runs.join_next() => { self.forget(ended); }
+                () = &mut health => {
+                    // It lives for as long as its handlers take.
+                    if !self.ping().await {
+                        return self.halt().await;
+                    }
+                    health = self.sleep(self.shared.options.health_interval);
+                }
+                () = &mut deadline => {
+                    tracing::error!(jobs = self.running.len(), "some jobs did not stop: they are recovered once this worker is found dead");
+                    return;
+                }
+            }
+        }
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        if let Err(error) =
+            remove(&self.shared.store, keys, job_type, &self.id, self.shared.options.max_history).await
+        {
+            tracing::error!(%error, "cannot leave the membership");
+        }
+    }
+
+    /// Its claims are gone: aborts everything and waits until it is still.
+    pub(crate) async fn halt(&mut self) {
+        for controls in self.running.values() {
+            controls.halt.cancel();
+        }
+        while let Some(ended) = self.runs.join_next().await {
+            self.forget(ended);
+        }
+    }
+}
+
+/// Waits for a future that may not be there.
+fn or_never<F: Future<Output = ()> + Unpin>(future: &mut Option<F>) -> impl Future<Output = ()> + '_ {
+    match future {
+        Some(future) => Either::Left(future),
+        None => Either::Right(pending()),
+    }
+}

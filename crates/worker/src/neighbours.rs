@@ -1,0 +1,240 @@
+//! Who of those to the right is dead, and whose business that is.
+//!
+//! The workers of a type stand in a ring, in the order of their ids. With each ping a worker looks at the health of
+//! those to its right. Nobody's clock is compared with another's: a look is worth one interval, because the
+//! watcher has slept that long since its last one, and whoever has not moved its counter in as many looks as
+//! make up its timeout is dead. So a clock that is set, a store that holds up everyone, or a pause of the
+//! watcher itself never makes anybody look dead.
+//!
+//! A watcher removes the dead ones up to the first neighbour that can be relied on to watch what is behind it:
+//!
+//! ```text
+//!    watcher ─▶ dead ─▶ dead ─▶ newcomer ─▶ dead ─▶ alive ─▶ dead
+//!               └──── mine ────┘            mine    └─ its ─┘
+//! ```
+//!
+//! *Newcomers* have not looked for long enough to judge; neither can those be relied on that have been silent for
+//! half of their timeout. Where two watchers think so of each other's neighbour both remove it, which is harmless.
+//! One look sees [`WINDOW`] neighbours; if none of them has moved it sees [`WIDE_WINDOW`] at once, so that the death
+//! of many is found as fast as the death of one: a look after it, and a timeout.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use turnwise_queue::Health;
+
+use crate::membership::timeout_us;
+
+/// Neighbours that a look sees.
+pub(crate) const WINDOW: usize = 32;
+/// Neighbours that a look sees when nothing moves in [`WINDOW`]. Beyond, death is found one window after the other.
+pub(crate) const WIDE_WINDOW: usize = 1_000;
+
+/// What a watcher remembers of those that it watches.
+pub(crate) struct Observations {
+    /// What a look is worth, in µs.
+    interval_us: i64,
+    seen: BTreeMap<String, Seen>,
+}
+
+struct Seen {
+    counter: u64,
+    /// Looks in a row that found the counter as it was.
+    still: u32,
+    /// Looks since it was first seen.
+    known: u32,
+}
+
+/// How a worker looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// Has not moved for its timeout.
+    Dead,
+    /// Has been here for a timeout at least, and was silent for less than half of it.
+    Reliable,
+    /// Neither.
+    Unsure,
+}
+
+impl Observations {
+    /// For someone who sleeps `interval` between two looks.
+    pub(crate) fn new(interval: Duration) -> Self {
+        Observations { interval_us: timeout_us(interval), seen: BTreeMap::new() }
+    }
+
+    /// Takes one look, at least an interval after the one before. Whoever is not seen is forgotten.
+    pub(crate) fn look(&mut self, workers: Vec<(String, Health)>) -> Vec<(String, Health, Condition)> {
+        let mut before = std::mem::take(&mut self.seen);
+        let mut found = Vec::with_capacity(workers.len());
+        for (worker, health) in workers {
+            let counter = health.counter;
+            let seen = match before.remove(&worker) {
+                Some(seen) if seen.counter == counter => {
+                    Seen { still: seen.still.saturating_add(1), known: seen.known.saturating_add(1), counter }
+                }
+                Some(seen) => Seen { still: 0, known: seen.known.saturating_add(1), counter },
+                None => Seen { still: 0, known: 0, counter },
+            };
+            let condition = self.condition(&seen, health.timeout_us);
+            self.seen.insert(worker.clone(), seen);
+            found.push((worker, health, condition));
+        }
+        found
+    }
+
+    fn condition(&self, seen: &Seen, timeout_us: i64) -> Condition {
+        let worth = |looks: u32| self.interval_us.saturating_mul(i64::from(looks));
+        if seen.still > 0 && worth(seen.still) >= timeout_us {
+            Condition::Dead
+        } else if worth(seen.known) >= timeout_us && worth(seen.still) < timeout_us / 2 {
+            Condition::Reliable
+        } else {
+            Condition::Unsure
+        }
+    }
+
+    /// Whether every one of them is as it was at the last look.
+    pub(crate) fn none_moved(&self, workers: &[(String, Health)]) -> bool {
+        workers
+            .iter()
+            .all(|(worker, health)| self.seen.get(worker).is_some_and(|seen| seen.counter == health.counter))
+    }
+}
+
+/// The dead that are the watcher's business: those before the first neighbour that can be relied on.
+pub(crate) fn mine(ring: Vec<(String, Health, Condition)>) -> Vec<(String, Health)> {
+    ring.into_iter()
+        .take_while(|(_, _, condition)| *condition != Condition::Reliable)
+        .filter(|(_, _, condition)| *condition == Condition::Dead)
+        .map(|(worker, health, _)| (worker, health))
+        .collect()
+}
+
+/// Those that watch and are watched in the ring: external workers do not see the store, a server watches them.
+pub(crate) fn in_process(mut ring: Vec<(String, Health)>) -> Vec<(String, Health)> {
+    ring.retain(|(_, health)| !health.external);
+    ring
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000;
+
+    /// Looks every 5 s at workers with a timeout of 15 s.
+    fn observations() -> Observations {
+        Observations::new(Duration::from_secs(5))
+    }
+
+    fn health(counter: u64) -> Health {
+        Health { counter, timeout_us: 15 * S, external: false }
+    }
+
+    /// One look at workers that are named in the order of the ring.
+    fn look(observations: &mut Observations, ring: &[(&str, u64)]) -> Vec<String> {
+        let ring = ring.iter().map(|(id, counter)| ((*id).to_owned(), health(*counter))).collect();
+        mine(observations.look(ring)).into_iter().map(|(worker, _)| worker).collect()
+    }
+
+    const NOBODY: [&str; 0] = [];
+
+    #[test]
+    fn who_stands_still_for_its_timeout_is_dead_and_not_before() {
+        let mut observations = observations();
+        for _ in 0..3 {
+            assert_eq!(look(&mut observations, &[("a", 7)]), NOBODY);
+        }
+        assert_eq!(look(&mut observations, &[("a", 7)]), ["a"]);
+    }
+
+    #[test]
+    fn who_moves_in_time_is_never_dead() {
+        let mut observations = observations();
+        for n in 0..100 {
+            assert_eq!(look(&mut observations, &[("a", n / 3)]), NOBODY);
+        }
+    }
+
+    #[test]
+    fn a_timeout_that_is_no_multiple_of_the_interval_is_rounded_up() {
+        let mut observations = observations();
+        let health = Health { counter: 1, timeout_us: 11 * S, external: false };
+        let mut looks = 0;
+        while mine(observations.look(vec![("a".into(), health)])).is_empty() {
+            looks += 1;
+        }
+        assert_eq!(looks, 3);
+    }
+
+    #[test]
+    fn a_worker_that_left_and_another_that_joined_start_from_nothing() {
+        let mut observations = observations();
+        for _ in 0..3 {
+            look(&mut observations, &[("a", 7)]);
+        }
+        assert_eq!(look(&mut observations, &[("b", 7)]), NOBODY);
+        for _ in 0..3 {
+            assert_eq!(look(&mut observations, &[("a", 7)]), NOBODY);
+        }
+        assert_eq!(look(&mut observations, &[("a", 7)]), ["a"]);
+    }
+
+    #[test]
+    fn the_dead_behind_a_reliable_neighbour_are_its_business() {
+        let mut observations = observations();
+        for n in 0..6 {
+            let found = look(&mut observations, &[("a", 1), ("b", 1), ("c", n), ("d", 1)]);
+            let expected: &[&str] = if n < 3 { &[] } else { &["a", "b"] };
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn a_newcomer_shields_nobody_before_it_can_judge_itself() {
+        let mut observations = observations();
+        for n in 0..3 {
+            look(&mut observations, &[("a", n), ("c", 1)]);
+        }
+        // "b" comes, and "a" leaves: the new neighbour has not watched "c" for a timeout.
+        assert_eq!(look(&mut observations, &[("b", 0), ("c", 1)]), ["c"]);
+        for n in 1..3 {
+            assert_eq!(look(&mut observations, &[("b", n), ("c", 1)]), ["c"]);
+        }
+        assert_eq!(look(&mut observations, &[("b", 3), ("c", 1)]), NOBODY);
+    }
+
+    #[test]
+    fn who_is_silent_for_half_of_its_timeout_shields_nobody() {
+        let mut observations = observations();
+        for n in 0..9 {
+            look(&mut observations, &[("a", n), ("b", n)]);
+        }
+        // Both die, the watcher of "b" a little later.
+        assert_eq!(look(&mut observations, &[("a", 9), ("b", 8)]), NOBODY);
+        assert_eq!(look(&mut observations, &[("a", 9), ("b", 8)]), NOBODY);
+        assert_eq!(look(&mut observations, &[("a", 9), ("b", 8)]), ["b"]);
+        assert_eq!(look(&mut observations, &[("a", 9), ("b", 8)]), ["a", "b"]);
+    }
+
+    #[test]
+    fn nothing_has_moved_only_if_all_were_seen_before_and_stand_still() {
+        let mut observations = observations();
+        let ring = |counters: &[u64]| -> Vec<(String, Health)> {
+            counters.iter().zip(0..).map(|(counter, n)| (format!("{n}"), health(*counter))).collect()
+        };
+        assert!(!observations.none_moved(&ring(&[1, 1])));
+        observations.look(ring(&[1, 1]));
+        assert!(observations.none_moved(&ring(&[1, 1])));
+        assert!(!observations.none_moved(&ring(&[1, 2])));
+        assert!(!observations.none_moved(&ring(&[1, 1, 1])));
+    }
+
+    #[test]
+    fn the_longest_timeout_does_not_overflow() {
+        let mut observations = Observations::new(Duration::MAX);
+        let health = Health { counter: 1, timeout_us: i64::MAX, external: false };
+        observations.look(vec![("a".into(), health)]);
+        assert_eq!(mine(observations.look(vec![("a".into(), health)])).len(), 1);
+    }
+}
