@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::future::{Either, pending};
 use serde_json::value::RawValue;
 use tokio::sync::OwnedMutexGuard;
+use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
@@ -142,6 +143,9 @@ impl External {
     /// Waiting workers of a type stand in one line, and only the first of them watches the store: a job that
     /// arrives wakes one.
     ///
+    /// `leave` ends the waiting, but no transaction that is under way: cancel it, and await the answer, in place of
+    /// dropping this future. Whoever calls again for the same worker after that knows that nothing is still coming.
+    ///
     /// # Errors
     /// `Halt` if it is no member (any more).
     pub async fn accept(
@@ -151,6 +155,7 @@ impl External {
         received: u64,
         limit: usize,
         wait: Duration,
+        leave: &CancellationToken,
     ) -> Result<Vec<Accepted>> {
         let runtime = self.store.runtime();
         let mut deadline = pin!(runtime.sleep(wait));
@@ -161,7 +166,11 @@ impl External {
                 Given::NoSlot => {
                     // Whoever has no free slot must not hold up the line.
                     drop(turn.take());
-                    deadline.await;
+                    tokio::select! {
+                        biased;
+                        () = leave.cancelled() => {}
+                        () = &mut deadline => {}
+                    }
                     return Ok(Vec::new());
                 }
                 Given::Nothing(pass) => pass,
@@ -169,6 +178,7 @@ impl External {
             if turn.is_none() {
                 tokio::select! {
                     biased;
+                    () = leave.cancelled() => return Ok(Vec::new()),
                     first = self.lines.join(job_type) => turn = Some(first),
                     () = &mut deadline => return Ok(Vec::new()),
                 }
@@ -182,6 +192,7 @@ impl External {
             };
             tokio::select! {
                 biased;
+                () = leave.cancelled() => return Ok(Vec::new()),
                 () = wake => {}
                 () = due => {}
                 () = &mut deadline => return Ok(Vec::new()),
