@@ -85,13 +85,18 @@ impl Manual {
     /// Waits until someone sleeps whose moment is at least `duration` away, so that a test moves the clock
     /// only once the code under it has come to wait.
     pub async fn wait_for_sleeper(&self, duration: Duration) {
+        self.wait_for_sleepers(duration, 1).await;
+    }
+
+    /// Waits like [`Manual::wait_for_sleeper`], for `count` of them.
+    pub async fn wait_for_sleepers(&self, duration: Duration, count: usize) {
         loop {
             let slept = self.slept.notified();
             {
                 let mut state = self.state();
                 let from = add_us(state.now_us, duration);
                 state.sleepers.retain(|_, wake| !wake.is_closed());
-                if state.sleepers.range((from, 0)..).next().is_some() {
+                if state.sleepers.range((from, 0)..).count() >= count {
                     return;
                 }
             }

@@ -1,0 +1,135 @@
+//! A store that fails as told: commits of unknown outcome, and a pause of everything that goes through it, as
+//! seen by one of several processes.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::watch;
+use turnwise_store::{
+    Changes, Engine, Error, KeyValue, Limits, RangeRead, Result, Snapshot, Versionstamp, Watch,
+};
+
+/// What becomes of a commit whose outcome is told to be unknown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It was committed.
+    Committed,
+    /// It was not.
+    Lost,
+    /// It is still on its way: the test lets it arrive.
+    Late,
+}
+
+/// One process's view of a store.
+pub struct Faulty {
+    inner: Arc<dyn Engine>,
+    state: Arc<State>,
+}
+
+struct State {
+    /// Happens to the next commit that writes a key with this text in it.
+    next: Mutex<Option<(Fault, &'static str)>>,
+    late: Mutex<Option<(Arc<dyn Snapshot>, Changes)>>,
+    paused: watch::Sender<bool>,
+    happened: watch::Sender<usize>,
+}
+
+impl Faulty {
+    pub fn new(inner: Arc<dyn Engine>) -> Arc<Self> {
+        let state = State {
+            next: Mutex::default(),
+            late: Mutex::default(),
+            paused: watch::Sender::new(false),
+            happened: watch::Sender::new(0),
+        };
+        Arc::new(Faulty { inner, state: Arc::new(state) })
+    }
+
+    /// The next commit that writes a key with this text in it fails so.
+    pub fn fail(&self, fault: Fault, key: &'static str) {
+        *self.state.next.lock().unwrap() = Some((fault, key));
+    }
+
+    /// Waits until the `n`-th fault has happened.
+    pub async fn happened(&self, n: usize) {
+        let mut happened = self.state.happened.subscribe();
+        let wait = happened.wait_for(|count| *count >= n);
+        tokio::time::timeout(super::PATIENCE, wait).await.expect("the fault never happened").unwrap();
+    }
+
+    /// Lets the late commit arrive.
+    pub async fn arrive(&self) -> Result<Versionstamp> {
+        let (snapshot, changes) = self.state.late.lock().unwrap().take().unwrap();
+        snapshot.commit(changes).await
+    }
+
+    /// Holds up whatever goes through here, or lets it go on.
+    pub fn pause(&self, paused: bool) {
+        self.state.paused.send_replace(paused);
+    }
+}
+
+impl State {
+    async fn pass(&self) {
+        self.paused.subscribe().wait_for(|paused| !paused).await.unwrap();
+    }
+
+    fn fault(&self, changes: &Changes) -> Option<Fault> {
+        let mut next = self.next.lock().unwrap();
+        let (fault, text) = (*next)?;
+        let writes = |key: &Bytes| key.windows(text.len()).any(|part| part == text.as_bytes());
+        if !changes.puts.iter().any(|(key, _)| writes(key)) {
+            return None;
+        }
+        *next = None;
+        Some(fault)
+    }
+}
+
+#[async_trait]
+impl Engine for Faulty {
+    fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        self.state.pass().await;
+        let inner = self.inner.snapshot().await?;
+        Ok(Arc::new(FaultySnapshot { inner, state: self.state.clone() }))
+    }
+
+    async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
+        self.inner.watch(key, seen).await
+    }
+}
+
+struct FaultySnapshot {
+    inner: Arc<dyn Snapshot>,
+    state: Arc<State>,
+}
+
+#[async_trait]
+impl Snapshot for FaultySnapshot {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.inner.get(key).await
+    }
+
+    async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        self.inner.range(read).await
+    }
+
+    async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
+        self.state.pass().await;
+        let Some(fault) = self.state.fault(&changes) else { return self.inner.commit(changes).await };
+        match fault {
+            Fault::Committed => {
+                self.inner.commit(changes).await?;
+            }
+            Fault::Lost => {}
+            Fault::Late => *self.state.late.lock().unwrap() = Some((self.inner.clone(), changes)),
+        }
+        self.state.happened.send_modify(|count| *count += 1);
+        Err(Error::UnknownOutcome("as the test wants it".into()))
+    }
+}

@@ -1,0 +1,228 @@
+//! What these tests share: a handler that asks the test how to go on, and a store on a clock that only the test
+//! moves.
+#![allow(dead_code, reason = "not every test file needs all of it")]
+
+pub mod faulty;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use turnwise_queue::{Claim, Job, Keyspace, NewJob, State, claims, jobs, workers};
+use turnwise_store::embedded::{self, Embedded};
+use turnwise_store::{Engine, Store, Transaction, runtime};
+use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
+
+pub const T: &str = "test";
+/// Far more than anything here takes: only a failing test waits so long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn json(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+/// Hands every run to the test, which decides how it goes on.
+pub struct Scripted {
+    pub runs: mpsc::UnboundedSender<Run>,
+    pub running: Arc<AtomicUsize>,
+    pub most_running: AtomicUsize,
+}
+
+/// A run that waits for the test's word.
+pub struct Run {
+    pub id: String,
+    pub job: Job,
+    pub word: tokio::sync::oneshot::Sender<Word>,
+}
+
+pub enum Word {
+    End(Outcome),
+    Panic,
+    /// Ignore every wish to stop; tell once that it does.
+    Hang(tokio::sync::oneshot::Sender<()>),
+    /// Report this, then wait for being stopped.
+    Report(u32),
+}
+
+impl Run {
+    pub fn end(self, outcome: Outcome) {
+        let _ = self.word.send(Word::End(outcome));
+    }
+}
+
+/// Counts down when a run is over, however it ends.
+pub struct Running(Arc<AtomicUsize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+#[async_trait]
+impl JobHandler for Scripted {
+    async fn run(&self, context: JobContext) -> Outcome {
+        let now_running = self.running.fetch_add(1, SeqCst) + 1;
+        let _running = Running(self.running.clone());
+        self.most_running.fetch_max(now_running, SeqCst);
+        let (word, spoken) = tokio::sync::oneshot::channel();
+        let run = Run { id: context.job.id.clone(), job: context.job.clone(), word };
+        self.runs.send(run).unwrap();
+        tokio::select! {
+            () = context.stop.cancelled() => Outcome::Stopped,
+            word = spoken => match word.unwrap() {
+                Word::End(outcome) => outcome,
+                Word::Panic => panic!("the roof is on fire"),
+                Word::Hang(hangs) => {
+                    hangs.send(()).unwrap();
+                    std::future::pending().await
+                }
+                Word::Report(n) => {
+                    context.report(&serde_json::json!({ "n": n }));
+                    context.stop.cancelled().await;
+                    Outcome::Stopped
+                }
+            }
+        }
+    }
+
+    async fn ended(&self, tx: &Transaction, _: &Keyspace, job: Option<&Job>) -> turnwise_queue::Result<()> {
+        let state = job.map_or("removed".to_owned(), |job| format!("{:?}", job.state));
+        Ok(tx.set("hook".into(), state.into())?)
+    }
+}
+
+pub struct World {
+    pub store: Store,
+    pub keys: Keyspace,
+    pub clock: Arc<runtime::Manual>,
+    pub handler: Arc<Scripted>,
+    pub runs: mpsc::UnboundedReceiver<Run>,
+    pub engine: Arc<dyn Engine>,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = runtime::Manual::new(1_000_000_000, 1);
+        let options = embedded::Options { durable: false, ..Default::default() };
+        let engine = Embedded::open_with(dir.path(), options).unwrap();
+        let (sender, runs) = mpsc::unbounded_channel();
+        let handler = Scripted { runs: sender, running: Arc::default(), most_running: AtomicUsize::new(0) };
+        World {
+            store: Store::new(engine.clone(), clock.clone()),
+            engine,
+            keys: Keyspace::default(),
+            clock,
+            handler: Arc::new(handler),
+            runs,
+            _dir: dir,
+        }
+    }
+
+    pub async fn start(&self, max_jobs: usize) -> Worker {
+        let options = Options { max_jobs, exclusive: true, ..Options::default() };
+        self.start_with(&self.store, options).await
+    }
+
+    /// One of several processes on the same store.
+    pub async fn start_beside(&self, store: &Store, max_jobs: usize) -> Worker {
+        self.start_with(store, Options { max_jobs, ..Options::default() }).await
+    }
+
+    pub async fn start_with(&self, store: &Store, options: Options) -> Worker {
+        let (store, keys) = (store.clone(), self.keys.clone());
+        Worker::start(store, keys, T, self.handler.clone(), options).await.unwrap()
+    }
+
+    /// A store of its own for a process that shall fail as told.
+    pub fn faulty(&self) -> (Store, Arc<faulty::Faulty>) {
+        let faulty = faulty::Faulty::new(self.engine.clone());
+        (Store::new(faulty.clone(), self.clock.clone()), faulty)
+    }
+
+    /// Runs a transaction once.
+    pub async fn run<R>(
+        &self,
+        body: impl AsyncFnOnce(&Transaction, &Keyspace) -> turnwise_queue::Result<R>,
+    ) -> R {
+        let tx = self.store.begin().await.unwrap();
+        let value = body(&tx, &self.keys).await.unwrap();
+        tx.commit().await.unwrap();
+        value
+    }
+
+    /// A worker whose process is gone, with jobs of these ids that it holds.
+    pub async fn ghost(&self, worker: &str, jobs: &[&str]) {
+        let row = workers::Worker::new(worker, "n", 0, 9);
+        self.run(async |tx, keys| workers::register(tx, keys, T, &row)).await;
+        for (number, id) in (1..).zip(jobs) {
+            self.add(id).await;
+            let claim = Claim { worker: worker.into(), number };
+            let claimed = self.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 2, 20).await);
+            assert!(claimed.await.is_some());
+        }
+    }
+
+    /// One health interval passes for `n` workers that live, once all of them have come to wait for it.
+    pub async fn tick(&self, n: usize) {
+        let interval = turnwise_worker::DEFAULT_HEALTH_INTERVAL;
+        let wait = self.clock.wait_for_sleepers(interval, n);
+        tokio::time::timeout(PATIENCE, wait).await.expect("not all workers wait for their next ping");
+        self.clock.advance(interval);
+    }
+
+    pub async fn add(&self, id: &str) {
+        let new = &NewJob::new(T, id, json("{}"));
+        let now_us = turnwise_store::Runtime::now_us(&*self.clock);
+        let keys = &self.keys;
+        self.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
+    }
+
+    pub async fn next_run(&mut self) -> Run {
+        tokio::time::timeout(PATIENCE, self.runs.recv()).await.expect("no job was started").unwrap()
+    }
+
+    pub async fn get(&self, id: &str) -> Option<Job> {
+        jobs::get(&self.store.begin().await.unwrap(), &self.keys, T, id).await.unwrap()
+    }
+
+    /// Waits, by watching its row, until a job satisfies a condition.
+    pub async fn until(&self, id: &str, condition: impl Fn(&Job) -> bool) -> Job {
+        let wait = async {
+            loop {
+                let key = self.keys.job(T, id);
+                let seen = self.store.begin().await.unwrap().get(&key).await.unwrap();
+                if let Some(job) = self.get(id).await.filter(|job| condition(job)) {
+                    return job;
+                }
+                self.store.watch(key, seen).await.unwrap().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.expect("the job never got there")
+    }
+
+    pub async fn until_state(&self, id: &str, state: State) -> Job {
+        self.until(id, |job| job.state == state).await
+    }
+
+    pub async fn cancel(&self, id: &str) {
+        let keys = &self.keys;
+        self.store.transact(|tx| async move { jobs::cancel(&tx, keys, T, id, 7).await }).await.unwrap();
+    }
+
+    pub async fn workers(&self) -> Vec<String> {
+        let tx = self.store.begin().await.unwrap();
+        let workers = workers::list(&tx, &self.keys, T).await.unwrap();
+        workers.into_iter().map(|worker| worker.id).collect()
+    }
+}
+
+/// A good end.
+pub fn done() -> Outcome {
+    Outcome::completed(&1)
+}

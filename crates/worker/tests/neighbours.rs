@@ -1,0 +1,270 @@
+//! Workers that watch each other: several processes on one store, some of which die, stall or stop half-way.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use turnwise_queue::{Error, EventKind, State, workers};
+use turnwise_worker::{Options, Worker};
+
+use common::{PATIENCE, T, World, done};
+
+/// Ticks of 5 s that are within two health timeouts of 15 s.
+const TWO_TIMEOUTS: usize = 6;
+
+/// Ends a worker like a crash of its process.
+async fn kill(worker: Worker) {
+    drop(worker);
+    // Its tasks are gone, and with them their sleepers, once the runtime has gone round.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn ids_with_jobs(world: &World) -> Vec<String> {
+    let tx = world.store.begin().await.unwrap();
+    let active = turnwise_queue::jobs::active(&tx, &world.keys, T, 1_000).await.unwrap();
+    active.into_iter().map(|(worker, _, _)| worker).collect()
+}
+
+async fn exists(world: &World, worker: &str) -> bool {
+    world.run(async |tx, keys| workers::health(tx, keys, T, worker).await).await.is_some()
+}
+
+/// Waits until nothing is left of a worker.
+async fn until_gone(world: &World, worker: &str) {
+    let key = world.keys.health(T, worker);
+    let gone = async {
+        while let Some(seen) = world.store.begin().await.unwrap().get(&key).await.unwrap() {
+            world.store.watch(key.clone(), Some(seen)).await.unwrap().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("nobody removes the worker");
+}
+
+#[tokio::test]
+async fn the_jobs_of_a_dead_worker_are_pending_again_within_two_timeouts_and_not_before_one() {
+    let mut world = World::new();
+    let dying = world.start_beside(&world.store, 1).await;
+    world.add("a").await;
+    let first = world.next_run().await;
+    let old = world.workers().await.remove(0);
+    let living = world.start_beside(&world.store, 1).await;
+    // Both have pinged once.
+    world.tick(2).await;
+    world.clock.wait_for_sleepers(Options::default().health_interval, 2).await;
+    kill(dying).await;
+    for _ in 0..3 {
+        world.tick(1).await;
+    }
+    world.clock.wait_for_sleepers(Options::default().health_interval, 1).await;
+    assert_eq!(world.get("a").await.unwrap().state, State::Running, "taken for dead before its timeout");
+    for _ in 3..TWO_TIMEOUTS {
+        world.tick(1).await;
+    }
+    let second = world.next_run().await;
+    assert_eq!((second.id.as_str(), &second.job.history[1].kind), ("a", &EventKind::Stopped));
+    assert_ne!(second.job.claim, first.job.claim);
+    second.end(done());
+    world.until_state("a", State::Completed).await;
+    assert!(!world.workers().await.contains(&old));
+    living.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_death_of_many_at_once_is_found_as_fast_as_the_death_of_one() {
+    let world = World::new();
+    let living = world.start_beside(&world.store, 0).await;
+    // Their ids come after the living one's; more than one window of them.
+    let ghosts: Vec<String> = (0..100).map(|n| format!("ghost {n:03}")).collect();
+    for ghost in &ghosts {
+        world.ghost(ghost, &[&format!("job of {ghost}")]).await;
+    }
+    for _ in 0..TWO_TIMEOUTS {
+        world.tick(1).await;
+    }
+    for ghost in &ghosts {
+        world.until_state(&format!("job of {ghost}"), State::Pending).await;
+        until_gone(&world, ghost).await;
+    }
+    assert_eq!(world.workers().await.len(), 1);
+    living.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_removal_that_another_one_left_half_done_is_finished() {
+    let world = World::new();
+    let living = world.start_beside(&world.store, 0).await;
+    world.ghost("ghost", &["a", "b", "c"]).await;
+    let done = world.run(async |tx, keys| workers::remove(tx, keys, T, "ghost", 1, 3, 20).await).await;
+    assert!(!done);
+    assert_eq!(ids_with_jobs(&world).await.len(), 2);
+    for _ in 0..TWO_TIMEOUTS {
+        world.tick(1).await;
+    }
+    until_gone(&world, "ghost").await;
+    for id in ["a", "b", "c"] {
+        assert_eq!(world.get(id).await.unwrap().state, State::Pending);
+    }
+    living.shutdown().await;
+}
+
+#[tokio::test]
+async fn workers_that_live_leave_each_other_alone() {
+    let world = World::new();
+    let mut workers = Vec::new();
+    for _ in 0..4 {
+        workers.push(world.start_beside(&world.store, 1).await);
+    }
+    let before = world.workers().await;
+    for _ in 0..30 {
+        world.tick(4).await;
+    }
+    world.clock.wait_for_sleepers(Options::default().health_interval, 4).await;
+    assert_eq!(world.workers().await, before);
+    for worker in workers {
+        worker.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_was_paused_comes_back_under_a_new_id_and_changes_nothing_for_its_old_jobs() {
+    let mut world = World::new();
+    let (store, faulty) = world.faulty();
+    let paused = world.start_beside(&store, 1).await;
+    let old = world.workers().await.remove(0);
+    world.add("a").await;
+    let first = world.next_run().await;
+    let living = world.start_beside(&world.store, 1).await;
+    faulty.pause(true);
+    // Its first ping hangs in the pause.
+    world.tick(2).await;
+    for _ in 0..TWO_TIMEOUTS {
+        world.tick(1).await;
+    }
+    let second = world.next_run().await;
+    assert_eq!(second.id, "a");
+    // The paused worker's handler ends, and only then it can reach the store again.
+    first.end(turnwise_worker::Outcome::Failed("by the stale run".into()));
+    faulty.pause(false);
+    let members = async {
+        loop {
+            let workers = world.workers().await;
+            if workers.len() == 2 && !workers.contains(&old) {
+                return;
+            }
+            let key = world.keys.workers_versionstamp(T);
+            let seen = world.store.begin().await.unwrap().get(&key).await.unwrap();
+            if world.workers().await == workers {
+                world.store.watch(key, seen).await.unwrap().await;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, members).await.expect("the paused worker did not start over");
+    let job = world.get("a").await.unwrap();
+    assert_eq!(
+        (job.state, &job.claim),
+        (State::Running, &second.job.claim),
+        "a stale claim changed something"
+    );
+    second.end(done());
+    world.until_state("a", State::Completed).await;
+    // Under its new id it works.
+    living.shutdown().await;
+    world.add("b").await;
+    let run = world.next_run().await;
+    assert_eq!(run.id, "b");
+    run.end(done());
+    world.until_state("b", State::Completed).await;
+    paused.shutdown().await;
+}
+
+#[tokio::test]
+async fn external_workers_are_not_the_neighbours_business_and_shield_nobody() {
+    let world = World::new();
+    let living = world.start_beside(&world.store, 0).await;
+    let row = workers::Worker { external: true, ..workers::Worker::new("external", "n", 0, 9) };
+    world.run(async |tx, keys| workers::register(tx, keys, T, &row)).await;
+    world.ghost("ghost", &["a"]).await;
+    for _ in 0..2 * TWO_TIMEOUTS {
+        world.tick(1).await;
+    }
+    until_gone(&world, "ghost").await;
+    assert!(exists(&world, "external").await);
+    living.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_owner_of_an_exclusive_store_keeps_external_workers_and_no_others() {
+    let world = World::new();
+    let external = |id| workers::Worker { external: true, ..workers::Worker::new(id, "n", 0, 9) };
+    for id in ["external", "half removed"] {
+        world.run(async |tx, keys| workers::register(tx, keys, T, &external(id))).await;
+    }
+    world.ghost("ghost", &["a", "b"]).await;
+    let claim = turnwise_queue::Claim { worker: "half removed".into(), number: 1 };
+    for id in ["c", "d"] {
+        world.add(id).await;
+        world.run(async |tx, keys| turnwise_queue::claims::claim(tx, keys, T, id, &claim, 2, 20).await).await;
+    }
+    assert!(!world.run(async |tx, keys| workers::remove(tx, keys, T, "half removed", 1, 3, 20).await).await);
+    let worker = world.start(0).await;
+    assert!(exists(&world, "external").await);
+    for id in ["ghost", "half removed"] {
+        assert!(!exists(&world, id).await, "{id}");
+    }
+    for id in ["a", "b", "c", "d"] {
+        assert_eq!(world.get(id).await.unwrap().state, State::Pending, "{id}");
+    }
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_worker_lives_while_its_handlers_take_their_time_to_stop() {
+    let mut world = World::new();
+    let grace = Duration::from_secs(60);
+    let options = Options { max_jobs: 1, stop_grace: grace, ..Options::default() };
+    let slow = world.start_with(&world.store, options).await;
+    world.add("a").await;
+    let run = world.next_run().await;
+    let (hangs, hanging) = tokio::sync::oneshot::channel();
+    assert!(run.word.send(common::Word::Hang(hangs)).is_ok());
+    hanging.await.unwrap();
+    let old = world.workers().await.remove(0);
+    let health = async || {
+        world
+            .run(async |tx, keys| workers::health(tx, keys, T, &old).await)
+            .await
+            .map(|health| health.counter)
+    };
+    let leaving = tokio::spawn(slow.shutdown());
+    // The handler's grace period, the shutdown's deadline, and the next ping.
+    for n in 1..6 {
+        world.tick(3).await;
+        world.clock.wait_for_sleepers(Options::default().health_interval, 3).await;
+        assert_eq!(health().await, Some(n));
+    }
+    world.clock.advance(grace);
+    leaving.await.unwrap();
+    assert_eq!(health().await, None);
+}
+
+#[tokio::test]
+async fn a_health_interval_that_is_too_long_is_refused_with_what_would_be_right() {
+    let world = World::new();
+    for (interval_s, timeout_s) in [(0, 15), (8, 15), (15, 15)] {
+        let options = Options {
+            health_interval: Duration::from_secs(interval_s),
+            health_timeout: Duration::from_secs(timeout_s),
+            ..Options::default()
+        };
+        let (store, keys) = (world.store.clone(), world.keys.clone());
+        let started = Worker::start(store, keys, T, world.handler.clone(), options).await;
+        let Err(Error::Invalid { field, .. }) = started else {
+            panic!("{interval_s} of {timeout_s} is taken")
+        };
+        assert_eq!(field, "health_interval");
+    }
+    assert_eq!(world.workers().await.len(), 0);
+}
