@@ -1,6 +1,7 @@
 //! A store that fails as told: commits of unknown outcome, and a pause of everything that goes through it, as
 //! seen by one of several processes.
 
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -33,6 +34,7 @@ struct State {
     late: Mutex<Option<(Arc<dyn Snapshot>, Changes)>>,
     paused: watch::Sender<bool>,
     happened: watch::Sender<usize>,
+    snapshots: AtomicUsize,
 }
 
 impl Faulty {
@@ -42,6 +44,7 @@ impl Faulty {
             late: Mutex::default(),
             paused: watch::Sender::new(false),
             happened: watch::Sender::new(0),
+            snapshots: AtomicUsize::new(0),
         };
         Arc::new(Faulty { inner, state: Arc::new(state) })
     }
@@ -62,6 +65,11 @@ impl Faulty {
     pub async fn arrive(&self) -> Result<Versionstamp> {
         let (snapshot, changes) = self.state.late.lock().unwrap().take().unwrap();
         snapshot.commit(changes).await
+    }
+
+    /// How many transactions have begun here.
+    pub fn begun(&self) -> usize {
+        self.state.snapshots.load(SeqCst)
     }
 
     /// Holds up whatever goes through here, or lets it go on.
@@ -95,6 +103,7 @@ impl Engine for Faulty {
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
         self.state.pass().await;
+        self.state.snapshots.fetch_add(1, SeqCst);
         let inner = self.inner.snapshot().await?;
         Ok(Arc::new(FaultySnapshot { inner, state: self.state.clone() }))
     }

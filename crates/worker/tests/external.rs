@@ -1,0 +1,384 @@
+//! Workers that reach the store through a server: nothing that they were told is lost with an answer, and a
+//! restart of the server is nothing to them.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::claims::Answer;
+use turnwise_queue::{Error, EventKind, Job, NewJob, Result, State, jobs, workers};
+use turnwise_worker::{Accepted, External, ExternalEnd, ExternalOptions, MAX_EXTERNAL_SLOTS};
+
+use common::faulty::Fault;
+use common::{PATIENCE, T, World, json};
+
+const WAIT: Duration = Duration::from_secs(20);
+const NOW: Duration = Duration::ZERO;
+
+fn external(world: &World) -> External {
+    External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default())
+}
+
+/// A worker with this many slots.
+async fn join(external: &External, slots: usize) -> String {
+    external.register(T, None, slots).await.unwrap().id
+}
+
+fn ids(accepted: &[Accepted]) -> Vec<&str> {
+    accepted.iter().map(|accepted| accepted.job.id.as_str()).collect()
+}
+
+/// What it accepts within this time.
+async fn wait_for(
+    external: &External,
+    worker: &str,
+    received: u64,
+    limit: usize,
+    wait: Duration,
+) -> Result<Vec<Accepted>> {
+    external.accept(T, worker, received, limit, wait, &CancellationToken::new()).await
+}
+
+/// What it accepts without waiting. It has heard of everything up to `received`.
+async fn accept(external: &External, worker: &str, received: u64, limit: usize) -> Vec<Accepted> {
+    // On a clock that stands still even no time would be too long to wait.
+    let accepted = wait_for(external, worker, received, limit, WAIT);
+    tokio::time::timeout(PATIENCE, accepted).await.expect("nothing was accepted").unwrap()
+}
+
+fn completed() -> ExternalEnd {
+    ExternalEnd::Completed(json("42"))
+}
+
+async fn end(external: &External, worker: &str, accepted: &Accepted, end: ExternalEnd) -> Option<Job> {
+    external.end(T, worker, &accepted.job.id, accepted.claim, end, None).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_job_goes_from_accept_to_its_end() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = external.register(T, Some("carpenter 7"), 4).await.unwrap();
+    assert_eq!((worker.name.as_deref(), worker.external, worker.slots), (Some("carpenter 7"), true, 4));
+    let new = NewJob::new(T, "a", json(r#"{"secret":1}"#));
+    world.run(async |tx, keys| jobs::add(tx, keys, &new, 7).await).await;
+    let accepted = accept(&external, &worker.id, 0, 1).await.remove(0);
+    assert_eq!((accepted.claim, accepted.options.get()), (1, r#"{"secret":1}"#));
+    assert_eq!(accepted.job.state, State::Running);
+    let answer = external.update(T, &worker.id, "a", 1, &json(r#"{"done":0.5}"#)).await.unwrap();
+    assert_eq!(answer, Answer::Continue);
+    let ended = external.end(T, &worker.id, "a", 1, completed(), Some(&json(r#"{"done":1}"#))).await;
+    let job = ended.unwrap().unwrap();
+    assert_eq!(job.state, State::Completed);
+    assert_eq!((job.result.unwrap().get(), job.info.unwrap().get()), ("42", r#"{"done":1}"#));
+    external.leave(T, &worker.id).await.unwrap();
+    assert_eq!(world.workers().await.len(), 0);
+}
+
+#[tokio::test]
+async fn every_way_to_end_a_run_leads_to_its_state() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 1).await;
+    let ends = [
+        (completed(), State::Completed, None),
+        (ExternalEnd::Failed("no".into()), State::Failed, Some("no")),
+        (ExternalEnd::Crashed("ouch".into()), State::Crashing, Some("ouch")),
+        (ExternalEnd::Released, State::Pending, None),
+    ];
+    for (number, (how, state, reason)) in (1..).zip(ends) {
+        let id = format!("job {number}");
+        world.add(&id).await;
+        let accepted = accept(&external, &worker, number - 1, 1).await.remove(0);
+        let job = end(&external, &worker, &accepted, how).await.unwrap();
+        assert_eq!((job.id.as_str(), job.state, job.reason()), (id.as_str(), state, reason));
+        if state == State::Crashing {
+            let now_us = turnwise_store::Runtime::now_us(&*world.clock);
+            assert_eq!((job.crashes, job.order_us - now_us), (1, 30_000_000));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_was_lost_is_given_again_and_nothing_new_before() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 5).await;
+    for id in ["a", "b", "c"] {
+        world.add(id).await;
+    }
+    assert_eq!(ids(&accept(&external, &worker, 0, 2).await), ["a", "b"]);
+    let again = accept(&external, &worker, 0, 1).await;
+    assert_eq!((ids(&again), again[1].claim), (vec!["a", "b"], 2));
+    assert_eq!(ids(&accept(&external, &worker, 1, 5).await), ["b"]);
+    assert_eq!(ids(&accept(&external, &worker, 2, 5).await), ["c"]);
+    // Nothing was started twice.
+    assert_eq!(world.get("a").await.unwrap().history.len(), 2);
+}
+
+#[tokio::test]
+async fn a_claim_of_unknown_outcome_is_answered_with_what_was_claimed() {
+    for (fault, numbers) in [(Fault::Committed, [1, 2]), (Fault::Lost, [1, 2])] {
+        let world = World::new();
+        let (store, faulty) = world.faulty();
+        let external = External::new(store, world.keys.clone(), ExternalOptions::default());
+        let worker = join(&external, 2).await;
+        for id in ["a", "b", "c", "d"] {
+            world.add(id).await;
+        }
+        faulty.fail(fault, "active");
+        let accepting = accept(&external, &worker, 0, 2);
+        let retry = async {
+            faulty.happened(1).await;
+            // The store's own retry waits a little.
+            world.clock.wait_for_sleeper(Duration::from_micros(1)).await;
+            world.clock.advance(Duration::from_secs(1));
+        };
+        let (accepted, ()) = tokio::join!(accepting, retry);
+        assert_eq!(ids(&accepted), ["a", "b"]);
+        assert_eq!(accepted.iter().map(|accepted| accepted.claim).collect::<Vec<_>>(), numbers);
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_end_answers_the_same_and_counts_once() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 1).await;
+    world.add("a").await;
+    let accepted = accept(&external, &worker, 0, 1).await.remove(0);
+    let crash = || ExternalEnd::Crashed("ouch".into());
+    let first = end(&external, &worker, &accepted, crash()).await.unwrap();
+    let second = end(&external, &worker, &accepted, crash()).await.unwrap();
+    assert_eq!(
+        (second.state, second.crashes, second.history.len()),
+        (State::Crashing, 1, first.history.len())
+    );
+}
+
+#[tokio::test]
+async fn a_worker_never_gets_more_than_its_slots() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 2).await;
+    for id in ["a", "b", "c"] {
+        world.add(id).await;
+    }
+    let accepted = accept(&external, &worker, 0, 50).await;
+    assert_eq!(ids(&accepted), ["a", "b"]);
+    // No slot is free: it waits its time, and gets nothing.
+    let waiting = wait_for(&external, &worker, 2, 50, WAIT);
+    let time = async {
+        world.clock.wait_for_sleeper(WAIT).await;
+        world.clock.advance(WAIT);
+    };
+    let (nothing, ()) = tokio::join!(waiting, time);
+    assert_eq!(nothing.unwrap().len(), 0);
+    end(&external, &worker, &accepted[0], completed()).await;
+    assert_eq!(ids(&accept(&external, &worker, 2, 50).await), ["c"]);
+}
+
+#[tokio::test]
+async fn accepting_waits_for_a_job_and_no_longer_than_it_was_told() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 9).await;
+    let arrival = async {
+        world.clock.wait_for_sleeper(WAIT).await;
+        world.add("a").await;
+    };
+    let (accepted, ()) = tokio::join!(accept(&external, &worker, 0, 9), arrival);
+    assert_eq!(ids(&accepted), ["a"]);
+    let time = async {
+        world.clock.wait_for_sleeper(WAIT).await;
+        world.clock.advance(WAIT);
+    };
+    let (nothing, ()) = tokio::join!(wait_for(&external, &worker, 1, 9, WAIT), time);
+    assert_eq!(nothing.unwrap().len(), 0);
+    // Someone who does not want to wait is answered at once, on any clock that moves.
+    let time = async {
+        world.clock.wait_for_sleeper(NOW).await;
+        world.clock.advance(Duration::from_micros(1));
+    };
+    let (nothing, ()) = tokio::join!(wait_for(&external, &worker, 1, 9, NOW), time);
+    assert_eq!(nothing.unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_crashed_job_is_accepted_once_its_backoff_is_over() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 1).await;
+    world.add("a").await;
+    let accepted = accept(&external, &worker, 0, 1).await.remove(0);
+    end(&external, &worker, &accepted, ExternalEnd::Crashed("ouch".into())).await;
+    let backoff = Duration::from_secs(30);
+    let time = async {
+        // Its deadline, and the end of the backoff.
+        world.clock.wait_for_sleepers(backoff, 2).await;
+        world.clock.advance(backoff);
+    };
+    let (accepted, ()) = tokio::join!(wait_for(&external, &worker, 1, 1, 2 * backoff), time);
+    assert_eq!(ids(&accepted.unwrap()), ["a"]);
+}
+
+#[tokio::test]
+async fn waiting_workers_stand_in_line_and_one_arrival_wakes_one_of_them() {
+    let world = World::new();
+    let (store, faulty) = world.faulty();
+    let external = External::new(store, world.keys.clone(), ExternalOptions::default());
+    let mut waiting = Vec::new();
+    let mut names = Vec::new();
+    for n in 1..=4 {
+        let worker = join(&external, 1).await;
+        names.push(worker.clone());
+        let external = external.clone();
+        waiting.push(tokio::spawn(async move { wait_for(&external, &worker, 0, 1, WAIT).await.unwrap() }));
+        // It has looked, and stands in the line.
+        world.clock.wait_for_sleepers(WAIT, n).await;
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+    }
+    for (n, waiter) in waiting.into_iter().enumerate() {
+        let id = format!("job {n}");
+        let begun = faulty.begun();
+        world.add(&id).await;
+        let accepted = tokio::time::timeout(PATIENCE, waiter).await.expect("not the first in line was woken");
+        let accepted = accepted.unwrap();
+        assert_eq!(
+            (ids(&accepted), &accepted[0].job.claim.as_ref().unwrap().worker),
+            (vec![&*id], &names[n])
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_worker_that_goes_away_lets_the_next_one_in() {
+    let world = World::new();
+    let external = external(&world);
+    let (first, second) = (join(&external, 1).await, join(&external, 1).await);
+    let gone = {
+        let external = external.clone();
+        tokio::spawn(async move { wait_for(&external, &first, 0, 1, WAIT).await })
+    };
+    world.clock.wait_for_sleepers(WAIT, 1).await;
+    let waiting = accept(&external, &second, 0, 1);
+    let others = async {
+        world.clock.wait_for_sleepers(WAIT, 2).await;
+        gone.abort();
+        gone.await.unwrap_err();
+        world.add("a").await;
+    };
+    let (accepted, ()) = tokio::join!(waiting, others);
+    assert_eq!(ids(&accepted), ["a"]);
+}
+
+#[tokio::test]
+async fn a_ping_tells_which_claims_shall_stop_and_an_update_that_its_own_shall() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 5).await;
+    for id in ["a", "b"] {
+        world.add(id).await;
+    }
+    let accepted = accept(&external, &worker, 0, 5).await;
+    assert_eq!(external.ping(T, &worker).await.unwrap(), [0; 0]);
+    world.cancel("b").await;
+    assert_eq!(external.ping(T, &worker).await.unwrap(), [2]);
+    let update = async |id: &'static str, claim| external.update(T, &worker, id, claim, &json("1")).await;
+    assert_eq!(update("a", 1).await.unwrap(), Answer::Continue);
+    assert_eq!(update("b", 2).await.unwrap(), Answer::Cancel);
+    let job = end(&external, &worker, &accepted[1], ExternalEnd::Released).await.unwrap();
+    assert_eq!(job.state, State::Cancelled);
+    let health = world.run(async |tx, keys| workers::health(tx, keys, T, &worker).await).await;
+    assert_eq!(health.unwrap().counter, 2);
+}
+
+#[tokio::test]
+async fn a_worker_that_was_removed_is_told_to_halt_whatever_it_says() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 5).await;
+    world.add("a").await;
+    let accepted = accept(&external, &worker, 0, 5).await.remove(0);
+    assert!(world.run(async |tx, keys| workers::remove(tx, keys, T, &worker, 9, 3, 20).await).await);
+    let halted = |result: Option<Error>| assert!(matches!(result, Some(Error::Halt)), "{result:?}");
+    halted(external.ping(T, &worker).await.err());
+    halted(wait_for(&external, &worker, 1, 5, WAIT).await.err());
+    halted(external.update(T, &worker, "a", 1, &json("1")).await.err());
+    halted(external.end(T, &worker, "a", accepted.claim, completed(), None).await.err());
+    let job = world.get("a").await.unwrap();
+    assert_eq!((job.state, &job.history[0].kind), (State::Pending, &EventKind::Stopped));
+    // Leaving twice is no mistake.
+    external.leave(T, &worker).await.unwrap();
+}
+
+#[tokio::test]
+async fn foreign_claims_change_nothing() {
+    let world = World::new();
+    let external = external(&world);
+    let (worker, other) = (join(&external, 5).await, join(&external, 5).await);
+    world.add("a").await;
+    let accepted = accept(&external, &worker, 0, 5).await.remove(0);
+    for (worker, claim) in [(&other, accepted.claim), (&worker, accepted.claim + 1)] {
+        let update = external.update(T, worker, "a", claim, &json("1")).await;
+        assert!(matches!(update, Err(Error::Halt)), "{update:?}");
+        let ended = external.end(T, worker, "a", claim, completed(), None).await;
+        assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
+    }
+    assert_eq!(world.get("a").await.unwrap().claim, accepted.job.claim);
+}
+
+#[tokio::test]
+async fn leaving_gives_every_job_back_and_only_external_workers_leave_so() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 500).await;
+    for n in 0..120 {
+        world.add(&format!("{n:03}")).await;
+    }
+    let mut received = 0;
+    while received < 120 {
+        received = accept(&external, &worker, received, 500).await.last().unwrap().claim;
+    }
+    external.leave(T, &worker).await.unwrap();
+    for n in 0..120 {
+        assert_eq!(world.get(&format!("{n:03}")).await.unwrap().state, State::Pending);
+    }
+    let inner = world.start(0).await;
+    let id = world.workers().await.remove(0);
+    assert!(matches!(external.leave(T, &id).await, Err(Error::Halt)));
+    assert_eq!(world.workers().await, [id]);
+    inner.shutdown().await;
+}
+
+#[tokio::test]
+async fn another_server_goes_on_where_one_stopped() {
+    let world = World::new();
+    let before = external(&world);
+    let worker = join(&before, 5).await;
+    world.add("a").await;
+    let accepted = accept(&before, &worker, 0, 5).await.remove(0);
+    drop(before);
+    // The restarted server's own worker owns the store.
+    let inner = world.start(0).await;
+    let after = external(&world);
+    after.ping(T, &worker).await.unwrap();
+    assert_eq!(end(&after, &worker, &accepted, completed()).await.unwrap().state, State::Completed);
+    world.add("b").await;
+    assert_eq!(accept(&after, &worker, 1, 5).await[0].claim, 2);
+    inner.shutdown().await;
+}
+
+#[tokio::test]
+async fn slots_out_of_bounds_are_refused() {
+    let world = World::new();
+    let external = external(&world);
+    for slots in [0, MAX_EXTERNAL_SLOTS + 1] {
+        let refused = external.register(T, None, slots).await;
+        assert!(matches!(refused, Err(Error::Invalid { field: "slots", .. })), "{refused:?}");
+    }
+}
