@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use turnwise_queue::{Claim, EventKind, Job, State, Then};
@@ -14,6 +15,7 @@ use turnwise_queue::{Claim, EventKind, Job, State, Then};
 use crate::core::{Core, lock};
 use crate::engine::Writer;
 use crate::ledger::{ClaimKey, Did, Execution, Executions, JobKey, OpKind};
+use crate::link::Link;
 use crate::model::{self, JobRows, Row, WorkerRow};
 use crate::rows::RowChange;
 use crate::show;
@@ -22,6 +24,8 @@ use crate::trace::Place;
 /// What is known of the store and of what happened outside of it.
 pub struct Checker {
     core: Arc<Core>,
+    /// How long a worker may be silent.
+    health_timeout: Duration,
     known: Mutex<Known>,
 }
 
@@ -33,9 +37,11 @@ pub struct Known {
     /// The workers' rows, by type and id.
     pub workers: BTreeMap<JobKey, BTreeMap<WorkerRow, Bytes>>,
     /// Where each worker that ever registered lives or lived.
-    pub homes: BTreeMap<String, Place>,
+    pub homes: BTreeMap<String, Arc<Link>>,
     /// Claims that were ever given, each with its job and when.
     pub claims: BTreeMap<ClaimKey, (JobKey, i64)>,
+    /// When a job of each type was last claimed or given back, in µs since the world began.
+    pub moved_us: BTreeMap<String, i64>,
     /// What handlers did.
     pub executions: Executions,
     /// When each job's record last changed, in µs since the world began.
@@ -49,6 +55,11 @@ pub struct Known {
 }
 
 impl Known {
+    /// Where a worker lives or lived.
+    pub fn home(&self, worker: &str) -> Option<Place> {
+        self.homes.get(worker).map(|link| link.place)
+    }
+
     /// Whether a worker is a member.
     pub fn is_member(&self, worker: &JobKey) -> bool {
         self.workers.get(worker).is_some_and(|rows| rows.contains_key(&WorkerRow::Member))
@@ -92,8 +103,8 @@ impl Commit<'_> {
 
 impl Checker {
     /// A checker of an empty store.
-    pub fn new(core: &Arc<Core>) -> Arc<Self> {
-        Arc::new(Checker { core: core.clone(), known: Mutex::default() })
+    pub fn new(core: &Arc<Core>, health_timeout: Duration) -> Arc<Self> {
+        Arc::new(Checker { core: core.clone(), health_timeout, known: Mutex::default() })
     }
 
     /// Looks at what is known.
@@ -200,20 +211,30 @@ impl Checker {
         let rows = known.workers[worker].clone();
         let story = || format!("worker {worker:?} has {:?}", rows.keys().collect::<Vec<_>>());
         if is_member && !was_member {
+            // Removed before it heard that it had joined, it joins again; nothing was done under its id yet.
+            let unused = known.home(&worker.1) == Some(commit.place)
+                && known.claims.range((worker.1.clone(), 0)..=(worker.1.clone(), u64::MAX)).next().is_none();
             let is_new = !known.homes.contains_key(&worker.1);
-            ensure(is_new, "no worker's id is used twice", story)?;
-            known.homes.insert(worker.1.clone(), commit.place);
+            ensure(is_new || (unused && !commit.writer.late), "no worker's id is used twice", story)?;
+            let home = commit.writer.link.as_ref().expect("it has a place");
+            known.homes.insert(worker.1.clone(), home.clone());
         }
-        if was_member && !is_member && known.homes.get(&worker.1) != Some(&commit.place) {
+        if was_member && !is_member && known.home(&worker.1) != Some(commit.place) {
             self.core.count(|stats| stats.removals += 1);
             self.core.note(commit.place, "removes", worker.1.clone());
+            // What went wrong before may make a worker look dead for one timeout more.
+            let calm_us = commit.now_us - self.core.calm_since_us();
+            let lives = known.homes.get(&worker.1).is_some_and(|link| !link.is_dead() && !link.is_paused());
+            let long_calm = !self.core.is_chaos()
+                && u64::try_from(calm_us).is_ok_and(|us| Duration::from_micros(us) > self.health_timeout);
+            ensure(!(lives && long_calm), "nobody removes a worker that lives", story)?;
         }
         if is_member {
             ensure(rows.contains_key(&WorkerRow::Health), "a member has a health counter", story)?;
         } else if !rows.is_empty() {
             // Its removal is under way; its health row goes last.
             ensure(rows.contains_key(&WorkerRow::Health), "no row of a worker outlives it", story)?;
-            let by_itself = known.homes.get(&worker.1) == Some(&commit.place);
+            let by_itself = known.home(&worker.1) == Some(commit.place);
             ensure(was_member || !by_itself, "a removed worker writes nothing", story)?;
         }
         if rows.is_empty() {
@@ -308,10 +329,11 @@ impl Checker {
         let holder = (new.job_type.clone(), worker.clone());
         let member = commit.was_member(known, &holder) && known.is_member(&holder);
         ensure(member, "only members claim jobs", story)?;
-        let at_home = known.homes.get(&worker) == Some(&commit.place);
+        let at_home = known.home(&worker) == Some(commit.place);
         ensure(at_home, "workers claim for themselves", story)?;
         ensure(!new.cancel_requested, "a cancelled job never starts again", story)?;
         let job = (new.job_type.clone(), new.id.clone());
+        known.moved_us.insert(new.job_type.clone(), commit.now_us);
         let given = known.claims.insert((worker, number), (job, commit.now_us));
         ensure(given.is_none(), "no claim is given twice", || format!("{} to {given:?}", story()))
     }
@@ -319,17 +341,18 @@ impl Checker {
     /// A claim ends by its own worker while that is a member, or with the membership of its worker.
     fn check_release(
         &self,
-        known: &Known,
+        known: &mut Known,
         commit: &Commit<'_>,
         old: &Job,
         new: Option<&Job>,
     ) -> Result<(), Broken> {
         let story = || format!("job {}\n  was {}\n  is  {}", old.id, in_words(Some(old)), in_words(new));
         let holder = known.holder(old).ok_or_else(|| ("a running job has a claim", story()))?;
-        let at_home = known.homes.get(&holder.1) == Some(&commit.place);
+        let at_home = known.home(&holder.1) == Some(commit.place);
         let ended = at_home && commit.was_member(known, &holder) && known.is_member(&holder);
         let removed = !known.is_member(&holder);
         ensure(ended || removed, "only its own worker ends a run, or who removes that worker", story)?;
+        known.moved_us.insert(old.job_type.clone(), commit.now_us);
         let Some(new) = new else { return Ok(()) };
         let waits = matches!(new.state, State::Pending | State::Delayed);
         match old.then {
@@ -487,7 +510,7 @@ fn check_report(
     if commit.writer.op.is_some() {
         return Ok(());
     }
-    let holds = known.homes.get(worker) == Some(&commit.place)
+    let holds = known.home(worker) == Some(commit.place)
         && commit.was_member(known, &holder)
         && known.is_member(&holder);
     ensure(holds, "only the holder of a claim reports", story)

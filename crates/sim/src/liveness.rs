@@ -16,9 +16,6 @@ use crate::model::WorkerRow;
 use crate::node::{Process, Setting};
 use crate::trace::Place;
 
-/// Whether dead workers are watched for by their neighbours.
-pub const WATCHED: bool = false;
-
 /// Beyond its deadline a promise has this long: a few transactions with their retries, and the longest wait between two pings.
 pub const SLACK: Duration = Duration::from_secs(5);
 
@@ -72,12 +69,12 @@ impl Look<'_> {
     fn workers(&self) -> Result<(), Violation> {
         let mut members: BTreeMap<(Place, &String), Vec<&String>> = BTreeMap::new();
         for ((job_type, worker), rows) in &self.known.workers {
-            let home = self.known.homes.get(worker);
+            let home = self.known.home(worker);
             if let Some(home) = home.filter(|home| self.well.contains_key(home))
                 && rows.contains_key(&WorkerRow::Member)
             {
-                members.entry((*home, job_type)).or_default().push(worker);
-            } else if WATCHED && !home.is_some_and(|home| self.unclear.contains(home)) {
+                members.entry((home, job_type)).or_default().push(worker);
+            } else if !home.is_some_and(|home| self.unclear.contains(&home)) {
                 let story = format!("worker {worker} of {home:?} still has {:?}", rows.keys());
                 return broken("a dead worker is removed within two health timeouts", story);
             }
@@ -103,10 +100,13 @@ impl Look<'_> {
         }
         let slots = self.setting.plan.options.max_jobs;
         let has_room = |job_type: &String| {
-            self.known.workers.keys().any(|(known_type, worker)| {
-                let home = self.known.homes.get(worker);
+            let moved_us = self.known.moved_us.get(job_type).copied().unwrap_or(0);
+            // Where a queue is worked off, slots are free for moments only.
+            let idle = self.is_older(moved_us, SLACK);
+            idle && self.known.workers.keys().any(|(known_type, worker)| {
+                let home = self.known.home(worker);
                 known_type == job_type
-                    && home.is_some_and(|home| self.well.contains_key(home))
+                    && home.is_some_and(|home| self.well.contains_key(&home))
                     && running.get(worker).copied().unwrap_or(0) < slots
             })
         };
@@ -141,12 +141,8 @@ impl Look<'_> {
         let job = self.known.jobs[key].record.as_ref().expect("its state was just read");
         let claim = job.claim.as_ref().expect("checked at every commit");
         let claim_key = (claim.worker.clone(), claim.number);
-        let Some(home) = self.known.homes.get(&claim.worker).filter(|home| self.well.contains_key(home))
-        else {
-            if self.known.homes.get(&claim.worker).is_some_and(|home| self.unclear.contains(home)) {
-                return Ok(());
-            }
-            if !WATCHED {
+        let Some(home) = self.known.home(&claim.worker).filter(|home| self.well.contains_key(home)) else {
+            if self.known.home(&claim.worker).is_some_and(|home| self.unclear.contains(&home)) {
                 return Ok(());
             }
             return broken("a dead worker's jobs are pending within two health timeouts", story());

@@ -153,4 +153,5 @@ async fn live(
     link.core.note(link.place, "shuts down", "");
     join_all(workers.into_iter().map(Worker::shutdown)).await;
     link.core.note(link.place, "has left", "");
+    link.kill();
 }

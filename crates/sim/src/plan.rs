@@ -60,7 +60,7 @@ impl Plan {
         let rate = |often: u64| *dice.choose(&[0, often / 10, often / 10, often]);
         let rates = Rates {
             latency: *dice.choose(&[50, 300, 700]),
-            latency_ms: *dice.choose(&[3, 20, 100]),
+            latency_ms: *dice.choose(&[3, 10, 20]),
             slow: rate(30),
             conflict: rate(150),
             unknown: rate(200),
@@ -71,6 +71,7 @@ impl Plan {
         let options = Options {
             max_jobs: usize::try_from(slots).expect("a small number"),
             health_interval: Duration::from_secs(health_s),
+            health_timeout: Duration::from_secs(health_s * dice.between(2, 4)),
             report_interval: dice.ms(100, 2_000),
             stop_grace: dice.ms(500, 5_000),
             max_history: usize::try_from(dice.between(1, 20)).expect("a small number"),
@@ -98,6 +99,6 @@ impl Plan {
 
     /// How long a worker may be silent.
     pub fn health_timeout(&self) -> Duration {
-        3 * self.options.health_interval
+        self.options.health_timeout
     }
 }

@@ -65,7 +65,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
     runtime.block_on(async {
         let core = Core::new(seed, keep_trace);
         let plan = Plan::new(&core.dice);
-        let checker = Checker::new(&core);
+        let checker = Checker::new(&core, plan.health_timeout());
         let (clock, told) = (core.clone(), checker.clone());
         let store = SimStore::new(
             Box::new(move || clock.now_us()),
@@ -172,7 +172,7 @@ impl World {
                         self.nodes[n].start(&setting);
                     }
                 }
-                30..55 if plan.pauses => {
+                30..55 if plan.pauses && !link.is_paused() => {
                     let time = dice.ms(0, PAUSE_MS);
                     core.note(link.place, "pauses", format!("{time:?}"));
                     core.count(|stats| stats.pauses += 1);
@@ -252,7 +252,7 @@ impl World {
         self.shut_down(&mut process).await?;
         let place = process.link.place;
         let left = self.setting.checker.known(|known| {
-            let of_it = |worker: &String| known.homes.get(worker) == Some(&place);
+            let of_it = |worker: &String| known.home(worker) == Some(place);
             let rows = known.workers.iter().filter(|((_, worker), _)| of_it(worker));
             let claims = known.jobs.iter().filter_map(|(key, rows)| {
                 let claim = rows.record.as_ref()?.claim.as_ref()?;
