@@ -76,6 +76,9 @@ pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Work
         check_name("name", name, MAX_WORKER_NAME_BYTES)?;
     }
     let health = Health { counter: 0, timeout_us: worker.health_timeout_us, external: worker.external };
+    // A first attempt with an unknown outcome may still be on its way when the worker, registered by a second one, has
+    // left: it must not make it a member again.
+    tx.add_read_conflict(keys.worker(job_type, &worker.id));
     tx.set(keys.worker(job_type, &worker.id), encode(worker))?;
     tx.set(keys.health(job_type, &worker.id), encode(&health))?;
     Ok(tx.set_versionstamp(keys.workers_versionstamp(job_type))?)
