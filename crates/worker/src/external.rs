@@ -20,7 +20,7 @@ use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, j
 use turnwise_store::Store;
 
 use crate::cycle::{Claimant, Numbers, Pass, pass};
-use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, new_id, remove, timeout_us};
+use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::record::crashed;
 
 /// Jobs that an external worker runs at most.
@@ -113,7 +113,7 @@ impl External {
         let (id, started_us) = new_id(&self.store);
         let worker = workers::Worker {
             name: name.map(str::to_owned),
-            health_timeout_us: timeout_us(self.options.health_timeout),
+            health_timeout_us: duration_us(self.options.health_timeout),
             external: true,
             ..workers::Worker::new(&id, &self.options.node, started_us, slots)
         };

@@ -12,7 +12,9 @@ use turnwise_store::Transaction;
 #[async_trait]
 pub trait JobHandler: Send + Sync + 'static {
     /// Runs one job to its end, or until [`JobContext::stop`] is cancelled: then it saves what it has to save
-    /// and returns [`Outcome::Stopped`] soon. Whoever does not is aborted after a grace period.
+    /// and returns [`Outcome::Stopped`] soon. Whoever does not is aborted after a grace period, at its next `await`.
+    /// Work that keeps its thread busy belongs into `tokio::task::spawn_blocking`: what never reaches an `await`
+    /// cannot be aborted, counts as crashed after a second grace period, and keeps its thread.
     async fn run(&self, job: JobContext) -> Outcome;
 
     /// Writes what belongs to the end of a run, in the very transaction that ends it. `job` is the job as it
@@ -24,6 +26,34 @@ pub trait JobHandler: Send + Sync + 'static {
         _job: Option<&Job>,
     ) -> turnwise_queue::Result<()> {
         Ok(())
+    }
+}
+
+/// A handler from a function: all that most job types need.
+///
+/// ```
+/// use turnwise_worker::{JobContext, Outcome, handler_fn};
+///
+/// let handler = handler_fn(|job: JobContext| async move { Outcome::completed(&job.job.id) });
+/// ```
+pub fn handler_fn<F, Run>(run: F) -> impl JobHandler
+where
+    F: Fn(JobContext) -> Run + Send + Sync + 'static,
+    Run: Future<Output = Outcome> + Send + 'static,
+{
+    HandlerFn(run)
+}
+
+struct HandlerFn<F>(F);
+
+#[async_trait]
+impl<F, Run> JobHandler for HandlerFn<F>
+where
+    F: Fn(JobContext) -> Run + Send + Sync + 'static,
+    Run: Future<Output = Outcome> + Send + 'static,
+{
+    async fn run(&self, job: JobContext) -> Outcome {
+        (self.0)(job).await
     }
 }
 

@@ -24,16 +24,22 @@
 //! ```
 
 mod cycle;
+mod events;
 mod external;
 mod handler;
 mod incarnation;
 mod membership;
+mod monitor;
 mod neighbours;
 mod record;
+mod retention;
 mod run;
 mod worker;
 
+pub use events::{Membership, membership_events, owner};
 pub use external::{Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS};
-pub use handler::{JobContext, JobHandler, Outcome};
+pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
+pub use monitor::{Monitor, MonitorOptions};
+pub use retention::{Retention, RetentionOptions};
 pub use worker::{Options, Worker};

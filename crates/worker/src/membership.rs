@@ -34,8 +34,9 @@ pub(crate) fn check_health_times(interval: Duration, timeout: Duration) -> Resul
     Err(Error::Invalid { field: "health_interval", problem })
 }
 
-pub(crate) fn timeout_us(timeout: Duration) -> i64 {
-    i64::try_from(timeout.as_micros()).unwrap_or(i64::MAX)
+/// As many µs as fit.
+pub(crate) fn duration_us(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// An id that was never used before, and the moment it was made.
@@ -55,7 +56,7 @@ pub(crate) async fn join(
 ) -> Result<String> {
     let (id, started_us) = new_id(store);
     let worker = workers::Worker {
-        health_timeout_us: timeout_us(options.health_timeout),
+        health_timeout_us: duration_us(options.health_timeout),
         ..workers::Worker::new(&id, &options.node, started_us, options.max_jobs)
     };
     let worker = &worker;

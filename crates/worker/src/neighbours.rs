@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use turnwise_queue::Health;
 
-use crate::membership::timeout_us;
+use crate::membership::duration_us;
 
 /// Neighbours that a look sees.
 pub(crate) const WINDOW: usize = 32;
@@ -59,7 +59,7 @@ pub(crate) enum Condition {
 impl Observations {
     /// For someone who sleeps `interval` between two looks.
     pub(crate) fn new(interval: Duration) -> Self {
-        Observations { interval_us: timeout_us(interval), seen: BTreeMap::new() }
+        Observations { interval_us: duration_us(interval), seen: BTreeMap::new() }
     }
 
     /// Takes one look, at least an interval after the one before. Whoever is not seen is forgotten.

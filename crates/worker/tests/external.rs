@@ -252,6 +252,11 @@ async fn waiting_workers_stand_in_line_and_one_arrival_wakes_one_of_them() {
             (ids(&accepted), &accepted[0].job.claim.as_ref().unwrap().worker),
             (vec![&*id], &names[n])
         );
+        // The first in line looked, and then the next one, who is the first now.
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        assert!(faulty.begun() <= begun + 2, "all who wait looked");
     }
 }
 

@@ -1,0 +1,179 @@
+//! Changes of the membership, as events for whoever shares out work by ownership.
+//!
+//! ```text
+//!            start period, quiet               a change
+//!  Unstable ─────────────────────▶ Stable(ids) ────────▶ Unstable ──▶ …
+//!                                                          │  ▲
+//!                                   quiet period, quiet ◀──┘  └── a change: the period starts anew
+//! ```
+//!
+//! Instability is told at once, stability only after a quiet period: handing work over costs more than leaving it
+//! alone for a while, and workers that start or stop rarely do so alone.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{self, Stream};
+use md5::{Digest, Md5};
+use turnwise_queue::{Error, Keyspace, Result, workers};
+use turnwise_store::{Store, Watch};
+
+/// The pause after a read that failed for good.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+/// What happened to the membership.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Membership {
+    /// It has changed, or is not known yet. Nobody should take or give up work because of it now.
+    Unstable,
+    /// It has not changed for a while. These are the members, sorted by id.
+    Stable(Vec<String>),
+}
+
+/// The changes of a type's membership, beginning with [`Membership::Unstable`]. The first stable one comes after
+/// `start_period` without a change, every later one after `quiet_period` without one.
+pub fn membership_events(
+    store: Store,
+    keys: Keyspace,
+    job_type: &str,
+    start_period: Duration,
+    quiet_period: Duration,
+) -> impl Stream<Item = Membership> + Send {
+    let events = Events { store, keys, job_type: job_type.to_owned(), quiet_period };
+    stream::unfold((events, Phase::Start { start_period }), |(events, phase)| async move {
+        let (event, phase) = events.next(phase).await;
+        Some((event, (events, phase)))
+    })
+}
+
+/// The member that a key belongs to, if there are members. All who know the same members agree, and a member that
+/// joins or leaves moves only what it takes or had: the highest hash of member and key wins.
+pub fn owner<'a>(members: &'a [String], key: &str) -> Option<&'a str> {
+    let weight = |member: &&String| {
+        let mut hash = Md5::new();
+        hash.update(member.as_bytes());
+        hash.update([0]);
+        hash.update(key.as_bytes());
+        <[u8; 16]>::from(hash.finalize())
+    };
+    members.iter().max_by_key(weight).map(String::as_str)
+}
+
+struct Events {
+    store: Store,
+    keys: Keyspace,
+    job_type: String,
+    quiet_period: Duration,
+}
+
+enum Phase {
+    Start { start_period: Duration },
+    Settling { period: Duration },
+    Settled { version: Option<Bytes> },
+}
+
+impl Events {
+    async fn next(&self, phase: Phase) -> (Membership, Phase) {
+        match phase {
+            Phase::Start { start_period } => (Membership::Unstable, Phase::Settling { period: start_period }),
+            Phase::Settling { period } => {
+                let (version, members) = self.settle(period).await;
+                (Membership::Stable(members), Phase::Settled { version })
+            }
+            Phase::Settled { version } => {
+                self.change(version).await;
+                (Membership::Unstable, Phase::Settling { period: self.quiet_period })
+            }
+        }
+    }
+
+    /// Waits until nothing has changed for a period.
+    async fn settle(&self, period: Duration) -> (Option<Bytes>, Vec<String>) {
+        let (mut version, mut members) = self.read().await;
+        let mut quiet = self.sleep(period);
+        loop {
+            let changed = self.watch(version.clone()).await;
+            tokio::select! {
+                biased;
+                () = changed => {
+                    let (now, now_members) = self.read().await;
+                    // A watch may end early.
+                    if now != version {
+                        (version, members) = (now, now_members);
+                        quiet = self.sleep(self.quiet_period);
+                    }
+                }
+                () = &mut quiet => return (version, members),
+            }
+        }
+    }
+
+    /// Waits until the membership has another version.
+    async fn change(&self, version: Option<Bytes>) {
+        loop {
+            self.watch(version.clone()).await.await;
+            if self.read().await.0 != version {
+                return;
+            }
+        }
+    }
+
+    /// Version and members of one moment.
+    async fn read(&self) -> (Option<Bytes>, Vec<String>) {
+        loop {
+            match self.try_read().await {
+                Ok(read) => return read,
+                Err(error) => tracing::error!(%error, "cannot read the membership: tries again"),
+            }
+            self.sleep(ERROR_PAUSE).await;
+        }
+    }
+
+    async fn try_read(&self) -> Result<(Option<Bytes>, Vec<String>)> {
+        let (keys, job_type) = (&self.keys, self.job_type.as_str());
+        self.store
+            .transact(|tx| async move {
+                let version = tx.get(&keys.workers_versionstamp(job_type)).await?;
+                let members = workers::list(&tx, keys, job_type).await?;
+                Ok::<_, Error>((version, members.into_iter().map(|worker| worker.id).collect()))
+            })
+            .await
+    }
+
+    async fn watch(&self, seen: Option<Bytes>) -> Watch {
+        match self.store.watch(self.keys.workers_versionstamp(&self.job_type), seen).await {
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::error!(%error, "cannot watch the membership: looks again soon");
+                self.sleep(ERROR_PAUSE)
+            }
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let runtime = self.store.runtime().clone();
+        Box::pin(async move { runtime.sleep(duration).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_shared_out_evenly_and_only_what_must_move_moves() {
+        let members: Vec<String> = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        let keys: Vec<String> = (0..4_000).map(|n| format!("key {n}")).collect();
+        for member in &members {
+            let owned = keys.iter().filter(|key| owner(&members, key) == Some(member)).count();
+            assert!((900..1_100).contains(&owned), "{member} owns {owned} of 4,000");
+        }
+        let without_b: Vec<String> = members.iter().filter(|member| *member != "b").cloned().collect();
+        for key in &keys {
+            let (before, after) = (owner(&members, key), owner(&without_b, key));
+            assert!(before == after || before == Some("b"), "{key} moved from {before:?} to {after:?}");
+        }
+        assert_eq!(owner(&[], "key"), None);
+    }
+}

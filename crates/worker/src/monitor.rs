@@ -1,0 +1,111 @@
+//! Watches external workers. They do not see the store and cannot watch each other, so every server watches all
+//! of them, of every job type.
+//!
+//! The rule is that of [`crate::neighbours`]: a look is worth one interval, and no clock is compared with another
+//! one. A server that has just started knows nothing, so it gives everyone a full timeout. Where several servers
+//! watch the same worker, the first to find it dead removes it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers};
+use turnwise_store::Store;
+
+use crate::membership::{DEFAULT_HEALTH_INTERVAL, remove_dead};
+use crate::neighbours::{Condition, Observations};
+
+/// Job types that are watched at most.
+const MAX_TYPES: usize = 10_000;
+/// Workers that one read takes at most.
+const BATCH: usize = 1_000;
+/// Workers of one type that are watched at most.
+const MAX_WORKERS: usize = 100_000;
+
+/// Settings of the monitor.
+#[derive(Debug, Clone)]
+pub struct MonitorOptions {
+    /// Between two looks; at most half of any worker's timeout.
+    pub interval: Duration,
+    /// History entries that a job keeps.
+    pub max_history: usize,
+}
+
+impl Default for MonitorOptions {
+    fn default() -> Self {
+        MonitorOptions { interval: DEFAULT_HEALTH_INTERVAL, max_history: DEFAULT_MAX_HISTORY }
+    }
+}
+
+/// Watches the external workers of all types.
+pub struct Monitor {
+    /// Where they are.
+    pub store: Store,
+    /// Its keys.
+    pub keys: Keyspace,
+    /// Settings.
+    pub options: MonitorOptions,
+}
+
+impl Monitor {
+    /// Removes whoever shows no sign of life, until it is stopped.
+    pub async fn run(self, stop: CancellationToken) {
+        let runtime = self.store.runtime().clone();
+        let mut types = BTreeMap::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = runtime.sleep(self.options.interval) => {}
+            }
+            let removed = async {
+                if let Err(error) = self.look(&mut types).await {
+                    tracing::error!(%error, "cannot look after external workers: looks again soon");
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = removed => {}
+            }
+        }
+    }
+
+    /// One look at all of them, and the removal of the dead.
+    async fn look(&self, types: &mut BTreeMap<String, Observations>) -> Result<()> {
+        let keys = &self.keys;
+        let names =
+            self.store.transact(|tx| async move { workers::types(&tx, keys, MAX_TYPES).await }).await?;
+        types.retain(|name, _| names.binary_search(name).is_ok());
+        for job_type in names {
+            let external = self.external(&job_type).await?;
+            let observations =
+                types.entry(job_type.clone()).or_insert_with(|| Observations::new(self.options.interval));
+            for (worker, health, condition) in observations.look(external) {
+                if condition == Condition::Dead {
+                    let max_history = self.options.max_history;
+                    remove_dead(&self.store, keys, &job_type, &worker, health, max_history).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn external(&self, job_type: &str) -> Result<Vec<(String, Health)>> {
+        let mut external = Vec::new();
+        let mut after: Option<String> = None;
+        while external.len() < MAX_WORKERS {
+            let (keys, from) = (&self.keys, after.as_deref());
+            let page = self
+                .store
+                .transact(|tx| async move { workers::healths(&tx, keys, job_type, from, BATCH).await })
+                .await?;
+            after = (page.len() == BATCH).then(|| page[BATCH - 1].0.clone());
+            external.extend(page.into_iter().filter(|(_, health)| health.external));
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(external)
+    }
+}

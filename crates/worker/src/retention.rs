@@ -1,0 +1,103 @@
+//! Removes the records of jobs that ended long ago, of all types, a bounded number at a time.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::{Keyspace, Result, jobs};
+use turnwise_store::Store;
+
+use crate::membership::duration_us;
+
+/// Job types that are looked after at most.
+const MAX_TYPES: usize = 10_000;
+/// Jobs that one transaction removes at most.
+const BATCH: usize = 200;
+/// Jobs that one pass removes at most.
+const MAX_PER_PASS: usize = 10_000;
+/// The pause after a pass that found more than that: removal keeps up with several thousand jobs a second, and
+/// leaves the store to others in between.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Settings of the retention.
+#[derive(Debug, Clone)]
+pub struct RetentionOptions {
+    /// How long a job is kept after its end.
+    pub retention: Duration,
+    /// Between two looks for jobs that ended earlier than that.
+    pub interval: Duration,
+}
+
+impl Default for RetentionOptions {
+    fn default() -> Self {
+        RetentionOptions {
+            retention: Duration::from_secs(7 * 24 * 60 * 60),
+            interval: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Removes jobs that ended long ago.
+pub struct Retention {
+    /// Where they are.
+    pub store: Store,
+    /// Its keys.
+    pub keys: Keyspace,
+    /// Settings.
+    pub options: RetentionOptions,
+}
+
+impl Retention {
+    /// Looks again and again, until it is stopped.
+    pub async fn run(self, stop: CancellationToken) {
+        let runtime = self.store.runtime().clone();
+        loop {
+            let pass = async {
+                match self.pass().await {
+                    Ok(true) => PAUSE,
+                    Ok(false) => self.options.interval,
+                    Err(error) => {
+                        tracing::error!(%error, "cannot remove jobs that ended long ago: tries again later");
+                        self.options.interval
+                    }
+                }
+            };
+            let pause = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                pause = pass => pause,
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = runtime.sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Removes up to [`MAX_PER_PASS`] jobs; whether there may be more. The types take turns, so that one with many
+    /// jobs does not hold up the others.
+    async fn pass(&self) -> Result<bool> {
+        let (store, keys) = (&self.store, &self.keys);
+        let before_us = store.runtime().now_us().saturating_sub(duration_us(self.options.retention));
+        let mut types = store.transact(|tx| async move { jobs::types(&tx, keys, MAX_TYPES).await }).await?;
+        let mut removed = 0;
+        while !types.is_empty() {
+            let mut more = Vec::new();
+            for job_type in types {
+                let name = job_type.as_str();
+                let pruned = store
+                    .transact(|tx| async move { jobs::prune(&tx, keys, name, before_us, BATCH).await })
+                    .await?;
+                removed += pruned;
+                if removed >= MAX_PER_PASS {
+                    return Ok(true);
+                }
+                if pruned == BATCH {
+                    more.push(job_type);
+                }
+            }
+            types = more;
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,166 @@
+//! What a server runs beside its workers: the monitor of external ones, and the retention of ended jobs.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::claims::Ending;
+use turnwise_queue::{Claim, NewJob, State, claims, jobs, workers};
+use turnwise_store::Runtime;
+use turnwise_worker::{
+    DEFAULT_HEALTH_INTERVAL, External, ExternalOptions, Monitor, MonitorOptions, Retention, RetentionOptions,
+};
+
+use common::{PATIENCE, T, World, json};
+
+fn external(world: &World) -> External {
+    External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default())
+}
+
+/// Starts the monitor of a server.
+fn monitor(world: &World) -> CancellationToken {
+    let stop = CancellationToken::new();
+    let (store, keys) = (world.store.clone(), world.keys.clone());
+    let monitor = Monitor { store, keys, options: MonitorOptions::default() };
+    tokio::spawn(monitor.run(stop.clone()));
+    stop
+}
+
+async fn exists(world: &World, job_type: &str, worker: &str) -> bool {
+    world.run(async |tx, keys| workers::health(tx, keys, job_type, worker).await).await.is_some()
+}
+
+/// Waits for the end of the monitor's look that the latest tick began.
+async fn looked(world: &World) {
+    let wait = world.clock.wait_for_sleeper(DEFAULT_HEALTH_INTERVAL);
+    tokio::time::timeout(PATIENCE, wait).await.expect("the monitor does not go on");
+}
+
+#[tokio::test]
+async fn external_workers_of_all_types_that_fall_silent_are_removed_within_two_timeouts() {
+    let world = World::new();
+    let external = external(&world);
+    let silent = external.register(T, None, 1).await.unwrap().id;
+    let other = external.register("other", None, 1).await.unwrap().id;
+    let lively = external.register(T, None, 1).await.unwrap().id;
+    let inner = workers::Worker::new("in a process", "n", 0, 1);
+    world.run(async |tx, keys| workers::register(tx, keys, T, &inner)).await;
+    world.add("a").await;
+    let leave = CancellationToken::new();
+    external.accept(T, &silent, 0, 1, PATIENCE, &leave).await.unwrap();
+    let _stop = monitor(&world);
+    for tick in 0..12 {
+        world.tick(1).await;
+        looked(&world).await;
+        external.ping(T, &lively).await.unwrap();
+        // It gives everyone a full timeout from its first look on.
+        let gone = tick >= 3;
+        assert_eq!(exists(&world, T, &silent).await, !gone, "tick {tick}");
+        assert_eq!(exists(&world, "other", &other).await, !gone, "tick {tick}");
+    }
+    assert_eq!(world.get("a").await.unwrap().state, State::Pending);
+    assert!(exists(&world, T, &lively).await);
+    assert!(exists(&world, T, "in a process").await, "that one is its neighbours' business");
+}
+
+#[tokio::test]
+async fn a_server_that_has_just_started_gives_everyone_a_full_timeout() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = external.register(T, None, 1).await.unwrap().id;
+    let first = monitor(&world);
+    for _ in 0..3 {
+        world.tick(1).await;
+        looked(&world).await;
+    }
+    first.cancel();
+    // The restart takes long, and the worker cannot ping meanwhile.
+    world.clock.advance(Duration::from_secs(3_600));
+    let _second = monitor(&world);
+    for _ in 0..3 {
+        world.tick(1).await;
+        looked(&world).await;
+        assert!(exists(&world, T, &worker).await);
+    }
+    world.tick(1).await;
+    looked(&world).await;
+    assert!(!exists(&world, T, &worker).await);
+}
+
+#[tokio::test]
+async fn an_external_worker_that_was_removed_half_way_is_removed_whole() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = external.register(T, None, 5).await.unwrap().id;
+    for id in ["a", "b", "c"] {
+        world.add(id).await;
+    }
+    let leave = CancellationToken::new();
+    assert_eq!(external.accept(T, &worker, 0, 5, PATIENCE, &leave).await.unwrap().len(), 3);
+    assert!(!world.run(async |tx, keys| workers::remove(tx, keys, T, &worker, 1, 3, 20).await).await);
+    let _stop = monitor(&world);
+    for _ in 0..4 {
+        world.tick(1).await;
+        looked(&world).await;
+    }
+    assert!(!exists(&world, T, &worker).await);
+    for id in ["a", "b", "c"] {
+        assert_eq!(world.get(id).await.unwrap().state, State::Pending);
+    }
+}
+
+/// Ends a job at `at_us`.
+async fn ended(world: &World, job_type: &str, id: &str, at_us: i64) {
+    let worker = workers::Worker::new("w", "n", 0, 1);
+    let claim = Claim { worker: "w".into(), number: 1 };
+    let new = NewJob::new(job_type, id, json("{}"));
+    let end = Ending::Completed(json("1"));
+    world
+        .run(async |tx, keys| {
+            workers::register(tx, keys, job_type, &worker)?;
+            jobs::add(tx, keys, &new, at_us).await?;
+            claims::claim(tx, keys, job_type, id, &claim, at_us, 20).await?;
+            claims::end(tx, keys, job_type, id, &claim, &end, None, at_us, 20).await
+        })
+        .await;
+}
+
+async fn left(world: &World, job_type: &str) -> Vec<String> {
+    let jobs = world.run(async |tx, keys| jobs::list(tx, keys, job_type, None, 9_999).await).await;
+    jobs.into_iter().map(|job| job.id).collect()
+}
+
+#[tokio::test]
+async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
+    const DAY_US: i64 = 24 * 60 * 60 * 1_000_000;
+    let world = World::new();
+    world.clock.advance(Duration::from_secs(30 * 24 * 60 * 60));
+    let now_us = world.clock.now_us();
+    // More than one batch of one type, and a few of another.
+    for n in 0..450 {
+        ended(&world, T, &format!("old {n:03}"), now_us - 8 * DAY_US).await;
+    }
+    ended(&world, T, "young", now_us - 6 * DAY_US).await;
+    ended(&world, "other", "old", now_us - 8 * DAY_US).await;
+    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "pending", json("{}")), 1).await).await;
+    let options = RetentionOptions::default();
+    let interval = options.interval;
+    let (store, keys) = (world.store.clone(), world.keys.clone());
+    let stop = CancellationToken::new();
+    let service = tokio::spawn(Retention { store, keys, options }.run(stop.clone()));
+    let pass_done = async || {
+        let wait = world.clock.wait_for_sleeper(interval);
+        tokio::time::timeout(PATIENCE, wait).await.expect("the pass does not end");
+    };
+    pass_done().await;
+    assert_eq!(left(&world, T).await, ["pending", "young"]);
+    assert_eq!(left(&world, "other").await, [""; 0]);
+    // It becomes old.
+    world.clock.advance(Duration::from_secs(2 * 24 * 60 * 60));
+    pass_done().await;
+    assert_eq!(left(&world, T).await, ["pending"]);
+    stop.cancel();
+    service.await.unwrap();
+}
