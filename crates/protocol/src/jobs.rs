@@ -29,7 +29,8 @@ pub struct AddJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub user: Option<String>,
-    /// What the worker needs: any JSON of at most 4 MB. It may hold secrets: only workers get it, no answer shows it.
+    /// What the worker needs: any JSON of at most 4 MB, `{}` if it is left
+    /// out. It may hold secrets: only workers get it, no answer shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
     pub options: Option<Box<RawValue>>,
@@ -76,7 +77,8 @@ pub struct NewJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub user: Option<String>,
-    /// What the worker needs: any JSON of at most 4 MB. It may hold secrets: only workers get it, no answer shows it.
+    /// What the worker needs: any JSON of at most 4 MB, `{}` if it is left
+    /// out. It may hold secrets: only workers get it, no answer shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
     pub options: Option<Box<RawValue>>,

@@ -370,10 +370,20 @@ pub async fn prune(
 
 /// Up to `limit` job types that have jobs, in order.
 pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
+    types_after(tx, keys, None, limit).await
+}
+
+/// The same, of the types that come after `after`.
+pub async fn types_after(
+    tx: &Transaction,
+    keys: &Keyspace,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Vec<String>> {
     let mut types: Vec<String> = Vec::new();
     while types.len() < limit {
         // The first job after the last type: one row read per type, however many jobs it has.
-        let (begin, end) = keys.jobs_of_types_after(types.last().map(String::as_str));
+        let (begin, end) = keys.jobs_of_types_after(types.last().map(String::as_str).or(after));
         let read = RangeRead { begin, end, limit: 1, reverse: false };
         let rows = tx.range_with(read, Isolation::Snapshot).await?;
         let Some((key, _)) = rows.first() else { break };

@@ -23,4 +23,9 @@ mod http;
 mod server;
 
 pub use config::Config;
+/// The description of the `/v1` API as OpenAPI 3.1: what `/v1/openapi.json` answers and `docs/openapi.json` holds.
+pub fn openapi() -> String {
+    String::from_utf8_lossy(&http::v1::description()).into_owned()
+}
+
 pub use server::{RunningServer, Server, ServerConfig, StartError};

@@ -145,6 +145,7 @@ impl Server {
             node: node.into(),
             stop: stop.clone(),
             turns: http::Turns::default(),
+            commands: false,
         };
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));
         tracing::info!("listening on http://{listen}");

@@ -1,4 +1,4 @@
-//! The HTTP API: CouchDB's, as far as it is about replications.
+//! The HTTP API: `/v1` ([`v1`]), and CouchDB's, as far as it is about replications: this file and those beside it.
 //!
 //! One [`Target`] per path, one function per target and method. Shapes, codes and reasons are CouchDB 3.5's;
 //! where turnwise says something else, `docs/design/0004-replicator-databases.md` says why.
@@ -10,6 +10,7 @@ mod changes;
 mod databases;
 mod docs;
 mod error;
+mod linger;
 mod listener;
 mod replicate;
 mod request;
@@ -18,6 +19,7 @@ mod route;
 mod scheduler;
 #[cfg(test)]
 mod slow_reader_tests;
+pub(crate) mod v1;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -55,6 +57,8 @@ pub(crate) struct App {
     pub stop: CancellationToken,
     /// See [`App::turn`].
     pub turns: Turns,
+    /// Jobs of type `command` may be added.
+    pub commands: bool,
 }
 
 /// Locks for writers of databases; databases share them by the hash of their names.
@@ -64,7 +68,10 @@ pub(crate) struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
 impl App {
     /// The service that answers requests.
     pub fn router(self) -> Router {
-        Router::new().fallback(answer_request).with_state(self)
+        v1::router()
+            .fallback(answer_request)
+            .layer(axum::middleware::map_request(|request| async { linger::lingering(request) }))
+            .with_state(self)
     }
 
     /// Waits for the turn to write documents of a database. All its writes take the next sequence number, so of those at

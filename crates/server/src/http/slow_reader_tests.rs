@@ -45,6 +45,7 @@ impl World {
             node: "node".into(),
             stop: CancellationToken::new(),
             turns: Turns::default(),
+            commands: false,
         };
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

@@ -1,0 +1,152 @@
+//! `POST /v1/jobs…`: adding jobs.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::value::RawValue;
+use turnwise_protocol::{
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_ATTEMPTS, MAX_BATCH_BODY_BYTES,
+    MAX_DELAY_MS, MAX_TIME_US, NewJob, names,
+};
+use turnwise_queue::{DEFAULT_TENANT, jobs};
+
+use super::error::{Result, V1Error};
+use super::extract::{Json, Named, TypePath};
+use super::{Common, TooLarge, owned};
+use crate::http::{App, answer};
+
+/// Add a job
+///
+/// With an id of the client's own the request can be repeated: the job is not added twice, and `if_exists` tells what
+/// happens to one that is there. Types that belong to the server are refused.
+#[utoipa::path(
+    post, path = "/jobs/{type}", tag = "jobs", operation_id = "add_job",
+    params(TypePath), request_body = AddJob,
+    responses(
+        (status = 201, body = AddedJob, description = "It waits for its turn or its time."),
+        (status = 200, body = AddedJob, description = "It was there; `added` tells what happened to it."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
+        TooLarge, Common,
+    ),
+)]
+pub(super) async fn add_job(
+    State(app): State<App>,
+    Named(path): Named<TypePath>,
+    Json(job): Json<AddJob>,
+) -> Result<Response> {
+    let added = add(&app, vec![NewJob::new(path.job_type, job)], |_| String::new()).await?;
+    let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
+    let status = match added.added {
+        Added::Queued | Added::Delayed => StatusCode::CREATED,
+        Added::Exists | Added::RunsAgain | Added::AlreadyWaiting => StatusCode::OK,
+    };
+    Ok(answer::json(status, &added))
+}
+
+/// Add many jobs
+///
+/// All of them or none, in one transaction: much faster than one by one.
+#[utoipa::path(
+    post, path = "/jobs", tag = "jobs", operation_id = "add_jobs", request_body = AddJobs,
+    responses(
+        (status = 200, body = AddedJobs, description = "All were added, or were there."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: a type belongs to the server."),
+        TooLarge, Common,
+    ),
+)]
+pub(super) async fn add_jobs(
+    State(app): State<App>,
+    Json(AddJobs { jobs }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
+) -> Result<Response> {
+    if jobs.is_empty() || jobs.len() > MAX_ADDED {
+        let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
+        return Err(V1Error::bad(reason, "split them into several requests"));
+    }
+    let jobs = add(&app, jobs, |n| format!("jobs[{n}].")).await?;
+    Ok(answer::ok(&AddedJobs { jobs }))
+}
+
+/// A job that is ready to be written.
+struct Ready {
+    job: turnwise_queue::NewJob,
+    if_exists: IfExists,
+    /// Its id was made here: nobody else can have it.
+    made: bool,
+}
+
+/// Adds jobs in one transaction. `place` names the n-th one in errors.
+async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> Result<Vec<AddedJob>> {
+    let now_us = app.now_us();
+    let mut ready = Vec::with_capacity(jobs.len());
+    for (n, job) in jobs.into_iter().enumerate() {
+        ready.push(prepare(app, job, now_us, &place(n))?);
+    }
+    let ready = &ready;
+    let added = app.store.transact(|tx| async move {
+        let mut added = Vec::with_capacity(ready.len());
+        for Ready { job, if_exists, made } in ready {
+            let done = match if_exists {
+                IfExists::Keep => jobs::add_once(&tx, &app.keys, job, now_us).await?,
+                IfExists::Again => jobs::add(&tx, &app.keys, job, now_us).await?,
+            };
+            let done = match done {
+                jobs::Added::Queued => Added::Queued,
+                jobs::Added::Delayed => Added::Delayed,
+                jobs::Added::AlreadyWaiting => Added::AlreadyWaiting,
+                jobs::Added::RunsAgain => Added::RunsAgain,
+                // Written by an attempt whose outcome was not known.
+                jobs::Added::AlreadyThere if *made && job.not_before_us.is_some() => Added::Delayed,
+                jobs::Added::AlreadyThere if *made => Added::Queued,
+                jobs::Added::AlreadyThere => Added::Exists,
+            };
+            added.push(AddedJob { job_type: job.job_type.clone(), id: job.id.clone(), added: done });
+        }
+        Ok::<_, turnwise_queue::Error>(added)
+    });
+    Ok(added.await?)
+}
+
+fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
+    let bad = |problem: &str| {
+        V1Error::bad(format!("{place}{problem}"), "correct the member; /v1/openapi.json has the bounds")
+    };
+    let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
+    checked(names::check_type(&new.job_type))?;
+    owned::check_addable(app, &new.job_type)?;
+    let made = new.id.is_none();
+    let id = new.id.unwrap_or_else(|| app.new_uuid());
+    checked(names::check_id(&id))?;
+    let tenant = new.tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+    checked(names::check_name("tenant", &tenant))?;
+    if let Some(user) = &new.user {
+        checked(names::check_name("user", user))?;
+    }
+    if new.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
+        return Err(bad("summary: must be an object"));
+    }
+    let not_before_us = match (new.delay_ms, new.not_before_us) {
+        (Some(_), Some(_)) => return Err(bad("delay_ms and not_before_us: give one of them")),
+        (Some(ms), None) => match i64::try_from(ms) {
+            Ok(delay) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
+            _ => return Err(bad(&format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)"))),
+        },
+        (None, Some(at_us)) if !(0..=MAX_TIME_US).contains(&at_us) => {
+            return Err(bad(&format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)")));
+        }
+        (None, at_us) => at_us,
+    };
+    if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
+        return Err(bad(&format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
+    }
+    let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
+    let job = turnwise_queue::NewJob {
+        tenant,
+        user: new.user,
+        summary: new.summary.unwrap_or_else(empty),
+        not_before_us,
+        max_attempts: new.max_attempts,
+        ..turnwise_queue::NewJob::new(&new.job_type, &id, new.options.unwrap_or_else(empty))
+    };
+    job.check().map_err(|error| bad(&error.to_string()))?;
+    Ok(Ready { job, if_exists: new.if_exists, made })
+}

@@ -1,0 +1,172 @@
+//! Errors as clients of `/v1` see them: a status, a code that does not change, a reason, and what to do about it.
+
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use turnwise_protocol::{Answer, Error, Problem, codes};
+use turnwise_queue::Error as QueueError;
+use turnwise_store::{Error as StoreError, MaybeStoreError};
+
+use crate::http::answer;
+
+/// The result of a handler.
+pub(super) type Result<T, E = V1Error> = std::result::Result<T, E>;
+
+/// An error answer; see [`Error`].
+#[derive(Debug)]
+pub(super) struct V1Error {
+    pub status: StatusCode,
+    code: &'static str,
+    reason: String,
+    hint: &'static str,
+    answer: Option<Answer>,
+    /// What the log is told.
+    cause: Option<StoreError>,
+}
+
+impl V1Error {
+    pub fn new(
+        status: StatusCode,
+        code: &'static str,
+        reason: impl Into<String>,
+        hint: &'static str,
+    ) -> Self {
+        V1Error { status, code, reason: reason.into(), hint, answer: None, cause: None }
+    }
+
+    /// A parameter, a member or a name is not what it must be.
+    pub fn bad(reason: impl Into<String>, hint: &'static str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, codes::BAD_REQUEST, reason, hint)
+    }
+
+    pub fn forbidden(reason: impl Into<String>, hint: &'static str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, codes::FORBIDDEN, reason, hint)
+    }
+
+    pub fn no_job(job_type: &str, id: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            codes::NOT_FOUND,
+            format!("there is no job `{id}` of type `{job_type}`"),
+            "it was never added, was removed, or ended longer ago than jobs are kept ([jobs] retention)",
+        )
+    }
+
+    /// The claim is lost.
+    pub fn halt() -> Self {
+        let reason = "this worker does not hold the job under this claim";
+        let hint = "stop the job and write nothing more for it: another claim has it, or it has ended";
+        let answer = Some(Answer::Halt);
+        V1Error { answer, ..Self::new(StatusCode::CONFLICT, codes::HALT, reason, hint) }
+    }
+
+    /// The worker is not in the membership.
+    pub fn expired() -> Self {
+        Self::new(
+            StatusCode::GONE,
+            codes::EXPIRED_WORKER,
+            "this worker is not registered (any more): it left, or was not heard of for too long",
+            "stop all of its jobs, write nothing more for them, and register again: the new id is a new worker",
+        )
+    }
+
+    pub fn too_large(reason: impl Into<String>, hint: &'static str) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, codes::TOO_LARGE, reason, hint)
+    }
+
+    pub fn stopping() -> Self {
+        let (reason, hint) = ("the server is stopping", "ask again when it is back, in a second or so");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, reason, hint)
+    }
+}
+
+impl From<Problem> for V1Error {
+    fn from(problem: Problem) -> Self {
+        Self::bad(problem.to_string(), "correct the name; /v1/openapi.json has the rules")
+    }
+}
+
+impl From<QueueError> for V1Error {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Store(error) => error.into(),
+            QueueError::Invalid { .. } => {
+                Self::bad(error.to_string(), "correct the member; /v1/openapi.json has the bounds")
+            }
+            QueueError::NotFound => Self::new(
+                StatusCode::NOT_FOUND,
+                codes::NOT_FOUND,
+                "there is no such job",
+                "it was never added, was removed, or ended longer ago than jobs are kept ([jobs] retention)",
+            ),
+            QueueError::Halt => Self::halt(),
+        }
+    }
+}
+
+impl From<StoreError> for V1Error {
+    fn from(error: StoreError) -> Self {
+        let plain = match &error {
+            StoreError::Conflict | StoreError::TooOld { .. } | StoreError::Unavailable(_) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                codes::UNAVAILABLE,
+                "the store cannot answer now; nothing was changed",
+                "try again, later each time",
+            ),
+            StoreError::UnknownOutcome(_) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                codes::UNKNOWN_OUTCOME,
+                "it is unknown whether the request took effect",
+                "repeat it with the same ids and claims: that is harmless",
+            ),
+            StoreError::TooLarge { .. } => Self::too_large(
+                "the request is too large for one transaction",
+                "send fewer jobs in one request",
+            ),
+            StoreError::Misuse(_) | StoreError::Corrupt(_) => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                codes::INTERNAL,
+                "the server could not do this",
+                "its log tells why; this is not the request's fault",
+            ),
+        };
+        V1Error { cause: Some(error), ..plain }
+    }
+}
+
+impl MaybeStoreError for V1Error {
+    fn store_error(&self) -> Option<&StoreError> {
+        self.cause.as_ref()
+    }
+}
+
+impl IntoResponse for V1Error {
+    fn into_response(self) -> Response {
+        if let (true, Some(error)) = (self.status.is_server_error(), &self.cause) {
+            tracing::error!(%error, "a request could not be served");
+        }
+        let V1Error { status, code, reason, hint, answer, .. } = self;
+        let body = Error { error: code.to_owned(), reason, hint: hint.to_owned(), answer };
+        answer::json(status, &body)
+    }
+}
+
+/// The answer under paths that are not there.
+pub(super) async fn no_such_path() -> V1Error {
+    let hint = "GET /v1/openapi.json lists all paths; ids in paths are percent-encoded";
+    V1Error::new(StatusCode::NOT_FOUND, codes::NOT_FOUND, "there is nothing under this path", hint)
+}
+
+/// The answer to methods that a path does not have. The router adds the header `Allow`.
+pub(super) async fn no_such_method(request: Request) -> V1Error {
+    let method = request.method();
+    // Methods are made up by clients, and may be long.
+    let known = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::PATCH];
+    let method = if known.contains(method) { method.as_str() } else { "this method" };
+    V1Error::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        codes::METHOD_NOT_ALLOWED,
+        format!("{method} is not allowed here"),
+        "the header Allow has the methods that are",
+    )
+}

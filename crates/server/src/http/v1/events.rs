@@ -1,0 +1,316 @@
+//! `GET /v1/jobs/{type}/{id}/events`: a job's life as server-sent events.
+//!
+//! The history in the job's record is the log that a stream is read from: each entry has an id, and a client that comes back
+//! with `Last-Event-ID` goes on after it. Nothing is kept for a stream but its place, and nothing is read ahead of a slow
+//! reader: what happened meanwhile is in the record when it asks for more.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::future::Either;
+use futures::stream;
+use serde::Serialize;
+use turnwise_protocol::events::names;
+use turnwise_protocol::{self as api, JobEvent, Progress, Removed};
+use turnwise_queue::{Event, EventKind, Job, State as QueueState, jobs};
+use turnwise_store::Store;
+
+use super::error::{Result, V1Error};
+use super::extract::{JobPath, Named};
+use super::{Common, NoJob, view};
+use crate::http::App;
+
+/// A line without meaning is sent after this much silence: it tells both sides that the other is there.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long a client waits before it comes back, in ms.
+const RETRY_MS: u64 = 1_000;
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Follow a job
+///
+/// Server-sent events: `state` for each step in the job's life, oldest first, `progress` for what its worker reports, and
+/// `end` with the job when it has ended; then the stream closes. If the job is removed, `removed` is the last event. A
+/// client that comes back with the header `Last-Event-ID` is told what it missed.
+#[utoipa::path(
+    get, path = "/jobs/{type}/{id}/events", tag = "jobs", operation_id = "follow_job",
+    params(JobPath, ("Last-Event-ID" = Option<String>, Header, nullable = false,
+        description = "The id of the last event that was received.")),
+    responses(
+        (status = 200, content_type = "text/event-stream", body = String,
+            description = "The events. The data of `state` is a JobEvent, of `progress` a Progress, of `end` a Job, of \
+                           `removed` a Removed."),
+        (status = 204, description = "The last event received was `end`, and nothing has happened since: do not come back."),
+        NoJob, Common,
+    ),
+)]
+pub(super) async fn follow_job(
+    State(app): State<App>,
+    Named(path): Named<JobPath>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let last = match headers.get(LAST_EVENT_ID) {
+        None => None,
+        Some(text) => Some(text.to_str().ok().and_then(LastSeen::parse).ok_or_else(|| {
+            V1Error::bad(
+                "Last-Event-ID: is not the id of one of this stream's events",
+                "leave the header out to begin with the oldest event",
+            )
+        })?),
+    };
+    let tx = app.store.begin().await?;
+    let Some(job) = jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? else {
+        return Err(V1Error::no_job(&path.job_type, &path.id));
+    };
+    drop(tx);
+    let mut follower = Follower {
+        about: Arc::new(About { app, path }),
+        last: None,
+        info: None,
+        ready: VecDeque::new(),
+        done: false,
+    };
+    if let Some(LastSeen { event, end }) = last {
+        follower.last = Some(event);
+        if end && job.state.is_final() && follower.unseen(&job).is_empty() {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+    }
+    follower.ready.push_back(format!("retry: {RETRY_MS}\n\n").into());
+    let body = stream::unfold(follower, |mut follower| async move {
+        let piece = follower.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(piece), follower))
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// The id of an event: its time, and how many of the same moment came before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct EventId {
+    at_us: i64,
+    nth: u32,
+}
+
+/// What a client has seen last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LastSeen {
+    event: EventId,
+    /// It has been told that the job had ended.
+    end: bool,
+}
+
+impl LastSeen {
+    fn parse(text: &str) -> Option<LastSeen> {
+        let (text, end) = match text.strip_suffix("-end") {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
+        let (at_us, nth) = text.split_once(':')?;
+        Some(LastSeen { event: EventId { at_us: at_us.parse().ok()?, nth: nth.parse().ok()? }, end })
+    }
+}
+
+impl std::fmt::Display for LastSeen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let LastSeen { event: EventId { at_us, nth }, end } = self;
+        write!(f, "{at_us}:{nth}{}", if *end { "-end" } else { "" })
+    }
+}
+
+/// A history with the ids of its events, oldest first.
+fn with_ids(history: &[Event]) -> Vec<(EventId, &Event)> {
+    let mut events: Vec<(EventId, &Event)> = Vec::with_capacity(history.len());
+    for event in history.iter().rev() {
+        let nth = match events.last() {
+            Some((before, _)) if before.at_us == event.at_us => before.nth + 1,
+            _ => 0,
+        };
+        events.push((EventId { at_us: event.at_us, nth }, event));
+    }
+    events
+}
+
+/// What a stream is about.
+struct About {
+    app: App,
+    path: JobPath,
+}
+
+/// One client's place in a job's life.
+struct Follower {
+    about: Arc<About>,
+    /// The last event that was told.
+    last: Option<EventId>,
+    /// The last progress that was told.
+    info: Option<String>,
+    ready: VecDeque<Bytes>,
+    done: bool,
+}
+
+impl Follower {
+    /// The next piece of the stream. Whoever drops this future drops its watches.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return Some(piece);
+            }
+            if self.done {
+                return None;
+            }
+            if let Err(error) = self.look_or_wait().await {
+                // The client comes back, and is told what it missed.
+                tracing::warn!(?error, "a stream of events broke off");
+                return None;
+            }
+        }
+    }
+
+    /// Tells what is new; if nothing is, waits until something may be.
+    async fn look_or_wait(&mut self) -> Result<()> {
+        let about = self.about.clone();
+        let About { app: App { store, keys, stop, .. }, path: JobPath { job_type, id } } = &*about;
+        let (key, tx) = (keys.job(job_type, id), store.begin().await?);
+        let seen = tx.get(&key).await?;
+        let Some(job) = jobs::get(&tx, keys, job_type, id).await? else {
+            self.tell(names::REMOVED, None, &Removed { removed: true });
+            self.done = true;
+            return Ok(());
+        };
+        let mut report = None;
+        if let (QueueState::Running, Some(claim)) = (job.state, &job.claim) {
+            let key = keys.active_entry(job_type, &claim.worker, id);
+            let seen = tx.get(&key).await?;
+            let info = jobs::active_report(&tx, keys, &job).await?.and_then(|active| active.info);
+            report = Some((key, seen, info));
+        }
+        if self.tell_steps(&job)
+            | self.tell_progress(report.as_ref().and_then(|(_, _, info)| info.as_deref()))
+        {
+            return Ok(());
+        }
+        if job.state.is_final() {
+            self.tell_end(job, tx).await?;
+            return Ok(());
+        }
+        drop(tx);
+        let changed = store.watch(key, seen).await?;
+        let reported = match report {
+            Some((key, seen, _)) => Either::Left(watch(store, key, seen).await?),
+            None => Either::Right(std::future::pending()),
+        };
+        tokio::select! {
+            biased;
+            // The client comes back to another server, or to this one when it is there again.
+            () = stop.cancelled() => self.done = true,
+            () = changed => {}
+            () = reported => {}
+            () = store.runtime().sleep(HEARTBEAT) => self.ready.push_back(Bytes::from_static(b":\n\n")),
+        }
+        Ok(())
+    }
+
+    /// The events that were not told yet, oldest first.
+    fn unseen<'a>(&self, job: &'a Job) -> Vec<(EventId, &'a Event)> {
+        let mut events = with_ids(&job.history);
+        let Some(last) = self.last else { return events };
+        match events.iter().position(|(id, _)| *id == last) {
+            Some(told) => events.split_off(told + 1),
+            // So long ago that it is forgotten, or of another job of this name.
+            None => events.into_iter().filter(|(id, _)| id.at_us > last.at_us).collect(),
+        }
+    }
+
+    /// Whether there was something to tell.
+    fn tell_steps(&mut self, job: &Job) -> bool {
+        let unseen = self.unseen(job);
+        let newest = unseen.len().saturating_sub(1);
+        for (n, (event_id, event)) in unseen.iter().enumerate() {
+            let data = JobEvent {
+                at_us: event.at_us,
+                kind: view::event_kind(&event.kind),
+                state: if n == newest { view::state(job.state) } else { state_after(&event.kind) },
+                reason: event.kind.reason().map(str::to_owned),
+            };
+            self.last = Some(*event_id);
+            self.tell(names::STATE, Some(LastSeen { event: *event_id, end: false }), &data);
+        }
+        !unseen.is_empty()
+    }
+
+    fn tell_progress(&mut self, info: Option<&serde_json::value::RawValue>) -> bool {
+        let Some(info) = info.filter(|info| self.info.as_deref() != Some(info.get())) else { return false };
+        self.info = Some(info.get().to_owned());
+        self.tell(names::PROGRESS, None, &Progress { info: info.to_owned() });
+        true
+    }
+
+    async fn tell_end(&mut self, job: Job, tx: turnwise_store::Transaction) -> Result<()> {
+        let id = self.last.map(|event| LastSeen { event, end: true });
+        let job: api::Job = view::job(&self.about.app, &tx, job).await?;
+        self.tell(names::END, id, &job);
+        self.done = true;
+        Ok(())
+    }
+
+    fn tell<T: Serialize>(&mut self, name: &str, id: Option<LastSeen>, data: &T) {
+        let mut text = format!("event: {name}\n");
+        if let Some(id) = id {
+            writeln!(text, "id: {id}").expect("a string takes all that is written");
+        }
+        let data = serde_json::to_string(data).expect("answers are plain data with string keys");
+        // What a job carries is as it was written, and may have line ends between its tokens: the end of an event's line.
+        writeln!(text, "data: {}\n", data.replace(['\r', '\n'], " ")).expect("as above");
+        self.ready.push_back(text.into());
+    }
+}
+
+async fn watch(store: &Store, key: Bytes, seen: Option<Bytes>) -> Result<turnwise_store::Watch> {
+    Ok(store.watch(key, seen).await?)
+}
+
+/// Where a job stands after an event, if more have happened since.
+fn state_after(kind: &EventKind) -> api::State {
+    match kind {
+        EventKind::Added | EventKind::Stopped => api::State::Pending,
+        EventKind::Started => api::State::Running,
+        EventKind::Crashed { .. } => api::State::Crashing,
+        EventKind::Completed => api::State::Completed,
+        EventKind::Failed { .. } => api::State::Failed,
+        EventKind::Cancelled => api::State::Cancelled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn ids_come_back_as_they_were() {
+        for id in [(5, 0, false), (-1, 7, true), (i64::MIN, u32::MAX, true)] {
+            let id = LastSeen { event: EventId { at_us: id.0, nth: id.1 }, end: id.2 };
+            assert_eq!(LastSeen::parse(&id.to_string()), Some(id));
+        }
+        for text in ["", "5", "5:", ":", "5:x", "5:0:0", "5:0-END", "end", "99999999999999999999:0"] {
+            assert_eq!(LastSeen::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn events_of_one_moment_have_ids_of_their_own() {
+        let event = |at_us| Event { at_us, kind: EventKind::Added };
+        let history = [event(7), event(7), event(5)];
+        let ids: Vec<_> = with_ids(&history).iter().map(|(id, _)| (id.at_us, id.nth)).collect();
+        assert_eq!(ids, [(5, 0), (7, 0), (7, 1)]);
+    }
+}

@@ -1,0 +1,142 @@
+//! One job: get, wait for its end, cancel, remove.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use turnwise_protocol::{Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Removed, WaitAnswer};
+use turnwise_queue::{State as QueueState, jobs};
+use utoipa::IntoParams;
+
+use super::error::{Result, V1Error};
+use super::extract::{JobPath, Named, Params};
+use super::{Common, NoJob, owned, view};
+use crate::http::{App, answer};
+
+/// Get a job
+#[utoipa::path(
+    get, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "get_job", params(JobPath),
+    responses((status = 200, body = Job, description = "The job. Its options are not shown: they may hold secrets."),
+        NoJob, Common),
+)]
+pub(super) async fn get_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+    let tx = app.store.begin().await?;
+    match jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? {
+        Some(job) => Ok(answer::ok(&view::job(&app, &tx, job).await?)),
+        None => Err(V1Error::no_job(&path.job_type, &path.id)),
+    }
+}
+
+/// The parameters of `wait`.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WaitParams {
+    /// How long to wait at most, in ms.
+    #[serde(default = "default_wait")]
+    #[param(minimum = 0, maximum = 300_000, default = 60_000)]
+    timeout_ms: u64,
+}
+
+fn default_wait() -> u64 {
+    DEFAULT_WAIT_MS
+}
+
+/// Wait for a job's end
+///
+/// Answers when the job has ended, or with the job as it is when the time is over: `finished` tells which.
+#[utoipa::path(
+    get, path = "/jobs/{type}/{id}/wait", tag = "jobs", operation_id = "wait_for_job", params(JobPath, WaitParams),
+    responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time was over."), NoJob, Common),
+)]
+pub(super) async fn wait_for_job(
+    State(app): State<App>,
+    Named(path): Named<JobPath>,
+    Params(WaitParams { timeout_ms }): Params<WaitParams>,
+) -> Result<Response> {
+    if timeout_ms > MAX_WAIT_MS {
+        let reason = format!("timeout_ms: must be from 0 to {MAX_WAIT_MS}");
+        return Err(V1Error::bad(reason, "ask again for as long as the answer is not `finished`"));
+    }
+    let key = app.keys.job(&path.job_type, &path.id);
+    let mut timeout = app.store.runtime().sleep(Duration::from_millis(timeout_ms));
+    let mut over = timeout_ms == 0;
+    loop {
+        let tx = app.store.begin().await?;
+        let seen = tx.get(&key).await?;
+        let Some(job) = jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? else {
+            return Err(V1Error::no_job(&path.job_type, &path.id));
+        };
+        let finished = job.state.is_final();
+        if finished || over {
+            let job = view::job(&app, &tx, job).await?;
+            return Ok(answer::ok(&WaitAnswer { finished, job }));
+        }
+        drop(tx);
+        let changed = app.store.watch(key.clone(), seen).await?;
+        tokio::select! {
+            biased;
+            () = app.stop.cancelled() => return Err(V1Error::stopping()),
+            () = changed => {}
+            () = &mut timeout => over = true,
+        }
+    }
+}
+
+/// Cancel a job
+///
+/// One that waits ends at once; the worker of one that runs is told to stop it. A job that has ended stays as it is.
+#[utoipa::path(
+    post, path = "/jobs/{type}/{id}/cancel", tag = "jobs", operation_id = "cancel_job", params(JobPath),
+    responses(
+        (status = 200, body = Cancelled, description = "It is cancelled, is being stopped, or had ended."),
+        (status = 403, body = turnwise_protocol::Error,
+            description = "`forbidden`: the replication belongs to a document."),
+        NoJob, Common,
+    ),
+)]
+pub(super) async fn cancel_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+    let (app, path, now_us) = (&app, &path, app.now_us());
+    let cancelled = app.store.transact(|tx| async move {
+        let (keys, JobPath { job_type, id }) = (&app.keys, path);
+        let job = jobs::get(&tx, keys, job_type, id).await?;
+        let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+        owned::check_stoppable(&job)?;
+        let state = match jobs::cancel(&tx, keys, job_type, id, now_us).await? {
+            jobs::Cancelled::Now => QueueState::Cancelled,
+            jobs::Cancelled::Requested | jobs::Cancelled::AlreadyEnded => job.state,
+        };
+        Ok::<_, V1Error>(Cancelled { state: view::state(state) })
+    });
+    Ok(answer::ok(&cancelled.await?))
+}
+
+/// Remove a job
+///
+/// Its record goes away: at once if it does not run, otherwise as soon as its worker has stopped it.
+#[utoipa::path(
+    delete, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "remove_job", params(JobPath),
+    responses(
+        (status = 200, body = Removed, description = "It is gone."),
+        (status = 202, body = Removed, description = "Its worker was told to stop it; then it goes."),
+        (status = 403, body = turnwise_protocol::Error,
+            description = "`forbidden`: the replication belongs to a document."),
+        NoJob, Common,
+    ),
+)]
+pub(super) async fn remove_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+    let (app, path) = (&app, &path);
+    let removed = app.store.transact(|tx| async move {
+        let (keys, JobPath { job_type, id }) = (&app.keys, path);
+        let job = jobs::get(&tx, keys, job_type, id).await?;
+        let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+        owned::check_stoppable(&job)?;
+        jobs::remove(&tx, keys, job_type, id).await?;
+        Ok::<_, V1Error>(job.state != QueueState::Running)
+    });
+    let removed = removed.await?;
+    let status = if removed { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok(answer::json(status, &Removed { removed }))
+}

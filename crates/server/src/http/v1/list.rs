@@ -1,0 +1,205 @@
+//! `GET /v1/jobs` and `GET /v1/types`: what is there, a page at a time.
+
+use axum::extract::State;
+use axum::response::Response;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde::Deserialize;
+use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, MAX_LIMIT, Types, names};
+use turnwise_queue::jobs;
+use utoipa::IntoParams;
+
+use super::Common;
+use super::error::{Result, V1Error};
+use super::extract::Params;
+use super::view;
+use crate::http::{App, answer};
+
+/// Jobs that one request looks at; beyond, the page is short and the next one goes on.
+const MAX_LOOKED_AT: usize = 2_000;
+/// Jobs that one transaction reads.
+const BATCH: usize = 100;
+/// A page ends early when its jobs have about this size, in bytes.
+const PAGE_BYTES: usize = 1 << 20;
+/// Types that are told.
+const MAX_TYPES: usize = 1_000;
+
+/// The parameters of a listing of jobs.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListParams {
+    /// Jobs of this type only.
+    #[serde(rename = "type")]
+    #[param(value_type = Option<names::JobType>, nullable = false)]
+    job_type: Option<String>,
+    /// Jobs in this state only.
+    #[param(inline, nullable = false)]
+    state: Option<turnwise_protocol::State>,
+    /// Jobs of this tenant only.
+    #[param(value_type = Option<names::Name>, nullable = false)]
+    tenant: Option<String>,
+    /// Jobs in a page at most.
+    #[serde(default = "default_limit")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: usize,
+    /// The `next` of the page before.
+    #[param(nullable = false)]
+    after: Option<String>,
+}
+
+pub(super) fn default_limit() -> usize {
+    DEFAULT_LIMIT
+}
+
+pub(super) fn check_limit(limit: usize) -> Result<()> {
+    match limit {
+        1..=MAX_LIMIT => Ok(()),
+        _ => Err(V1Error::bad(
+            format!("limit: must be from 1 to {MAX_LIMIT}"),
+            "ask for the next page with `after`",
+        )),
+    }
+}
+
+/// A place between two rows that are sorted by type and id: after this one. Opaque to clients. Before the first row of a
+/// type the id is empty, which no id is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub job_type: String,
+    pub id: String,
+}
+
+impl Place {
+    pub fn parse(text: &str) -> Result<Place> {
+        let wrong =
+            || V1Error::bad("after: is no `next` of a page", "leave it out to begin with the first page");
+        let (job_type, id) = text.split_once('/').ok_or_else(wrong)?;
+        let job_type = percent_decode_str(job_type).decode_utf8().map_err(|_| wrong())?.into_owned();
+        // Not whether they are names: what runs in this process may use others than clients can.
+        let fits = (1..=names::MAX_TYPE_BYTES).contains(&job_type.len()) && id.len() <= names::MAX_ID_BYTES;
+        if !fits || text.contains(char::is_control) {
+            return Err(wrong());
+        }
+        Ok(Place { job_type, id: id.to_owned() })
+    }
+
+    pub fn text(&self) -> String {
+        format!("{}/{}", utf8_percent_encode(&self.job_type, NON_ALPHANUMERIC), self.id)
+    }
+}
+
+/// List jobs
+///
+/// Sorted by type and id. A request looks at a bounded number of jobs, so that a page may be short, or empty, and `next`
+/// still tells to go on: the last page has no `next`.
+#[utoipa::path(
+    get, path = "/jobs", tag = "jobs", operation_id = "list_jobs", params(ListParams),
+    responses((status = 200, body = Jobs, description = "A page of jobs."), Common),
+)]
+pub(super) async fn list_jobs(
+    State(app): State<App>,
+    Params(params): Params<ListParams>,
+) -> Result<Response> {
+    check_limit(params.limit)?;
+    let mut place = params.after.as_deref().map(Place::parse).transpose()?;
+    if let Some(job_type) = &params.job_type {
+        names::check_type(job_type)?;
+        if place.as_ref().is_some_and(|place| place.job_type != *job_type) {
+            return Err(V1Error::bad(
+                "after: is the `next` of another listing",
+                "keep the other parameters from page to page",
+            ));
+        }
+    }
+    if let Some(tenant) = &params.tenant {
+        names::check_name("tenant", tenant)?;
+    }
+    let mut page = Page { jobs: Vec::new(), bytes: 0 };
+    let mut looked_at = 0;
+    let next = loop {
+        let tx = app.store.begin().await?;
+        let (job_type, after) = match (&place, &params.job_type) {
+            (Some(Place { job_type, id }), _) => (job_type.clone(), Some(id.as_str())),
+            (None, Some(job_type)) => (job_type.clone(), None),
+            (None, None) => match jobs::types_after(&tx, &app.keys, None, 1).await?.pop() {
+                Some(first) => (first, None),
+                None => break None,
+            },
+        };
+        let batch = jobs::list(&tx, &app.keys, &job_type, after, BATCH).await?;
+        let exhausted = batch.len() < BATCH;
+        looked_at += batch.len().max(1);
+        let mut last = None;
+        let mut full = false;
+        for job in batch {
+            last = Some(job.id.clone());
+            let wanted = params.state.is_none_or(|state| view::state(job.state) == state)
+                && params.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant);
+            if wanted {
+                page.push(view::job(&app, &tx, job).await?);
+                full = page.jobs.len() >= params.limit || page.bytes >= PAGE_BYTES;
+                if full {
+                    break;
+                }
+            }
+        }
+        if let Some(id) = last {
+            place = Some(Place { job_type: job_type.clone(), id });
+        }
+        if exhausted && !full {
+            if params.job_type.is_some() {
+                break None;
+            }
+            match jobs::types_after(&tx, &app.keys, Some(&job_type), 1).await?.pop() {
+                Some(next) => place = Some(Place { job_type: next, id: String::new() }),
+                None => break None,
+            }
+        }
+        if full || looked_at >= MAX_LOOKED_AT {
+            break place.as_ref().map(Place::text);
+        }
+    };
+    Ok(answer::ok(&Jobs { jobs: page.jobs, next }))
+}
+
+struct Page {
+    jobs: Vec<Job>,
+    bytes: usize,
+}
+
+impl Page {
+    fn push(&mut self, job: Job) {
+        let carried = [Some(&job.summary), job.info.as_ref(), job.result.as_ref()];
+        self.bytes += carried.into_iter().flatten().map(|json| json.get().len()).sum::<usize>();
+        self.bytes +=
+            job.history.iter().map(|event| event.reason.as_ref().map_or(0, String::len)).sum::<usize>();
+        self.jobs.push(job);
+    }
+}
+
+/// List job types
+#[utoipa::path(
+    get, path = "/types", tag = "jobs", operation_id = "list_types",
+    responses((status = 200, body = Types, description = "The types that have jobs."), Common),
+)]
+pub(super) async fn list_types(State(app): State<App>) -> Result<Response> {
+    let tx = app.store.begin().await?;
+    Ok(answer::ok(&Types { types: jobs::types_after(&tx, &app.keys, None, MAX_TYPES).await? }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_place_comes_back_as_it_was() {
+        for (job_type, id) in [("mail", "a"), ("a.b-c", "x/y z%2F…"), ("t", "/"), ("a b", "")] {
+            let place = Place { job_type: job_type.to_owned(), id: id.to_owned() };
+            assert_eq!(Place::parse(&place.text()).unwrap(), place);
+        }
+        for text in ["", "mail", "/x", "%ff/x", "mail/\0"] {
+            assert!(Place::parse(text).is_err(), "{text:?}");
+        }
+    }
+}

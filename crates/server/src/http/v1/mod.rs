@@ -1,0 +1,106 @@
+//! `/v1`: jobs for clients, and the protocol of workers in any language.
+//!
+//! Types and bounds are in `turnwise-protocol`; routes and their description are one: `utoipa` reads both from the attributes
+//! above the handlers. Why it is shaped as it is: `docs/design/0007-http-protocol.md`.
+
+mod add;
+mod error;
+mod events;
+mod extract;
+mod jobs;
+mod list;
+mod openapi;
+mod owned;
+mod view;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::header;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::routing::get;
+use turnwise_protocol::Error;
+use utoipa::{IntoResponses, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::App;
+use super::answer;
+
+/// Errors that every request may get.
+#[derive(IntoResponses)]
+#[allow(dead_code, reason = "read by the description alone")]
+enum Common {
+    /// `bad_request`, `bad_json`: correct the request.
+    #[response(status = 400)]
+    Bad(Error),
+    /// `internal_server_error`: a fault of the server; its log tells more.
+    #[response(status = 500)]
+    Internal(Error),
+    /// `service_unavailable`, `unknown_outcome`: the server stops, or its store cannot answer: try again.
+    #[response(status = 503)]
+    Unavailable(Error),
+}
+
+/// Errors of requests with a body.
+#[derive(IntoResponses)]
+#[allow(dead_code, reason = "read by the description alone")]
+enum TooLarge {
+    /// `timeout`: the body did not come in time.
+    #[response(status = 408)]
+    Timeout(Error),
+    /// `too_large`: the body is too large.
+    #[response(status = 413)]
+    TooLarge(Error),
+    /// `bad_content_type`: the body is not declared as JSON.
+    #[response(status = 415)]
+    BadContentType(Error),
+}
+
+/// Errors of requests about a job.
+#[derive(IntoResponses)]
+#[allow(dead_code, reason = "read by the description alone")]
+enum NoJob {
+    /// `not_found`: there is no such job.
+    #[response(status = 404)]
+    NotFound(Error),
+}
+
+/// The routes, and their description.
+fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
+    let routes = OpenApiRouter::new()
+        .routes(routes!(add::add_jobs, list::list_jobs))
+        .routes(routes!(add::add_job))
+        .routes(routes!(jobs::get_job, jobs::remove_job))
+        .routes(routes!(jobs::wait_for_job))
+        .routes(routes!(events::follow_job))
+        .routes(routes!(jobs::cancel_job))
+        .routes(routes!(list::list_types));
+    OpenApiRouter::with_openapi(openapi::Description::openapi()).nest("/v1", routes).split_for_parts()
+}
+
+/// The description as `/v1/openapi.json` answers it and `docs/openapi.json` holds it.
+pub(crate) fn description() -> bytes::Bytes {
+    openapi::text(&described().1)
+}
+
+/// Everything under `/v1`.
+pub(super) fn router() -> Router<App> {
+    let (routes, description) = described();
+    let description = openapi::text(&description);
+    routes
+        .route("/v1/openapi.json", get(move || async move { openapi::answer(description) }))
+        .route("/v1", axum::routing::any(error::no_such_path))
+        .route("/v1/", axum::routing::any(error::no_such_path))
+        .route("/v1/{*rest}", axum::routing::any(error::no_such_path))
+        .method_not_allowed_fallback(error::no_such_method)
+        .layer(from_fn(logged))
+}
+
+async fn logged(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    // No query and no body: they may hold what nobody may read.
+    tracing::debug!(%method, path, status = response.status().as_u16(), "request");
+    answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
+}

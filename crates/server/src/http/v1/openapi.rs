@@ -1,0 +1,46 @@
+//! `GET /v1/openapi.json`: the API's description, made from the code.
+
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use bytes::Bytes;
+use utoipa::OpenApi;
+
+use crate::http::answer;
+
+/// What the description says beside paths and schemas.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "turnwise",
+        description = "The HTTP API of the turnwise job server: clients add jobs and follow them, workers in any language run \
+            them.\n\nRequests are JSON objects; members that are not described here are refused. Answers may get new members. \
+            Units are in the names: `_us` is microseconds since the Unix epoch, `_ms` a length in milliseconds. Names in paths \
+            are percent-encoded, and their bounds are in bytes of UTF-8. Every error has the same shape: a code that does not \
+            change, a reason, and what to do.\n\nNext to these paths the server has CouchDB's own for replications \
+            (`/_replicate`, `/_replicator`, `/_scheduler`, `/_active_tasks`).",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
+    ),
+    tags(
+        (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, remove."),
+        (name = "workers", description = "For workers: register, ping, accept, update, finish, fail, release, leave."),
+    ),
+    components(schemas(
+        turnwise_protocol::JobEvent, turnwise_protocol::Progress, turnwise_protocol::Removed, turnwise_protocol::Job,
+    )),
+)]
+pub(super) struct Description;
+
+/// The description as text.
+pub(super) fn text(description: &utoipa::openapi::OpenApi) -> Bytes {
+    let mut text = serde_json::to_string_pretty(description).expect("it is plain data with string keys");
+    text.push('\n');
+    text.into()
+}
+
+/// The answer with the description.
+pub(super) fn answer(text: Bytes) -> Response {
+    let mut response = answer::respond(axum::http::StatusCode::OK, text.into());
+    let public = HeaderValue::from_static("public, max-age=60");
+    response.headers_mut().insert(header::CACHE_CONTROL, public);
+    response
+}

@@ -1,0 +1,210 @@
+//! `/v1` and what it does not take: each with a status of its own, a code, a reason and a hint.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Answer, TestServer};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+fn assert_error(answer: &Answer, status: u16, code: &str) {
+    assert_eq!(answer.error(), (status, code), "{}", answer.body);
+    for member in ["reason", "hint"] {
+        assert!(!answer.body[member].as_str().unwrap().is_empty(), "{}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_are_not_what_they_must_be() {
+    let server = TestServer::start().await;
+    let deep = format!(r#"{{"options": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    let name = |bytes: usize| "n".repeat(bytes);
+    let cases: Vec<(String, &str)> = vec![
+        ("".into(), "bad_json"),
+        ("{".into(), "bad_json"),
+        ("{}x".into(), "bad_json"),
+        ("\u{feff}{}".into(), "bad_json"),
+        ("{'id': 1}".into(), "bad_json"),
+        (r#"{"id": "\ud800"}"#.into(), "bad_json"),
+        (r#"{"options": 1e999}"#.into(), "bad_json"),
+        (deep, "bad_json"),
+        ("null".into(), "bad_request"),
+        ("[]".into(), "bad_request"),
+        ("\"a\"".into(), "bad_request"),
+        (r#"{"ID": "a"}"#.into(), "bad_request"),
+        (r#"{"type": "t"}"#.into(), "bad_request"),
+        (r#"{"id": 1}"#.into(), "bad_request"),
+        (r#"{"id": ""}"#.into(), "bad_request"),
+        (r#"{"id": "."}"#.into(), "bad_request"),
+        (r#"{"id": "a\u0000b"}"#.into(), "bad_request"),
+        (r#"{"id": "a\u001bb"}"#.into(), "bad_request"),
+        (json!({"id": name(513)}).to_string(), "bad_request"),
+        (json!({"tenant": name(513)}).to_string(), "bad_request"),
+        (json!({"user": name(513)}).to_string(), "bad_request"),
+        (json!({"tenant": "\n"}).to_string(), "bad_request"),
+        (json!({"summary": "text"}).to_string(), "bad_request"),
+        (json!({"summary": {"x": name(13_000)}}).to_string(), "bad_request"),
+        (json!({"options": name((4 << 20) + 1)}).to_string(), "bad_request"),
+        (json!({"delay_ms": -1}).to_string(), "bad_request"),
+        (json!({"delay_ms": 1.5}).to_string(), "bad_request"),
+        (json!({"delay_ms": "1"}).to_string(), "bad_request"),
+        (json!({"delay_ms": u64::MAX}).to_string(), "bad_request"),
+        (r#"{"delay_ms": 99999999999999999999999999}"#.into(), "bad_request"),
+        (json!({"delay_ms": 1, "not_before_us": 1}).to_string(), "bad_request"),
+        (json!({"not_before_us": -1}).to_string(), "bad_request"),
+        (json!({"not_before_us": i64::MAX}).to_string(), "bad_request"),
+        (json!({"max_attempts": 0}).to_string(), "bad_request"),
+        (json!({"max_attempts": u64::MAX}).to_string(), "bad_request"),
+        (json!({"if_exists": "replace"}).to_string(), "bad_request"),
+        (json!({"if_exists": {"keep": null}}).to_string(), "bad_request"),
+        (r#"{"id": "a", "id": "b"}"#.into(), "bad_request"),
+    ];
+    for (body, code) in cases {
+        let request = server.request("POST", "/v1/jobs/t").header("content-type", "application/json");
+        let answer = server.send(request.body(body.clone())).await;
+        assert_eq!(answer.error(), (400, code), "{body:.100}: {}", answer.body);
+        assert_error(&answer, 400, code);
+        assert!(answer.body.to_string().len() < 2_000);
+    }
+    let request = server.request("POST", "/v1/jobs/t").header("content-type", "application/json");
+    assert_error(&server.send(request.body(&b"{\"id\": \"\xff\"}"[..])).await, 400, "bad_json");
+    assert_eq!(server.get("/v1/types").await.body, json!({"types": []}));
+}
+
+#[tokio::test]
+async fn bodies_that_are_not_declared_as_json() {
+    let server = TestServer::start().await;
+    for kind in
+        ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "application/json5"]
+    {
+        let mut request = server.request("POST", "/v1/jobs/t").body("{}");
+        if !kind.is_empty() {
+            request = request.header("content-type", kind);
+        }
+        assert_error(&server.send(request).await, 415, "bad_content_type");
+    }
+    let request =
+        server.request("POST", "/v1/jobs/t").header("content-type", "Application/JSON; charset=utf-8");
+    assert_eq!(server.send(request.body("{}")).await.status, 201);
+}
+
+#[tokio::test]
+async fn names_in_paths_and_queries() {
+    let server = TestServer::start().await;
+    let long = format!("/v1/jobs/t/{}", "x".repeat(513));
+    for path in [
+        "/v1/jobs//a",
+        "/v1/jobs/%00/a",
+        "/v1/jobs/t/%00",
+        "/v1/jobs/t/a%0Ab",
+        "/v1/jobs/t/%ff",
+        "/v1/jobs/%ff/a",
+        "/v1/jobs/a%20b/a",
+        &format!("/v1/jobs/{}/a", "t".repeat(65)),
+        &long,
+        "/v1/jobs?limit=0",
+        "/v1/jobs?limit=1001",
+        "/v1/jobs?limit=-1",
+        "/v1/jobs?limit=",
+        "/v1/jobs?limit=99999999999999999999999",
+        "/v1/jobs?limit=1&limit=2",
+        "/v1/jobs?state=ended",
+        "/v1/jobs?type=",
+        "/v1/jobs?type=a%2Fb",
+        "/v1/jobs?tenant=%00",
+        "/v1/jobs?tenant=%ff",
+        "/v1/jobs?after=x",
+        "/v1/jobs?after=t%2F%00",
+        "/v1/jobs?colour=red",
+        "/v1/jobs/t/a/wait?timeout_ms=-1",
+        "/v1/jobs/t/a/wait?timeout_ms=1e3",
+    ] {
+        assert_error(&server.get(path).await, 400, "bad_request");
+    }
+    for id in ["", "x", "5-0-0", "%ff"] {
+        let request = server.request("GET", "/v1/jobs/t/a/events").header("last-event-id", id);
+        assert_error(&server.send(request).await, 400, "bad_request");
+    }
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_are_not_there() {
+    let server = TestServer::start().await;
+    for path in ["/v1", "/v1/", "/v1/x", "/v1/jobs/", "/v1/jobs/t/a/b", "/v1/jobs/t/a/wait/"] {
+        for method in ["GET", "POST", "DELETE"] {
+            assert_error(&server.send(server.request(method, path)).await, 404, "not_found");
+        }
+    }
+    for (method, path, allowed) in [
+        ("PUT", "/v1/jobs", "GET,HEAD,POST"),
+        ("DELETE", "/v1/jobs", "GET,HEAD,POST"),
+        ("GET", "/v1/jobs/t", "POST"),
+        ("POST", "/v1/jobs/t/a", "DELETE,GET,HEAD"),
+        ("PATCH", "/v1/jobs/t/a", "DELETE,GET,HEAD"),
+        ("BREW", "/v1/jobs/t/a", "DELETE,GET,HEAD"),
+        ("GET", "/v1/jobs/t/a/cancel", "POST"),
+        ("POST", "/v1/jobs/t/a/wait", "GET,HEAD"),
+        ("POST", "/v1/openapi.json", "GET,HEAD"),
+    ] {
+        let answer = server.send(server.request(method, path)).await;
+        assert_error(&answer, 405, "method_not_allowed");
+        let mut allow: Vec<&str> = answer.header("allow").split(',').collect();
+        allow.sort_unstable();
+        assert_eq!(allow.join(","), allowed, "{method} {path}");
+    }
+    let head = server.send(server.request("HEAD", "/v1/jobs")).await;
+    assert_eq!((head.status, head.body), (200, Value::Null));
+    // CouchDB's paths are where they were.
+    assert_eq!(server.get("/v2").await.error(), (404, "not_found"));
+    assert_eq!(server.get("/").await.body["couchdb"], "Welcome");
+}
+
+/// Sends a head and then pieces, and reads the answer's head. How much could be sent is returned beside it.
+async fn exchange(server: &TestServer, head: &str, piece: &[u8], pieces: usize) -> (String, usize) {
+    let stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
+    let (mut from, mut to) = stream.into_split();
+    let (head, piece) = (head.to_owned(), piece.to_owned());
+    let sending = tokio::spawn(async move {
+        to.write_all(head.as_bytes()).await.unwrap();
+        for sent in 0..pieces {
+            if to.write_all(&piece).await.is_err() {
+                return (to, sent);
+            }
+        }
+        (to, pieces)
+    });
+    let mut answer = vec![0; 4_096];
+    let n = tokio::time::timeout(common::PATIENCE, from.read(&mut answer)).await.unwrap().unwrap();
+    let (_to, sent) = sending.await.unwrap();
+    (String::from_utf8_lossy(&answer[..n]).into_owned(), sent)
+}
+
+#[tokio::test]
+async fn a_body_of_100_mb_is_refused_by_its_declared_length_before_it_is_sent() {
+    let server = TestServer::start().await;
+    let head = "POST /v1/jobs/t HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n";
+    let (answer, _) = exchange(&server, head, b"", 0).await;
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains(r#""error":"too_large""#), "{answer}");
+}
+
+#[tokio::test]
+async fn who_sends_100_mb_before_reading_is_told_all_the_same() {
+    let server = TestServer::start().await;
+    let megabyte = vec![b' '; 1 << 20];
+    let head = "POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n";
+    let (answer, sent) = exchange(&server, head, &megabyte, 100).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert_eq!(sent, 100);
+    // In chunks, without a declared length.
+    let mut chunk = b"100000\r\n".to_vec();
+    chunk.extend_from_slice(&megabyte);
+    chunk.extend_from_slice(b"\r\n");
+    let head = "POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let (answer, _) = exchange(&server, head, &chunk, 100).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    // A plain client, too, on a path that takes no body.
+    let request = server.request("GET", "/v1/nothing").body(vec![b' '; 100 << 20]);
+    assert_error(&server.send(request).await, 404, "not_found");
+}

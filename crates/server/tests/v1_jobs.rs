@@ -1,0 +1,245 @@
+//! `/v1` for clients: add, list, get, wait, cancel, remove.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::TestServer;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn a_job_is_added_once_however_often_it_is_asked_for() {
+    let server = TestServer::start().await;
+    let body = json!({"id": "a/b ü", "tenant": "acme", "user": "jan", "options": {"password": "hunter2"},
+        "summary": {"to": "x"}, "max_attempts": 3});
+    let added = server.post("/v1/jobs/mail", &body).await;
+    assert_eq!(
+        (added.status, &added.body),
+        (201, &json!({"type": "mail", "id": "a/b ü", "added": "queued"}))
+    );
+    let again = server.post("/v1/jobs/mail", &body).await;
+    assert_eq!((again.status, &again.body["added"]), (200, &json!("exists")));
+    let job = server.get("/v1/jobs/mail/a%2Fb%20%C3%BC").await;
+    assert_eq!(job.status, 200);
+    assert!(!job.body.to_string().contains("hunter2"));
+    let job = job.body;
+    let expected = json!({"type": "mail", "id": "a/b ü", "state": "pending", "tenant": "acme", "user": "jan",
+        "attempts": 0, "max_attempts": 3, "cancel_requested": false, "summary": {"to": "x"}, "added_us": job["added_us"],
+        "changed_us": job["changed_us"], "history": [{"at_us": job["added_us"], "type": "added"}]});
+    assert_eq!(job, expected);
+}
+
+#[tokio::test]
+async fn a_job_without_an_id_gets_one_and_without_anything_is_a_job() {
+    let server = TestServer::start().await;
+    let (one, two) =
+        (server.post("/v1/jobs/t", &json!({})).await, server.post("/v1/jobs/t", &json!({})).await);
+    assert_eq!((one.status, two.status), (201, 201));
+    assert_ne!(one.body["id"], two.body["id"]);
+    let job = server.get(&format!("/v1/jobs/t/{}", one.body["id"].as_str().unwrap())).await.body;
+    assert_eq!((&job["tenant"], &job["summary"]), (&json!("default"), &json!({})));
+}
+
+#[tokio::test]
+async fn a_job_for_later_waits_for_its_time() {
+    let server = TestServer::start().await;
+    let added = server.post("/v1/jobs/t", &json!({"id": "a", "delay_ms": 3_600_000})).await;
+    assert_eq!((added.status, &added.body["added"]), (201, &json!("delayed")));
+    let job = server.get("/v1/jobs/t/a").await.body;
+    assert_eq!(job["state"], "delayed");
+    let delay = job["not_before_us"].as_i64().unwrap() - job["added_us"].as_i64().unwrap();
+    assert_eq!(delay, 3_600_000_000);
+    let at_us = job["added_us"].as_i64().unwrap() + 7_200_000_000_i64;
+    let body = json!({"id": "a", "not_before_us": at_us, "if_exists": "again"});
+    assert_eq!(server.post("/v1/jobs/t", &body).await.body["added"], "delayed");
+    assert_eq!(server.get("/v1/jobs/t/a").await.body["not_before_us"], at_us);
+    let past = server.post("/v1/jobs/t", &json!({"id": "b", "not_before_us": 0})).await;
+    assert_eq!((past.status, &past.body["added"]), (201, &json!("queued")));
+}
+
+#[tokio::test]
+async fn many_jobs_are_added_together_or_not_at_all() {
+    let server = TestServer::start().await;
+    let jobs: Vec<Value> =
+        (0..1_000).map(|n| json!({"type": format!("t{}", n % 3), "id": format!("{n:04}")})).collect();
+    let added = server.post("/v1/jobs", &json!({"jobs": jobs})).await;
+    assert_eq!(added.status, 200, "{}", added.body);
+    let rows = added.body["jobs"].as_array().unwrap();
+    assert_eq!(rows.len(), 1_000);
+    assert_eq!(rows[7], json!({"type": "t1", "id": "0007", "added": "queued"}));
+    assert_eq!(server.get("/v1/types").await.body, json!({"types": ["t0", "t1", "t2"]}));
+
+    let twice = json!({"jobs": [{"type": "u", "id": "x"}, {"type": "u", "id": "x"}, {"type": "u", "id": "x", "if_exists": "again"}]});
+    let added = server.post("/v1/jobs", &twice).await.body;
+    let did: Vec<&str> =
+        added["jobs"].as_array().unwrap().iter().map(|row| row["added"].as_str().unwrap()).collect();
+    assert_eq!(did, ["queued", "exists", "already_waiting"]);
+
+    let one_bad = json!({"jobs": [{"type": "v"}, {"type": "v", "tenant": ""}]});
+    let refused = server.post("/v1/jobs", &one_bad).await;
+    assert_eq!(refused.error(), (400, "bad_request"));
+    assert!(refused.body["reason"].as_str().unwrap().starts_with("jobs[1].tenant: "), "{}", refused.body);
+    assert_eq!(server.get("/v1/types").await.body["types"], json!(["t0", "t1", "t2", "u"]));
+    for jobs in [json!([]), json!(vec![json!({"type": "t"}); 1_001])] {
+        assert_eq!(server.post("/v1/jobs", &json!({"jobs": jobs})).await.error(), (400, "bad_request"));
+    }
+}
+
+#[tokio::test]
+async fn pages_go_through_all_jobs_once() {
+    let server = TestServer::start().await;
+    let jobs: Vec<Value> = (0..250)
+        .map(
+            |n| json!({"type": (["a", "b"][n % 2]), "id": format!("{n:03}/"), "tenant": format!("t{}", n % 5)}),
+        )
+        .collect();
+    server.post("/v1/jobs", &json!({"jobs": jobs})).await;
+    for n in (0..250).step_by(10) {
+        let path = format!("/v1/jobs/{}/{n:03}%2F/cancel", ["a", "b"][n % 2]);
+        assert_eq!(server.send(server.request("POST", &path)).await.body, json!({"state": "cancelled"}));
+    }
+    for (filter, expected) in [
+        ("", 250),
+        ("&type=a", 125),
+        ("&tenant=t3", 50),
+        ("&state=cancelled", 25),
+        ("&state=pending&type=b&tenant=t1", 25),
+        ("&state=running", 0),
+        ("&type=none", 0),
+    ] {
+        for limit in [1_000, 100, 7] {
+            let (mut seen, mut after) = (Vec::new(), String::new());
+            loop {
+                let page = server.get(&format!("/v1/jobs?limit={limit}{filter}{after}")).await;
+                assert_eq!(page.status, 200, "{}", page.body);
+                let jobs = page.body["jobs"].as_array().unwrap().clone();
+                assert!(jobs.len() <= limit);
+                seen.extend(jobs.iter().map(|job| (job["type"].to_string(), job["id"].to_string())));
+                match page.body["next"].as_str() {
+                    Some(next) => {
+                        let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
+                        after = format!("&after={next}");
+                    }
+                    None => break,
+                }
+            }
+            assert!(seen.is_sorted(), "{filter}");
+            seen.dedup();
+            assert_eq!(seen.len(), expected, "{filter} {limit}");
+        }
+    }
+    let other = server.get("/v1/jobs?type=b&after=a%2F000").await;
+    assert_eq!(other.error(), (400, "bad_request"));
+}
+
+#[tokio::test]
+async fn a_page_looks_at_a_bounded_number_of_jobs() {
+    let server = TestServer::start().await;
+    for batch in 0..3 {
+        let jobs: Vec<Value> = (0..1_000)
+            .map(|n| json!({"type": "t", "id": format!("{batch}{n:03}"), "tenant": if batch == 2 { "last" } else { "x" }}))
+            .collect();
+        assert_eq!(server.post("/v1/jobs", &json!({"jobs": jobs})).await.status, 200);
+    }
+    let first = server.get("/v1/jobs?tenant=last").await.body;
+    assert_eq!((&first["jobs"], &first["next"]), (&json!([]), &json!("t/1999")));
+    let next = server.get("/v1/jobs?tenant=last&after=t/1999").await.body;
+    assert_eq!((next["jobs"].as_array().unwrap().len(), &next["next"]), (100, &json!("t/2099")));
+}
+
+#[tokio::test]
+async fn a_waiting_job_is_cancelled_or_removed_at_once() {
+    let server = TestServer::start().await;
+    for id in ["a", "b"] {
+        server.post("/v1/jobs/t", &json!({"id": id})).await;
+    }
+    for _ in 0..2 {
+        let cancelled = server.send(server.request("POST", "/v1/jobs/t/a/cancel")).await;
+        assert_eq!((cancelled.status, cancelled.body), (200, json!({"state": "cancelled"})));
+    }
+    assert_eq!(server.get("/v1/jobs/t/a").await.body["history"][0]["type"], "cancelled");
+    let removed = server.delete("/v1/jobs/t/b").await;
+    assert_eq!((removed.status, removed.body), (200, json!({"removed": true})));
+    for (method, path) in
+        [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/wait"), ("GET", "/events")]
+    {
+        let gone = server.send(server.request(method, &format!("/v1/jobs/t/b{path}"))).await;
+        assert_eq!(gone.error(), (404, "not_found"), "{method} {path}");
+        assert!(gone.body["hint"].as_str().unwrap().contains("retention"));
+    }
+    // What has ended can be added again.
+    assert_eq!(server.post("/v1/jobs/t", &json!({"id": "a"})).await.body["added"], "exists");
+    let again = server.post("/v1/jobs/t", &json!({"id": "a", "if_exists": "again"})).await;
+    assert_eq!((again.status, &again.body["added"]), (201, &json!("queued")));
+}
+
+#[tokio::test]
+async fn waiting_ends_with_the_job_or_with_the_time() {
+    let server = TestServer::start().await;
+    server.post("/v1/jobs/t", &json!({"id": "a"})).await;
+    let early = server.get("/v1/jobs/t/a/wait?timeout_ms=0").await;
+    assert_eq!(
+        (early.status, &early.body["finished"], &early.body["job"]["state"]),
+        (200, &json!(false), &json!("pending"))
+    );
+    let timed_out = server.get("/v1/jobs/t/a/wait?timeout_ms=50").await;
+    assert_eq!(timed_out.body["finished"], false);
+    let waiting = tokio::spawn(server.request("GET", "/v1/jobs/t/a/wait").send());
+    server.send(server.request("POST", "/v1/jobs/t/a/cancel")).await;
+    let ended: Value = serde_json::from_str(&waiting.await.unwrap().unwrap().text().await.unwrap()).unwrap();
+    assert_eq!((&ended["finished"], &ended["job"]["state"]), (&json!(true), &json!("cancelled")));
+    assert_eq!(server.get("/v1/jobs/t/a/wait?timeout_ms=300001").await.error(), (400, "bad_request"));
+}
+
+#[tokio::test]
+async fn who_waits_is_told_when_the_job_goes_away_or_the_server_stops() {
+    let server = TestServer::start().await;
+    for id in ["a", "b"] {
+        server.post("/v1/jobs/t", &json!({"id": id})).await;
+    }
+    let wait = |id: &str| tokio::spawn(server.request("GET", &format!("/v1/jobs/t/{id}/wait")).send());
+    let (removed, stopped) = (wait("a"), wait("b"));
+    server.delete("/v1/jobs/t/a").await;
+    assert_eq!(removed.await.unwrap().unwrap().status(), 404);
+    // A request that has begun to wait is one that the stop finds.
+    assert_eq!(server.get("/v1/jobs/t/b/wait?timeout_ms=50").await.status, 200);
+    let began = std::time::Instant::now();
+    server.server.shutdown().await;
+    assert!(began.elapsed().as_secs() < 3, "{:?}", began.elapsed());
+    let answer = stopped.await.unwrap().unwrap();
+    assert_eq!(answer.status(), 503);
+    assert!(answer.text().await.unwrap().contains("service_unavailable"));
+}
+
+#[tokio::test]
+async fn replications_are_shown_and_belong_to_couchdbs_api() {
+    let server = TestServer::start_with("backoff_base_ms = 3600000\n").await;
+    let nowhere = "http://127.0.0.1:1/db";
+    let started =
+        server.post("/_replicate", &json!({"source": nowhere, "target": nowhere, "continuous": true})).await;
+    let id = started.body["_local_id"].as_str().unwrap().replace('+', "%2B");
+    server
+        .put_ok(
+            "/_replicator/d",
+            &json!({"source": format!("{nowhere}2"), "target": nowhere, "continuous": true}),
+        )
+        .await;
+    let listed =
+        server.poll("/v1/jobs?type=replication", |page| page["jobs"].as_array().unwrap().len() == 2).await;
+    let of_document =
+        listed["jobs"].as_array().unwrap().iter().find(|job| job["summary"]["doc_id"] == "d").unwrap();
+    let path = format!("/v1/jobs/replication/{}", of_document["id"].as_str().unwrap().replace('+', "%2B"));
+    for (method, path) in [("POST", format!("{path}/cancel")), ("DELETE", path)] {
+        let refused = server.send(server.request(method, &path)).await;
+        assert_eq!(refused.error(), (403, "forbidden"), "{}", refused.body);
+        assert!(refused.body["reason"].as_str().unwrap().contains("document `d`"));
+    }
+    let cancelled = server.send(server.request("POST", &format!("/v1/jobs/replication/{id}/cancel"))).await;
+    assert_eq!(cancelled.status, 200, "{}", cancelled.body);
+    for job_type in ["replication", "command"] {
+        assert_eq!(
+            server.post(&format!("/v1/jobs/{job_type}"), &json!({})).await.error(),
+            (403, "forbidden")
+        );
+    }
+}
