@@ -44,6 +44,8 @@ pub mod codes {
     pub const TIMEOUT: &str = "timeout";
     /// 409: the worker does not hold the job under this claim (any more): it stops it and writes nothing more for it.
     pub const HALT: &str = "halt";
+    /// 409: a later `accept` of the same worker took this one's place.
+    pub const SUPERSEDED: &str = "superseded";
     /// 410: the worker is no member any more: it stops all its jobs, writes nothing more, and registers anew.
     pub const EXPIRED_WORKER: &str = "expired_worker";
     /// 413: the body, or a part of it, is too large.

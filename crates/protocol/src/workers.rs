@@ -48,7 +48,7 @@ pub struct Pinged {
     pub cancel: Vec<u64>,
 }
 
-/// A worker that has room for jobs. One at a time per worker.
+/// A worker that has room for jobs. One at a time per worker: a later request takes the place of one that still waits.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "received": 0, "limit": 4, "wait_ms": 30_000 }))]
@@ -57,7 +57,7 @@ pub struct Accept {
     /// again: their answer was lost.
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub received: u64,
-    /// Jobs to hand out at most; never more than the worker has free slots.
+    /// Jobs to hand out at most; never more than the worker has free slots, and never more than 50.
     #[serde(default = "one")]
     #[schema(default = 1, minimum = 1, maximum = 1000)]
     pub limit: usize,

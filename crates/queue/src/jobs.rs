@@ -6,6 +6,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::job::{EventKind, INLINE_OPTIONS_BYTES};
+use crate::keyspace::KeyRange;
 use crate::rows::{decode, read_active, read_job, write_active, write_job};
 use crate::{Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Then, read_pieces, write_pieces};
 
@@ -244,7 +245,27 @@ pub async fn active(
     job_type: &str,
     limit: usize,
 ) -> Result<Vec<(String, String, Active)>> {
-    let (begin, end) = keys.active(job_type);
+    read_active_rows(tx, keys, keys.active(job_type), limit).await
+}
+
+/// What one worker reports of its running jobs: job id, report.
+pub async fn active_of(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    limit: usize,
+) -> Result<Vec<(String, Active)>> {
+    let rows = read_active_rows(tx, keys, keys.active_of(job_type, worker), limit).await?;
+    Ok(rows.into_iter().map(|(_, id, active)| (id, active)).collect())
+}
+
+async fn read_active_rows(
+    tx: &Transaction,
+    keys: &Keyspace,
+    (begin, end): KeyRange,
+    limit: usize,
+) -> Result<Vec<(String, String, Active)>> {
     let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
     rows.into_iter()
         .map(|(key, value)| {

@@ -15,7 +15,7 @@ use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
 use turnwise_store::embedded::Embedded;
 use turnwise_store::{Runtime, Store, Transaction, runtime};
-use turnwise_worker::Worker;
+use turnwise_worker::{External, ExternalOptions, Worker};
 
 use crate::Config;
 use crate::http::{self, App};
@@ -126,8 +126,18 @@ impl Server {
             max_history: config.max_history,
             backoff: config.backoff,
             exclusive: true,
+            health_interval: config.workers.health_interval,
+            health_timeout: config.workers.health_timeout,
             ..turnwise_worker::Options::default()
         };
+        let external = ExternalOptions {
+            node: node.clone(),
+            health_interval: config.workers.health_interval,
+            health_timeout: config.workers.health_timeout,
+            max_history: config.jobs.max_history,
+            backoff: config.jobs.backoff,
+        };
+        let external = External::new(store.clone(), keys.clone(), external);
         let worker = Worker::start(store.clone(), keys.clone(), JOB_TYPE, Arc::new(handler), options).await?;
         let stop = CancellationToken::new();
         let processor = DocProcessor {
@@ -145,7 +155,13 @@ impl Server {
             node: node.into(),
             stop: stop.clone(),
             turns: http::Turns::default(),
-            commands: false,
+            external,
+            health: http::Health {
+                interval: config.workers.health_interval,
+                timeout: config.workers.health_timeout,
+            },
+            accepting: http::Accepting::default(),
+            commands: config.command.enabled,
         };
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));
         tracing::info!("listening on http://{listen}");

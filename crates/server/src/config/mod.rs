@@ -10,10 +10,12 @@ mod parse;
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use turnwise_policy::backoff;
 use turnwise_queue::DEFAULT_MAX_HISTORY;
 use turnwise_replicator::Defaults;
+use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 
 /// A configuration file is not larger than this, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -31,6 +33,55 @@ pub struct Config {
     pub backoff: backoff::Rules,
     /// What holds for replications that do not say otherwise.
     pub replication: Defaults,
+    /// `[jobs]`: jobs that are not replications.
+    pub jobs: Jobs,
+    /// `[workers]`: how workers show that they live.
+    pub workers: Workers,
+    /// `[command]`: jobs that run programs on this machine.
+    pub command: Command,
+}
+
+/// `[jobs]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Jobs {
+    /// `retention`: how long a job is kept after its end, whatever its type.
+    pub retention: Duration,
+    /// `max_history`: events that a job keeps.
+    pub max_history: usize,
+    /// `health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: how long crashed jobs wait.
+    pub backoff: backoff::Rules,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Jobs {
+            retention: Duration::from_secs(7 * 24 * 3_600),
+            max_history: DEFAULT_MAX_HISTORY,
+            backoff: backoff::Rules::default(),
+        }
+    }
+}
+
+/// `[workers]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workers {
+    /// `health_interval`: how often a worker pings.
+    pub health_interval: Duration,
+    /// `health_timeout`: how long it may be silent.
+    pub health_timeout: Duration,
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Workers { health_interval: DEFAULT_HEALTH_INTERVAL, health_timeout: DEFAULT_HEALTH_TIMEOUT }
+    }
+}
+
+/// `[command]`
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Command {
+    /// `enabled`: whether jobs of type `command` may be added, and are run.
+    pub enabled: bool,
 }
 
 impl Default for Config {
@@ -41,6 +92,9 @@ impl Default for Config {
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
             replication: Defaults::default(),
+            jobs: Jobs::default(),
+            workers: Workers::default(),
+            command: Command::default(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ini_core::{Item, Parser};
 
-use super::{Config, Problem};
+use super::{Config, Problem, Workers};
 
 /// Keys of `[replicator]` that CouchDB knows and turnwise accepts without an effect, until it has one.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -34,6 +34,8 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 const MAX_MS: u64 = 365 * 24 * 3_600_000;
+/// Longest time that a worker may be silent: a day.
+const MAX_HEALTH_MS: u64 = 24 * 3_600_000;
 
 pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Problem> {
     let mut config = Config::default();
@@ -76,6 +78,14 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
             }
         }
     }
+    let Workers { health_interval, health_timeout } = config.workers;
+    if health_interval * 2 > health_timeout {
+        let text = format!(
+            "[workers] health_interval is {health_interval:?}: expected at most half of health_timeout, \
+             {health_timeout:?}, so that one lost ping is not a lost worker"
+        );
+        return Err(Problem { file: file.to_owned(), line: 0, text });
+    }
     Ok((config, ignored))
 }
 
@@ -106,10 +116,10 @@ impl Setting<'_> {
             ("replicator", "max_jobs") => config.max_jobs = self.number(1..=100_000)?,
             ("replicator", "max_history") => config.max_history = self.number(1..=1_000)?,
             ("replicator", "health_threshold") => {
-                config.backoff.health_threshold_us = self.number::<i64>(0..=i64::from(u32::MAX))? * 1_000_000;
+                config.backoff.health_threshold_us = self.threshold_us()?;
             }
             ("replicator", "backoff_base_ms") => {
-                config.backoff.base_us = self.number::<i64>(1..=i64::from(u32::MAX))? * 1_000;
+                config.backoff.base_us = self.base_us()?;
             }
             ("replicator", "backoff_max_exponent") => config.backoff.max_exponent = self.number(0..=30)?,
             ("replicator", "worker_processes") => defaults.worker_processes = self.number(1..=100)?,
@@ -129,6 +139,18 @@ impl Setting<'_> {
             ("replicator", "valid_endpoint_protocols") => {
                 defaults.endpoint_schemes = self.choices(&["http", "https"])?;
             }
+            ("jobs", "retention") => config.jobs.retention = self.seconds(0..=MAX_MS)?,
+            ("jobs", "max_history") => config.jobs.max_history = self.number(1..=1_000)?,
+            ("jobs", "health_threshold") => config.jobs.backoff.health_threshold_us = self.threshold_us()?,
+            ("jobs", "backoff_base_ms") => config.jobs.backoff.base_us = self.base_us()?,
+            ("jobs", "backoff_max_exponent") => config.jobs.backoff.max_exponent = self.number(0..=30)?,
+            ("workers", "health_interval") => {
+                config.workers.health_interval = self.seconds(10..=MAX_HEALTH_MS)?
+            }
+            ("workers", "health_timeout") => {
+                config.workers.health_timeout = self.seconds(20..=MAX_HEALTH_MS)?
+            }
+            ("command", "enabled") => config.command.enabled = self.boolean()?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -149,6 +171,29 @@ impl Setting<'_> {
     {
         let number = self.value.parse().ok().filter(|number| allowed.contains(number));
         number.ok_or_else(|| format!("a whole number from {} to {}", allowed.start(), allowed.end()))
+    }
+
+    fn threshold_us(&self) -> Result<i64, Right> {
+        Ok(self.number::<i64>(0..=i64::from(u32::MAX))? * 1_000_000)
+    }
+
+    fn base_us(&self) -> Result<i64, Right> {
+        Ok(self.number::<i64>(1..=i64::from(u32::MAX))? * 1_000)
+    }
+
+    /// A length in seconds, with up to three decimals, whose bounds are in ms.
+    fn seconds(&self, allowed_ms: RangeInclusive<u64>) -> Result<Duration, Right> {
+        let (whole, decimals) = self.value.split_once('.').unwrap_or((self.value, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let ms = match (digits(whole), digits(decimals) && decimals.len() <= 3) {
+            (true, true) => format!("{whole}{decimals:0<3}").parse().ok(),
+            _ => None,
+        };
+        let ms = ms.filter(|ms| allowed_ms.contains(ms)).ok_or_else(|| {
+            let seconds = |ms: &u64| Duration::from_millis(*ms).as_secs_f64();
+            format!("seconds from {} to {}", seconds(allowed_ms.start()), seconds(allowed_ms.end()))
+        })?;
+        Ok(Duration::from_millis(ms))
     }
 
     fn boolean(&self) -> Result<bool, Right> {

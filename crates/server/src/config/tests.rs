@@ -26,7 +26,9 @@ fn every_key_that_has_an_effect_has_it() {
         "\u{feff}[couchdb]\r\nuuid = B0000000000000000000000000000025\r\n[replicator]\r\nmax_jobs=7\n max_history = 8 \n\
          health_threshold = 9\nbackoff_base_ms = 10\nbackoff_max_exponent = 11\nworker_processes = 12\n\
          worker_batch_size = 13\nhttp_connections = 14\nconnection_timeout = 15\nretries_per_request = 0\n\
-         use_checkpoints = false\ncheckpoint_interval = 17\nuse_bulk_get = false\nvalid_endpoint_protocols = https\n",
+         use_checkpoints = false\ncheckpoint_interval = 17\nuse_bulk_get = false\nvalid_endpoint_protocols = https\n\
+         [jobs]\nretention = 3600\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\n\
+         [workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[command]\nenabled = true\n",
     );
     assert_eq!(ignored, Vec::<String>::new());
     let expected = Config {
@@ -45,6 +47,16 @@ fn every_key_that_has_an_effect_has_it() {
             use_bulk_get: false,
             endpoint_schemes: vec!["https".into()],
         },
+        jobs: Jobs {
+            retention: Duration::from_secs(3_600),
+            max_history: 18,
+            backoff: backoff::Rules { health_threshold_us: 19_000_000, base_us: 20_000, max_exponent: 21 },
+        },
+        workers: Workers {
+            health_interval: Duration::from_millis(250),
+            health_timeout: Duration::from_millis(1_500),
+        },
+        command: Command { enabled: true },
     };
     assert_eq!(config, expected);
 }
@@ -94,6 +106,22 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
         let expected = format!("my.ini:3: [replicator] {} = {}: expected {right}", key.trim(), value.trim());
         assert_eq!(refused(&format!("; comment\n[replicator]\n{line}\n")), expected);
     }
+    for (line, right) in [
+        ("health_interval = 0", "seconds from 0.01 to 86400"),
+        ("health_interval = 1.2345", "seconds from 0.01 to 86400"),
+        ("health_timeout = 1.", "seconds from 0.02 to 86400"),
+        ("health_timeout = +1", "seconds from 0.02 to 86400"),
+        ("health_timeout = 5m", "seconds from 0.02 to 86400"),
+        ("health_timeout = 99999999999999999999", "seconds from 0.02 to 86400"),
+    ] {
+        let expected = format!("my.ini:2: [workers] {line}: expected {right}");
+        assert_eq!(refused(&format!("[workers]\n{line}\n")), expected);
+    }
+    let together = refused("[workers]\nhealth_interval = 10\n");
+    assert!(
+        together.contains("health_interval is 10s: expected at most half of health_timeout, 15s"),
+        "{together}"
+    );
     let expected = "my.ini:2: [couchdb] uuid = x: expected 32 hexadecimal digits";
     assert_eq!(refused("[couchdb]\nuuid = x"), expected);
 }

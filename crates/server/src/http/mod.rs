@@ -23,6 +23,7 @@ pub(crate) mod v1;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -35,6 +36,7 @@ use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::documents::names;
 use turnwise_store::Store;
+use turnwise_worker::External;
 
 use self::error::ApiError;
 use self::request::Params;
@@ -42,6 +44,7 @@ use self::route::{Part, Target};
 
 pub(crate) use self::listener::serve;
 pub(crate) use self::root::node_name;
+pub(crate) use self::v1::Accepting;
 
 /// What every request needs.
 #[derive(Clone)]
@@ -57,8 +60,21 @@ pub(crate) struct App {
     pub stop: CancellationToken,
     /// See [`App::turn`].
     pub turns: Turns,
+    /// Speaks for workers of other processes.
+    pub external: External,
+    /// How often they ping, and how long they may be silent.
+    pub health: Health,
+    /// Which of them are asking for jobs.
+    pub accepting: v1::Accepting,
     /// Jobs of type `command` may be added.
     pub commands: bool,
+}
+
+/// See [`App::health`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Health {
+    pub interval: Duration,
+    pub timeout: Duration,
 }
 
 /// Locks for writers of databases; databases share them by the hash of their names.

@@ -12,6 +12,7 @@ use turnwise_queue::{Claim, Worker, claims, jobs, workers};
 use turnwise_replicator::{Defaults, JOB_TYPE};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Runtime, runtime};
+use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, ExternalOptions};
 
 use super::*;
 
@@ -37,9 +38,13 @@ impl World {
         let runtime: Arc<dyn Runtime> = clock.clone();
         let options = Options { durable: false, runtime: runtime.clone(), ..Options::default() };
         let engine = Embedded::open_with(folder.path().join("store"), options).unwrap();
+        let (store, keys) = (Store::new(engine, runtime), Keyspace::default());
         let app = App {
-            store: Store::new(engine, runtime),
-            keys: Keyspace::default(),
+            external: External::new(store.clone(), keys.clone(), ExternalOptions::default()),
+            health: Health { interval: DEFAULT_HEALTH_INTERVAL, timeout: DEFAULT_HEALTH_TIMEOUT },
+            accepting: Accepting::default(),
+            store,
+            keys,
             settings: Arc::new(Settings { server_uuid: "uuid".into(), defaults: Defaults::default() }),
             client: Client::new().unwrap(),
             node: "node".into(),
@@ -72,8 +77,7 @@ impl World {
 
     /// Lets a worker claim every job, so that its report is read with it.
     async fn start_jobs(&self) {
-        let (keys, row) =
-            (&self.app.keys, &Worker::new("w", "n", 0, 1_000));
+        let (keys, row) = (&self.app.keys, &Worker::new("w", "n", 0, 1_000));
         let started = self.app.store.transact(|tx| async move {
             workers::register(&tx, keys, JOB_TYPE, row)?;
             let all = jobs::list(&tx, keys, JOB_TYPE, None, 1_000).await?;

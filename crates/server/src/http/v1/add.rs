@@ -12,7 +12,7 @@ use turnwise_queue::{DEFAULT_TENANT, jobs};
 
 use super::error::{Result, V1Error};
 use super::extract::{Json, Named, TypePath};
-use super::{Common, TooLarge, owned};
+use super::{BadBody, Common, owned};
 use crate::http::{App, answer};
 
 /// Add a job
@@ -26,7 +26,7 @@ use crate::http::{App, answer};
         (status = 201, body = AddedJob, description = "It waits for its turn or its time."),
         (status = 200, body = AddedJob, description = "It was there; `added` tells what happened to it."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
-        TooLarge, Common,
+        BadBody, Common,
     ),
 )]
 pub(super) async fn add_job(
@@ -51,7 +51,7 @@ pub(super) async fn add_job(
     responses(
         (status = 200, body = AddedJobs, description = "All were added, or were there."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: a type belongs to the server."),
-        TooLarge, Common,
+        BadBody, Common,
     ),
 )]
 pub(super) async fn add_jobs(

@@ -74,6 +74,14 @@ impl V1Error {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, codes::TOO_LARGE, reason, hint)
     }
 
+    /// Something that only a bug can cause.
+    pub fn internal(error: &dyn std::error::Error) -> Self {
+        tracing::error!(%error, "a request failed");
+        let (reason, hint) =
+            ("the server could not do this", "its log tells why; this is not the request's fault");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, codes::INTERNAL, reason, hint)
+    }
+
     pub fn stopping() -> Self {
         let (reason, hint) = ("the server is stopping", "ask again when it is back, in a second or so");
         Self::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, reason, hint)

@@ -15,6 +15,7 @@ use turnwise_protocol::{MAX_BODY_BYTES, MAX_DEPTH, Object, codes, names};
 use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
+use super::owned;
 use crate::http::App;
 
 /// How long a client may take to send its body.
@@ -77,7 +78,7 @@ pub(super) struct RunPath {
 
 /// The names of a path.
 pub(super) trait Names: DeserializeOwned + Send {
-    /// Whether they can be names at all.
+    /// Whether they can be names at all, and of workers that clients may have.
     fn check(&self) -> Result<()>;
 }
 
@@ -96,20 +97,20 @@ impl Names for JobPath {
 
 impl Names for WorkerPath {
     fn check(&self) -> Result<()> {
-        names::check_type(&self.job_type)?;
-        check_worker(&self.worker)
+        check_worker(&self.job_type, &self.worker)
     }
 }
 
 impl Names for RunPath {
     fn check(&self) -> Result<()> {
-        names::check_type(&self.job_type)?;
-        names::check_id(&self.id)?;
-        check_worker(&self.worker)
+        check_worker(&self.job_type, &self.worker)?;
+        Ok(names::check_id(&self.id)?)
     }
 }
 
-fn check_worker(id: &str) -> Result<()> {
+fn check_worker(job_type: &str, id: &str) -> Result<()> {
+    names::check_type(job_type)?;
+    owned::check_workable(job_type)?;
     match names::is_worker_id(id) {
         true => Ok(()),
         false => Err(V1Error::new(

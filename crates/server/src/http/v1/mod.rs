@@ -3,15 +3,18 @@
 //! Types and bounds are in `turnwise-protocol`; routes and their description are one: `utoipa` reads both from the attributes
 //! above the handlers. Why it is shaped as it is: `docs/design/0007-http-protocol.md`.
 
+mod accepting;
 mod add;
 mod error;
 mod events;
 mod extract;
 mod jobs;
 mod list;
+mod members;
 mod openapi;
 mod owned;
 mod view;
+mod workers;
 
 use axum::Router;
 use axum::extract::Request;
@@ -26,6 +29,8 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::answer;
+
+pub(crate) use self::accepting::Accepting;
 
 /// Errors that every request may get.
 #[derive(IntoResponses)]
@@ -45,7 +50,7 @@ enum Common {
 /// Errors of requests with a body.
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the description alone")]
-enum TooLarge {
+enum BadBody {
     /// `timeout`: the body did not come in time.
     #[response(status = 408)]
     Timeout(Error),
@@ -66,6 +71,36 @@ enum NoJob {
     NotFound(Error),
 }
 
+/// Errors of requests of a worker.
+#[derive(IntoResponses)]
+#[allow(dead_code, reason = "read by the description alone")]
+enum NoWorker {
+    /// `forbidden`: the type, or the worker, belongs to the server.
+    #[response(status = 403)]
+    Forbidden(Error),
+    /// `unknown_worker`: this id is not one that the server gives to workers.
+    #[response(status = 404)]
+    UnknownWorker(Error),
+}
+
+/// Errors of requests of members.
+#[derive(IntoResponses)]
+#[allow(dead_code, reason = "read by the description alone")]
+enum Membership {
+    /// `expired_worker`: the worker is no member (any more). It stops all its jobs, writes nothing more, and registers again.
+    #[response(status = 410)]
+    Expired(Error),
+}
+
+/// Errors of requests about a job that a worker runs.
+#[derive(IntoResponses)]
+#[allow(dead_code, reason = "read by the description alone")]
+enum LostClaim {
+    /// `halt`: the worker does not hold the job under this claim (any more). It stops it and writes nothing more for it.
+    #[response(status = 409)]
+    Halt(Error),
+}
+
 /// The routes, and their description.
 fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
     let routes = OpenApiRouter::new()
@@ -75,7 +110,16 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::wait_for_job))
         .routes(routes!(events::follow_job))
         .routes(routes!(jobs::cancel_job))
-        .routes(routes!(list::list_types));
+        .routes(routes!(list::list_types))
+        .routes(routes!(members::list_workers))
+        .routes(routes!(workers::register))
+        .routes(routes!(workers::ping))
+        .routes(routes!(workers::accept))
+        .routes(routes!(workers::update))
+        .routes(routes!(workers::finish))
+        .routes(routes!(workers::fail))
+        .routes(routes!(workers::release))
+        .routes(routes!(workers::leave));
     OpenApiRouter::with_openapi(openapi::Description::openapi()).nest("/v1", routes).split_for_parts()
 }
 

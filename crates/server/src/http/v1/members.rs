@@ -1,0 +1,122 @@
+//! `GET /v1/workers`: who works, and on what.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use turnwise_protocol::{RunningJob, Worker, Workers, names};
+use turnwise_queue::{jobs, workers};
+use utoipa::IntoParams;
+
+use super::Common;
+use super::error::Result;
+use super::extract::Params;
+use super::list::{Place, check_limit, default_limit};
+use crate::http::{App, answer};
+
+/// Running jobs that are shown of a worker.
+const MAX_RUNNING: usize = 100;
+/// A page ends early when this many running jobs were read for it.
+const PAGE_RUNNING: usize = 1_000;
+/// Workers that one transaction reads.
+const BATCH: usize = 20;
+/// Types that are looked at.
+const MAX_TYPES: usize = 1_000;
+
+/// The parameters of a listing of workers.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WorkersParams {
+    /// Workers of this type only.
+    #[serde(rename = "type")]
+    #[param(value_type = Option<names::JobType>, nullable = false)]
+    job_type: Option<String>,
+    /// Workers in a page at most.
+    #[serde(default = "default_limit")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: usize,
+    /// The `next` of the page before.
+    #[param(nullable = false)]
+    after: Option<String>,
+}
+
+/// List workers
+///
+/// Sorted by type and id, those of the server itself among them. A page may be short: the last one has no `next`.
+#[utoipa::path(
+    get, path = "/workers", tag = "workers", operation_id = "list_workers", params(WorkersParams),
+    responses((status = 200, body = Workers, description = "A page of workers."), Common),
+)]
+pub(super) async fn list_workers(
+    State(app): State<App>,
+    Params(params): Params<WorkersParams>,
+) -> Result<Response> {
+    check_limit(params.limit)?;
+    let mut place = params.after.as_deref().map(Place::parse).transpose()?;
+    if let Some(job_type) = &params.job_type {
+        names::check_type(job_type)?;
+    }
+    let types = match params.job_type {
+        Some(job_type) => vec![job_type],
+        None => {
+            let tx = app.store.begin().await?;
+            workers::types(&tx, &app.keys, MAX_TYPES).await?
+        }
+    };
+    let (mut page, mut running) = (Vec::new(), 0);
+    for job_type in types {
+        let mut after = match &place {
+            Some(place) if place.job_type > job_type => continue,
+            Some(_) => place.take().filter(|place| place.job_type == job_type).map(|place| place.id),
+            None => None,
+        };
+        loop {
+            let tx = app.store.begin().await?;
+            let batch = workers::healths(&tx, &app.keys, &job_type, after.as_deref(), BATCH).await?;
+            let exhausted = batch.len() < BATCH;
+            for (id, _) in batch {
+                if page.len() >= params.limit || running >= PAGE_RUNNING {
+                    let next = Place { job_type, id: after.unwrap_or_default() }.text();
+                    return Ok(answer::ok(&Workers { workers: page, next: Some(next) }));
+                }
+                // Those without a row are being removed.
+                if let Some(row) = workers::get(&tx, &app.keys, &job_type, &id).await? {
+                    let mut jobs = jobs::active_of(&tx, &app.keys, &job_type, &id, MAX_RUNNING + 1).await?;
+                    running += jobs.len();
+                    let more_running = jobs.len() > MAX_RUNNING;
+                    jobs.truncate(MAX_RUNNING);
+                    page.push(shown(&job_type, row, jobs, more_running));
+                }
+                after = Some(id);
+            }
+            if exhausted {
+                break;
+            }
+        }
+    }
+    Ok(answer::ok(&Workers { workers: page, next: None }))
+}
+
+fn shown(
+    job_type: &str,
+    row: workers::Worker,
+    running: Vec<(String, turnwise_queue::Active)>,
+    more_running: bool,
+) -> Worker {
+    let running = running.into_iter().map(|(id, active)| RunningJob {
+        id,
+        claim: active.claim,
+        started_us: active.started_us,
+    });
+    Worker {
+        job_type: job_type.to_owned(),
+        id: row.id,
+        name: row.name,
+        node: row.node,
+        external: row.external,
+        slots: row.slots,
+        started_us: row.started_us,
+        running: running.collect(),
+        more_running,
+    }
+}

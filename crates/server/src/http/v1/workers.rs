@@ -1,0 +1,270 @@
+//! `/v1/workers…`: what workers in any language do. The rules are `turnwise_worker::External`'s.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::value::RawValue;
+use turnwise_protocol::{
+    Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, MAX_CLAIM, MAX_REASON_BYTES,
+    MAX_SLOTS, MAX_WAIT_MS, Pinged, Register, Registered, Release, Update, Updated, codes, names,
+};
+use turnwise_queue::{Error as QueueError, claims, workers};
+use turnwise_worker::ExternalEnd;
+
+use super::error::{Result, V1Error};
+use super::extract::{Json, Named, RunPath, TypePath, WorkerPath};
+use super::{BadBody, Common, Membership, NoWorker, owned, view};
+use crate::http::{App, answer};
+
+/// Register a worker
+///
+/// For jobs of one type. From now on the worker pings at the interval that it is told; it is removed, and its jobs are given
+/// to others, when it is not heard of within the health timeout. A worker that was removed registers again and is a new one.
+#[utoipa::path(
+    post, path = "/workers/{type}", tag = "workers", operation_id = "register_worker",
+    params(TypePath), request_body = Register,
+    responses(
+        (status = 201, body = Registered, description = "It is registered."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
+        BadBody, Common,
+    ),
+)]
+pub(super) async fn register(
+    State(app): State<App>,
+    Named(TypePath { job_type }): Named<TypePath>,
+    Json(Register { name, slots }): Json<Register>,
+) -> Result<Response> {
+    owned::check_workable(&job_type)?;
+    if let Some(name) = &name {
+        names::check_name("name", name)?;
+    }
+    check_range("slots", slots, 1, MAX_SLOTS)?;
+    let worker = app.external.register(&job_type, name.as_deref(), slots).await?;
+    let answer = Registered {
+        worker: worker.id,
+        ping_interval_ms: ms(app.health.interval),
+        health_timeout_ms: ms(app.health.timeout),
+    };
+    Ok(answer::json(StatusCode::CREATED, &answer))
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn check_range<T: PartialOrd + std::fmt::Display>(field: &str, value: T, least: T, most: T) -> Result<()> {
+    if (&least..=&most).contains(&&value) {
+        return Ok(());
+    }
+    let hint = "correct the member; /v1/openapi.json has the bounds";
+    Err(V1Error::bad(format!("{field}: must be from {least} to {most}"), hint))
+}
+
+/// Show that a worker lives
+///
+/// And learn which of its jobs shall stop.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/ping", tag = "workers", operation_id = "ping", params(WorkerPath),
+    responses((status = 200, body = Pinged, description = "It is a member."), NoWorker, Membership, Common),
+)]
+pub(super) async fn ping(State(app): State<App>, Named(path): Named<WorkerPath>) -> Result<Response> {
+    match app.external.ping(&path.job_type, &path.worker).await {
+        Ok(cancel) => Ok(answer::ok(&Pinged { cancel })),
+        Err(QueueError::Halt) => Err(V1Error::expired()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Ask for jobs
+///
+/// First those that the worker holds under claims above `received`: an answer that was lost is given again, at most 10 jobs at a
+/// time. Otherwise new ones. Waits for up to `wait_ms` if there are none.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/accept", tag = "workers", operation_id = "accept",
+    params(WorkerPath), request_body = Accept,
+    responses(
+        (status = 200, body = Accepted, description = "The jobs, by claim. None if none came in time."),
+        (status = 409, body = turnwise_protocol::Error,
+            description = "`superseded`: a later request of the same worker took this one's place."),
+        NoWorker, Membership, BadBody, Common,
+    ),
+)]
+pub(super) async fn accept(
+    State(app): State<App>,
+    Named(WorkerPath { job_type, worker }): Named<WorkerPath>,
+    Json(Accept { received, limit, wait_ms }): Json<Accept>,
+) -> Result<Response> {
+    check_range("received", received, 0, MAX_CLAIM)?;
+    check_range("limit", limit, 1, MAX_SLOTS)?;
+    check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
+    let leave = app.stop.child_token();
+    // The client is gone when this is dropped; what is under way comes to its end all the same, and is known to the next request.
+    let _gone = leave.clone().drop_guard();
+    let accepting = tokio::spawn({
+        let (app, leave) = (app.clone(), leave.clone());
+        async move {
+            let _turn = app.accepting.turn(format!("{job_type}/{worker}"), &leave).await;
+            let wait = Duration::from_millis(wait_ms);
+            app.external.accept(&job_type, &worker, received, limit, wait, &leave).await
+        }
+    });
+    let jobs = match accepting.await.map_err(|error| V1Error::internal(&error))? {
+        Ok(jobs) => jobs,
+        Err(QueueError::Halt) => return Err(V1Error::expired()),
+        Err(error) => return Err(error.into()),
+    };
+    if jobs.is_empty() && app.stop.is_cancelled() {
+        return Err(V1Error::stopping());
+    }
+    if jobs.is_empty() && leave.is_cancelled() {
+        return Err(V1Error::new(
+            StatusCode::CONFLICT,
+            codes::SUPERSEDED,
+            "a later request of this worker took this one's place",
+            "have one request for jobs at a time; more slots run more jobs",
+        ));
+    }
+    let jobs = jobs.into_iter().map(|turnwise_worker::Accepted { job, options, claim }| AcceptedJob {
+        id: job.id,
+        claim,
+        tenant: job.tenant,
+        user: job.user,
+        attempt: job.attempts.saturating_add(1),
+        max_attempts: job.max_attempts,
+        options,
+        summary: job.summary,
+        info: job.info,
+    });
+    Ok(answer::ok(&Accepted { jobs: jobs.collect() }))
+}
+
+/// Report progress
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/update", tag = "workers", operation_id = "update",
+    params(RunPath), request_body = Update,
+    responses((status = 200, body = Updated, description = "What the worker does next."), super::LostClaim, NoWorker,
+        Membership, BadBody, Common),
+)]
+pub(super) async fn update(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(Update { claim, info }): Json<Update>,
+) -> Result<Response> {
+    check_range("claim", claim, 0, MAX_CLAIM)?;
+    let updated = app.external.update(&path.job_type, &path.worker, &path.id, claim, &info).await;
+    let answer = match updated {
+        Ok(claims::Answer::Continue) => Answer::Continue,
+        Ok(claims::Answer::Cancel) => Answer::Cancel,
+        Err(error) => return Err(refused(&app, &path, error).await),
+    };
+    Ok(answer::ok(&Updated { answer }))
+}
+
+/// Finish a job
+///
+/// It is done, with a result. Repeat it until it is answered: an end that was recorded is answered again, and changes nothing.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/finish", tag = "workers", operation_id = "finish",
+    params(RunPath), request_body = Finish,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+        BadBody, Common),
+)]
+pub(super) async fn finish(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(Finish { claim, result, info }): Json<Finish>,
+) -> Result<Response> {
+    let null = || RawValue::from_string("null".to_owned()).expect("it is JSON");
+    end(&app, &path, claim, ExternalEnd::Completed(result.unwrap_or_else(null)), info).await
+}
+
+/// Fail a job
+///
+/// It could not be done. Repeat it until it is answered.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/fail", tag = "workers", operation_id = "fail",
+    params(RunPath), request_body = Fail,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+        BadBody, Common),
+)]
+pub(super) async fn fail(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(Fail { claim, reason, retry, info }): Json<Fail>,
+) -> Result<Response> {
+    if reason.len() > MAX_REASON_BYTES {
+        let problem = format!("reason: has {} bytes; at most {MAX_REASON_BYTES} are allowed", reason.len());
+        return Err(V1Error::bad(problem, "send its beginning: the first 1,000 bytes are kept"));
+    }
+    let ending = if retry { ExternalEnd::Crashed(reason) } else { ExternalEnd::Failed(reason) };
+    end(&app, &path, claim, ending, info).await
+}
+
+/// Give a job back
+///
+/// It was not done, and nothing is wrong with it: it is pending again, or cancelled if its user wanted that.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/release", tag = "workers", operation_id = "release",
+    params(RunPath), request_body = Release,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+        BadBody, Common),
+)]
+pub(super) async fn release(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(Release { claim, info }): Json<Release>,
+) -> Result<Response> {
+    end(&app, &path, claim, ExternalEnd::Released, info).await
+}
+
+async fn end(
+    app: &App,
+    path: &RunPath,
+    claim: u64,
+    ending: ExternalEnd,
+    info: Option<Box<RawValue>>,
+) -> Result<Response> {
+    check_range("claim", claim, 0, MAX_CLAIM)?;
+    let RunPath { job_type, worker, id } = path;
+    match app.external.end(job_type, worker, id, claim, ending, info.as_deref()).await {
+        Ok(job) => {
+            let state = job.map_or(EndState::Removed, |job| view::state(job.state).into());
+            Ok(answer::ok(&Ended { state }))
+        }
+        Err(error) => Err(refused(app, path, error).await),
+    }
+}
+
+/// Whether a halted worker has lost one claim, or its membership.
+async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1Error {
+    if !matches!(error, QueueError::Halt) {
+        return error.into();
+    }
+    let member = async {
+        let tx = app.store.begin().await?;
+        workers::get(&tx, &app.keys, &path.job_type, &path.worker).await
+    };
+    match member.await {
+        Ok(None) => V1Error::expired(),
+        Ok(Some(_)) | Err(_) => V1Error::halt(),
+    }
+}
+
+/// Leave
+///
+/// A clean shutdown: the worker is no member any more, and the jobs that it still holds are pending again. Can be repeated.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/leave", tag = "workers", operation_id = "leave", params(WorkerPath),
+    responses((status = 200, body = Left, description = "It has left."), NoWorker, Common),
+)]
+pub(super) async fn leave(State(app): State<App>, Named(path): Named<WorkerPath>) -> Result<Response> {
+    match app.external.leave(&path.job_type, &path.worker).await {
+        Ok(()) => Ok(answer::ok(&Left { left: true })),
+        Err(QueueError::Halt) => {
+            Err(V1Error::forbidden("this worker is a part of a server", "it leaves when that server stops"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

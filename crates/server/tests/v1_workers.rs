@@ -1,0 +1,417 @@
+//! `/v1` for workers in any language: register, ping, accept, update, finish, fail, release, leave.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Answer, TestServer};
+use serde_json::{Value, json};
+
+/// A worker of type `t`, as a program in any language would be one.
+struct Worker<'a> {
+    server: &'a TestServer,
+    id: String,
+    path: String,
+}
+
+impl<'a> Worker<'a> {
+    async fn register(server: &'a TestServer, slots: usize) -> Worker<'a> {
+        let registered = server.post("/v1/workers/t", &json!({"slots": slots, "name": "tester"})).await;
+        assert_eq!(registered.status, 201, "{}", registered.body);
+        let id = registered.body["worker"].as_str().unwrap().to_owned();
+        Worker { server, path: format!("/v1/workers/t/{id}"), id }
+    }
+
+    async fn call(&self, what: &str, body: Value) -> Answer {
+        self.server.post(&format!("{}/{what}", self.path), &body).await
+    }
+
+    async fn accept(&self, received: u64, limit: usize) -> Vec<Value> {
+        let answer = self.call("accept", json!({"received": received, "limit": limit})).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body["jobs"].as_array().unwrap().clone()
+    }
+
+    /// The one job that there is.
+    async fn take(&self, received: u64) -> Value {
+        let mut jobs = self.accept(received, 1).await;
+        assert_eq!(jobs.len(), 1);
+        jobs.remove(0)
+    }
+
+    async fn ping(&self) -> Answer {
+        self.server.send(self.server.request("POST", &format!("{}/ping", self.path))).await
+    }
+}
+
+async fn add(server: &TestServer, job: Value) {
+    let added = server.post("/v1/jobs/t", &job).await;
+    assert_eq!(added.status, 201, "{}", added.body);
+}
+
+async fn state(server: &TestServer, id: &str) -> Value {
+    server.get(&format!("/v1/jobs/t/{id}")).await.body["state"].clone()
+}
+
+#[tokio::test]
+async fn a_job_goes_from_its_client_to_a_worker_and_back() {
+    let server = TestServer::start().await;
+    let registered = server.post("/v1/workers/t", &json!({"slots": 2, "name": "tester"})).await.body;
+    assert_eq!(
+        (&registered["ping_interval_ms"], &registered["health_timeout_ms"]),
+        (&json!(5_000), &json!(15_000))
+    );
+    let worker = Worker::register(&server, 2).await;
+    let body = json!({"id": "a b/ü", "tenant": "acme", "user": "jan", "options": {"password": "hunter2"}, "summary": {"s": 1},
+        "max_attempts": 2});
+    add(&server, body).await;
+    let job = worker.take(0).await;
+    let expected = json!({"id": "a b/ü", "claim": 1, "tenant": "acme", "user": "jan", "attempt": 1, "max_attempts": 2,
+        "options": {"password": "hunter2"}, "summary": {"s": 1}});
+    assert_eq!(job, expected);
+    let of_job = "/v1/jobs/t/a%20b%2F%C3%BC";
+    let shown = server.get(of_job).await.body;
+    assert_eq!(
+        (&shown["state"], &shown["worker"], &shown["claim"]),
+        (&json!("running"), &json!(worker.id), &json!(1))
+    );
+    let path = "jobs/a%20b%2F%C3%BC";
+    let updated = worker.call(&format!("{path}/update"), json!({"claim": 1, "info": {"done": 5}})).await;
+    assert_eq!((updated.status, updated.body), (200, json!({"answer": "continue"})));
+    assert_eq!(server.get(of_job).await.body["info"], json!({"done": 5}));
+    assert_eq!(server.get("/v1/jobs?type=t&state=running").await.body["jobs"][0]["info"], json!({"done": 5}));
+    let waiting = tokio::spawn(server.request("GET", &format!("{of_job}/wait")).send());
+    let finish = json!({"claim": 1, "result": {"sum": 7}, "info": "done"});
+    for _ in 0..3 {
+        // However often it is repeated.
+        let finished = worker.call(&format!("{path}/finish"), finish.clone()).await;
+        assert_eq!((finished.status, finished.body), (200, json!({"state": "completed"})));
+    }
+    let ended: Value = serde_json::from_str(&waiting.await.unwrap().unwrap().text().await.unwrap()).unwrap();
+    assert_eq!(
+        (&ended["finished"], &ended["job"]["result"], &ended["job"]["info"]),
+        (&json!(true), &json!({"sum": 7}), &json!("done"))
+    );
+    assert_eq!(ended["job"]["history"].as_array().unwrap().len(), 3);
+    assert!(ended["job"].get("worker").is_none());
+    // Another end of the same run does not change how it ended.
+    let failed = worker.call(&format!("{path}/fail"), json!({"claim": 1, "reason": "late"})).await;
+    assert_eq!((failed.status, failed.body), (200, json!({"state": "completed"})));
+}
+
+#[tokio::test]
+async fn jobs_that_were_not_received_are_given_again() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 10).await;
+    for id in ["a", "b", "c"] {
+        add(&server, json!({"id": id})).await;
+    }
+    let first = worker.accept(0, 2).await;
+    assert_eq!(first.iter().map(|job| job["claim"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    // The answer was lost: the same again, and nothing new before it has arrived.
+    assert_eq!(worker.accept(0, 2).await, first);
+    assert_eq!(worker.accept(1, 2).await, first[1..]);
+    let third = worker.accept(2, 2).await;
+    assert_eq!((third.len(), &third[0]["claim"]), (1, &json!(3)));
+    assert!(worker.accept(3, 2).await.is_empty());
+    // What has ended is not given again.
+    let id = third[0]["id"].as_str().unwrap();
+    assert_eq!(worker.call(&format!("jobs/{id}/finish"), json!({"claim": 3})).await.status, 200);
+    assert!(worker.accept(2, 2).await.is_empty());
+    assert_eq!(server.get(&format!("/v1/jobs/t/{id}")).await.body["result"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_worker_never_has_more_jobs_than_slots() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 2).await;
+    let jobs: Vec<Value> = (0..5).map(|n| json!({"type": "t", "id": format!("{n}")})).collect();
+    server.post("/v1/jobs", &json!({"jobs": jobs})).await;
+    assert_eq!(worker.accept(0, 1_000).await.len(), 2);
+    assert!(worker.accept(2, 1_000).await.is_empty());
+    worker.call("jobs/0/release", json!({"claim": 1})).await;
+    let next = worker.take(2).await;
+    // The slot is free again; the other jobs have waited for longer than the one that was given back.
+    assert_eq!((&next["id"], &next["claim"], &next["attempt"]), (&json!("2"), &json!(3), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_waiting_worker_gets_a_job_as_it_comes() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 1).await;
+    let path = format!("{}/accept", worker.path);
+    let body = json!({"received": 0, "wait_ms": 60_000}).to_string();
+    let request = server.request("POST", &path).header("content-type", "application/json").body(body);
+    let waiting = tokio::spawn(request.send());
+    add(&server, json!({"id": "a"})).await;
+    let answer: Value = serde_json::from_str(&waiting.await.unwrap().unwrap().text().await.unwrap()).unwrap();
+    assert_eq!(answer["jobs"][0]["id"], "a");
+    // Without a free slot it waits for nothing but the time.
+    let none = worker.call("accept", json!({"received": 1, "wait_ms": 50})).await;
+    assert_eq!(none.body, json!({"jobs": []}));
+}
+
+#[tokio::test]
+async fn a_later_request_for_jobs_takes_the_place_of_an_earlier_one() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 1).await;
+    let waiting = |n: usize| {
+        let body = json!({"received": 0, "wait_ms": 60_000}).to_string();
+        let request = server.request("POST", &format!("{}/accept", worker.path)).header("n", n.to_string());
+        tokio::spawn(request.header("content-type", "application/json").body(body).send())
+    };
+    let mut earlier = waiting(0);
+    for n in 1..4 {
+        // Whichever of the two came first is ended by the other.
+        let mut later = waiting(n);
+        let (ended, waits) = tokio::select! {
+            ended = &mut earlier => (ended, later),
+            ended = &mut later => (ended, earlier),
+        };
+        let ended = ended.unwrap().unwrap();
+        assert_eq!(ended.status(), 409);
+        assert!(ended.text().await.unwrap().contains("superseded"));
+        earlier = waits;
+    }
+    add(&server, json!({"id": "a"})).await;
+    let answer: Value = serde_json::from_str(&earlier.await.unwrap().unwrap().text().await.unwrap()).unwrap();
+    assert_eq!(answer["jobs"][0]["claim"], 1);
+}
+
+#[tokio::test]
+async fn who_stops_waiting_leaves_nothing_behind() {
+    let server = TestServer::start().await;
+    let (worker, other) = (Worker::register(&server, 1).await, Worker::register(&server, 1).await);
+    for _ in 0..20 {
+        let body = json!({"received": 0, "wait_ms": 60_000});
+        let dropped =
+            tokio::time::timeout(std::time::Duration::from_millis(5), worker.call("accept", body)).await;
+        assert!(dropped.is_err());
+    }
+    // Neither does it hold up the line, nor does a job go to it.
+    add(&server, json!({"id": "a"})).await;
+    let answer = other.call("accept", json!({"received": 0, "wait_ms": 60_000})).await;
+    assert_eq!(answer.body["jobs"][0]["id"], "a", "{}", answer.body);
+}
+
+#[tokio::test]
+async fn a_failed_job_is_tried_again_until_its_last_attempt() {
+    let server = TestServer::start_with("[jobs]\nbackoff_base_ms = 1\n").await;
+    let worker = Worker::register(&server, 1).await;
+    add(&server, json!({"id": "a", "max_attempts": 2})).await;
+    let job = worker.take(0).await;
+    let crash = json!({"claim": job["claim"], "reason": "no\nway", "info": {"at": 1}});
+    for _ in 0..2 {
+        assert_eq!(worker.call("jobs/a/fail", crash.clone()).await.body, json!({"state": "crashing"}));
+    }
+    let shown = server.get("/v1/jobs/t/a").await.body;
+    assert_eq!(
+        (&shown["reason"], &shown["attempts"], &shown["info"]),
+        (&json!("no way"), &json!(1), &json!({"at": 1}))
+    );
+    assert!(shown["not_before_us"].as_i64().unwrap() > shown["changed_us"].as_i64().unwrap());
+    let again =
+        worker.call("accept", json!({"received": 1, "wait_ms": 60_000})).await.body["jobs"][0].clone();
+    assert_eq!(
+        (&again["attempt"], &again["claim"], &again["info"]),
+        (&json!(2), &json!(2), &json!({"at": 1}))
+    );
+    assert_eq!(
+        worker.call("jobs/a/fail", json!({"claim": 2, "reason": "still"})).await.body,
+        json!({"state": "failed"})
+    );
+    let shown = server.get("/v1/jobs/t/a").await.body;
+    assert_eq!((&shown["state"], &shown["reason"]), (&json!("failed"), &json!("still")));
+    // Not worth another try.
+    add(&server, json!({"id": "b"})).await;
+    worker.take(2).await;
+    let fail = json!({"claim": 3, "reason": "never", "retry": false});
+    assert_eq!(worker.call("jobs/b/fail", fail).await.body, json!({"state": "failed"}));
+}
+
+#[tokio::test]
+async fn a_cancelled_job_is_stopped_by_its_worker() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 3).await;
+    for id in ["a", "b", "c"] {
+        add(&server, json!({"id": id})).await;
+    }
+    worker.accept(0, 3).await;
+    let cancelled = server.send(server.request("POST", "/v1/jobs/t/a/cancel")).await;
+    assert_eq!(cancelled.body, json!({"state": "running"}));
+    assert_eq!(server.get("/v1/jobs/t/a").await.body["cancel_requested"], true);
+    let removed = server.delete("/v1/jobs/t/b").await;
+    assert_eq!((removed.status, removed.body), (202, json!({"removed": false})));
+    assert_eq!(worker.ping().await.body, json!({"cancel": [1, 2]}));
+    let update = json!({"claim": 1, "info": {}});
+    assert_eq!(worker.call("jobs/a/update", update).await.body, json!({"answer": "cancel"}));
+    assert_eq!(worker.call("jobs/a/release", json!({"claim": 1})).await.body, json!({"state": "cancelled"}));
+    assert_eq!(worker.call("jobs/b/release", json!({"claim": 2})).await.body, json!({"state": "removed"}));
+    assert_eq!(server.get("/v1/jobs/t/b").await.status, 404);
+    assert_eq!(worker.ping().await.body, json!({"cancel": []}));
+    // Added again while it runs: it runs once more.
+    let again = server.post("/v1/jobs/t", &json!({"id": "c", "if_exists": "again"})).await;
+    assert_eq!((again.status, &again.body["added"]), (200, &json!("runs_again")));
+    assert_eq!(worker.call("jobs/c/finish", json!({"claim": 3})).await.body, json!({"state": "pending"}));
+    assert_eq!(worker.take(3).await["id"], "c");
+}
+
+#[tokio::test]
+async fn a_claim_that_is_not_the_workers_is_halted() {
+    let server = TestServer::start().await;
+    let (worker, other) = (Worker::register(&server, 1).await, Worker::register(&server, 1).await);
+    add(&server, json!({"id": "a"})).await;
+    worker.take(0).await;
+    for (who, claim) in [(&worker, 0), (&worker, 2), (&other, 1)] {
+        for (what, body) in [
+            ("update", json!({"claim": claim, "info": {}})),
+            ("finish", json!({"claim": claim})),
+            ("fail", json!({"claim": claim, "reason": ""})),
+            ("release", json!({"claim": claim})),
+        ] {
+            for job in ["a", "none"] {
+                let answer = who.call(&format!("jobs/{job}/{what}"), body.clone()).await;
+                assert_eq!(answer.error(), (409, "halt"), "{what}: {}", answer.body);
+                assert_eq!(answer.body["answer"], "halt");
+                assert!(answer.body["hint"].as_str().unwrap().contains("stop the job"));
+            }
+        }
+    }
+    assert_eq!(state(&server, "a").await, "running");
+    assert_eq!(worker.call("jobs/a/finish", json!({"claim": 1})).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_worker_that_left_is_no_member_and_its_jobs_are_pending() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 1).await;
+    add(&server, json!({"id": "a"})).await;
+    worker.take(0).await;
+    for _ in 0..2 {
+        let left = server.send(server.request("POST", &format!("{}/leave", worker.path))).await;
+        assert_eq!((left.status, left.body), (200, json!({"left": true})));
+    }
+    assert_eq!(state(&server, "a").await, "pending");
+    for (what, body) in [
+        ("ping", json!({})),
+        ("accept", json!({"received": 0})),
+        ("jobs/a/update", json!({"claim": 1, "info": {}})),
+        ("jobs/a/finish", json!({"claim": 1})),
+        ("jobs/a/fail", json!({"claim": 1, "reason": "x"})),
+        ("jobs/a/release", json!({"claim": 1})),
+    ] {
+        let gone = worker.call(what, body).await;
+        assert_eq!(gone.error(), (410, "expired_worker"), "{what}: {}", gone.body);
+        assert!(gone.body["hint"].as_str().unwrap().contains("register again"));
+    }
+    assert_eq!(server.get("/v1/workers?type=t").await.body, json!({"workers": []}));
+}
+
+#[tokio::test]
+async fn workers_are_listed_with_what_they_run() {
+    let server = TestServer::start().await;
+    let workers = [Worker::register(&server, 2).await, Worker::register(&server, 1).await];
+    server.post("/v1/workers/u", &json!({"slots": 1})).await;
+    add(&server, json!({"id": "a"})).await;
+    workers[0].take(0).await;
+    let listed = server.get("/v1/workers?type=t").await.body;
+    let first = &listed["workers"][0];
+    let expected = json!({"type": "t", "id": workers[0].id, "name": "tester", "node": "turnwise@127.0.0.1", "external": true,
+        "slots": 2, "started_us": first["started_us"], "more_running": false,
+        "running": [{"id": "a", "claim": 1, "started_us": first["running"][0]["started_us"]}]});
+    assert_eq!(*first, expected);
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("/v1/workers?limit=1{after}")).await.body;
+        seen.extend(page["workers"].as_array().unwrap().iter().map(|worker| worker["type"].to_string()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ["\"replication\"", "\"t\"", "\"t\"", "\"u\""]);
+}
+
+#[tokio::test]
+async fn requests_of_workers_that_cannot_be_right() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 1).await;
+    for (body, status) in [
+        (json!({}), 400),
+        (json!({"slots": 0}), 400),
+        (json!({"slots": 1_001}), 400),
+        (json!({"slots": -1}), 400),
+        (json!({"slots": 1, "name": ""}), 400),
+        (json!({"slots": 1, "name": "a\u{0}"}), 400),
+        (json!({"slots": 1, "name": "n".repeat(129)}), 400),
+        (json!({"slots": 1, "nam": "x"}), 400),
+    ] {
+        assert_eq!(server.post("/v1/workers/t", &body).await.error(), (status, "bad_request"), "{body}");
+    }
+    for job_type in ["replication", "command"] {
+        let refused = server.post(&format!("/v1/workers/{job_type}"), &json!({"slots": 1})).await;
+        assert_eq!(refused.error(), (403, "forbidden"));
+        let path = format!("/v1/workers/{job_type}/{}/accept", worker.id);
+        assert_eq!(server.post(&path, &json!({"received": 0})).await.error(), (403, "forbidden"));
+    }
+    for id in ["x", "%00", "000643d1a2b3c4d5-9f3a1c5e7b2d486g"] {
+        let unknown = server.post(&format!("/v1/workers/t/{id}/accept"), &json!({"received": 0})).await;
+        assert_eq!(unknown.error(), (404, "unknown_worker"), "{}", unknown.body);
+    }
+    for body in [
+        json!({}),
+        json!({"received": -1}),
+        json!({"received": (1_u64 << 53)}),
+        json!({"received": 0, "limit": 0}),
+        json!({"received": 0, "limit": 1_001}),
+        json!({"received": 0, "wait_ms": 300_001}),
+        json!({"received": 0, "wait": 1}),
+    ] {
+        assert_eq!(worker.call("accept", body.clone()).await.error(), (400, "bad_request"), "{body}");
+    }
+    add(&server, json!({"id": "a"})).await;
+    worker.take(0).await;
+    let large = "x".repeat(13_000);
+    for (what, body) in [
+        ("update", json!({"claim": 1})),
+        ("update", json!({"claim": 1, "info": large})),
+        ("finish", json!({"claim": "1"})),
+        ("finish", json!({"claim": 1, "result": large})),
+        ("finish", json!({"claim": 1, "info": large})),
+        ("finish", json!({"claim": 1, "answer": 42})),
+        ("fail", json!({"claim": 1})),
+        ("fail", json!({"claim": 1, "reason": "r".repeat(65_537)})),
+        ("fail", json!({"claim": 1, "reason": "", "retry": "no"})),
+        ("release", json!({})),
+    ] {
+        let answer = worker.call(&format!("jobs/a/{what}"), body).await;
+        assert_eq!(answer.error(), (400, "bad_request"), "{what}: {}", answer.body);
+    }
+    assert_eq!(state(&server, "a").await, "running");
+}
+
+#[tokio::test]
+async fn a_worker_goes_on_when_the_server_comes_back() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 2).await;
+    add(&server, json!({"id": "a"})).await;
+    worker.take(0).await;
+    let path = worker.path.clone();
+    let body = json!({"received": 1, "wait_ms": 60_000}).to_string();
+    let request = server
+        .request("POST", &format!("{path}/accept"))
+        .header("content-type", "application/json")
+        .body(body);
+    let waiting = tokio::spawn(request.send());
+    // Whether it has begun to wait by then or has not been sent yet.
+    let server = server.restart("").await;
+    match waiting.await.unwrap() {
+        Ok(answer) => assert_eq!(answer.status(), 503),
+        Err(error) => assert!(error.is_connect() || error.is_request(), "{error}"),
+    }
+    let finished = server.post(&format!("{path}/jobs/a/finish"), &json!({"claim": 1})).await;
+    assert_eq!((finished.status, &finished.body["state"]), (200, &json!("completed")), "{}", finished.body);
+    add(&server, json!({"id": "b"})).await;
+    let given = server.post(&format!("{path}/accept"), &json!({"received": 1})).await;
+    assert_eq!(given.body["jobs"][0]["claim"], 2);
+}
