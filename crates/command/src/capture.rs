@@ -1,0 +1,241 @@
+//! What a process prints, bounded: its head and its tail are kept, what lies between is counted.
+
+use std::collections::VecDeque;
+
+/// The head and the tail of a stream of bytes.
+#[derive(Clone)]
+pub struct Captured {
+    /// Half of what may be kept.
+    half: usize,
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    total: u64,
+}
+
+/// A stream as text that fits somewhere.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub text: String,
+    /// Something in the middle was left out; the text says how much.
+    pub truncated: bool,
+    /// Bytes that are no UTF-8 were replaced by U+FFFD.
+    pub lossy: bool,
+}
+
+impl Captured {
+    /// Nothing yet; at most `max_bytes` are kept.
+    pub fn new(max_bytes: usize) -> Self {
+        Captured { half: max_bytes / 2, head: Vec::new(), tail: VecDeque::new(), total: 0 }
+    }
+
+    /// Takes what comes next.
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let (head, rest) = bytes.split_at(bytes.len().min(self.half - self.head.len()));
+        self.head.extend_from_slice(head);
+        bytes = &rest[rest.len().saturating_sub(self.half)..];
+        let excess = (self.tail.len() + bytes.len()).saturating_sub(self.half);
+        self.tail.drain(..excess);
+        self.tail.extend(bytes);
+    }
+
+    /// Bytes that came.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// All that came, if nothing had to be left out.
+    pub fn whole(&self) -> Option<Vec<u8>> {
+        (self.left_out() == 0).then(|| [self.head.as_slice(), &self.tail()].concat())
+    }
+
+    /// The last line that is not blank, as far as it was kept.
+    pub fn last_line(&self) -> Option<String> {
+        let bytes = self.whole().unwrap_or_else(|| self.tail());
+        let text = String::from_utf8_lossy(&bytes);
+        text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    }
+
+    fn tail(&self) -> Vec<u8> {
+        self.tail.iter().copied().collect()
+    }
+
+    fn left_out(&self) -> u64 {
+        self.total - (self.head.len() + self.tail.len()) as u64
+    }
+
+    /// As text that takes at most `budget` bytes within JSON, escapes included, and a line more that tells what was left out.
+    pub(crate) fn text(&self, budget: usize) -> Text {
+        let (head, tail) = match self.whole() {
+            Some(whole) => {
+                let whole = decode(&whole);
+                if whole.iter().map(|char| char.cost).sum::<usize>() <= budget {
+                    return Text { text: text(&whole), truncated: false, lossy: lossy(&whole) };
+                }
+                (whole.clone(), whole)
+            }
+            // The cuts may have gone through characters.
+            None => (decode(without_cut_end(&self.head)), decode(without_cut_start(&self.tail()))),
+        };
+        let head = &head[..fitting(head.iter(), budget / 2)];
+        let tail = &tail[tail.len() - fitting(tail.iter().rev(), budget / 2)..];
+        let kept: usize = head.iter().chain(tail).map(|char| char.bytes).sum();
+        let left_out = self.total - kept as u64;
+        Text {
+            text: format!("{}\n[… {left_out} bytes left out …]\n{}", text(head), text(tail)),
+            truncated: true,
+            lossy: lossy(head) || lossy(tail),
+        }
+    }
+
+    /// What all that was kept costs within JSON.
+    pub(crate) fn cost(&self) -> usize {
+        let cost = |bytes: &[u8]| decode(bytes).iter().map(|char| char.cost).sum::<usize>();
+        cost(&self.head) + cost(&self.tail())
+    }
+}
+
+/// A character, the bytes it was decoded from, and what it costs within JSON.
+#[derive(Clone, Copy)]
+struct Char {
+    char: char,
+    bytes: usize,
+    cost: usize,
+    lossy: bool,
+}
+
+fn decode(bytes: &[u8]) -> Vec<Char> {
+    let mut chars = Vec::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        chars.extend(chunk.valid().chars().map(|char| Char {
+            char,
+            bytes: char.len_utf8(),
+            cost: cost(char),
+            lossy: false,
+        }));
+        if !chunk.invalid().is_empty() {
+            let char = char::REPLACEMENT_CHARACTER;
+            chars.push(Char { char, bytes: chunk.invalid().len(), cost: char.len_utf8(), lossy: true });
+        }
+    }
+    chars
+}
+
+/// Bytes within a JSON string.
+fn cost(char: char) -> usize {
+    match char {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..='\u{1f}' => 6,
+        char => char.len_utf8(),
+    }
+}
+
+fn text(chars: &[Char]) -> String {
+    chars.iter().map(|char| char.char).collect()
+}
+
+fn lossy(chars: &[Char]) -> bool {
+    chars.iter().any(|char| char.lossy)
+}
+
+/// How many of these characters cost at most `budget` together.
+fn fitting<'a>(chars: impl Iterator<Item = &'a Char>, budget: usize) -> usize {
+    let mut spent = 0;
+    chars
+        .take_while(|char| {
+            spent += char.cost;
+            spent <= budget
+        })
+        .count()
+}
+
+/// Without the beginning of a character at the end.
+fn without_cut_end(bytes: &[u8]) -> &[u8] {
+    for cut in 1..=3.min(bytes.len()) {
+        let byte = bytes[bytes.len() - cut];
+        let length = match byte {
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            0x80..=0xbf => continue,
+            _ => return bytes,
+        };
+        return if length > cut { &bytes[..bytes.len() - cut] } else { bytes };
+    }
+    bytes
+}
+
+/// Without the end of a character at the start.
+fn without_cut_start(bytes: &[u8]) -> &[u8] {
+    let continuation = |byte: &&u8| (0x80..=0xbf).contains(*byte);
+    let cut = bytes.iter().take(3).take_while(continuation).count();
+    &bytes[cut..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn captured(max_bytes: usize, chunks: &[&[u8]]) -> Captured {
+        let mut captured = Captured::new(max_bytes);
+        chunks.iter().for_each(|chunk| captured.push(chunk));
+        captured
+    }
+
+    #[test]
+    fn what_fits_is_kept_as_it_is() {
+        let all = captured(8, &[b"abc", b"", b"defgh"]);
+        assert_eq!(all.whole().unwrap(), b"abcdefgh");
+        assert_eq!(all.text(8), Text { text: "abcdefgh".into(), truncated: false, lossy: false });
+    }
+
+    #[test]
+    fn of_more_the_head_and_the_tail_are_kept() {
+        for chunk in [1, 2, 3, 5, 7, 100] {
+            let bytes: Vec<u8> = (0..100).map(|n| b'a' + n % 26).collect();
+            let chunks: Vec<&[u8]> = bytes.chunks(chunk).collect();
+            let some = captured(8, &chunks);
+            assert_eq!((some.whole(), some.total()), (None, 100));
+            assert_eq!(some.text(100).text, "abcd\n[… 92 bytes left out …]\nstuv");
+        }
+    }
+
+    #[test]
+    fn a_cut_goes_between_characters_and_invents_none() {
+        for max in 2..24 {
+            let text = "aé€😀".repeat(20);
+            let some = captured(max, &[text.as_bytes()]).text(1_000);
+            assert!(!some.lossy && some.truncated, "{some:?}");
+            let (head, rest) = some.text.split_once("\n[… ").unwrap();
+            let (left_out, tail) = rest.split_once(" bytes left out …]\n").unwrap();
+            assert!(text.starts_with(head) && text.ends_with(tail), "{some:?}");
+            assert_eq!(left_out.parse::<usize>().unwrap(), text.len() - head.len() - tail.len());
+            assert!(head.len() + 3 >= max / 2 && tail.len() + 3 >= max / 2, "{max}: {some:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_replaced_and_that_is_told() {
+        let some = captured(100, &[b"a\xffb"]).text(100);
+        assert_eq!(some, Text { text: "a\u{fffd}b".into(), truncated: false, lossy: true });
+    }
+
+    #[test]
+    fn the_budget_holds_for_escaped_text() {
+        for byte in [b'"', b'\n', 0, 0x1b, 0xff, b'a'] {
+            let some = captured(10_000, &[&[byte; 5_000]]);
+            let text = some.text(1_000);
+            let json = serde_json::to_string(&text.text).unwrap();
+            assert!(json.len() <= 1_000 + 50, "{byte}: {}", json.len());
+            let whole = serde_json::to_string(&some.text(some.cost()).text).unwrap();
+            assert_eq!(whole.len(), some.cost() + 2, "{byte}");
+        }
+    }
+
+    #[test]
+    fn the_last_line_is_the_last_that_says_something() {
+        assert_eq!(captured(100, &[b"one\ntwo \n\n \n"]).last_line().unwrap(), "two");
+        assert_eq!(captured(8, &[b"a long line, and the end"]).last_line().unwrap(), "end");
+        assert_eq!(captured(8, &[b" \n"]).last_line(), None);
+    }
+}

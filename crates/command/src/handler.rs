@@ -1,0 +1,116 @@
+//! The handler of `command` jobs.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use turnwise_worker::{JobContext, JobHandler, Outcome};
+
+use crate::{Command, Guard, Options, Programs, Report, StartError, Verdict, run};
+
+/// The name of the job type.
+pub const JOB_TYPE: &str = "command";
+/// Of a job's result the queue takes 12 kB.
+const MAX_REPORT_BYTES: usize = 12 << 10;
+
+/// What a server says about commands.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What may be run.
+    pub programs: Programs,
+    /// What is kept of a command's stdout, and as much of its stderr, in bytes. A result has 12 kB for both.
+    pub max_output_bytes: usize,
+    /// What a command has between SIGTERM and SIGKILL. Less than the worker's own grace period.
+    pub grace: Duration,
+    /// Ends commands when this process is killed. Without it they go on then.
+    pub guard: Option<Guard>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            programs: Programs::All,
+            max_output_bytes: MAX_REPORT_BYTES,
+            grace: Duration::from_secs(3),
+            guard: None,
+        }
+    }
+}
+
+/// Runs a process per job.
+pub struct Handler {
+    settings: Settings,
+}
+
+impl Handler {
+    /// A handler with these settings.
+    pub fn new(settings: Settings) -> Self {
+        Handler { settings }
+    }
+
+    /// Whether a job with these options could be run here, so that it can be refused when it is added.
+    ///
+    /// # Errors
+    /// What is wrong with them. It repeats no value, for they may be secret.
+    pub fn check(&self, options: &RawValue) -> Result<(), String> {
+        let options = Options::parse(options)?;
+        self.find(&options).map(drop)
+    }
+
+    fn find(&self, options: &Options) -> Result<std::path::PathBuf, String> {
+        let path = options.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_ref());
+        self.settings.programs.find(&options.argv[0], path, options.cwd.as_deref())
+    }
+
+    fn command(&self, job: &JobContext) -> Result<Command, String> {
+        let options = Options::parse(&job.options)?;
+        let program = self.find(&options)?;
+        let mut env: Vec<(OsString, OsString)> = Vec::new();
+        env.extend(std::env::var_os("PATH").map(|path| ("PATH".into(), path)));
+        env.extend(options.env.into_iter().map(|(name, value)| (name.into(), value.into())));
+        let attempt = job.job.crashes.saturating_add(1).to_string();
+        env.push(("TURNWISE_JOB_ID".into(), job.job.id.clone().into()));
+        env.push(("TURNWISE_JOB_TYPE".into(), job.job.job_type.clone().into()));
+        env.push(("TURNWISE_ATTEMPT".into(), attempt.into()));
+        Ok(Command {
+            program,
+            argv: options.argv.into_iter().map(Into::into).collect(),
+            inherit_env: false,
+            env,
+            cwd: options.cwd,
+            stdin: options.stdin.map(String::into_bytes),
+            timeout: options.timeout,
+            grace: self.settings.grace,
+            max_output_bytes: self.settings.max_output_bytes,
+            guard: self.settings.guard.clone(),
+        })
+    }
+}
+
+#[async_trait]
+impl JobHandler for Handler {
+    async fn run(&self, job: JobContext) -> Outcome {
+        let command = match self.command(&job) {
+            Ok(command) => command,
+            Err(problem) => return Outcome::Failed(problem),
+        };
+        let finished = match run(command, job.stop.clone()).await {
+            Ok(finished) => finished,
+            Err(StartError::Wrong(problem)) => return Outcome::Failed(problem),
+            Err(error @ StartError::NotNow(_)) => return Outcome::Crashed(error.to_string()),
+        };
+        let report = Report::new(&finished, MAX_REPORT_BYTES);
+        let verdict = Verdict::new(&finished);
+        if matches!(verdict, Verdict::Failed(_) | Verdict::Crashed(_)) {
+            // There is no result then, and what it printed is the best that there is to find out why.
+            job.report(&report);
+        }
+        match verdict {
+            Verdict::Completed => Outcome::completed(&report),
+            Verdict::Failed(reason) => Outcome::Failed(reason),
+            Verdict::Crashed(reason) => Outcome::Crashed(reason),
+            Verdict::Stopped => Outcome::Stopped,
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! One process: started in a group of its own, read, and ended with everything that it started.
+//!
+//! ```text
+//! running ── it ends by itself ─────────────────────────────────▶ SIGKILL to what is left of its group ─▶ reaped
+//!    └────── its time is over, or it is told to stop ─▶ SIGTERM ─▶ its end, at most the grace period ──┘
+//! ```
+//!
+//! A process group is known by the number of its leader. The leader (the guard, or else the command) is reaped last of all, so
+//! that the number cannot be given to others while signals are sent to it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::join;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::Child;
+use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{Captured, Guard};
+
+/// Output that is already on its way when the group has ended is waited for this long. Only a process that left the group and
+/// holds the pipe makes it wait.
+const DRAIN: Duration = Duration::from_secs(1);
+/// Output is read in pieces of this size.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A process to be run.
+pub struct Command {
+    /// The executable.
+    pub program: PathBuf,
+    /// What it sees as its own name, and its arguments.
+    pub argv: Vec<OsString>,
+    /// Whether it sees this process's environment, too.
+    pub inherit_env: bool,
+    /// Its environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Its working directory; this process's if there is none.
+    pub cwd: Option<PathBuf>,
+    /// What it reads; nothing if there is none.
+    pub stdin: Option<Vec<u8>>,
+    /// After this long it is ended.
+    pub timeout: Option<Duration>,
+    /// What it has between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// What is kept of its stdout, and as much of its stderr, in bytes.
+    pub max_output_bytes: usize,
+    /// Ends it when this process is killed.
+    pub guard: Option<Guard>,
+}
+
+/// What came of a process.
+pub struct Finished {
+    /// How it ended.
+    pub exit: Exit,
+    /// Why it ended.
+    pub cause: Cause,
+    /// What it wrote to stdout.
+    pub stdout: Captured,
+    /// What it wrote to stderr.
+    pub stderr: Captured,
+    /// How long it ran.
+    pub duration: Duration,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With this exit code.
+    Code(i32),
+    /// Killed by this signal.
+    Signal(i32),
+}
+
+/// Why a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// By itself.
+    Own,
+    /// It ran for longer than it may.
+    TimedOut,
+    /// It was told to stop.
+    Stopped,
+}
+
+/// Why a process could not be started. The texts repeat nothing of the command.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It will never start like this.
+    #[error("{0}")]
+    Wrong(String),
+    /// It may start another time.
+    #[error("the command cannot be started now: {0}")]
+    NotNow(io::Error),
+}
+
+/// Runs a process to its end. Its group is gone then; dropping the future kills it.
+///
+/// # Errors
+/// It could not be started.
+pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, StartError> {
+    let started = Instant::now();
+    let mut group = Group::start(&command)?;
+    // A task of its own: what does not read its stdin must not keep its output from being read.
+    let _writing = feed(&mut group.command, command.stdin);
+    let stdout = Mutex::new(Captured::new(command.max_output_bytes));
+    let stderr = Mutex::new(Captured::new(command.max_output_bytes));
+    let (out, err) = (group.command.stdout.take(), group.command.stderr.take());
+    let mut reading = std::pin::pin!(join(read(out, &stdout), read(err, &stderr)));
+    let mut open = true;
+    let mut timeout = std::pin::pin!(sleep(command.timeout));
+
+    let cause = loop {
+        tokio::select! {
+            biased;
+            () = group.ended() => break Cause::Own,
+            () = stop.cancelled() => break Cause::Stopped,
+            () = &mut timeout => break Cause::TimedOut,
+            _ = &mut reading, if open => open = false,
+        }
+    };
+    if cause != Cause::Own {
+        group.signal(Signal::TERM);
+        let mut grace = std::pin::pin!(sleep(Some(command.grace)));
+        let mut running = true;
+        // What the command has started may need its time, too. It is there for as long as it holds the pipes.
+        while running || open {
+            tokio::select! {
+                biased;
+                () = group.ended(), if running => running = false,
+                _ = &mut reading, if open => open = false,
+                () = &mut grace => break,
+            }
+        }
+    }
+    group.signal(Signal::KILL);
+    if open {
+        let _ = tokio::time::timeout(DRAIN, reading.as_mut()).await;
+    }
+    let status = group.reap().await.map_err(StartError::NotNow)?;
+    let exit = exit(status);
+    let duration = started.elapsed();
+    let captured = |captured: &Mutex<Captured>| lock(captured).clone();
+    Ok(Finished { exit, cause, stdout: captured(&stdout), stderr: captured(&stderr), duration })
+}
+
+fn exit(status: ExitStatus) -> Exit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => unreachable!("a process that was reaped has exited or was killed"),
+    }
+}
+
+/// Never, without a duration.
+async fn sleep(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn read(pipe: Option<impl AsyncRead + Unpin>, captured: &Mutex<Captured>) {
+    let Some(mut pipe) = pipe else { return };
+    let mut piece = vec![0; PIECE_BYTES];
+    // An error ends it like the end of the pipe: there is nothing more to be had.
+    while let Ok(n @ 1..) = pipe.read(&mut piece).await {
+        lock(captured).push(&piece[..n]);
+    }
+}
+
+fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
+    captured.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn feed(command: &mut Child, text: Option<Vec<u8>>) -> Option<AbortOnDropHandle<()>> {
+    let (mut stdin, text) = (command.stdin.take()?, text?);
+    // Whoever does not read to the end has its reasons.
+    Some(AbortOnDropHandle::new(tokio::spawn(async move {
+        let _ = stdin.write_all(&text).await;
+    })))
+}
+
+/// A command, and the process group that it and its children are in.
+struct Group {
+    id: Pid,
+    guard: Option<Child>,
+    command: Child,
+    pid: Pid,
+    /// Tells that some child of this process has ended.
+    children: unix::Signal,
+}
+
+impl Group {
+    fn start(command: &Command) -> Result<Group, StartError> {
+        // Before the start: no end is missed.
+        let children = signal(SignalKind::child()).map_err(StartError::NotNow)?;
+        let guard = match &command.guard {
+            Some(guard) => Some(guard.start(command.grace).map_err(StartError::NotNow)?),
+            None => None,
+        };
+        let leader = guard.as_ref().map(pid).transpose()?;
+        let mut prepared = tokio::process::Command::new(&command.program);
+        let (name, args) =
+            command.argv.split_first().ok_or_else(|| StartError::Wrong("argv is empty".into()))?;
+        prepared.arg0(name).args(args);
+        if !command.inherit_env {
+            prepared.env_clear();
+        }
+        prepared.envs(command.env.iter().map(|(name, value)| (name, value)));
+        if let Some(cwd) = &command.cwd {
+            prepared.current_dir(cwd);
+        }
+        prepared.stdin(if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        prepared.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        prepared.process_group(leader.map_or(0, Pid::as_raw_pid));
+        let started = prepared.spawn().map_err(|error| refused(error, command.cwd.as_deref()))?;
+        let pid = pid(&started)?;
+        Ok(Group { id: leader.unwrap_or(pid), guard, command: started, pid, children })
+    }
+
+    /// Waits until the command has ended, and leaves it to be reaped. May be dropped and called again.
+    async fn ended(&mut self) {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        while let Ok(None) | Err(Errno::INTR) = waitid(WaitId::Pid(self.pid), look) {
+            self.children.recv().await;
+        }
+    }
+
+    /// Sends a signal to all that is left of the group. A child that was reaped has no number any more, and is left out.
+    fn signal(&self, signal: Signal) {
+        // Whoever is gone cannot be signalled, and need not be.
+        if self.guard.as_ref().unwrap_or(&self.command).id().is_some() {
+            let _ = kill_process_group(self.id, signal);
+        }
+        // The command might have left the group by itself.
+        if self.command.id().is_some() {
+            let _ = kill_process(self.pid, signal);
+        }
+    }
+
+    /// After SIGKILL: takes the dead away.
+    async fn reap(&mut self) -> io::Result<ExitStatus> {
+        let status = self.command.wait().await;
+        if let Some(guard) = &mut self.guard {
+            guard.wait().await?;
+        }
+        status
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The runtime reaps what is dropped, later.
+        self.signal(Signal::KILL);
+    }
+}
+
+fn pid(child: &Child) -> Result<Pid, StartError> {
+    let raw = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    raw.ok_or_else(|| StartError::NotNow(io::Error::other("the process has no number")))
+}
+
+/// Sorts the errors of a start by whether it makes sense to try again.
+fn refused(error: io::Error, cwd: Option<&Path>) -> StartError {
+    let errno = Errno::from_io_error(&error);
+    let no_folder = cwd.is_some_and(|cwd| !cwd.is_dir());
+    let wrong = match errno {
+        _ if no_folder => "cwd: there is no such folder where the command runs",
+        Some(Errno::NOENT) => {
+            "argv[0]: the program, or the interpreter that its first line names, is not there"
+        }
+        Some(Errno::ACCESS | Errno::PERM) => "argv[0] or cwd: the server's user has no permission for it",
+        Some(Errno::NOEXEC) => "argv[0]: this file is no program for this machine, or a script without `#!`",
+        Some(Errno::TOOBIG) => {
+            "argv, env: together they are longer than the system allows; use stdin or a file"
+        }
+        _ if error.kind() == io::ErrorKind::InvalidInput => {
+            "argv, env and cwd must not contain NUL characters"
+        }
+        _ => return StartError::NotNow(error),
+    };
+    StartError::Wrong(wrong.to_owned())
+}

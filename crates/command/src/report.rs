@@ -1,0 +1,130 @@
+//! What is told of a process: as JSON, within the queue's bound for results.
+
+use serde::Serialize;
+
+use crate::{Cause, Exit, FAILED_EXIT_CODE, Finished};
+
+/// The members of a report beside the two texts, and the lines that tell what was left out, with room to spare.
+const FRAME_BYTES: usize = 512;
+/// Of the last line of stderr a reason takes this much, in characters.
+const REASON_CHARS: usize = 400;
+
+/// A process that has ended, as the result or the progress of a job shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Its exit code, if it ended by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that killed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    /// What it wrote to stdout; a line in the middle tells how many bytes were left out, if some were.
+    pub stdout: String,
+    /// What it wrote to stderr, likewise.
+    pub stderr: String,
+    /// Bytes that it wrote to stdout.
+    pub stdout_bytes: u64,
+    /// Bytes that it wrote to stderr.
+    pub stderr_bytes: u64,
+    /// Something was left out of stdout or stderr.
+    pub truncated: bool,
+    /// Bytes in stdout or stderr were no UTF-8, and were replaced by U+FFFD.
+    pub lossy: bool,
+    /// How long it ran.
+    pub seconds: f64,
+}
+
+impl Report {
+    /// A report that takes at most `max_bytes` as JSON.
+    pub fn new(finished: &Finished, max_bytes: usize) -> Report {
+        let Finished { exit, stdout, stderr, duration, .. } = finished;
+        let budget = max_bytes.saturating_sub(FRAME_BYTES);
+        // What one of them does not need is for the other.
+        let half = budget / 2;
+        let err = stderr.text(half.max(budget.saturating_sub(stdout.cost())));
+        let out = stdout.text(half.max(budget.saturating_sub(stderr.cost())));
+        Report {
+            exit_code: match exit {
+                Exit::Code(code) => Some(*code),
+                Exit::Signal(_) => None,
+            },
+            signal: match exit {
+                Exit::Code(_) => None,
+                Exit::Signal(signal) => Some(signal_name(*signal)),
+            },
+            truncated: out.truncated || err.truncated,
+            lossy: out.lossy || err.lossy,
+            stdout: out.text,
+            stderr: err.text,
+            stdout_bytes: stdout.total(),
+            stderr_bytes: stderr.total(),
+            seconds: (duration.as_secs_f64() * 1_000.0).round() / 1_000.0,
+        }
+    }
+}
+
+/// What a job's end is by what its process did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Exit code 0.
+    Completed,
+    /// Exit code 65: not to be tried again.
+    Failed(String),
+    /// Every other end: to be tried again.
+    Crashed(String),
+    /// It was told to stop.
+    Stopped,
+}
+
+impl Verdict {
+    /// Judges an end.
+    pub fn new(finished: &Finished) -> Verdict {
+        let said = finished.stderr.last_line().map(|line| match line.char_indices().nth(REASON_CHARS) {
+            Some((end, _)) => format!(": {}…", &line[..end]),
+            None => format!(": {line}"),
+        });
+        let said = said.unwrap_or_default();
+        match (finished.cause, finished.exit) {
+            (Cause::Stopped, _) => Verdict::Stopped,
+            (Cause::TimedOut, _) => {
+                let after = finished.duration.as_secs_f64();
+                Verdict::Crashed(format!("timeout: it was ended after {after:.1} s{said}"))
+            }
+            (Cause::Own, Exit::Code(0)) => Verdict::Completed,
+            (Cause::Own, Exit::Code(code @ FAILED_EXIT_CODE)) => {
+                Verdict::Failed(format!("exit code {code}{said}"))
+            }
+            (Cause::Own, Exit::Code(code)) => Verdict::Crashed(format!("exit code {code}{said}")),
+            (Cause::Own, Exit::Signal(signal)) => {
+                Verdict::Crashed(format!("killed by {}{said}", signal_name(signal)))
+            }
+        }
+    }
+}
+
+/// `SIGTERM` and the like.
+fn signal_name(signal: i32) -> String {
+    use rustix::process::Signal;
+    let name = match Signal::from_named_raw(signal) {
+        Some(Signal::HUP) => "SIGHUP",
+        Some(Signal::INT) => "SIGINT",
+        Some(Signal::QUIT) => "SIGQUIT",
+        Some(Signal::ILL) => "SIGILL",
+        Some(Signal::TRAP) => "SIGTRAP",
+        Some(Signal::ABORT) => "SIGABRT",
+        Some(Signal::BUS) => "SIGBUS",
+        Some(Signal::FPE) => "SIGFPE",
+        Some(Signal::KILL) => "SIGKILL",
+        Some(Signal::USR1) => "SIGUSR1",
+        Some(Signal::SEGV) => "SIGSEGV",
+        Some(Signal::USR2) => "SIGUSR2",
+        Some(Signal::PIPE) => "SIGPIPE",
+        Some(Signal::ALARM) => "SIGALRM",
+        Some(Signal::TERM) => "SIGTERM",
+        Some(Signal::XCPU) => "SIGXCPU",
+        Some(Signal::XFSZ) => "SIGXFSZ",
+        Some(Signal::SYS) => "SIGSYS",
+        _ => return format!("signal {signal}"),
+    };
+    name.to_owned()
+}
