@@ -1,9 +1,13 @@
 //! One pass of the scheduler: read → decide → claim, in one transaction.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::{Claim, Job, Keyspace, Result, claims, jobs};
 use turnwise_store::{Isolation, Transaction};
@@ -25,6 +29,8 @@ pub(crate) struct Claimant<'a> {
     /// Jobs that it runs at most.
     pub max_jobs: usize,
     pub numbers: Numbers<'a>,
+    /// Jobs that others in this process are about to claim; what this pass claims is added.
+    pub hold: Option<&'a Hold>,
     /// History entries that a job keeps.
     pub max_history: usize,
 }
@@ -38,12 +44,88 @@ pub(crate) enum Numbers<'a> {
     Stored,
 }
 
+/// Jobs that passes of this process are about to claim. They run at the same time and would all want the front
+/// of the queue; so each leaves out what another one is at, and none has to run again.
+#[derive(Default)]
+pub(crate) struct Reserved {
+    jobs: Mutex<BTreeSet<(String, String)>>,
+    released: Notify,
+}
+
+/// What one pass has reserved, until it is dropped.
+pub(crate) struct Hold {
+    reserved: Arc<Reserved>,
+    held: Mutex<Vec<(String, String)>>,
+}
+
+impl Reserved {
+    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+        Hold { reserved: self.clone(), held: Mutex::default() }
+    }
+
+    /// Ends when someone, after this call, gives back what it has reserved: claimed or not.
+    pub(crate) fn released(&self) -> Notified<'_> {
+        self.released.notified()
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, BTreeSet<(String, String)>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hold {
+    /// How many jobs are reserved, by anyone.
+    fn len(&self) -> usize {
+        self.reserved.jobs().len()
+    }
+
+    /// Gives back what an earlier attempt has reserved, and reserves the first `limit` of `ids` that nobody has.
+    fn take(&self, job_type: &str, ids: impl Iterator<Item = String>, limit: usize) -> Vec<String> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.reserved.jobs();
+        if !held.is_empty() {
+            for job in held.drain(..) {
+                jobs.remove(&job);
+            }
+            self.reserved.released.notify_waiters();
+        }
+        let mut taken = Vec::new();
+        for id in ids {
+            if taken.len() == limit {
+                break;
+            }
+            let job = (job_type.to_owned(), id);
+            if jobs.insert(job.clone()) {
+                taken.push(job.1.clone());
+                held.push(job);
+            }
+        }
+        taken
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Who reserved nothing must wake nobody: it may wait itself, for what it has just looked at.
+        if !held.is_empty() {
+            let mut jobs = self.reserved.jobs();
+            for job in held.drain(..) {
+                jobs.remove(&job);
+            }
+            self.reserved.released.notify_waiters();
+        }
+    }
+}
+
 /// What a pass found and did.
 pub(crate) struct Pass {
     /// Jobs that are this worker's now, with their options.
     pub claimed: Vec<(Job, Box<RawValue>)>,
     /// There may be more to claim at once.
     pub more: bool,
+    /// There are pending jobs, all of them reserved by others, who may fail to claim them.
+    pub left_to_others: bool,
     /// When the next delayed job is due, in µs.
     pub next_due_us: Option<i64>,
     /// The wake key's value before the pass: work that comes later changes it.
@@ -57,12 +139,19 @@ pub(crate) async fn pass(
     claimant: Claimant<'_>,
     now_us: i64,
 ) -> Result<Pass> {
-    let Claimant { job_type, worker, running, max_jobs, numbers, max_history } = claimant;
+    let Claimant { job_type, worker, running, max_jobs, numbers, hold, max_history } = claimant;
     let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
     let next_due_us = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH).await?;
     let window = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
-    let front = claims::front(tx, keys, job_type, window).await?;
-    let front: Vec<String> = front.into_iter().map(|pending| pending.id).collect();
+    let others = hold.map_or(0, Hold::len);
+    let seen = claims::front(tx, keys, job_type, window + others).await?;
+    let seen_jobs = seen.len();
+    let seen = seen.into_iter().map(|pending| pending.id);
+    let front: Vec<String> = match hold {
+        Some(hold) => hold.take(job_type, seen, window),
+        None => seen.collect(),
+    };
+    let left_to_others = seen_jobs > 0 && front.is_empty();
     let decision = select(View { running, front: &front }, Rules { max_jobs });
     let mut claimed = Vec::with_capacity(decision.start.len());
     let mut options_bytes = 0;
@@ -82,5 +171,5 @@ pub(crate) async fn pass(
         }
     }
     let more = front.len() == window && running + claimed.len() < max_jobs;
-    Ok(Pass { claimed, more, next_due_us, wake_seen })
+    Ok(Pass { claimed, more, left_to_others, next_due_us, wake_seen })
 }

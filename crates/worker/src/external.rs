@@ -19,7 +19,7 @@ use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
 use turnwise_store::Store;
 
-use crate::cycle::{Claimant, Numbers, Pass, pass};
+use crate::cycle::{Claimant, Numbers, Pass, Reserved, pass};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::record::crashed;
 
@@ -64,6 +64,7 @@ pub struct External {
     keys: Keyspace,
     options: Arc<ExternalOptions>,
     lines: Arc<Lines>,
+    reserved: Arc<Reserved>,
 }
 
 /// A job that a worker was given.
@@ -93,7 +94,7 @@ pub enum ExternalEnd {
 impl External {
     /// Speaks for external workers on `store`.
     pub fn new(store: Store, keys: Keyspace, options: ExternalOptions) -> External {
-        External { store, keys, options: Arc::new(options), lines: Arc::default() }
+        External { store, keys, options: Arc::new(options), lines: Arc::default(), reserved: Arc::default() }
     }
 
     /// Adds a worker to the membership, under an id that was never used before. From then on it pings.
@@ -161,6 +162,7 @@ impl External {
         let mut deadline = pin!(runtime.sleep(wait));
         let mut turn: Option<Turn> = None;
         loop {
+            let released = self.reserved.released();
             let given = match self.give(job_type, worker, received, limit).await? {
                 Given::Jobs(jobs) => return Ok(jobs),
                 Given::NoSlot => {
@@ -194,6 +196,7 @@ impl External {
                 biased;
                 () = leave.cancelled() => return Ok(Vec::new()),
                 () = wake => {}
+                () = released, if given.left_to_others => {}
                 () = due => {}
                 () = &mut deadline => return Ok(Vec::new()),
             }
@@ -203,6 +206,8 @@ impl External {
     /// One look for jobs.
     async fn give(&self, job_type: &str, worker: &str, received: u64, limit: usize) -> Result<Given> {
         let (store, keys, max_history) = (&self.store, &self.keys, self.options.max_history);
+        // Until the commit: then everyone sees that they are no longer pending.
+        let hold = &self.reserved.hold();
         store
             .transact(|tx| async move {
                 let row = workers::get(&tx, keys, job_type, worker).await?.ok_or(Error::Halt)?;
@@ -221,8 +226,8 @@ impl External {
                 if max_jobs <= running {
                     return Ok(Given::NoSlot);
                 }
-                let numbers = Numbers::Stored;
-                let claimant = Claimant { job_type, worker, running, max_jobs, numbers, max_history };
+                let (numbers, hold) = (Numbers::Stored, Some(hold));
+                let claimant = Claimant { job_type, worker, running, max_jobs, numbers, hold, max_history };
                 let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
                 if pass.claimed.is_empty() {
                     return Ok(Given::Nothing(pass));

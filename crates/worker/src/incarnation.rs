@@ -1,6 +1,7 @@
 //! One incarnation of a worker: its loop.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -96,8 +97,12 @@ impl Incarnation {
             if stop.is_cancelled() {
                 return End::Stopped;
             }
-            let full = self.running.len() >= self.shared.options.max_jobs && !self.doubt;
-            if look && !full {
+            let (any, halted) = self.forget_ended();
+            if halted && !self.ping().await {
+                return End::Removed;
+            }
+            look |= any;
+            if look && !self.is_full() {
                 match self.fill_slots().await {
                     Ok(pass) => {
                         look = pass.more;
@@ -111,20 +116,12 @@ impl Incarnation {
                         due = Some(self.sleep(ERROR_PAUSE));
                     }
                 }
-                if look {
-                    continue;
-                }
             }
-            let full = self.running.len() >= self.shared.options.max_jobs && !self.doubt;
+            let full = self.is_full();
+            // What is rare comes first: a worker that is busy all the time still pings, and hears who shall stop.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return End::Stopped,
-                Some(ended) = self.runs.join_next() => {
-                    if self.forget(ended) && !self.ping().await {
-                        return End::Removed;
-                    }
-                    look = true;
-                }
                 () = &mut health => {
                     if !self.ping_and_look().await {
                         return End::Removed;
@@ -139,10 +136,22 @@ impl Incarnation {
                         signal = Some(self.sleep(ERROR_PAUSE));
                     }
                 }
+                Some(ended) = self.runs.join_next() => {
+                    if self.forget(ended) && !self.ping().await {
+                        return End::Removed;
+                    }
+                    look = true;
+                }
+                () = ready(()), if look && !full => {}
                 () = or_never(&mut wake), if !full => { wake = None; look = true; }
                 () = or_never(&mut due), if !full => { due = None; look = true; }
             }
         }
+    }
+
+    /// No slot is free; but who has a doubt looks even so.
+    fn is_full(&self) -> bool {
+        self.running.len() >= self.shared.options.max_jobs && !self.doubt
     }
 
     fn until(&self, at_us: i64) -> Duration {
@@ -180,6 +189,7 @@ impl Incarnation {
             running: self.running.len(),
             max_jobs: options.max_jobs,
             numbers: Numbers::Counted(&self.next_claim),
+            hold: None,
             max_history: options.max_history,
         };
         let mut attempt = 1;
@@ -244,24 +254,29 @@ impl Incarnation {
         }
     }
 
-    /// Frees the slot of a run that has ended, and of all others that have. Whether any of them was halted.
-    fn forget(&mut self, ended: RunEnded) -> bool {
-        let mut halted = false;
-        let mut next = Some(ended);
-        while let Some(ended) = next {
-            match ended {
-                Ok((claim, ended)) => {
-                    halted |= ended == Ended::Halted;
-                    self.running.remove(&claim);
-                }
-                Err(error) => {
-                    // Its slot stays taken, as its job does: this worker gives both back when it leaves.
-                    tracing::error!(%error, "a run ended badly: its job is recovered when this worker ends");
-                }
-            }
-            next = self.runs.try_join_next();
+    /// Frees the slots of all runs that have ended: whether any has, and whether any was halted.
+    fn forget_ended(&mut self) -> (bool, bool) {
+        let (mut any, mut halted) = (false, false);
+        while let Some(ended) = self.runs.try_join_next() {
+            any = true;
+            halted |= self.forget(ended);
         }
-        halted
+        (any, halted)
+    }
+
+    /// Frees the slot of a run that has ended. Whether it was halted.
+    fn forget(&mut self, ended: RunEnded) -> bool {
+        match ended {
+            Ok((claim, ended)) => {
+                self.running.remove(&claim);
+                ended == Ended::Halted
+            }
+            Err(error) => {
+                // Its slot stays taken, as its job does: this worker gives both back when it leaves.
+                tracing::error!(%error, "a run ended badly: its job is recovered when this worker ends");
+                false
+            }
+        }
     }
 
     async fn watch_wake(&self, pass: &Pass) -> Option<Watch> {

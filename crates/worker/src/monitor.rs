@@ -4,12 +4,15 @@
 //! The rule is that of [`crate::neighbours`]: a look is worth one interval, and no clock is compared with another
 //! one. A server that has just started knows nothing, so it gives everyone a full timeout. Where several servers
 //! watch the same worker, the first to find it dead removes it.
+//!
+//! Workers in a process are their neighbours' business. But all of a type may be gone, its last one without a
+//! neighbour: whoever has been silent for twice its timeout, and was removed by nobody, is removed here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers};
+use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers as rows};
 use turnwise_store::Store;
 
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, remove_dead};
@@ -37,7 +40,7 @@ impl Default for MonitorOptions {
     }
 }
 
-/// Watches the external workers of all types.
+/// Watches the workers of all types.
 pub struct Monitor {
     /// Where they are.
     pub store: Store,
@@ -60,7 +63,7 @@ impl Monitor {
             }
             let removed = async {
                 if let Err(error) = self.look(&mut types).await {
-                    tracing::error!(%error, "cannot look after external workers: looks again soon");
+                    tracing::error!(%error, "cannot look after the workers: looks again soon");
                 }
             };
             tokio::select! {
@@ -74,14 +77,19 @@ impl Monitor {
     /// One look at all of them, and the removal of the dead.
     async fn look(&self, types: &mut BTreeMap<String, Observations>) -> Result<()> {
         let keys = &self.keys;
-        let names =
-            self.store.transact(|tx| async move { workers::types(&tx, keys, MAX_TYPES).await }).await?;
+        let names = self.store.transact(|tx| async move { rows::types(&tx, keys, MAX_TYPES).await }).await?;
         types.retain(|name, _| names.binary_search(name).is_ok());
         for job_type in names {
-            let external = self.external(&job_type).await?;
+            let workers = self.workers(&job_type).await?;
+            let patient = workers.iter().map(|(worker, health)| {
+                let patience = if health.external { 1 } else { 2 };
+                let timeout_us = health.timeout_us.saturating_mul(patience);
+                (worker.clone(), Health { timeout_us, ..*health })
+            });
             let observations =
                 types.entry(job_type.clone()).or_insert_with(|| Observations::new(self.options.interval));
-            for (worker, health, condition) in observations.look(external) {
+            let looks = observations.look(patient.collect());
+            for ((worker, health), (_, _, condition)) in workers.into_iter().zip(looks) {
                 if condition == Condition::Dead {
                     let max_history = self.options.max_history;
                     remove_dead(&self.store, keys, &job_type, &worker, health, max_history).await;
@@ -91,21 +99,21 @@ impl Monitor {
         Ok(())
     }
 
-    async fn external(&self, job_type: &str) -> Result<Vec<(String, Health)>> {
-        let mut external = Vec::new();
+    async fn workers(&self, job_type: &str) -> Result<Vec<(String, Health)>> {
+        let mut workers = Vec::new();
         let mut after: Option<String> = None;
-        while external.len() < MAX_WORKERS {
+        while workers.len() < MAX_WORKERS {
             let (keys, from) = (&self.keys, after.as_deref());
             let page = self
                 .store
-                .transact(|tx| async move { workers::healths(&tx, keys, job_type, from, BATCH).await })
+                .transact(|tx| async move { rows::healths(&tx, keys, job_type, from, BATCH).await })
                 .await?;
             after = (page.len() == BATCH).then(|| page[BATCH - 1].0.clone());
-            external.extend(page.into_iter().filter(|(_, health)| health.external));
+            workers.extend(page);
             if after.is_none() {
                 break;
             }
         }
-        Ok(external)
+        Ok(workers)
     }
 }

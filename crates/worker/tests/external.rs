@@ -282,6 +282,60 @@ async fn a_waiting_worker_that_goes_away_lets_the_next_one_in() {
 }
 
 #[tokio::test]
+async fn what_someone_was_about_to_claim_and_did_not_is_claimed_by_who_waits() {
+    let world = World::new();
+    let (store, faulty) = world.faulty();
+    let external = External::new(store, world.keys.clone(), ExternalOptions::default());
+    let (first, second) = (join(&external, 1).await, join(&external, 1).await);
+    world.add("a").await;
+    faulty.pause_commits(true);
+    let begun = faulty.begun();
+    let failing = {
+        let external = external.clone();
+        tokio::spawn(async move { wait_for(&external, &first, 0, 1, WAIT).await })
+    };
+    while faulty.begun() == begun {
+        tokio::task::yield_now().await;
+    }
+    let waiting = accept(&external, &second, 0, 1);
+    let others = async {
+        world.clock.wait_for_sleeper(WAIT).await;
+        failing.abort();
+        failing.await.unwrap_err();
+        faulty.pause_commits(false);
+    };
+    let (accepted, ()) = tokio::join!(waiting, others);
+    assert_eq!(ids(&accepted), ["a"]);
+}
+
+#[tokio::test]
+async fn many_who_accept_at_once_do_not_get_in_each_others_way() {
+    let world = World::new();
+    let (store, faulty) = world.faulty();
+    let external = External::new(store, world.keys.clone(), ExternalOptions::default());
+    let mut workers = Vec::new();
+    for n in 0..20 {
+        workers.push(join(&external, 1).await);
+        world.add(&format!("{n:02}")).await;
+    }
+    let begun = faulty.begun();
+    faulty.pause_commits(true);
+    let accepting = workers.iter().map(|worker| accept(&external, worker, 0, 1));
+    let at_once = async {
+        while faulty.begun() < begun + 20 {
+            tokio::task::yield_now().await;
+        }
+        faulty.pause_commits(false);
+    };
+    let (accepted, ()) = tokio::join!(futures::future::join_all(accepting), at_once);
+    let mut ids: Vec<&str> = accepted.iter().flat_map(|accepted| ids(accepted)).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 20);
+    assert_eq!(faulty.begun() - begun, 20, "some had to try again");
+}
+
+#[tokio::test]
 async fn a_ping_tells_which_claims_shall_stop_and_an_update_that_its_own_shall() {
     let world = World::new();
     let external = external(&world);

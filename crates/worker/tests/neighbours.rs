@@ -3,10 +3,13 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use turnwise_queue::{Error, EventKind, State, workers};
-use turnwise_worker::{Options, Worker};
+use async_trait::async_trait;
+use turnwise_queue::{Error, EventKind, Job, Keyspace, NewJob, State, jobs, workers};
+use turnwise_store::Transaction;
+use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
 use common::{PATIENCE, T, World, done};
 
@@ -146,7 +149,7 @@ async fn a_worker_that_was_paused_comes_back_under_a_new_id_and_changes_nothing_
     let second = world.next_run().await;
     assert_eq!(second.id, "a");
     // The paused worker's handler ends, and only then it can reach the store again.
-    first.end(turnwise_worker::Outcome::Failed("by the stale run".into()));
+    first.end(Outcome::Failed("by the stale run".into()));
     faulty.pause(false);
     let members = async {
         loop {
@@ -248,6 +251,52 @@ async fn a_worker_lives_while_its_handlers_take_their_time_to_stop() {
     world.clock.advance(grace);
     leaving.await.unwrap();
     assert_eq!(health().await, None);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_never_idle_pings_all_the_same() {
+    let world = World::new();
+    let (store, keys) = (world.store.clone(), world.keys.clone());
+    let ended = tokio::sync::watch::Sender::new(0);
+    let handler = Endless { ended: ended.clone() };
+    for n in 0..100 {
+        world.add(&format!("{n}")).await;
+    }
+    let options = Options { max_jobs: 50, exclusive: true, ..Options::default() };
+    let worker = Worker::start(store, keys, T, Arc::new(handler), options).await.unwrap();
+    let id = world.workers().await.remove(0);
+    world.clock.wait_for_sleeper(Options::default().health_interval).await;
+    world.clock.advance(Options::default().health_interval);
+    // Far more ends than it can have noticed at once.
+    let before = *ended.borrow();
+    ended.subscribe().wait_for(|ended| *ended >= before + 1_000).await.unwrap();
+    let health = world.run(async |tx, keys| workers::health(tx, keys, T, &id).await).await;
+    assert_eq!(health.unwrap().counter, 1, "no ping while it works");
+    drop(worker);
+}
+
+/// Its jobs end at once, and are added again in their ends.
+struct Endless {
+    ended: tokio::sync::watch::Sender<usize>,
+}
+
+#[async_trait]
+impl JobHandler for Endless {
+    async fn run(&self, _: JobContext) -> Outcome {
+        done()
+    }
+
+    async fn ended(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job: Option<&Job>,
+    ) -> turnwise_queue::Result<()> {
+        self.ended.send_modify(|ended| *ended += 1);
+        let again = NewJob::new(T, &job.unwrap().id, common::json("{}"));
+        jobs::add(tx, keys, &again, 9).await?;
+        Ok(())
+    }
 }
 
 #[tokio::test]

@@ -33,6 +33,7 @@ struct State {
     next: Mutex<Option<(Fault, &'static str)>>,
     late: Mutex<Option<(Arc<dyn Snapshot>, Changes)>>,
     paused: watch::Sender<bool>,
+    commits_paused: watch::Sender<bool>,
     happened: watch::Sender<usize>,
     snapshots: AtomicUsize,
 }
@@ -43,6 +44,7 @@ impl Faulty {
             next: Mutex::default(),
             late: Mutex::default(),
             paused: watch::Sender::new(false),
+            commits_paused: watch::Sender::new(false),
             happened: watch::Sender::new(0),
             snapshots: AtomicUsize::new(0),
         };
@@ -75,6 +77,11 @@ impl Faulty {
     /// Holds up whatever goes through here, or lets it go on.
     pub fn pause(&self, paused: bool) {
         self.state.paused.send_replace(paused);
+    }
+
+    /// The same for commits only.
+    pub fn pause_commits(&self, paused: bool) {
+        self.state.commits_paused.send_replace(paused);
     }
 }
 
@@ -130,6 +137,7 @@ impl Snapshot for FaultySnapshot {
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         self.state.pass().await;
+        self.state.commits_paused.subscribe().wait_for(|paused| !paused).await.unwrap();
         let Some(fault) = self.state.fault(&changes) else { return self.inner.commit(changes).await };
         match fault {
             Fault::Committed => {
