@@ -1,6 +1,6 @@
 //! One incarnation of a worker: its loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use futures::future::{Either, pending};
 use serde_json::value::RawValue;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::{Error, Job, Result, claims, jobs, workers};
 use turnwise_store::{Error as StoreError, Isolation, Watch};
 
@@ -54,8 +53,10 @@ pub(crate) struct Incarnation {
     /// of.
     running: BTreeMap<u64, Controls>,
     neighbours: Observations,
-    /// Gives back the jobs of dead neighbours.
-    removal: Option<AbortOnDropHandle<()>>,
+    /// Tasks that give back the jobs of dead neighbours; each returns whom it was for.
+    removals: JoinSet<Vec<String>>,
+    /// The neighbours that these are at.
+    being_removed: BTreeSet<String>,
 }
 
 /// How the task of a run ended.
@@ -76,7 +77,8 @@ impl Incarnation {
             runs: JoinSet::new(),
             running: BTreeMap::new(),
             neighbours,
-            removal: None,
+            removals: JoinSet::new(),
+            being_removed: BTreeSet::new(),
         }
     }
 
@@ -360,18 +362,22 @@ impl Incarnation {
                 return true;
             }
         };
-        let dead = mine(self.neighbours.look(ring));
-        // What is not removed yet is still dead at the next look.
-        let busy = self.removal.as_ref().is_some_and(|removal| !removal.is_finished());
-        if !dead.is_empty() && !busy {
+        let mut dead = mine(self.neighbours.look(ring));
+        let done = std::iter::from_fn(|| self.removals.try_join_next());
+        for worker in done.filter_map(std::result::Result::ok).flatten() {
+            // If it could not be removed, it is still dead and comes again.
+            self.being_removed.remove(&worker);
+        }
+        dead.retain(|(worker, _)| self.being_removed.insert(worker.clone()));
+        if !dead.is_empty() {
             let (store, keys, job_type) = (store.clone(), keys.clone(), job_type.clone());
             let max_history = options.max_history;
-            let removal = async move {
-                for (worker, health) in dead {
-                    remove_dead(&store, &keys, &job_type, &worker, health, max_history).await;
+            self.removals.spawn(async move {
+                for (worker, health) in &dead {
+                    remove_dead(&store, &keys, &job_type, worker, *health, max_history).await;
                 }
-            };
-            self.removal = Some(AbortOnDropHandle::new(tokio::spawn(removal)));
+                dead.into_iter().map(|(worker, _)| worker).collect()
+            });
         }
         true
     }

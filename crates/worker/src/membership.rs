@@ -154,3 +154,32 @@ pub(crate) async fn remove_predecessors(
         after = last;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use turnwise_store::{embedded, runtime};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_moved_after_it_was_found_dead_is_not_removed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let options = embedded::Options { durable: false, ..embedded::Options::default() };
+        let engine = embedded::Embedded::open_with(dir.path(), options).expect("a store");
+        let store = Store::new(engine, Arc::new(runtime::System));
+        let (keys, row) = (&Keyspace::default(), &workers::Worker::new("w", "n", 0, 1));
+        let health = async || {
+            let tx = store.begin().await.expect("a transaction");
+            workers::health(&tx, keys, "t", "w").await.expect("a row")
+        };
+        store.transact(|tx| async move { workers::register(&tx, keys, "t", row) }).await.expect("registers");
+        let seen = health().await.expect("a member");
+        store.transact(|tx| async move { workers::ping(&tx, keys, "t", "w").await }).await.expect("pings");
+        remove_dead(&store, keys, "t", "w", seen, 20).await;
+        let moved = health().await.expect("removed though it lives");
+        remove_dead(&store, keys, "t", "w", moved, 20).await;
+        assert_eq!(health().await, None);
+    }
+}
