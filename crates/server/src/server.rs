@@ -1,4 +1,4 @@
-//! The composition: store, workers, doc processor, listener, and how they stop.
+//! The composition: store, workers, doc processor, monitor, retention, listener, and how they stop.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -15,13 +16,19 @@ use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
 use turnwise_store::embedded::Embedded;
 use turnwise_store::{Runtime, Store, Transaction, runtime};
-use turnwise_worker::{External, ExternalOptions, Worker};
+use turnwise_worker::{
+    External, ExternalOptions, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
+};
 
 use crate::Config;
 use crate::http::{self, App};
 
 /// A stop takes at most this long, whatever hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two looks for jobs that have been kept for long enough: a tenth of the retention, within these bounds.
+const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
+/// See [`SHORTEST_RETENTION_PAUSE`].
+const LONGEST_RETENTION_PAUSE: Duration = Duration::from_secs(60);
 /// The folder of the store within the data directory.
 const STORE_FOLDER: &str = "store";
 
@@ -91,7 +98,7 @@ impl turnwise_store::MaybeStoreError for StartError {
 pub struct Server;
 
 impl Server {
-    /// Opens the store, starts the worker, the doc processor and the listener.
+    /// Opens the store, starts the workers, the doc processor, the services beside them, and the listener.
     ///
     /// # Errors
     /// [`StartError`]; nothing runs then.
@@ -146,7 +153,27 @@ impl Server {
             settings: settings.clone(),
             filters: Arc::new(client.clone()),
         };
-        let processor = AbortOnDropHandle::new(tokio::spawn(processor.run(stop.clone())));
+        let monitor = Monitor {
+            store: store.clone(),
+            keys: keys.clone(),
+            options: MonitorOptions {
+                interval: config.workers.health_interval,
+                max_history: config.jobs.max_history,
+            },
+        };
+        let retention = Retention {
+            store: store.clone(),
+            keys: keys.clone(),
+            options: RetentionOptions {
+                retention: config.jobs.retention,
+                interval: (config.jobs.retention / 10).clamp(SHORTEST_RETENTION_PAUSE, LONGEST_RETENTION_PAUSE),
+            },
+        };
+        let services = vec![
+            service("doc processor", processor.run(stop.clone())),
+            service("monitor", monitor.run(stop.clone())),
+            service("retention", retention.run(stop.clone())),
+        ];
         let app = App {
             store,
             keys,
@@ -165,7 +192,7 @@ impl Server {
         };
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));
         tracing::info!("listening on http://{listen}");
-        Ok(RunningServer { listen, stop, worker, processor, http })
+        Ok(RunningServer { listen, stop, worker, services, http })
     }
 }
 
@@ -174,8 +201,26 @@ pub struct RunningServer {
     listen: SocketAddr,
     stop: CancellationToken,
     worker: Worker,
-    processor: AbortOnDropHandle<()>,
+    services: Vec<Service>,
     http: AbortOnDropHandle<()>,
+}
+
+/// A part of the server that runs until the server stops.
+struct Service {
+    name: &'static str,
+    task: AbortOnDropHandle<()>,
+}
+
+fn service(name: &'static str, run: impl Future<Output = ()> + Send + 'static) -> Service {
+    Service { name, task: AbortOnDropHandle::new(tokio::spawn(run)) }
+}
+
+impl Service {
+    async fn ended(self) {
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, part = self.name, "a part of the server ended badly");
+        }
+    }
 }
 
 impl RunningServer {
@@ -187,13 +232,11 @@ impl RunningServer {
     /// Ends open feeds and waiting requests, lets every job write its checkpoint and gives it back, and returns when all
     /// is still, within 10 s.
     pub async fn shutdown(self) {
-        let RunningServer { stop, worker, processor, http, .. } = self;
+        let RunningServer { stop, worker, services, http, .. } = self;
         stop.cancel();
         let stopped = async {
-            let ((), processed, served) = tokio::join!(worker.shutdown(), processor, http);
-            for error in [processed.err(), served.err()].into_iter().flatten() {
-                tracing::error!(%error, "a part of the server ended badly");
-            }
+            let services = join_all(services.into_iter().map(Service::ended));
+            tokio::join!(worker.shutdown(), services, Service { name: "listener", task: http }.ended());
         };
         if tokio::time::timeout(STOP_TIMEOUT, stopped).await.is_err() {
             tracing::error!("the server did not stop in time: what is left is recovered by the next start");
