@@ -42,6 +42,25 @@ pub struct Progress {
     pub info: Box<RawValue>,
 }
 
+/// An event as a reader of server-sent events hands it out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "event": "state",
+    "id": "1790000000120000:0",
+    "data": "{\"at_us\":1790000000120000,\"type\":\"started\",\"state\":\"running\"}"
+}))]
+pub struct ServerSentEvent {
+    /// `state`, `progress`, `end` or `removed`.
+    pub event: String,
+    /// What the client sends as `Last-Event-ID` when it comes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub id: Option<String>,
+    /// JSON: of `state` a JobEvent, of `progress` a Progress, of `end` a Job, of `removed` a Removed.
+    #[schema(content_media_type = "application/json")]
+    pub data: String,
+}
+
 /// The names of events.
 pub mod names {
     /// With a [`JobEvent`](super::JobEvent).

@@ -38,16 +38,16 @@ pub struct AddJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub summary: Option<Box<RawValue>>,
-    /// Start it this much later, in ms. Not together with `not_before_us`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Start it this much later, in ms. If `not_before_us` is given, too, the later of the two counts.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 315_360_000_000_u64)]
     pub delay_ms: Option<u64>,
     /// Start it not before this time, in µs since the Unix epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
     /// The crash of this attempt fails the job for good. Without it a job is tried for ever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
     /// What happens if there is a job of this id.
@@ -86,16 +86,16 @@ pub struct NewJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub summary: Option<Box<RawValue>>,
-    /// Start it this much later, in ms. Not together with `not_before_us`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Start it this much later, in ms. If `not_before_us` is given, too, the later of the two counts.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 315_360_000_000_u64)]
     pub delay_ms: Option<u64>,
     /// Start it not before this time, in µs since the Unix epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
     /// The crash of this attempt fails the job for good. Without it a job is tried for ever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
     /// What happens if there is a job of this id.
@@ -267,13 +267,13 @@ pub struct Job {
     #[schema(nullable = false)]
     pub started_us: Option<i64>,
     /// Delayed or crashing: it starts not before this time, in µs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
     /// Runs that have crashed since it was added (again).
     pub attempts: u32,
     /// The crash of this attempt fails it for good.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub max_attempts: Option<u32>,
     /// Its user wants it to stop, and its worker was told.

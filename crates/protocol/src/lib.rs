@@ -17,11 +17,12 @@ pub mod error;
 pub mod events;
 pub mod jobs;
 pub mod names;
+mod number;
 mod object;
 pub mod workers;
 
 pub use error::{Error, codes};
-pub use events::{JobEvent, Progress};
+pub use events::{JobEvent, Progress, ServerSentEvent};
 pub use jobs::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, IfExists, Job, Jobs, NewJob,
     Removed, State, Types, WaitAnswer,

@@ -24,6 +24,7 @@ pub struct Register {
     #[schema(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
     pub name: Option<String>,
     /// Jobs that it runs at the same time at most.
+    #[serde(deserialize_with = "crate::number::whole")]
     #[schema(minimum = 1, maximum = 1000)]
     pub slots: usize,
 }
@@ -55,14 +56,16 @@ pub struct Pinged {
 pub struct Accept {
     /// The highest claim number that the worker has ever received; 0 at first. Jobs that it holds above it are handed out
     /// again: their answer was lost.
+    #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub received: u64,
     /// Jobs to hand out at most; never more than the worker has free slots, and never more than 50.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "crate::number::whole")]
     #[schema(default = 1, minimum = 1, maximum = 1000)]
     pub limit: usize,
-    /// How long to wait for a job if there is none, in ms. An empty list is the answer if none came.
-    #[serde(default)]
+    /// How long to wait for a job if there is none, in ms; the server may answer earlier. An empty list is the answer if
+    /// none came.
+    #[serde(default, deserialize_with = "crate::number::whole")]
     #[schema(default = 0, maximum = 300_000)]
     pub wait_ms: u64,
 }
@@ -115,6 +118,7 @@ pub struct AcceptedJob {
 #[schema(example = json!({ "claim": 4, "info": { "sent": "50%" } }))]
 pub struct Update {
     /// The claim's number.
+    #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
     /// Any JSON of at most 12 kB; replaces the last report.
@@ -147,6 +151,7 @@ pub enum Answer {
 #[schema(example = json!({ "claim": 4, "result": { "message_id": "a1b2" } }))]
 pub struct Finish {
     /// The claim's number.
+    #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
     /// What came out: any JSON of at most 12 kB. `null` if it is left out.
@@ -165,6 +170,7 @@ pub struct Finish {
 #[schema(example = json!({ "claim": 4, "reason": "the mail server does not answer" }))]
 pub struct Fail {
     /// The claim's number.
+    #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
     /// Why. The first 1,000 bytes are kept, on one line.
@@ -190,6 +196,7 @@ fn yes() -> bool {
 #[schema(example = json!({ "claim": 4 }))]
 pub struct Release {
     /// The claim's number.
+    #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
     /// The last report: any JSON of at most 12 kB.

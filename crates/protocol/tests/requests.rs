@@ -72,6 +72,19 @@ fn what_is_unknown_or_shaped_otherwise_is_refused() {
 }
 
 #[test]
+fn whole_numbers_are_taken_however_they_are_written() {
+    let accept =
+        |text: &str| serde_json::from_str::<Accept>(text).map(|accept| (accept.received, accept.limit));
+    assert_eq!(accept(r#"{"received": 4.0, "limit": 1e2}"#).unwrap(), (4, 100));
+    assert_eq!(accept(r#"{"received": 9007199254740991}"#).unwrap(), (MAX_CLAIM, 1));
+    for wrong in ["0.5", "-1", "-1.0", "1e300", "18446744073709551616", "null", "\"4\"", "[4]", "true"] {
+        assert!(accept(&format!("{{\"received\": {wrong}}}")).is_err(), "{wrong}");
+    }
+    let job: AddJob = serde_json::from_str(r#"{"delay_ms": 1.0, "not_before_us": null}"#).unwrap();
+    assert_eq!((job.delay_ms, job.not_before_us), (Some(1), None));
+}
+
+#[test]
 fn what_a_job_carries_is_passed_on_as_it_was_written() {
     let Object(jobs) = serde_json::from_str::<Object<AddJobs>>(
         r#"{"jobs": [{"type": "mail", "options": {"b": 1.0, "a": [1e2]}, "summary": null}]}"#,

@@ -166,7 +166,8 @@ impl Server {
             keys: keys.clone(),
             options: RetentionOptions {
                 retention: config.jobs.retention,
-                interval: (config.jobs.retention / 10).clamp(SHORTEST_RETENTION_PAUSE, LONGEST_RETENTION_PAUSE),
+                interval: (config.jobs.retention / 10)
+                    .clamp(SHORTEST_RETENTION_PAUSE, LONGEST_RETENTION_PAUSE),
             },
         };
         let services = vec![
@@ -188,6 +189,7 @@ impl Server {
                 timeout: config.workers.health_timeout,
             },
             accepting: http::Accepting::default(),
+            max_wait: config.jobs.max_wait,
             commands: config.command.enabled,
         };
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));

@@ -52,7 +52,6 @@ async fn bodies_that_are_not_what_they_must_be() {
         (json!({"delay_ms": "1"}).to_string(), "bad_request"),
         (json!({"delay_ms": u64::MAX}).to_string(), "bad_request"),
         (r#"{"delay_ms": 99999999999999999999999999}"#.into(), "bad_request"),
-        (json!({"delay_ms": 1, "not_before_us": 1}).to_string(), "bad_request"),
         (json!({"not_before_us": -1}).to_string(), "bad_request"),
         (json!({"not_before_us": i64::MAX}).to_string(), "bad_request"),
         (json!({"max_attempts": 0}).to_string(), "bad_request"),
@@ -122,10 +121,6 @@ async fn names_in_paths_and_queries() {
         "/v1/jobs/t/a/wait?timeout_ms=1e3",
     ] {
         assert_error(&server.get(path).await, 400, "bad_request");
-    }
-    for id in ["", "x", "5-0-0", "%ff"] {
-        let request = server.request("GET", "/v1/jobs/t/a/events").header("last-event-id", id);
-        assert_error(&server.send(request).await, 400, "bad_request");
     }
 }
 

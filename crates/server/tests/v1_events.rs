@@ -100,6 +100,10 @@ async fn a_stream_tells_a_jobs_life_and_ends_with_it() {
     assert_eq!(resumed.state().await.1["type"], "completed");
     assert_eq!(resumed.next().await.unwrap().name, "end");
     assert!(resumed.next().await.is_none());
+    // An id that is not one of this stream's says nothing.
+    for id in ["", "0", "x:0", "5:0:0", "\u{e9}"] {
+        assert_eq!(Stream::open(&server, "a", Some(id)).await.state().await.1["type"], "added", "{id}");
+    }
     // Who has seen the end is told not to come back.
     let request =
         server.request("GET", "/v1/jobs/t/a/events").header("last-event-id", end.id.clone().unwrap());

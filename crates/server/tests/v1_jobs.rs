@@ -53,6 +53,9 @@ async fn a_job_for_later_waits_for_its_time() {
     let body = json!({"id": "a", "not_before_us": at_us, "if_exists": "again"});
     assert_eq!(server.post("/v1/jobs/t", &body).await.body["added"], "delayed");
     assert_eq!(server.get("/v1/jobs/t/a").await.body["not_before_us"], at_us);
+    let body = json!({"id": "c", "not_before_us": at_us, "delay_ms": 1});
+    assert_eq!(server.post("/v1/jobs/t", &body).await.status, 201);
+    assert_eq!(server.get("/v1/jobs/t/c").await.body["not_before_us"], at_us);
     let past = server.post("/v1/jobs/t", &json!({"id": "b", "not_before_us": 0})).await;
     assert_eq!((past.status, &past.body["added"]), (201, &json!("queued")));
 }
@@ -128,8 +131,10 @@ async fn pages_go_through_all_jobs_once() {
             assert_eq!(seen.len(), expected, "{filter} {limit}");
         }
     }
-    let other = server.get("/v1/jobs?type=b&after=a%2F000").await;
-    assert_eq!(other.error(), (400, "bad_request"));
+    for (after, expected) in [("a%2F100", 100), ("b%2F2", 25), ("c%2F", 0)] {
+        let page = server.get(&format!("/v1/jobs?type=b&after={after}")).await.body;
+        assert_eq!(page["jobs"].as_array().unwrap().len(), expected, "{after}");
+    }
 }
 
 #[tokio::test]
@@ -242,4 +247,28 @@ async fn replications_are_shown_and_belong_to_couchdbs_api() {
             (403, "forbidden")
         );
     }
+}
+
+#[tokio::test]
+async fn a_job_that_ended_is_kept_for_as_long_as_it_is_configured() {
+    let server = TestServer::start_with("[jobs]\nretention = 0.5\n").await;
+    for id in ["ended", "waits"] {
+        server.post("/v1/jobs/t", &json!({"id": id})).await;
+    }
+    server.send(server.request("POST", "/v1/jobs/t/ended/cancel")).await;
+    assert_eq!(server.get("/v1/jobs/t/ended").await.body["state"], "cancelled");
+    server.poll("/v1/jobs/t/ended", |answer| answer["error"] == "not_found").await;
+    assert_eq!(server.get("/v1/jobs/t/waits").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_request_waits_no_longer_than_it_is_configured() {
+    let server = TestServer::start_with("[jobs]\nmax_wait = 0.05\n").await;
+    server.post("/v1/jobs/t", &json!({"id": "a"})).await;
+    let answer = server.get("/v1/jobs/t/a/wait?timeout_ms=300000").await;
+    assert_eq!((answer.status, &answer.body["finished"]), (200, &json!(false)));
+    let worker =
+        server.post("/v1/workers/u", &json!({"slots": 1})).await.body["worker"].as_str().unwrap().to_owned();
+    let body = json!({"received": 0, "wait_ms": 300_000});
+    assert_eq!(server.post(&format!("/v1/workers/u/{worker}/accept"), &body).await.body, json!({"jobs": []}));
 }

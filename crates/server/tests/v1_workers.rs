@@ -415,3 +415,23 @@ async fn a_worker_goes_on_when_the_server_comes_back() {
     let given = server.post(&format!("{path}/accept"), &json!({"received": 1})).await;
     assert_eq!(given.body["jobs"][0]["claim"], 2);
 }
+
+#[tokio::test]
+async fn a_worker_that_is_not_heard_of_is_removed_and_its_jobs_go_to_others() {
+    let server = TestServer::start_with("[workers]\nhealth_interval = 0.1\nhealth_timeout = 0.5\n").await;
+    let worker = Worker::register(&server, 1).await;
+    add(&server, json!({"id": "a"})).await;
+    worker.take(0).await;
+    // For as long as it pings it stays, however long that is.
+    let began = std::time::Instant::now();
+    while began.elapsed().as_millis() < 1_000 {
+        assert_eq!(worker.ping().await.status, 200);
+    }
+    server.poll("/v1/jobs/t/a", |job| job["state"] == "pending").await;
+    let late = worker.call("jobs/a/finish", json!({"claim": 1})).await;
+    assert_eq!(late.error(), (410, "expired_worker"));
+    assert_eq!(worker.ping().await.error(), (410, "expired_worker"));
+    let next = Worker::register(&server, 1).await;
+    assert_eq!(next.take(0).await["id"], "a");
+    assert_eq!(next.call("jobs/a/finish", json!({"claim": 1})).await.status, 200);
+}

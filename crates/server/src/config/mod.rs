@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use turnwise_policy::backoff;
+use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_queue::DEFAULT_MAX_HISTORY;
 use turnwise_replicator::Defaults;
 use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
@@ -46,6 +47,8 @@ pub struct Config {
 pub struct Jobs {
     /// `retention`: how long a job is kept after its end, whatever its type.
     pub retention: Duration,
+    /// `max_wait`: how long a request waits at most, for a job or for a job's end.
+    pub max_wait: Duration,
     /// `max_history`: events that a job keeps.
     pub max_history: usize,
     /// `health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: how long crashed jobs wait.
@@ -56,6 +59,7 @@ impl Default for Jobs {
     fn default() -> Self {
         Jobs {
             retention: Duration::from_secs(7 * 24 * 3_600),
+            max_wait: Duration::from_millis(MAX_WAIT_MS),
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
         }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use ini_core::{Item, Parser};
 
+use turnwise_protocol::MAX_WAIT_MS;
+
 use super::{Config, Problem, Workers};
 
 /// Keys of `[replicator]` that CouchDB knows and turnwise accepts without an effect, until it has one.
@@ -140,6 +142,7 @@ impl Setting<'_> {
                 defaults.endpoint_schemes = self.choices(&["http", "https"])?;
             }
             ("jobs", "retention") => config.jobs.retention = self.seconds(0..=MAX_MS)?,
+            ("jobs", "max_wait") => config.jobs.max_wait = self.seconds(0..=MAX_WAIT_MS)?,
             ("jobs", "max_history") => config.jobs.max_history = self.number(1..=1_000)?,
             ("jobs", "health_threshold") => config.jobs.backoff.health_threshold_us = self.threshold_us()?,
             ("jobs", "backoff_base_ms") => config.jobs.backoff.base_us = self.base_us()?,

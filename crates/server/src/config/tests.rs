@@ -27,7 +27,7 @@ fn every_key_that_has_an_effect_has_it() {
          health_threshold = 9\nbackoff_base_ms = 10\nbackoff_max_exponent = 11\nworker_processes = 12\n\
          worker_batch_size = 13\nhttp_connections = 14\nconnection_timeout = 15\nretries_per_request = 0\n\
          use_checkpoints = false\ncheckpoint_interval = 17\nuse_bulk_get = false\nvalid_endpoint_protocols = https\n\
-         [jobs]\nretention = 3600\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\n\
+         [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\n\
          [workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[command]\nenabled = true\n",
     );
     assert_eq!(ignored, Vec::<String>::new());
@@ -49,6 +49,7 @@ fn every_key_that_has_an_effect_has_it() {
         },
         jobs: Jobs {
             retention: Duration::from_secs(3_600),
+            max_wait: Duration::from_secs(25),
             max_history: 18,
             backoff: backoff::Rules { health_threshold_us: 19_000_000, base_us: 20_000, max_exponent: 21 },
         },

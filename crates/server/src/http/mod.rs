@@ -66,6 +66,8 @@ pub(crate) struct App {
     pub health: Health,
     /// Which of them are asking for jobs.
     pub accepting: v1::Accepting,
+    /// How long a request of `/v1` waits at most.
+    pub max_wait: Duration,
     /// Jobs of type `command` may be added.
     pub commands: bool,
 }

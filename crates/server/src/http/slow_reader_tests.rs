@@ -50,6 +50,7 @@ impl World {
             node: "node".into(),
             stop: CancellationToken::new(),
             turns: Turns::default(),
+            max_wait: Duration::ZERO,
             commands: false,
         };
         let world = World { app, clock, _folder: folder };

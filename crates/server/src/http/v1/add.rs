@@ -124,17 +124,14 @@ fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
     if new.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
         return Err(bad("summary: must be an object"));
     }
-    let not_before_us = match (new.delay_ms, new.not_before_us) {
-        (Some(_), Some(_)) => return Err(bad("delay_ms and not_before_us: give one of them")),
-        (Some(ms), None) => match i64::try_from(ms) {
-            Ok(delay) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
-            _ => return Err(bad(&format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)"))),
-        },
-        (None, Some(at_us)) if !(0..=MAX_TIME_US).contains(&at_us) => {
-            return Err(bad(&format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)")));
-        }
-        (None, at_us) => at_us,
+    let delayed_us = match new.delay_ms.map(|ms| (ms, i64::try_from(ms))) {
+        None => None,
+        Some((ms, Ok(delay))) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
+        Some(_) => return Err(bad(&format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)"))),
     };
+    if new.not_before_us.is_some_and(|at_us| !(0..=MAX_TIME_US).contains(&at_us)) {
+        return Err(bad(&format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)")));
+    }
     if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
         return Err(bad(&format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
     }
@@ -143,7 +140,7 @@ fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
         tenant,
         user: new.user,
         summary: new.summary.unwrap_or_else(empty),
-        not_before_us,
+        not_before_us: delayed_us.max(new.not_before_us),
         max_attempts: new.max_attempts,
         ..turnwise_queue::NewJob::new(&new.job_type, &id, new.options.unwrap_or_else(empty))
     };

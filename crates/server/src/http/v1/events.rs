@@ -18,7 +18,7 @@ use futures::future::Either;
 use futures::stream;
 use serde::Serialize;
 use turnwise_protocol::events::names;
-use turnwise_protocol::{self as api, JobEvent, Progress, Removed};
+use turnwise_protocol::{self as api, JobEvent, Progress, Removed, ServerSentEvent};
 use turnwise_queue::{Event, EventKind, Job, State as QueueState, jobs};
 use turnwise_store::Store;
 
@@ -41,11 +41,10 @@ const LAST_EVENT_ID: &str = "last-event-id";
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/events", tag = "jobs", operation_id = "follow_job",
     params(JobPath, ("Last-Event-ID" = Option<String>, Header, nullable = false,
-        description = "The id of the last event that was received.")),
+        description = "The id of the last event that was received. Another one is ignored.")),
     responses(
-        (status = 200, content_type = "text/event-stream", body = String,
-            description = "The events. The data of `state` is a JobEvent, of `progress` a Progress, of `end` a Job, of \
-                           `removed` a Removed."),
+        (status = 200, content_type = "text/event-stream", body = ServerSentEvent,
+            description = "The events, as they come."),
         (status = 204, description = "The last event received was `end`, and nothing has happened since: do not come back."),
         NoJob, Common,
     ),
@@ -55,15 +54,8 @@ pub(super) async fn follow_job(
     Named(path): Named<JobPath>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let last = match headers.get(LAST_EVENT_ID) {
-        None => None,
-        Some(text) => Some(text.to_str().ok().and_then(LastSeen::parse).ok_or_else(|| {
-            V1Error::bad(
-                "Last-Event-ID: is not the id of one of this stream's events",
-                "leave the header out to begin with the oldest event",
-            )
-        })?),
-    };
+    // One that is none of this stream's tells nothing: the stream begins with the oldest event.
+    let last = headers.get(LAST_EVENT_ID).and_then(|id| LastSeen::parse(id.to_str().ok()?));
     let tx = app.store.begin().await?;
     let Some(job) = jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? else {
         return Err(V1Error::no_job(&path.job_type, &path.id));

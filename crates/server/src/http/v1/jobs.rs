@@ -34,7 +34,7 @@ pub(super) async fn get_job(State(app): State<App>, Named(path): Named<JobPath>)
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WaitParams {
-    /// How long to wait at most, in ms.
+    /// How long to wait at most, in ms; the server may answer earlier.
     #[serde(default = "default_wait")]
     #[param(minimum = 0, maximum = 300_000, default = 60_000)]
     timeout_ms: u64,
@@ -61,8 +61,9 @@ pub(super) async fn wait_for_job(
         return Err(V1Error::bad(reason, "ask again for as long as the answer is not `finished`"));
     }
     let key = app.keys.job(&path.job_type, &path.id);
-    let mut timeout = app.store.runtime().sleep(Duration::from_millis(timeout_ms));
-    let mut over = timeout_ms == 0;
+    let timeout = Duration::from_millis(timeout_ms).min(app.max_wait);
+    let mut over = timeout.is_zero();
+    let mut timeout = app.store.runtime().sleep(timeout);
     loop {
         let tx = app.store.begin().await?;
         let seen = tx.get(&key).await?;

@@ -1,8 +1,10 @@
 //! `GET /v1/jobs` and `GET /v1/types`: what is there, a page at a time.
 
+use std::cmp::Ordering;
+
 use axum::extract::State;
 use axum::response::Response;
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, MAX_LIMIT, Types, names};
 use turnwise_queue::jobs;
@@ -22,6 +24,9 @@ const BATCH: usize = 100;
 const PAGE_BYTES: usize = 1 << 20;
 /// Types that are told.
 const MAX_TYPES: usize = 1_000;
+
+/// What types that clients can have never hold.
+const NOT_IN_TYPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'.').remove(b'-');
 
 /// The parameters of a listing of jobs.
 #[derive(Deserialize, IntoParams)]
@@ -43,7 +48,7 @@ pub(super) struct ListParams {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next` of the page before.
-    #[param(nullable = false)]
+    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
     after: Option<String>,
 }
 
@@ -84,7 +89,7 @@ impl Place {
     }
 
     pub fn text(&self) -> String {
-        format!("{}/{}", utf8_percent_encode(&self.job_type, NON_ALPHANUMERIC), self.id)
+        format!("{}/{}", utf8_percent_encode(&self.job_type, NOT_IN_TYPES), self.id)
     }
 }
 
@@ -104,11 +109,10 @@ pub(super) async fn list_jobs(
     let mut place = params.after.as_deref().map(Place::parse).transpose()?;
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
-        if place.as_ref().is_some_and(|place| place.job_type != *job_type) {
-            return Err(V1Error::bad(
-                "after: is the `next` of another listing",
-                "keep the other parameters from page to page",
-            ));
+        match place.as_ref().map(|place| place.job_type.cmp(job_type)) {
+            Some(Ordering::Less) => place = None,
+            Some(Ordering::Greater) => return Ok(answer::ok(&Jobs { jobs: Vec::new(), next: None })),
+            Some(Ordering::Equal) | None => {}
         }
     }
     if let Some(tenant) = &params.tenant {

@@ -36,7 +36,7 @@ pub(super) struct WorkersParams {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next` of the page before.
-    #[param(nullable = false)]
+    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
     after: Option<String>,
 }
 
