@@ -1,5 +1,7 @@
 //! The benchmarks. Each is an example program of the crate that it measures or that holds its tools.
 
+use std::path::PathBuf;
+
 use crate::command::{Result, cargo, root, run};
 use crate::peers;
 
@@ -7,12 +9,44 @@ use crate::peers;
 pub fn replicate(options: &[&str]) -> Result {
     peers::install()?;
     run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| root().join("target"), |folder| root().join(folder));
-    let binary = target.join("release").join("turnwise");
+    let binary = target().join("release").join("turnwise");
     let example =
         ["--release", "--quiet", "--package", "turnwise-testkit", "--example", "bench_replicate", "--"];
     run(cargo().arg("run").args(example).arg("--turnwise").arg(binary).args(options))
+}
+
+/// turnwise beside other job servers: `crates/testkit/examples/bench_queue`.
+pub fn queue(options: &[&str]) -> Result {
+    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
+    let binary = target().join("release").join("turnwise");
+    let apalis = apalis_target().join("release").join("bench-apalis");
+    let example = ["--release", "--quiet", "--package", "turnwise-testkit", "--example", "bench_queue", "--"];
+    run(cargo()
+        .arg("run")
+        .args(example)
+        .arg("--turnwise")
+        .arg(binary)
+        .arg("--apalis")
+        .arg(apalis)
+        .args(options))
+}
+
+/// Installs the job servers that [`queue`] measures turnwise beside.
+pub fn setup() -> Result {
+    peers::install_servers()?;
+    peers::install_bench()?;
+    let manifest = root().join("peers/apalis/Cargo.toml");
+    let build = ["build", "--release", "--locked", "--manifest-path"];
+    run(cargo().args(build).arg(manifest).arg("--target-dir").arg(apalis_target()))
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
+}
+
+/// Where a program of another workspace is built, so that the two do not build over each other.
+fn apalis_target() -> PathBuf {
+    target().join("apalis")
 }
 
 /// The embedded store: `crates/store/examples/bench_store.rs`.

@@ -11,6 +11,8 @@ const USAGE: &str = "\
 usage: cargo xtask test [FILTER]...          install the peers if need be, then run all tests (or those that match)
        cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
        cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
+       cargo xtask bench queue [OPTION]...       jobs/s of turnwise beside other job servers
+       cargo xtask bench --setup                 install those servers: apt-get, npm, cargo
        cargo xtask sim OPTION...                 the deterministic world: one seed, many, or the mutants it must catch
        Each bench explains its options with --help.";
 
@@ -21,6 +23,8 @@ fn main() -> ExitCode {
         ["test", filter @ ..] => test(filter),
         ["bench", "replicate", options @ ..] => bench::replicate(options),
         ["bench", "store", options @ ..] => bench::store(options),
+        ["bench", "queue", options @ ..] => bench::queue(options),
+        ["bench", "--setup"] => bench::setup(),
         ["sim", options @ ..] => sim::sim(options),
         _ => {
             eprintln!("{USAGE}");

@@ -8,17 +8,56 @@ use crate::command::{Failure, Result, root, run};
 
 /// Runs `npm ci` in `peers/`, unless what is installed there is as new as the lock file.
 pub fn install() -> Result {
-    let peers = root().join("peers");
+    install_packages(&root().join("peers"))
+}
+
+/// The same for the packages that only the benchmark of the queue needs.
+pub fn install_bench() -> Result {
+    install_packages(&root().join("peers/bench"))
+}
+
+/// Installs Redis and PostgreSQL from Debian, unless they are there. Neither is to run: the benchmark starts its own.
+pub fn install_servers() -> Result {
+    let missing: Vec<&str> =
+        [("redis-server", "/usr/bin/redis-server"), ("postgresql", "/usr/lib/postgresql")]
+            .into_iter()
+            .filter(|(_, file)| !Path::new(file).exists())
+            .map(|(package, _)| package)
+            .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    println!("installing {}", missing.join(", "));
+    let may = root_may_install();
+    let apt = |words: &[&str]| {
+        let mut command = if may { Command::new("apt-get") } else { Command::new("sudo") };
+        if !may {
+            command.arg("apt-get");
+        }
+        command.args(words).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
+        command
+    };
+    run(&mut apt(&["update", "--quiet"]))?;
+    run(apt(&["install", "--yes", "--no-install-recommends"]).args(missing))
+}
+
+/// Whether this is root; everyone else asks `sudo`.
+fn root_may_install() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    Path::new("/proc/self").metadata().is_ok_and(|data| data.uid() == 0)
+}
+
+fn install_packages(peers: &Path) -> Result {
     // npm writes this file last.
     let installed = modified(&peers.join("node_modules/.package-lock.json"));
     let wanted = modified(&peers.join("package-lock.json"));
     if installed.is_some() && installed >= wanted {
         return Ok(());
     }
-    println!("installing the test servers: npm ci in {}", peers.display());
-    run(Command::new("npm").args(["ci", "--no-progress"]).current_dir(&peers)).map_err(|failure| Failure {
+    println!("installing from npm: npm ci in {}", peers.display());
+    run(Command::new("npm").args(["ci", "--no-progress"]).current_dir(peers)).map_err(|failure| Failure {
         message: format!(
-            "{}\nThe tests run against servers from npm: Node.js 20 or newer, with npm, must be in the PATH.",
+            "{}\nThey come from npm: Node.js 20 or newer, with npm, must be in the PATH.",
             failure.message
         ),
         ..failure

@@ -29,6 +29,7 @@ mod compare;
 mod database;
 pub mod dataset;
 mod peer;
+pub mod process;
 mod proxy;
 mod random;
 

@@ -3,14 +3,13 @@
 //! Run it with `cargo xtask bench replicate`, which builds what it measures.
 
 mod options;
-mod process;
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use options::{Options, USAGE};
 use serde_json::{Value, json};
-use turnwise_testkit::{Database, Dataset, Peer, client, compare, peers_folder};
+use turnwise_testkit::{Database, Dataset, Peer, client, compare, peers_folder, process};
 
 /// Who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -78,9 +78,18 @@ fn stat(process: u32) -> Option<Vec<String>> {
 }
 
 fn peak_memory_kb(process: u32) -> Option<u64> {
+    status_kb(process, "VmHWM:")
+}
+
+fn status_kb(process: u32, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// The process on this machine that listens on a port of the loopback interface, if it can be seen.
@@ -91,8 +100,7 @@ pub fn listener(port: u16) -> Option<u32> {
         let listens = fields.get(3) == Some(&"0A") && fields.get(1)?.ends_with(&format!(":{port:04X}"));
         listens.then(|| fields.get(9).map(|inode| format!("socket:[{inode}]"))).flatten()
     })?;
-    let processes = std::fs::read_dir("/proc").ok()?;
-    processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|process| {
+    processes().find(|process| {
         let files = std::fs::read_dir(format!("/proc/{process}/fd"));
         files
             .into_iter()
@@ -100,4 +108,21 @@ pub fn listener(port: u16) -> Option<u32> {
             .flatten()
             .any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.to_str() == Some(&inode)))
     })
+}
+
+/// User and system time that a process and its children have used so far, also of those that have ended.
+pub fn family_cpu_seconds(process: u32) -> f64 {
+    // The fields utime, stime, cutime and cstime.
+    let ticks = |stat: &[String], fields: std::ops::Range<usize>| -> f64 {
+        stat.get(fields).into_iter().flatten().filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
+    };
+    let own = stat(process).map_or(0.0, |stat| ticks(&stat, 11..15));
+    let parent = process.to_string();
+    let children = processes().filter_map(stat).filter(|stat| stat.get(1) == Some(&parent));
+    (own + children.map(|stat| ticks(&stat, 11..15)).sum::<f64>()) / TICKS_PER_SECOND
+}
+
+/// The memory of a process that is in use now, in bytes.
+pub fn memory_bytes(process: u32) -> Option<u64> {
+    Some(status_kb(process, "VmRSS:")? * 1024)
 }

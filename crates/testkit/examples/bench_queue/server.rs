@@ -1,0 +1,133 @@
+//! The servers that peers need: started on a free port, in a folder of their own, gone when dropped.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it accepts connections.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// The account that Debian's package makes: PostgreSQL refuses to run as root.
+const POSTGRES_USER: &str = "postgres";
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts a program that will listen on `port` of the loopback interface.
+    pub fn start(mut command: Command, port: u16, log: &Path) -> Result<Self, String> {
+        let file = std::fs::File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let copy = file.try_clone().map_err(|error| error.to_string())?;
+        let child = command.stdin(Stdio::null()).stdout(file).stderr(copy).spawn();
+        let child = child.map_err(|error| format!("{command:?} cannot be started: {error}"))?;
+        let mut server = Server { child, port };
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let ended = server.child.try_wait().ok().flatten().is_some();
+            if ended || start.elapsed() > START_LIMIT {
+                return Err(format!("{:?} does not listen; its log: {}", command.get_program(), tail(log)));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Redis with its log of commands forced to the disk before each answer.
+    pub fn redis(dir: &Path) -> Result<Self, String> {
+        let port = free_port();
+        let mut command = Command::new("redis-server");
+        command.arg("--port").arg(port.to_string()).arg("--dir").arg(dir);
+        command.args(["--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+        Self::start(command, port, &dir.join("log"))
+    }
+
+    /// PostgreSQL as it comes, which forces its log to the disk before each answer.
+    pub fn postgres(dir: &Path) -> Result<Self, String> {
+        let bin = postgres_bin().ok_or("PostgreSQL is not installed")?;
+        let dir = std::path::absolute(dir).map_err(|error| error.to_string())?;
+        let data = dir.join("data");
+        if is_root() {
+            succeed(Command::new("chown").arg(POSTGRES_USER).arg(&dir))?;
+        }
+        let mut initdb = as_postgres(&bin.join("initdb"));
+        initdb.args(["--username", "bench", "--auth", "trust", "--encoding", "UTF8", "--no-sync", "-D"]);
+        succeed(initdb.arg(&data).current_dir(&dir))?;
+        let port = free_port();
+        let mut command = as_postgres(&bin.join("postgres"));
+        command.arg("-D").arg(&data).arg("-p").arg(port.to_string()).current_dir(&dir);
+        let settings = [
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "max_connections=200",
+            "fsync=on",
+            "synchronous_commit=on",
+        ];
+        command.args(settings.iter().flat_map(|setting| ["-c", setting]));
+        Self::start(command, port, &dir.join("log"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Everything that it leaves is deleted: it need not end well. PostgreSQL's other processes follow this one.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that nobody listened on a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("the loopback interface has free ports");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
+
+/// Whether a program is in the PATH.
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// The folder of PostgreSQL's programs: Debian keeps them out of the PATH.
+pub fn postgres_bin() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
+    folders.sort();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    folders.extend(std::env::split_paths(&path));
+    folders.into_iter().rfind(|folder| folder.join("initdb").is_file() && folder.join("postgres").is_file())
+}
+
+fn as_postgres(program: &Path) -> Command {
+    if !is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", POSTGRES_USER, "--regid", POSTGRES_USER, "--clear-groups", "--"]).arg(program);
+    command
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{command:?} cannot be run: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+fn tail(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join(" | ")
+}
