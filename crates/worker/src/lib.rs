@@ -4,24 +4,24 @@
 //! waits for work (a watch, not polling), reads the queue's front, asks [`turnwise_policy::select`], claims in
 //! one transaction, and starts a task per job ([`run`]). Nothing but rows of the store coordinates workers.
 //!
+//! Workers of one type watch each other ([`neighbours`]); a server speaks for those of other processes, in any
+//! language ([`External`]), watches them ([`Monitor`]), and removes what ended long ago ([`Retention`]).
+//!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
-//! struct Greet;
-//!
-//! #[async_trait::async_trait]
-//! impl JobHandler for Greet {
-//!     async fn run(&self, job: JobContext) -> Outcome {
-//!         println!("hello {}", job.options);
-//!         Outcome::completed(&serde_json::json!({ "greeted": true }))
-//!     }
-//! }
-//!
+//! # use turnwise_worker::{JobContext, Options, Outcome, Worker, handler_fn};
 //! # async fn example(store: turnwise_store::Store) -> turnwise_queue::Result<()> {
-//! let worker = Worker::start(store, Default::default(), "greet", Arc::new(Greet), Options::default()).await?;
+//! let greet = handler_fn(|job: JobContext| async move {
+//!     println!("hello {}", job.options);
+//!     Outcome::completed(&serde_json::json!({ "greeted": true }))
+//! });
+//! let worker = Worker::start(store, Default::default(), "greet", Arc::new(greet), Options::default()).await?;
 //! worker.shutdown().await;
 //! # Ok(()) }
 //! ```
+//!
+//! `examples/embedded.rs` is the whole of it. A [`JobHandler`] of its own is for types that write rows with the end
+//! of a job.
 
 mod cycle;
 mod events;
