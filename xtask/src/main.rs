@@ -1,5 +1,6 @@
 //! The developer commands. `cargo xtask` without arguments lists them.
 
+mod api_check;
 mod bench;
 mod command;
 mod peers;
@@ -14,6 +15,7 @@ usage: cargo xtask test [FILTER]...          install the peers if need be, then 
        cargo xtask bench queue [OPTION]...       jobs/s of turnwise beside other job servers
        cargo xtask bench --setup                 install those servers: apt-get, npm, cargo
        cargo xtask sim OPTION...                 the deterministic world: one seed, many, or the mutants it must catch
+       cargo xtask api-check [OPTION]...         /v1 against its OpenAPI description: a validator, and schemathesis
        Each bench explains its options with --help.";
 
 fn main() -> ExitCode {
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
         ["bench", "store", options @ ..] => bench::store(options),
         ["bench", "queue", options @ ..] => bench::queue(options),
         ["bench", "--setup"] => bench::setup(),
+        ["api-check", options @ ..] => api_check::api_check(options),
         ["sim", options @ ..] => sim::sim(options),
         _ => {
             eprintln!("{USAGE}");

@@ -1,0 +1,118 @@
+//! Whether `/v1` is what its description says: the description passes a validator, and a running server answers requests made
+//! from it, right ones and wrong ones, as it promises there: no 5xx, no undocumented status, no answer of another shape.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::command::{Failure, Result, cargo, root, run};
+
+const HELP: &str = "\
+usage: cargo xtask api-check [OPTION]...
+       Installs openapi-spec-validator and schemathesis (PyPI, pinned) below target/, starts a server, and runs both.
+       Options go to `schemathesis run`: --max-time SECONDS (40), --seed N (1), --include-path PATH, ...";
+
+/// How long schemathesis makes requests, unless it is told otherwise.
+const MAX_TIME_S: &str = "40";
+/// The same requests each time, unless it is told otherwise.
+const SEED: &str = "1";
+/// Longer than any answer takes: a server that hangs is a failure.
+const REQUEST_TIMEOUT_S: &str = "20";
+
+/// Runs the check.
+pub fn api_check(options: &[&str]) -> Result {
+    if options.contains(&"--help") {
+        println!("{HELP}");
+        return Ok(());
+    }
+    let (settings, folder) = (root().join("xtask/api_check"), root().join("target/api_check"));
+    let venv = install(&settings, &folder)?;
+    run(Command::new(venv.join("openapi-spec-validator")).arg(root().join("docs/openapi.json")))?;
+    run(cargo().args(["build", "--quiet", "--package", "turnwise"]))?;
+    let server = Server::start(&settings, &folder)?;
+    let mut schemathesis = Command::new(venv.join("schemathesis"));
+    schemathesis.arg("--config-file").arg(settings.join("schemathesis.toml"));
+    schemathesis.args([
+        "run",
+        &format!("{}v1/openapi.json", server.url),
+        "--continue-on-failure",
+        "--no-color",
+    ]);
+    schemathesis.args(["--request-timeout", REQUEST_TIMEOUT_S, "--max-time", MAX_TIME_S, "--seed", SEED]);
+    // The last one counts, so options come after the defaults. Its database of failures goes where it runs.
+    let ran = run(schemathesis.args(options).current_dir(&folder));
+    let log = std::fs::read_to_string(&server.log).unwrap_or_default();
+    drop(server);
+    ran?;
+    match log.lines().find(|line| line.contains("ERROR") || line.contains("panicked")) {
+        Some(line) => Err(Failure::new(format!("the server's log tells of an error: {line}"))),
+        None => Ok(()),
+    }
+}
+
+/// Makes the Python environment, unless the one that is there has the same versions. Returns the folder of its programs.
+fn install(settings: &Path, folder: &Path) -> std::result::Result<PathBuf, Failure> {
+    let requirements = settings.join("requirements.txt");
+    let (venv, installed) = (folder.join("venv"), folder.join("installed.txt"));
+    let wanted = std::fs::read(&requirements).map_err(cannot("read", &requirements))?;
+    if std::fs::read(&installed).ok().as_ref() != Some(&wanted) {
+        std::fs::create_dir_all(folder).map_err(cannot("create", folder))?;
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", "-r"]).arg(&requirements))?;
+        std::fs::write(&installed, wanted).map_err(cannot("write", &installed))?;
+    }
+    Ok(venv.join("bin"))
+}
+
+fn cannot<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Failure + 'a {
+    move |error| Failure::new(format!("cannot {what} {}: {error}", path.display()))
+}
+
+/// A server of this check's own, on a free port; it is killed when this is dropped.
+struct Server {
+    child: Child,
+    url: String,
+    log: PathBuf,
+}
+
+impl Server {
+    fn start(settings: &Path, folder: &Path) -> std::result::Result<Server, Failure> {
+        let (data, log) = (folder.join("data"), folder.join("server.log"));
+        match std::fs::remove_dir_all(&data) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(cannot("remove", &data)(error));
+            }
+            _ => {}
+        }
+        let file = std::fs::File::create(&log).map_err(cannot("create", &log))?;
+        let program = root().join("target/debug/turnwise");
+        let mut child = Command::new(&program)
+            .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--data-dir"])
+            .arg(&data)
+            .arg("--config")
+            .arg(settings.join("server.ini"))
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .map_err(cannot("run", &program))?;
+        let stdout = child.stdout.take().expect("it is piped");
+        let mut server = Server { child, url: String::new(), log };
+        let mut line = String::new();
+        // Its first line tells where it listens; its pipe stays open for as long as it runs, and nothing more comes.
+        let mut reader = BufReader::new(stdout);
+        reader.read_line(&mut line).map_err(cannot("read the output of", &program))?;
+        let Some((_, url)) = line.trim().split_once("listens on ") else {
+            return Err(Failure::new(format!("the server did not start: {}", server.log.display())));
+        };
+        server.url = url.to_owned();
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself, and then there is nothing to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
