@@ -1,6 +1,7 @@
 //! The built binary against real servers: what a user sees, from the outside.
 #![allow(clippy::unwrap_used)]
 
+mod acknowledged;
 mod command;
 mod documents;
 mod faults;
@@ -8,3 +9,4 @@ mod kill;
 mod secrets;
 mod server;
 mod stop;
+mod worker_faults;

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
 
 /// Far more than anything here takes on two busy cores: only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(180);
@@ -46,9 +47,14 @@ impl Home {
 
     /// Starts the built binary and returns when it listens.
     pub async fn serve(&self) -> Server {
+        self.serve_on("127.0.0.1:0").await
+    }
+
+    /// The same, on an address that clients know: where an earlier server of this home was.
+    pub async fn serve_on(&self, listen: &str) -> Server {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut child = turnwise()
-            .args(["--log", "debug", "serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["--log", "debug", "serve", "--listen", listen, "--data-dir"])
             .arg(self.data_dir())
             .arg("--config")
             .arg(self.path("turnwise.ini"))
@@ -67,7 +73,7 @@ impl Home {
             panic!("turnwise ended before it listened: {}", self.log());
         });
         let url = url.await.expect("turnwise does not listen");
-        Server { child, url, client: Client::new() }
+        Server { child: Mutex::new(child), url, client: Client::new() }
     }
 }
 
@@ -78,7 +84,7 @@ pub fn turnwise() -> Command {
 
 /// A running server.
 pub struct Server {
-    child: Child,
+    child: Mutex<Child>,
     url: String,
     client: Client,
 }
@@ -88,16 +94,36 @@ impl Server {
         &self.url
     }
 
+    /// Where it listens: host and port.
+    pub fn address(&self) -> &str {
+        self.url.strip_prefix("http://").unwrap()
+    }
+
     /// As `kill -9` does.
-    pub async fn kill(mut self) {
-        self.child.kill().await.unwrap();
+    pub async fn kill(self) {
+        self.kill_now().await;
+    }
+
+    /// The same, while others still talk to it.
+    pub async fn kill_now(&self) {
+        self.child.lock().await.kill().await.unwrap();
     }
 
     /// Sends SIGTERM and returns the exit status.
-    pub async fn terminate(mut self) -> std::process::ExitStatus {
-        let pid = self.child.id().unwrap().to_string();
+    pub async fn terminate(self) -> std::process::ExitStatus {
+        let mut child = self.child.into_inner();
+        let pid = child.id().unwrap().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
-        self.child.wait().await.unwrap()
+        child.wait().await.unwrap()
+    }
+
+    /// Status and body of a request to a server that may be gone: none without a whole answer.
+    pub async fn try_request(&self, method: Method, path: &str, body: &Value) -> Option<(StatusCode, Value)> {
+        let request = self.client.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        let answer = request.send().await.ok()?;
+        let status = answer.status();
+        Some((status, serde_json::from_str(&answer.text().await.ok()?).ok()?))
     }
 
     /// Status and body of a request.

@@ -1,0 +1,179 @@
+//! Twenty thousand jobs while workers and the server are killed, stopped and started again.
+//!
+//! The workers are processes that know nothing but the HTTP protocol: `turnwise work`, and the Python example. Whatever
+//! happens to them, in the end every job has ended well, exactly once in its record.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use crate::server::{Home, Server, turnwise};
+
+const JOBS: usize = 20_000;
+const BATCH: usize = 1_000;
+const T: &str = "work";
+/// Who does not ping for this long is dead. Short, so that the test is.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A worker process of its own.
+struct WorkerProcess {
+    child: Child,
+}
+
+impl WorkerProcess {
+    fn turnwise(server: &str) -> Self {
+        let mut command = turnwise();
+        command.args(["work", "--server", server, "--type", T, "--slots", "8", "--exec", "true"]);
+        Self::spawn(command)
+    }
+
+    fn python(server: &str) -> Self {
+        let mut command = Command::new("python3");
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python_worker.py");
+        command.args([example, "--server", server, "--type", T, "--slots", "8"]);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        WorkerProcess { child: command.kill_on_drop(true).spawn().unwrap() }
+    }
+
+    async fn signal(&self, name: &str) {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
+    }
+
+    async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
+
+async fn add_all(server: &Server) {
+    for batch in 0..JOBS / BATCH {
+        let job = |n| json!({ "type": T, "id": format!("{:05}", batch * BATCH + n), "options": { "numbers": [1, n] } });
+        let jobs: Vec<Value> = (0..BATCH).map(job).collect();
+        server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
+    }
+}
+
+/// Calls `visit` with every job.
+async fn for_each_job(server: &Server, mut visit: impl FnMut(&Value)) {
+    let mut after = String::new();
+    loop {
+        let page = server.get(&format!("/v1/jobs?type={T}&limit=1000{after}")).await;
+        page["jobs"].as_array().unwrap().iter().for_each(&mut visit);
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => return,
+        }
+    }
+}
+
+/// How many jobs there are in each state.
+async fn states(server: &Server) -> BTreeMap<String, usize> {
+    let mut states = BTreeMap::new();
+    for_each_job(server, |job| *states.entry(job["state"].as_str().unwrap().to_owned()).or_default() += 1)
+        .await;
+    states
+}
+
+/// Waits until this many jobs have ended.
+async fn until_completed(server: &Server, wanted: usize) {
+    let patience = tokio::time::Instant::now() + crate::server::PATIENCE;
+    loop {
+        let states = states(server).await;
+        if states.get("completed").copied().unwrap_or(0) >= wanted {
+            return;
+        }
+        assert!(tokio::time::Instant::now() < patience, "the jobs do not come to their end: {states:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The ids of the workers that are registered.
+async fn members(server: &Server) -> Vec<String> {
+    let workers = server.get(&format!("/v1/workers?type={T}")).await;
+    let ids =
+        workers["workers"].as_array().unwrap().iter().map(|worker| worker["id"].as_str().unwrap().to_owned());
+    ids.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_job_ends_once_whatever_happens_to_workers_and_server() {
+    let timeout_s = HEALTH_TIMEOUT.as_secs();
+    let home = Home::new(&format!("[workers]\nhealth_interval = 1\nhealth_timeout = {timeout_s}\n"));
+    let mut server = home.serve().await;
+    let address = server.address().to_owned();
+    let url = server.url().to_owned();
+    add_all(&server).await;
+    let mut workers: Vec<WorkerProcess> = Vec::new();
+    for _ in 0..2 {
+        workers.push(WorkerProcess::turnwise(&url));
+        workers.push(WorkerProcess::python(&url));
+    }
+
+    // Each round another fault, while the others go on.
+    let rounds = 8;
+    for round in 0..rounds {
+        until_completed(&server, JOBS / 2 * (round + 1) / rounds).await;
+        match round % 4 {
+            0 => {
+                // A worker dies, and another one comes.
+                workers.remove(0).kill().await;
+                workers.push(WorkerProcess::turnwise(&url));
+            }
+            1 | 3 => {
+                // The server dies, and comes back. The workers have to find that out by themselves.
+                server.kill().await;
+                server = home.serve_on(&address).await;
+            }
+            _ => {
+                // A worker stands still until it is taken for dead, and then finds out.
+                let stopped = &workers[round % workers.len()];
+                let before = members(&server).await;
+                stopped.signal("-STOP").await;
+                let gone = |now: &Value| {
+                    let now = now["workers"].as_array().unwrap();
+                    before.iter().any(|id| now.iter().all(|worker| worker["id"] != json!(id)))
+                };
+                server.until(&format!("/v1/workers?type={T}"), gone).await;
+                stopped.signal("-CONT").await;
+            }
+        }
+    }
+    until_completed(&server, JOBS).await;
+    for worker in &workers {
+        worker.signal("-TERM").await;
+    }
+    for worker in &mut workers {
+        assert!(worker.child.wait().await.unwrap().success(), "a worker did not stop cleanly");
+    }
+
+    let mut seen = 0;
+    let mut restarted = 0;
+    let mut wrong = Vec::new();
+    for_each_job(&server, |job| {
+        seen += 1;
+        let events = job["history"].as_array().unwrap();
+        let count = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+        restarted += usize::from(count("started") > 1);
+        if job["state"] != "completed"
+            || count("completed") != 1
+            || count("added") != 1
+            || !job["worker"].is_null()
+        {
+            wrong.push(job.clone());
+        }
+    })
+    .await;
+    assert_eq!((seen, wrong), (JOBS, vec![]));
+    assert!(restarted > 0, "the faults have hit no job");
+    assert_eq!(members(&server).await, Vec::<String>::new(), "workers that have left are still listed");
+    let (status, _) = server.request(Method::GET, &format!("/v1/jobs/{T}/none"), None).await;
+    assert_eq!(status.as_u16(), 404);
+}
