@@ -73,7 +73,7 @@ impl Home {
             panic!("turnwise ended before it listened: {}", self.log());
         });
         let url = url.await.expect("turnwise does not listen");
-        Server { child: Mutex::new(child), url, client: Client::new() }
+        Server { child: Mutex::new(child), url, client: turnwise_testkit::client() }
     }
 }
 
