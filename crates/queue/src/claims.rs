@@ -223,10 +223,16 @@ pub async fn end(
         let recorded = job.ended_claim.as_ref() == Some(claim);
         return if recorded { Ok(Ended::AlreadyRecorded(Box::new(job))) } else { Err(Error::Halt) };
     }
+    // Whatever is wrong is found before the first write: a caller may leave this end out, and commit others.
+    if let Some(info) = info {
+        check_size("info", info, MAX_INFO_BYTES)?;
+    }
+    if let Ending::Completed(result) = ending {
+        check_size("result", result, MAX_INFO_BYTES)?;
+    }
     job.ended_claim = Some(claim.clone());
     leave_active(tx, keys, &mut job, claim).await?;
     if let Some(info) = info {
-        check_size("info", info, MAX_INFO_BYTES)?;
         job.info = Some(info.to_owned());
     }
     let again = job.then == Then::Again;
@@ -235,7 +241,6 @@ pub async fn end(
         Ending::Crashed { .. } | Ending::Stopped if job.cancel_requested && !again => EventKind::Cancelled,
         Ending::Stopped => EventKind::Stopped,
         Ending::Completed(result) => {
-            check_size("result", result, MAX_INFO_BYTES)?;
             job.result = Some(result.clone());
             EventKind::Completed
         }

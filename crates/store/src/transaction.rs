@@ -245,6 +245,12 @@ impl Transaction {
         pending.read_keys.insert(key);
     }
 
+    /// How large it is so far, in the bytes that [`Limits::transaction_bytes`] bounds: for those who put as much into one
+    /// as fits.
+    pub fn size_bytes(&self) -> usize {
+        self.pending().bytes
+    }
+
     /// Commits. A transaction that wrote nothing always succeeds: it saw one consistent snapshot. What was
     /// read and written up to here is settled by this call, whether it succeeds or not.
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {

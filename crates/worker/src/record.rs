@@ -1,21 +1,32 @@
 //! Recording the end of a run, fenced by its claim, for as long as it takes.
+//!
+//! A transaction costs an fsync, whatever is in it, so runs that end at the same time share one: whoever has the
+//! turn writes for all that wait. Each end keeps its own answer; a claim that is lost spoils nothing for the others.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::{Claim, Error, Job, MAX_INFO_BYTES, Result};
-use turnwise_store::Error as StoreError;
+use turnwise_store::{Error as StoreError, Transaction};
 
 use crate::Outcome;
 use crate::run::{Ended, Shared};
 
 /// The pause before an end that the store could not take is tried again.
 const END_RETRY: Duration = Duration::from_secs(1);
+/// Ends that one transaction records at most.
+const GROUP: usize = 256;
+/// A transaction takes no further end once it has this many bytes: whatever the next one writes still fits.
+const GROUP_BYTES: usize = 4 << 20;
 
 /// A run that is over, but not recorded.
 pub(crate) struct Finished {
@@ -30,22 +41,24 @@ pub(crate) struct Finished {
 /// Writes the end until it is written, or the claim is lost: nothing acknowledged may be lost.
 pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &CancellationToken) -> Ended {
     let Finished { job, claim, outcome, info } = finished;
-    let mut ending = ending(shared, &job, outcome);
+    let ending = ending(shared, &job, outcome);
+    let mut end = Arc::new(End { job, claim, ending, info });
     let mut replaced = false;
     loop {
-        let error = match try_record(shared, &job, &claim, &ending, info.as_deref()).await {
+        let error = match shared.recorder.record(shared, end.clone()).await {
             Ok(()) => {
-                log_failure(shared, &job, &ending);
+                log_failure(shared, &end.job, &end.ending);
                 return Ended::Recorded;
             }
             Err(Error::Halt) => return Ended::Halted,
             Err(error) => error,
         };
-        tracing::error!(job = %job.id, %error, "the end of a job could not be written");
-        let passing = matches!(&error, Error::Store(error) if error.is_retryable());
-        if !passing && !replaced {
+        tracing::error!(job = %end.job.id, %error, "the end of a job could not be written");
+        if !is_passing(&error) && !replaced {
             // Not the store's fault but the record's: this end can never be written, another one can.
-            ending = Ending::Failed(format!("the end of the job could not be written: {error}"));
+            let ending = Ending::Failed(format!("the end of the job could not be written: {error}"));
+            let (job, claim, info) = (end.job.clone(), end.claim.clone(), end.info.clone());
+            end = Arc::new(End { job, claim, ending, info });
             replaced = true;
             continue;
         }
@@ -93,28 +106,126 @@ pub(crate) fn crashed(backoff: &backoff::Rules, job: &Job, reason: String, now_u
     Ending::Crashed { reason, crashes, not_before_us }
 }
 
-async fn try_record(
-    shared: &Shared,
-    job: &Job,
-    claim: &Claim,
-    ending: &Ending,
-    info: Option<&RawValue>,
-) -> Result<()> {
-    let (keys, job_type, id) = (&shared.keys, &shared.job_type, &job.id);
-    let (max_history, now_us) = (shared.options.max_history, shared.store.runtime().now_us());
+/// The end of one run, as it is written.
+struct End {
+    job: Job,
+    claim: Claim,
+    ending: Ending,
+    info: Option<Box<RawValue>>,
+}
+
+/// Writes the ends of a worker's runs: those that come while others are written go into the next transaction together.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    waiting: Mutex<VecDeque<Waiting>>,
+    /// Whoever has it writes for all that wait.
+    turn: tokio::sync::Mutex<()>,
+}
+
+struct Waiting {
+    end: Arc<End>,
+    answer: oneshot::Sender<Result<()>>,
+}
+
+impl Recorder {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes an end, alone or with others.
+    async fn record(&self, shared: &Shared, end: Arc<End>) -> Result<()> {
+        let (answer, mut recorded) = oneshot::channel();
+        self.waiting().push_back(Waiting { end, answer });
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut recorded => return answer.unwrap_or_else(|_| Err(abandoned())),
+                _turn = self.turn.lock() => self.write_group(shared).await,
+            }
+        }
+    }
+
+    /// Writes what waits, and answers everyone.
+    async fn write_group(&self, shared: &Shared) {
+        let mut group: VecDeque<Waiting> = {
+            let mut waiting = self.waiting();
+            let ready = waiting.len().min(GROUP);
+            waiting.drain(..ready).collect()
+        };
+        // One of them can spoil a transaction for all: then each has its own.
+        let mut most = GROUP;
+        while !group.is_empty() {
+            let ends: Vec<Arc<End>> = group.iter().take(most).map(|waiting| waiting.end.clone()).collect();
+            let written = match write(shared, &ends).await {
+                Ok(written) => written,
+                Err(error) if is_passing(&error) => vec![Err(error); ends.len()],
+                Err(error) if ends.len() == 1 => vec![Err(error)],
+                Err(_) => {
+                    most = 1;
+                    continue;
+                }
+            };
+            for (waiting, answer) in group.drain(..written.len()).zip(written) {
+                // Nobody waits for it where the worker was dropped meanwhile.
+                let _ = waiting.answer.send(answer);
+            }
+        }
+    }
+}
+
+/// Whoever was writing for this end is gone.
+fn abandoned() -> Error {
+    Error::Store(StoreError::UnknownOutcome("the transaction was abandoned".to_owned()))
+}
+
+fn is_passing(error: &Error) -> bool {
+    matches!(error, Error::Store(error) if error.is_retryable())
+}
+
+/// Writes ends in one transaction: at least the first, and as many as fit. Returns what became of each.
+async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
+    let runtime = shared.store.runtime();
+    let longest_us =
+        i64::try_from(shared.store.limits().transaction_ms).unwrap_or(i64::MAX).saturating_mul(1_000) / 4;
+    let attempts = AtomicU32::new(0);
+    let attempts = &attempts;
     shared
         .store
         .transact(|tx| async move {
-            match claims::end(&tx, keys, job_type, id, claim, ending, info, now_us, max_history).await? {
-                claims::Ended::Recorded(job) => {
-                    let ended = AssertUnwindSafe(shared.handler.ended(&tx, keys, job.as_deref()));
-                    ended.catch_unwind().await.unwrap_or_else(|_| {
-                        Err(Error::Store(StoreError::Misuse("the handler's `ended` panicked".to_owned())))
-                    })
+            // Whatever stood in the way: half as many meet it half as often.
+            let attempt = attempts.fetch_add(1, Relaxed);
+            let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
+            let now_us = runtime.now_us();
+            let mut written = Vec::with_capacity(most);
+            for end in &ends[..most] {
+                written.push(match write_one(shared, &tx, end, now_us).await {
+                    // Nothing was written for it.
+                    Err(Error::Halt) => Err(Error::Halt),
+                    Err(error) => return Err(error),
+                    Ok(()) => Ok(()),
+                });
+                let age_us = runtime.now_us().saturating_sub(now_us);
+                if tx.size_bytes() > GROUP_BYTES || age_us > longest_us {
+                    break;
                 }
-                // An earlier attempt was committed, and with it what the handler wrote.
-                claims::Ended::AlreadyRecorded(_) => Ok(()),
             }
+            Ok(written)
         })
         .await
+}
+
+async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
+    let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.options.max_history);
+    let End { job, claim, ending, info } = end;
+    let info = info.as_deref();
+    match claims::end(tx, keys, job_type, &job.id, claim, ending, info, now_us, max_history).await? {
+        claims::Ended::Recorded(job) => {
+            let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_deref()));
+            ended.catch_unwind().await.unwrap_or_else(|_| {
+                Err(Error::Store(StoreError::Misuse("the handler's `ended` panicked".to_owned())))
+            })
+        }
+        // An earlier attempt was committed, and with it what the handler wrote.
+        claims::Ended::AlreadyRecorded(_) => Ok(()),
+    }
 }

@@ -11,7 +11,7 @@ use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::Store;
 
-use crate::record::{Finished, record};
+use crate::record::{Finished, Recorder, record};
 use crate::{JobContext, JobHandler, Options, Outcome};
 
 /// What all runs of a worker share.
@@ -21,6 +21,7 @@ pub(crate) struct Shared {
     pub job_type: String,
     pub handler: Arc<dyn JobHandler>,
     pub options: Options,
+    pub recorder: Recorder,
 }
 
 /// How the worker's loop steers a run.

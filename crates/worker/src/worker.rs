@@ -14,6 +14,7 @@ use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
 use crate::membership::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, check_health_times, join, remove_predecessors,
 };
+use crate::record::Recorder;
 use crate::run::Shared;
 
 /// A worker's settings.
@@ -77,8 +78,10 @@ impl Worker {
         if options.exclusive {
             remove_predecessors(&store, &keys, job_type, &options).await?;
         }
-        let shared = Arc::new(Shared { store, keys, job_type: job_type.to_owned(), handler, options });
-        let id = join(&shared.store, &shared.keys, job_type, &shared.options).await?;
+        let job_type = job_type.to_owned();
+        let recorder = Recorder::default();
+        let shared = Arc::new(Shared { store, keys, job_type, handler, options, recorder });
+        let id = join(&shared.store, &shared.keys, &shared.job_type, &shared.options).await?;
         let stop = CancellationToken::new();
         let task = tokio::spawn(incarnations(shared, id, stop.clone()));
         Ok(Worker { stop, task })
