@@ -1,7 +1,6 @@
 //! Twenty thousand jobs while workers and the server are killed, stopped and started again.
 //!
-//! The workers are processes that know nothing but the HTTP protocol: `turnwise work`, and the Python example. Whatever
-//! happens to them, in the end every job has ended well, exactly once in its record.
+//! The workers are processes that know nothing but the HTTP protocol: the Python example. Whatever happens to them, in the end every job has ended well, exactly once in its record.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -11,7 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::server::{Home, Server, turnwise};
+use crate::server::{Home, Server};
 
 const JOBS: usize = 20_000;
 const BATCH: usize = 1_000;
@@ -25,12 +24,6 @@ struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    fn turnwise(server: &str) -> Self {
-        let mut command = turnwise();
-        command.args(["work", "--server", server, "--type", T, "--slots", "8", "--exec", "true"]);
-        Self::spawn(command)
-    }
-
     fn python(server: &str) -> Self {
         let mut command = Command::new("python3");
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python_worker.py");
@@ -112,8 +105,7 @@ async fn every_job_ends_once_whatever_happens_to_workers_and_server() {
     let url = server.url().to_owned();
     add_all(&server).await;
     let mut workers: Vec<WorkerProcess> = Vec::new();
-    for _ in 0..2 {
-        workers.push(WorkerProcess::turnwise(&url));
+    for _ in 0..4 {
         workers.push(WorkerProcess::python(&url));
     }
 
@@ -125,7 +117,7 @@ async fn every_job_ends_once_whatever_happens_to_workers_and_server() {
             0 => {
                 // A worker dies, and another one comes.
                 workers.remove(0).kill().await;
-                workers.push(WorkerProcess::turnwise(&url));
+                workers.push(WorkerProcess::python(&url));
             }
             1 | 3 => {
                 // The server dies, and comes back. The workers have to find that out by themselves.
