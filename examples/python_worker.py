@@ -243,7 +243,7 @@ class Worker:
 
 
 def log(text):
-    print(f"python_worker: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"python_worker: {text}\n")  # In one piece: `print` would mix the lines of threads.
 
 
 def main():

@@ -6,6 +6,7 @@ mod command;
 mod documents;
 mod faults;
 mod kill;
+mod python_worker;
 mod secrets;
 mod server;
 mod stop;

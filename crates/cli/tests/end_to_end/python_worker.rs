@@ -1,0 +1,154 @@
+//! The worker in plain Python, through a network that loses answers and a server that comes and goes: no job is lost, and
+//! none that has ended is run again.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, Command};
+use turnwise_testkit::{Fault, FaultProxy};
+
+use crate::server::{Home, PATIENCE, Server};
+
+const T: &str = "sums";
+const SLOTS: usize = 4;
+/// Jobs that each fault meets.
+const JOBS: usize = 40;
+
+/// `examples/python_worker.py`, and what it says.
+struct PythonWorker {
+    child: Child,
+    lines: tokio::io::Lines<BufReader<ChildStderr>>,
+    said: Vec<String>,
+}
+
+impl PythonWorker {
+    fn start(server: &str) -> Self {
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python_worker.py");
+        let slots = SLOTS.to_string();
+        let mut child = Command::new("python3")
+            .args([example, "--server", server, "--type", T, "--slots", &slots])
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("Python 3 is installed");
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        PythonWorker { child, lines, said: Vec::new() }
+    }
+
+    /// Waits until it says something with this text in it.
+    async fn says(&mut self, text: &str) {
+        let wait = async {
+            while let Some(line) = self.lines.next_line().await.unwrap() {
+                self.said.push(line);
+                if self.said.last().unwrap().contains(text) {
+                    return;
+                }
+            }
+            panic!("it ended: {:#?}", self.said);
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("it never says `{text}`"));
+    }
+
+    /// SIGTERM, its end, and everything that it has said.
+    async fn stop(mut self) -> Vec<String> {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
+        while let Some(line) = self.lines.next_line().await.unwrap() {
+            self.said.push(line);
+        }
+        assert!(self.child.wait().await.unwrap().success());
+        self.said
+    }
+}
+
+async fn add(server: &Server, fault: &str) {
+    let job = |n| {
+        let options = json!({ "numbers": [n, 1], "seconds_per_number": 0.01 });
+        json!({ "type": T, "id": format!("{fault}-{n}"), "options": options })
+    };
+    let jobs: Vec<Value> = (0..JOBS).map(job).collect();
+    server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
+}
+
+async fn completed(server: &Server, fault: &str) {
+    for n in 0..JOBS {
+        let answer = server.get(&format!("/v1/jobs/{T}/{fault}-{n}/wait?timeout_ms=60000")).await;
+        assert_eq!(answer["job"]["state"], "completed", "{answer:#}");
+    }
+}
+
+/// Whether a request is one of these of the worker protocol.
+fn is(what: &'static str) -> impl Fn(&turnwise_testkit::Request) -> bool {
+    move |request| request.path.ends_with(what)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
+    let home = Home::new("");
+    let server = home.serve().await;
+    let address = server.address().to_owned();
+    let proxy = FaultProxy::before(server.url()).await;
+    let mut worker = PythonWorker::start(proxy.url());
+    worker.says("registered").await;
+
+    // The answer is lost, after the server has done what was asked.
+    for (fault, lost) in [("lost-finish", "/finish"), ("lost-accept", "/accept"), ("lost-update", "/update")]
+    {
+        proxy.set(Fault::Reset { after: 0 }.when(is(lost)).times(5)).await;
+        add(&server, fault).await;
+        completed(&server, fault).await;
+        proxy.set(Fault::None).await;
+        let hit = proxy.count(|request| is(lost)(request) && request.fault.is_some());
+        assert_eq!(hit, 5, "{fault}: the fault was not met");
+    }
+
+    // The server says that it cannot answer now.
+    proxy.set(Fault::Status(503).when(is("/finish")).times(5)).await;
+    add(&server, "busy").await;
+    completed(&server, "busy").await;
+
+    // No network at all, while jobs run.
+    add(&server, "down").await;
+    proxy.wait_for(is("/update")).await;
+    proxy.set(Fault::Down).await;
+    worker.says("asking again").await;
+    proxy.set(Fault::None).await;
+    completed(&server, "down").await;
+
+    // The server dies while jobs run, and comes back.
+    add(&server, "killed").await;
+    worker.says("finish killed-").await;
+    server.kill().await;
+    worker.says("asking again").await;
+    let server = home.serve_on(&address).await;
+    completed(&server, "killed").await;
+
+    // It stops cleanly while jobs run, and comes back.
+    add(&server, "restarted").await;
+    worker.says("finish restarted-").await;
+    assert!(server.terminate().await.success());
+    let server = home.serve_on(&address).await;
+    completed(&server, "restarted").await;
+
+    let said = worker.stop().await;
+    assert!(said.last().unwrap().contains("left"), "{said:#?}");
+    let registered = said.iter().filter(|line| line.contains("registered")).count();
+    assert_eq!(registered, 1, "none of these faults lasts as long as the health timeout: {said:#?}");
+    let mut acknowledged: BTreeMap<&str, usize> = BTreeMap::new();
+    for id in said.iter().filter_map(|line| line.split_once("finish ")).map(|(_, id)| id) {
+        *acknowledged.entry(id).or_default() += 1;
+    }
+    let page = server.get(&format!("/v1/jobs?type={T}&limit=1000")).await;
+    let jobs = page["jobs"].as_array().unwrap();
+    assert_eq!((jobs.len(), acknowledged.len()), (7 * JOBS, 7 * JOBS), "{said:#?}");
+    for job in jobs {
+        let id = job["id"].as_str().unwrap();
+        let events: Vec<&str> =
+            job["history"].as_array().unwrap().iter().map(|event| event["type"].as_str().unwrap()).collect();
+        assert_eq!(events, ["completed", "started", "added"], "{id}");
+        let n: u64 = id.rsplit_once('-').unwrap().1.parse().unwrap();
+        assert_eq!((&job["result"], acknowledged[id]), (&json!({ "sum": n + 1 }), 1), "{id}");
+    }
+}
