@@ -33,7 +33,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         None => Config::default(),
     };
-    let config = ServerConfig { data_dir: args.data_dir, listen: args.listen, config };
+    let config = ServerConfig { data_dir: args.data_dir, listen: args.listen, config, guard: None };
     let server = Server::start(config).await.context("cannot start")?;
     say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());
     crate::stop_signal().await;

@@ -69,7 +69,7 @@ impl Handler {
         let mut env: Vec<(OsString, OsString)> = Vec::new();
         env.extend(std::env::var_os("PATH").map(|path| ("PATH".into(), path)));
         env.extend(options.env.into_iter().map(|(name, value)| (name.into(), value.into())));
-        let attempt = job.job.crashes.saturating_add(1).to_string();
+        let attempt = job.job.attempts.saturating_add(1).to_string();
         env.push(("TURNWISE_JOB_ID".into(), job.job.id.clone().into()));
         env.push(("TURNWISE_JOB_TYPE".into(), job.job.job_type.clone().into()));
         env.push(("TURNWISE_ATTEMPT".into(), attempt.into()));

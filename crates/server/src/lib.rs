@@ -11,6 +11,7 @@
 //!     data_dir: "./turnwise-data".into(),
 //!     listen: "127.0.0.1:7984".parse()?,
 //!     config: Config::default(),
+//!     guard: None,
 //! };
 //! let server = Server::start(config).await?;
 //! println!("http://{}", server.listen());
@@ -23,6 +24,7 @@ mod http;
 mod server;
 
 pub use config::Config;
+pub use turnwise_command::Guard;
 /// The description of the `/v1` API as OpenAPI 3.1: what `/v1/openapi.json` answers and `docs/openapi.json` holds.
 pub fn openapi() -> String {
     String::from_utf8_lossy(&http::v1::description()).into_owned()

@@ -10,6 +10,7 @@ use futures::future::join_all;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use turnwise_command::{Guard, Programs};
 use turnwise_queue::{Keyspace, keyspace};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::documents::{self, databases, names};
@@ -20,7 +21,7 @@ use turnwise_worker::{
     External, ExternalOptions, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
 };
 
-use crate::Config;
+use crate::config::{self, Config};
 use crate::http::{self, App};
 
 /// A stop takes at most this long, whatever hangs.
@@ -41,6 +42,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// The configuration file's settings.
     pub config: Config,
+    /// Ends the processes of `command` jobs when this process is killed. Without, they go on then.
+    pub guard: Option<Guard>,
 }
 
 /// Why a server cannot start.
@@ -103,11 +106,12 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing runs then.
     pub async fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
-        let ServerConfig { data_dir, listen, config } = config;
+        let ServerConfig { data_dir, listen, config, guard } = config;
         if !listen.ip().is_loopback() {
             tracing::warn!(
                 %listen,
-                "everyone who can reach this address may read, change and delete every replication: there are no logins yet"
+                commands = config.command.enabled,
+                "everyone who can reach this address may read, change and delete every job: there are no logins yet"
             );
         }
         let no_listener = |cause| StartError::Listen { listen, cause };
@@ -145,7 +149,20 @@ impl Server {
             backoff: config.jobs.backoff,
         };
         let external = External::new(store.clone(), keys.clone(), external);
-        let worker = Worker::start(store.clone(), keys.clone(), JOB_TYPE, Arc::new(handler), options).await?;
+        let start = |job_type, handler, options| {
+            Worker::start(store.clone(), keys.clone(), job_type, handler, options)
+        };
+        let mut workers = vec![start(JOB_TYPE, Arc::new(handler), options.clone()).await?];
+        let commands = config.command.enabled.then(|| Arc::new(commands(&config.command, guard)));
+        if let Some(handler) = &commands {
+            let options = turnwise_worker::Options {
+                max_jobs: config.command.max_jobs,
+                max_history: config.jobs.max_history,
+                backoff: config.jobs.backoff,
+                ..options
+            };
+            workers.push(start(turnwise_command::JOB_TYPE, handler.clone(), options).await?);
+        }
         let stop = CancellationToken::new();
         let processor = DocProcessor {
             store: store.clone(),
@@ -190,11 +207,11 @@ impl Server {
             },
             accepting: http::Accepting::default(),
             max_wait: config.jobs.max_wait,
-            commands: config.command.enabled,
+            commands,
         };
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));
         tracing::info!("listening on http://{listen}");
-        Ok(RunningServer { listen, stop, worker, services, http })
+        Ok(RunningServer { listen, stop, workers, services, http })
     }
 }
 
@@ -202,7 +219,7 @@ impl Server {
 pub struct RunningServer {
     listen: SocketAddr,
     stop: CancellationToken,
-    worker: Worker,
+    workers: Vec<Worker>,
     services: Vec<Service>,
     http: AbortOnDropHandle<()>,
 }
@@ -234,16 +251,29 @@ impl RunningServer {
     /// Ends open feeds and waiting requests, lets every job write its checkpoint and gives it back, and returns when all
     /// is still, within 10 s.
     pub async fn shutdown(self) {
-        let RunningServer { stop, worker, services, http, .. } = self;
+        let RunningServer { stop, workers, services, http, .. } = self;
         stop.cancel();
         let stopped = async {
             let services = join_all(services.into_iter().map(Service::ended));
-            tokio::join!(worker.shutdown(), services, Service { name: "listener", task: http }.ended());
+            let workers = join_all(workers.into_iter().map(Worker::shutdown));
+            tokio::join!(workers, services, Service { name: "listener", task: http }.ended());
         };
         if tokio::time::timeout(STOP_TIMEOUT, stopped).await.is_err() {
             tracing::error!("the server did not stop in time: what is left is recovered by the next start");
         }
     }
+}
+
+/// What runs jobs of type `command`.
+fn commands(config: &config::Command, guard: Option<Guard>) -> turnwise_command::Handler {
+    let programs = config.programs.clone().map_or(Programs::All, Programs::Only);
+    let max_output_bytes = config.max_output_bytes;
+    turnwise_command::Handler::new(turnwise_command::Settings {
+        programs,
+        max_output_bytes,
+        guard,
+        ..turnwise_command::Settings::default()
+    })
 }
 
 /// Checks the store's format, and makes what every store has. Returns the server's UUID.

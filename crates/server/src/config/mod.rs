@@ -14,12 +14,15 @@ use std::time::Duration;
 
 use turnwise_policy::backoff;
 use turnwise_protocol::MAX_WAIT_MS;
-use turnwise_queue::DEFAULT_MAX_HISTORY;
+use turnwise_queue::{DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
 use turnwise_replicator::Defaults;
 use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 
 /// A configuration file is not larger than this, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Most that can be kept of a command's output: a job's result has 12 kB for all of it.
+const MAX_OUTPUT_BYTES: usize = MAX_INFO_BYTES;
 
 /// Everything that can be configured, with its default.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,10 +85,22 @@ impl Default for Workers {
 }
 
 /// `[command]`
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// `enabled`: whether jobs of type `command` may be added, and are run.
     pub enabled: bool,
+    /// `max_jobs`: commands that run at the same time.
+    pub max_jobs: usize,
+    /// `max_output_bytes`: what is kept of a command's stdout, and as much of its stderr.
+    pub max_output_bytes: usize,
+    /// `programs`: those that may be run; without, every one.
+    pub programs: Option<Vec<String>>,
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Command { enabled: false, max_jobs: 10, max_output_bytes: MAX_OUTPUT_BYTES, programs: None }
+    }
 }
 
 impl Default for Config {

@@ -7,7 +7,7 @@ use ini_core::{Item, Parser};
 
 use turnwise_protocol::MAX_WAIT_MS;
 
-use super::{Config, Problem, Workers};
+use super::{Config, MAX_OUTPUT_BYTES, Problem, Workers};
 
 /// Keys of `[replicator]` that CouchDB knows and turnwise accepts without an effect, until it has one.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -36,6 +36,10 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 const MAX_MS: u64 = 365 * 24 * 3_600_000;
+/// Commands that can run at the same time at most: each has processes and pipes.
+const MAX_COMMANDS: usize = 1_000;
+/// Texts in a list at most.
+const MAX_LIST: usize = 100;
 /// Longest time that a worker may be silent: a day.
 const MAX_HEALTH_MS: u64 = 24 * 3_600_000;
 
@@ -154,6 +158,11 @@ impl Setting<'_> {
                 config.workers.health_timeout = self.seconds(20..=MAX_HEALTH_MS)?
             }
             ("command", "enabled") => config.command.enabled = self.boolean()?,
+            ("command", "max_jobs") => config.command.max_jobs = self.number(1..=MAX_COMMANDS)?,
+            ("command", "max_output_bytes") => {
+                config.command.max_output_bytes = self.number(0..=MAX_OUTPUT_BYTES)?;
+            }
+            ("command", "programs") => config.command.programs = Some(self.list()?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -216,6 +225,13 @@ impl Setting<'_> {
         } else {
             Err(format!("one or more of {}, separated by commas", allowed.join(", ")))
         }
+    }
+
+    /// One or more texts, separated by commas.
+    fn list(&self) -> Result<Vec<String>, Right> {
+        let list: Vec<String> = self.value.split(',').map(|text| text.trim().to_owned()).collect();
+        let right = list.len() <= MAX_LIST && list.iter().all(|text| !text.is_empty());
+        if right { Ok(list) } else { Err(format!("up to {MAX_LIST} texts, separated by commas")) }
     }
 
     fn uuid(&self) -> Result<String, Right> {

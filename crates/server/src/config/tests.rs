@@ -28,7 +28,7 @@ fn every_key_that_has_an_effect_has_it() {
          worker_batch_size = 13\nhttp_connections = 14\nconnection_timeout = 15\nretries_per_request = 0\n\
          use_checkpoints = false\ncheckpoint_interval = 17\nuse_bulk_get = false\nvalid_endpoint_protocols = https\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\n\
-         [workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[command]\nenabled = true\n",
+         [workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\n",
     );
     assert_eq!(ignored, Vec::<String>::new());
     let expected = Config {
@@ -57,7 +57,12 @@ fn every_key_that_has_an_effect_has_it() {
             health_interval: Duration::from_millis(250),
             health_timeout: Duration::from_millis(1_500),
         },
-        command: Command { enabled: true },
+        command: Command {
+            enabled: true,
+            max_jobs: 22,
+            max_output_bytes: 23,
+            programs: Some(vec!["/bin/sh".into(), "ls".into()]),
+        },
     };
     assert_eq!(config, expected);
 }
@@ -117,6 +122,15 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
     ] {
         let expected = format!("my.ini:2: [workers] {line}: expected {right}");
         assert_eq!(refused(&format!("[workers]\n{line}\n")), expected);
+    }
+    for (line, right) in [
+        ("max_jobs = 0", "a whole number from 1 to 1000"),
+        ("max_output_bytes = 12289", "a whole number from 0 to 12288"),
+        ("programs = ls,,sh", "up to 100 texts, separated by commas"),
+        ("enabled = maybe", "true or false"),
+    ] {
+        let expected = format!("my.ini:2: [command] {line}: expected {right}");
+        assert_eq!(refused(&format!("[command]\n{line}\n")), expected);
     }
     let together = refused("[workers]\nhealth_interval = 10\n");
     assert!(

@@ -68,8 +68,8 @@ pub(crate) struct App {
     pub accepting: v1::Accepting,
     /// How long a request of `/v1` waits at most.
     pub max_wait: Duration,
-    /// Jobs of type `command` may be added.
-    pub commands: bool,
+    /// Runs jobs of type `command`; without, none may be added.
+    pub commands: Option<Arc<turnwise_command::Handler>>,
 }
 
 /// See [`App::health`].

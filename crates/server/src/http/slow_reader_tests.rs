@@ -51,7 +51,7 @@ impl World {
             stop: CancellationToken::new(),
             turns: Turns::default(),
             max_wait: Duration::ZERO,
-            commands: false,
+            commands: None,
         };
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

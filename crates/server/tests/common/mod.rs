@@ -53,7 +53,7 @@ impl TestServer {
         assert_eq!(ignored, []);
         let listen = "127.0.0.1:0".parse().unwrap();
         let data_dir = folder.path().join("data");
-        let server = Server::start(ServerConfig { data_dir, listen, config }).await.unwrap();
+        let server = Server::start(ServerConfig { data_dir, listen, config, guard: None }).await.unwrap();
         let url = format!("http://{}", server.listen());
         TestServer { server, url, client: turnwise_testkit::client(), folder }
     }

@@ -112,7 +112,9 @@ fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
     };
     let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
     checked(names::check_type(&new.job_type))?;
-    owned::check_addable(app, &new.job_type)?;
+    let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
+    let options = new.options.unwrap_or_else(empty);
+    owned::check_addable(app, &new.job_type, &options).map_err(|error| error.at(place))?;
     let made = new.id.is_none();
     let id = new.id.unwrap_or_else(|| app.new_uuid());
     checked(names::check_id(&id))?;
@@ -135,14 +137,13 @@ fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
     if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
         return Err(bad(&format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
     }
-    let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
     let job = turnwise_queue::NewJob {
         tenant,
         user: new.user,
         summary: new.summary.unwrap_or_else(empty),
         not_before_us: delayed_us.max(new.not_before_us),
         max_attempts: new.max_attempts,
-        ..turnwise_queue::NewJob::new(&new.job_type, &id, new.options.unwrap_or_else(empty))
+        ..turnwise_queue::NewJob::new(&new.job_type, &id, options)
     };
     job.check().map_err(|error| bad(&error.to_string()))?;
     Ok(Ready { job, if_exists: new.if_exists, made })

@@ -70,6 +70,11 @@ impl V1Error {
         )
     }
 
+    /// The same of one of many jobs.
+    pub fn at(self, place: &str) -> Self {
+        V1Error { reason: format!("{place}{}", self.reason), ..self }
+    }
+
     pub fn too_large(reason: impl Into<String>, hint: &'static str) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, codes::TOO_LARGE, reason, hint)
     }

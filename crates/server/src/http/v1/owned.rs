@@ -1,5 +1,7 @@
 //! Job types that belong to the server, and what may be done with them through `/v1`.
 
+use serde_json::value::RawValue;
+use turnwise_command::JOB_TYPE as COMMAND;
 use turnwise_queue::Job;
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
@@ -7,20 +9,23 @@ use turnwise_replicator::doc_processor::Summary;
 use super::error::{Result, V1Error};
 use crate::http::App;
 
-/// The type of jobs that run a program on the server.
-pub(super) const COMMAND: &str = "command";
-
-/// Whether jobs of this type may be added.
-pub(super) fn check_addable(app: &App, job_type: &str) -> Result<()> {
-    match job_type {
-        REPLICATION => Err(V1Error::forbidden(
+/// Whether a job may be added. Options that its handler could not read are refused here, where someone reads why.
+pub(super) fn check_addable(app: &App, job_type: &str, options: &RawValue) -> Result<()> {
+    match (job_type, &app.commands) {
+        (REPLICATION, _) => Err(V1Error::forbidden(
             "replications are not added here",
             "use CouchDB's API: POST /_replicate, or a document in /_replicator",
         )),
-        COMMAND if !app.commands => Err(V1Error::forbidden(
+        (COMMAND, None) => Err(V1Error::forbidden(
             "this server runs no commands",
             "set [command] enabled = true in its configuration, or choose another job type and run your own worker",
         )),
+        (COMMAND, Some(handler)) => handler.check(options).map_err(|problem| {
+            V1Error::bad(
+                problem,
+                r#"options are like {"argv": ["sh", "-c", "echo hello"]}; see docs/configuration.md"#,
+            )
+        }),
         _ => Ok(()),
     }
 }
