@@ -8,12 +8,13 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates: each may use those before it, never those after it.
-const LAYERS: [&str; 9] = [
+const LAYERS: [&str; 10] = [
     "turnwise-policy",
     "turnwise-store",
     "turnwise-queue",
     "turnwise-worker",
     "turnwise-protocol",
+    "turnwise-client",
     "turnwise-command",
     "turnwise-replicator",
     "turnwise-server",

@@ -1,0 +1,272 @@
+//! Requests and answers.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::{Method, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use url::Url;
+
+use crate::backoff::Backoff;
+use crate::{Error, Result};
+
+/// How long requests are repeated unless the caller says otherwise.
+const RETRY_FOR: Duration = Duration::from_secs(10);
+/// Far more than a healthy server takes to answer a request that does not wait for anything.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection that takes longer will not come.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An idle connection is closed after this long.
+const IDLE_CONNECTION: Duration = Duration::from_secs(60);
+/// Longest answer that is read, in bytes: a worker's share of jobs with the largest options.
+const MAX_ANSWER_BYTES: usize = 256 << 20;
+/// Of an answer that cannot be understood this much is told, in characters.
+const SHOWN_CHARS: usize = 200;
+/// What stays as it is in a segment of a path.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A turnwise server. Cheap to clone; clones share their connections.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    /// Without the `/` at its end. May hold a password for a proxy before the server.
+    base: Url,
+    retry_for: Duration,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("server", &self.server()).finish_non_exhaustive()
+    }
+}
+
+/// A request that can be made again.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub method: Method,
+    path: String,
+    query: Vec<(&'static str, String)>,
+    body: Option<Bytes>,
+    pub timeout: Duration,
+}
+
+impl Request {
+    /// Under `/v1/`, with these segments.
+    pub fn new(method: Method, segments: &[&str]) -> Request {
+        let path = segments.iter().map(|segment| format!("/{}", utf8_percent_encode(segment, SEGMENT)));
+        let path = std::iter::once("/v1".to_owned()).chain(path).collect();
+        Request { method, path, query: Vec::new(), body: None, timeout: ANSWER_TIMEOUT }
+    }
+
+    pub fn query(mut self, name: &'static str, value: Option<impl ToString>) -> Request {
+        self.query.extend(value.map(|value| (name, value.to_string())));
+        self
+    }
+
+    pub fn json(mut self, body: &impl Serialize) -> Result<Request> {
+        let body = serde_json::to_vec(body).map_err(|error| Error::Invalid(format!("not JSON: {error}")))?;
+        self.body = Some(body.into());
+        Ok(self)
+    }
+
+    /// It waits on the server for this long.
+    pub fn waiting(mut self, wait: Duration) -> Request {
+        self.timeout = wait.saturating_add(ANSWER_TIMEOUT);
+        self
+    }
+}
+
+impl Client {
+    /// A client of the server at this URL, for example `http://127.0.0.1:7984`. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// The URL is wrong, or no HTTP client can be had on this machine.
+    pub fn new(url: &str) -> Result<Client> {
+        let wrong =
+            || Error::Invalid("the server's URL: expected something like http://127.0.0.1:7984".into());
+        let mut base = Url::parse(url).map_err(|_| wrong())?;
+        if !matches!(base.scheme(), "http" | "https") || !base.has_host() || base.query().is_some() {
+            return Err(wrong());
+        }
+        base.set_fragment(None);
+        // An error means that another part of the process has installed a provider; that one is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // Where the system has no TLS roots, no `https` server can be trusted, and `http` works all the same.
+        let built = builder().build().or_else(|_| builder().tls_certs_only([]).build());
+        let http = built.map_err(|error| Error::Invalid(format!("no HTTP client: {}", causes(&error))))?;
+        Ok(Client { http, base, retry_for: RETRY_FOR })
+    }
+
+    /// The same, that repeats requests for this long (10 s otherwise).
+    #[must_use]
+    pub fn retry_for(mut self, retry_for: Duration) -> Client {
+        self.retry_for = retry_for;
+        self
+    }
+
+    /// The server's URL, without the password that it may hold.
+    pub fn server(&self) -> String {
+        let mut shown = self.base.clone();
+        let _ = shown.set_username("");
+        let _ = shown.set_password(None);
+        shown.as_str().trim_end_matches('/').to_owned()
+    }
+
+    /// Makes a request, again and again if that is harmless, until it is answered or the time for that is over.
+    pub(crate) async fn call<T: DeserializeOwned>(&self, request: &Request, repeat: Repeat) -> Result<T> {
+        self.call_knowing(request, repeat).await.0
+    }
+
+    /// Tells also whether an attempt before the last may have worked.
+    pub(crate) async fn call_knowing<T: DeserializeOwned>(
+        &self,
+        request: &Request,
+        repeat: Repeat,
+    ) -> (Result<T>, bool) {
+        let started = Instant::now();
+        let mut backoff = Backoff::default();
+        let mut worked = false;
+        loop {
+            let error = match self.once(request).await {
+                Ok(answer) => return (Ok(answer), worked),
+                Err(error) => error,
+            };
+            let harmless = match repeat {
+                Repeat::Harmless => true,
+                Repeat::IfUnsent => !error.may_have_worked(),
+            };
+            let pause = backoff.next();
+            if !error.may_pass() || !harmless || started.elapsed() + pause > self.retry_for {
+                return (Err(error), worked);
+            }
+            worked |= error.may_have_worked();
+            tracing::debug!(%error, "asking again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Makes a request once.
+    pub(crate) async fn once<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
+        let answer = tokio::time::timeout(request.timeout, async {
+            let answer = self.send(request, &[]).await?;
+            let status = answer.status();
+            Ok((status, self.read(answer).await?))
+        });
+        let (status, body) = answer.await.unwrap_or_else(|_| {
+            let cause = format!("it takes longer than {:?}", request.timeout);
+            Err(Error::NoAnswer { server: self.server(), cause, maybe_sent: true })
+        })?;
+        self.understand(status, &body)
+    }
+
+    /// Sends a request; the answer has just begun.
+    pub(crate) async fn send(&self, request: &Request, headers: &[(&str, &str)]) -> Result<Response> {
+        let mut url = self.base.clone();
+        url.set_path(&format!("{}{}", self.base.path().trim_end_matches('/'), request.path));
+        if !request.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(&request.query);
+        }
+        let mut sent = self.http.request(request.method.clone(), url);
+        for (name, value) in headers {
+            sent = sent.header(*name, *value);
+        }
+        if let Some(body) = &request.body {
+            sent = sent.header("content-type", "application/json").body(body.clone());
+        }
+        sent.send().await.map_err(|error| self.no_answer(error))
+    }
+
+    async fn read(&self, mut answer: Response) -> Result<Bytes> {
+        let mut body = BytesMut::new();
+        while let Some(piece) = answer.chunk().await.map_err(|error| self.no_answer(error))? {
+            if body.len() + piece.len() > MAX_ANSWER_BYTES {
+                return Err(self.foreign(answer.status(), format!("more than {MAX_ANSWER_BYTES} bytes")));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(body.freeze())
+    }
+
+    fn understand<T: DeserializeOwned>(&self, status: StatusCode, body: &[u8]) -> Result<T> {
+        if status.is_success() {
+            return serde_json::from_slice(body).map_err(|error| self.foreign(status, error.to_string()));
+        }
+        Err(self.refusal(status, body))
+    }
+
+    /// The error that an answer tells.
+    pub(crate) fn refusal(&self, status: StatusCode, body: &[u8]) -> Error {
+        match (serde_json::from_slice(body), status.as_u16()) {
+            (Ok(error), 503) => Error::Unavailable(error),
+            (Ok(error), _) => Error::Refused(error),
+            // A proxy before the server, which does not reach it now.
+            (Err(_), 429 | 502..=504) => Error::NoAnswer {
+                server: self.server(),
+                cause: format!("{status} from what stands before it"),
+                maybe_sent: true,
+            },
+            (Err(_), _) => {
+                let text = String::from_utf8_lossy(body);
+                let shown: String =
+                    text.chars().filter(|char| !char.is_control()).take(SHOWN_CHARS).collect();
+                self.foreign(status, format!("`{shown}`"))
+            }
+        }
+    }
+
+    /// The error of an answer that was refused before its body was read.
+    pub(crate) async fn refused(&self, answer: Response) -> Error {
+        let status = answer.status();
+        match tokio::time::timeout(ANSWER_TIMEOUT, self.read(answer)).await {
+            Ok(Ok(body)) => self.refusal(status, &body),
+            Ok(Err(error)) => error,
+            Err(_) => self.refusal(status, b""),
+        }
+    }
+
+    pub(crate) fn foreign(&self, status: StatusCode, problem: String) -> Error {
+        Error::Foreign { server: self.server(), status: status.as_u16(), problem }
+    }
+
+    pub(crate) fn no_answer(&self, error: reqwest::Error) -> Error {
+        let maybe_sent = !error.is_connect() && !error.is_builder();
+        Error::NoAnswer { server: self.server(), cause: causes(&error.without_url()), maybe_sent }
+    }
+}
+
+/// Whether a request may be made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Always: it does the same once or twice.
+    Harmless,
+    /// As long as it certainly did not take effect.
+    IfUnsent,
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .user_agent(concat!("turnwise-client/", env!("CARGO_PKG_VERSION")))
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(IDLE_CONNECTION)
+        .tcp_nodelay(true)
+        .no_proxy()
+}
+
+/// An error with all its causes.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        if !text.ends_with(&next_text) {
+            text = format!("{text}: {next_text}");
+        }
+        cause = next.source();
+    }
+    text
+}

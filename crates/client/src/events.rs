@@ -1,0 +1,158 @@
+//! A job's life, followed as it happens.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use reqwest::{Method, Response, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use turnwise_protocol::events::names;
+use turnwise_protocol::{Job, JobEvent, Progress};
+
+use crate::backoff::Backoff;
+use crate::client::{ANSWER_TIMEOUT, Request};
+use crate::jobs::about;
+use crate::sse::{Event, Parser};
+use crate::{Client, Error, Result};
+
+/// The server sends a sign of life every 15 s; without any for this long, the connection is dead.
+const SILENCE: Duration = Duration::from_secs(45);
+/// Attempts to come back without a single event between them, before it is given up.
+const MAX_ATTEMPTS: u32 = 20;
+
+/// Something that happened to a job.
+#[derive(Debug, Clone)]
+pub enum JobUpdate {
+    /// A step in its life.
+    State(JobEvent),
+    /// Its worker has reported this. Not every report is told.
+    Progress(Box<RawValue>),
+    /// It has ended; the last of all.
+    End(Box<Job>),
+    /// It was removed; the last of all.
+    Removed,
+}
+
+/// What happens to a job: what has happened so far first, then as it happens. A connection that is lost is made again, and
+/// goes on where it broke off.
+pub struct Events {
+    client: Client,
+    request: Request,
+    parser: Parser,
+    ready: VecDeque<Event>,
+    stream: Option<Response>,
+    backoff: Backoff,
+    done: bool,
+}
+
+impl Client {
+    /// Follows a job until it ends.
+    ///
+    /// # Errors
+    /// The type or the id is no name.
+    pub fn events(&self, job_type: &str, id: &str) -> Result<Events> {
+        Ok(Events {
+            client: self.clone(),
+            request: about(Method::GET, job_type, id, Some("events"))?,
+            parser: Parser::default(),
+            ready: VecDeque::new(),
+            stream: None,
+            backoff: Backoff::default(),
+            done: false,
+        })
+    }
+}
+
+impl Events {
+    /// What happened next; `None` after the end. May be dropped and called again.
+    ///
+    /// # Errors
+    /// There is no such job (any more), or the server does not come back.
+    pub async fn next(&mut self) -> Result<Option<JobUpdate>> {
+        loop {
+            while let Some(event) = self.ready.pop_front() {
+                if let Some(update) = self.understand(&event)? {
+                    self.done |= matches!(update, JobUpdate::End(_) | JobUpdate::Removed);
+                    return Ok(Some(update));
+                }
+            }
+            if self.done {
+                return Ok(None);
+            }
+            if let Err(error) = self.read().await {
+                self.stream = None;
+                if !error.may_pass() || self.backoff.attempts() >= MAX_ATTEMPTS {
+                    self.done = true;
+                    return Err(error);
+                }
+                let wanted = Duration::from_millis(self.parser.retry_ms().unwrap_or(0));
+                tokio::time::sleep(self.backoff.next().max(wanted.min(SILENCE))).await;
+            }
+        }
+    }
+
+    /// Reads a piece of the stream.
+    async fn read(&mut self) -> Result<()> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => match self.connect().await? {
+                Some(stream) => {
+                    self.parser.restart();
+                    self.stream.insert(stream)
+                }
+                None => {
+                    self.done = true;
+                    return Ok(());
+                }
+            },
+        };
+        let silence = |cause: &str| Error::NoAnswer {
+            server: self.client.server(),
+            cause: cause.to_owned(),
+            maybe_sent: true,
+        };
+        let piece = tokio::time::timeout(SILENCE, stream.chunk()).await;
+        let piece = piece.map_err(|_| silence("the stream of events fell silent"))?;
+        let piece = piece.map_err(|error| self.client.no_answer(error))?;
+        let piece = piece.ok_or_else(|| silence("the stream of events broke off"))?;
+        let too_long = |_| self.client.foreign(StatusCode::OK, "a line without an end".into());
+        let events = self.parser.push(&piece).map_err(too_long)?;
+        if !events.is_empty() {
+            self.backoff = Backoff::default();
+        }
+        self.ready.extend(events);
+        Ok(())
+    }
+
+    /// `None`: the end was seen, and there is nothing more.
+    async fn connect(&self) -> Result<Option<Response>> {
+        let mut headers = vec![("accept", "text/event-stream")];
+        headers.extend(self.parser.last_id().map(|id| ("last-event-id", id)));
+        let sent = tokio::time::timeout(ANSWER_TIMEOUT, self.client.send(&self.request, &headers)).await;
+        let answer = sent.unwrap_or_else(|_| {
+            let cause = "the stream of events does not begin".to_owned();
+            Err(Error::NoAnswer { server: self.client.server(), cause, maybe_sent: true })
+        })?;
+        match answer.status() {
+            StatusCode::NO_CONTENT => Ok(None),
+            StatusCode::OK => Ok(Some(answer)),
+            _ => Err(self.client.refused(answer).await),
+        }
+    }
+
+    fn understand(&self, event: &Event) -> Result<Option<JobUpdate>> {
+        Ok(Some(match event.name.as_str() {
+            names::STATE => JobUpdate::State(self.parse(event)?),
+            names::PROGRESS => JobUpdate::Progress(self.parse::<Progress>(event)?.info),
+            names::END => JobUpdate::End(self.parse(event)?),
+            names::REMOVED => JobUpdate::Removed,
+            // Of a newer server.
+            _ => return Ok(None),
+        }))
+    }
+
+    fn parse<T: DeserializeOwned>(&self, event: &Event) -> Result<T> {
+        serde_json::from_str(&event.data)
+            .map_err(|error| self.client.foreign(StatusCode::OK, format!("event {}: {error}", event.name)))
+    }
+}

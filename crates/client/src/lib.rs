@@ -1,0 +1,35 @@
+//! The Rust client of turnwise's `/v1` HTTP API.
+//!
+//! ```no_run
+//! use turnwise_client::{AddJob, Client};
+//!
+//! # async fn example() -> turnwise_client::Result<()> {
+//! let client = Client::new("http://127.0.0.1:7984")?;
+//! let options = serde_json::value::to_raw_value(&serde_json::json!({ "to": "jan@example.org" })).expect("it is JSON");
+//! let added = client.add("mail", AddJob { options: Some(options), ..AddJob::default() }).await?;
+//! let job = client.wait("mail", &added.id, None).await?.job;
+//! println!("{:?}: {:?}", job.state, job.result);
+//! # Ok(()) }
+//! ```
+//!
+//! Requests that got no answer, or were told that the server cannot answer now, are repeated after a backoff with jitter, for as
+//! long as [`Client::retry_for`] says, where that is harmless: see each method. [`work`] is an external worker: register, ping,
+//! accept, run, and tell the end of every run until the server has acknowledged it.
+
+mod backoff;
+mod client;
+mod error;
+mod events;
+mod jobs;
+mod sse;
+mod worker;
+
+pub use client::Client;
+pub use error::{Error, Result};
+pub use events::{Events, JobUpdate};
+pub use jobs::{ListJobs, ListWorkers, Page, Pages};
+pub use turnwise_protocol as protocol;
+pub use turnwise_protocol::{
+    AddJob, Added, AddedJob, IfExists, Job, NewJob, State, WaitAnswer, Worker as WorkerInfo,
+};
+pub use worker::{Outcome, Run, WorkerOptions, work};

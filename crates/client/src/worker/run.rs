@@ -1,0 +1,259 @@
+//! One run of one job: its handler, its reports, and its end.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use turnwise_protocol::{
+    AcceptedJob, Answer, Ended, Fail, Finish, MAX_INFO_BYTES, MAX_REASON_BYTES, Release, Update, Updated,
+};
+
+use super::{Shared, is_no_verdict, persist};
+use crate::client::Request;
+use crate::{Error, Result};
+
+/// A run, as its handler sees it.
+#[derive(Debug)]
+pub struct Run {
+    /// The job as it was accepted.
+    pub job: AcceptedJob,
+    /// Its type.
+    pub job_type: String,
+    /// Cancelled when the run shall end early: its user cancelled the job, or the worker stops. The handler returns
+    /// [`Outcome::Stopped`] soon then; one that does not is aborted.
+    pub stop: CancellationToken,
+    reports: watch::Sender<Option<Box<RawValue>>>,
+}
+
+impl Run {
+    /// Shows where the job stands. Cheap: the latest report is sent now and then, and with the end. At most 12 kB; a larger
+    /// one is dropped, with a warning in the log.
+    pub fn report<T: Serialize>(&self, info: &T) {
+        match serde_json::value::to_raw_value(info) {
+            Ok(info) if info.get().len() <= MAX_INFO_BYTES => {
+                self.reports.send_replace(Some(info));
+            }
+            Ok(info) => {
+                tracing::warn!(job = self.job.id, bytes = info.get().len(), "report dropped: too large");
+            }
+            Err(error) => tracing::warn!(job = self.job.id, %error, "report dropped: not JSON"),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Well, with this result.
+    Completed(Box<RawValue>),
+    /// With an error that will not pass: not tried again.
+    Failed(String),
+    /// With an error that may pass: tried again after a backoff, until the job's `max_attempts`.
+    Crashed(String),
+    /// Early, because it was told to: the job is given back.
+    Stopped,
+}
+
+impl Outcome {
+    /// Completed, with a result that serializes to JSON; crashed if it does not.
+    pub fn completed<T: Serialize>(result: &T) -> Self {
+        match serde_json::value::to_raw_value(result) {
+            Ok(result) => Outcome::Completed(result),
+            Err(error) => Outcome::Crashed(format!("the result is not JSON: {error}")),
+        }
+    }
+}
+
+/// Watches over a handler, and speaks for it.
+pub(super) struct Supervisor {
+    shared: Arc<Shared>,
+    id: String,
+    claim: u64,
+    stop: CancellationToken,
+    reports: watch::Receiver<Option<Box<RawValue>>>,
+}
+
+/// The claim is lost, or the worker has expired: nothing more is written.
+struct Halt;
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.shared.runs().remove(&self.claim);
+        self.shared.ended.notify_one();
+    }
+}
+
+impl Supervisor {
+    pub fn new(shared: Arc<Shared>, job: AcceptedJob, stop: CancellationToken) -> (Supervisor, Run) {
+        let (sender, reports) = watch::channel(None);
+        let (id, claim) = (job.id.clone(), job.claim);
+        let job_type = shared.options.job_type.clone();
+        let run = Run { job, job_type, stop: stop.clone(), reports: sender };
+        (Supervisor { shared, id, claim, stop, reports }, run)
+    }
+
+    /// To the acknowledged end.
+    pub async fn run(mut self, mut task: AbortOnDropHandle<Outcome>) {
+        let ended = match self.supervise(&mut task).await {
+            Ok(outcome) => self.end(outcome).await,
+            Err(Halt) => {
+                task.abort();
+                let _ = task.await;
+                Err(Halt)
+            }
+        };
+        if ended.is_err() {
+            tracing::warn!(job = self.id, "the claim is lost: stopped, and nothing more is told of it");
+        }
+    }
+
+    async fn supervise(&mut self, task: &mut AbortOnDropHandle<Outcome>) -> Result<Outcome, Halt> {
+        let expired = self.shared.expired.clone();
+        let stop = self.stop.clone();
+        let interval = self.shared.options.report_interval;
+        let mut due = std::pin::pin!(tokio::time::sleep(std::time::Duration::ZERO));
+        let (mut unsent, mut reporting) = (false, true);
+        loop {
+            tokio::select! {
+                biased;
+                () = expired.cancelled() => return Err(Halt),
+                ended = &mut *task => return Ok(outcome(ended)),
+                () = stop.cancelled() => break,
+                changed = self.reports.changed(), if reporting && !unsent => {
+                    // The sender is dropped with the run, when the handler ends.
+                    reporting = changed.is_ok();
+                    unsent = reporting;
+                }
+                () = &mut due, if unsent => {
+                    unsent = false;
+                    tokio::select! {
+                        biased;
+                        () = expired.cancelled() => return Err(Halt),
+                        ended = &mut *task => return Ok(outcome(ended)),
+                        () = stop.cancelled() => break,
+                        sent = self.report() => sent?,
+                    }
+                    due.set(tokio::time::sleep(interval));
+                }
+            }
+        }
+        tokio::select! {
+            biased;
+            () = expired.cancelled() => Err(Halt),
+            ended = &mut *task => Ok(outcome(ended)),
+            () = tokio::time::sleep(self.shared.options.stop_grace) => {
+                tracing::warn!(job = self.id, "did not stop within its grace period: aborted");
+                task.abort();
+                // The claim is given back only once the handler is really gone.
+                Ok(task.await.unwrap_or(Outcome::Stopped))
+            }
+        }
+    }
+
+    /// Sends the latest report. One that gets lost does not matter: the next one, or the end, tells more.
+    async fn report(&mut self) -> Result<(), Halt> {
+        let Some(info) = self.reports.borrow_and_update().clone() else { return Ok(()) };
+        let request = match self.request("update").json(&Update { claim: self.claim, info }) {
+            Ok(request) => request,
+            Err(_) => return Ok(()),
+        };
+        match self.shared.client.once::<Updated>(&request).await {
+            Ok(Updated { answer: Answer::Continue }) => Ok(()),
+            Ok(Updated { answer: Answer::Cancel }) => {
+                self.stop.cancel();
+                Ok(())
+            }
+            Ok(Updated { answer: Answer::Halt }) => Err(Halt),
+            Err(error) => self.halted(&error).map_or_else(
+                || {
+                    tracing::debug!(job = self.id, "a report was not taken: {error}");
+                    Ok(())
+                },
+                Err,
+            ),
+        }
+    }
+
+    fn halted(&self, error: &Error) -> Option<Halt> {
+        if error.is_expired() {
+            self.shared.expired.cancel();
+            return Some(Halt);
+        }
+        error.is_halt().then_some(Halt)
+    }
+
+    /// Tells the end until it is acknowledged.
+    async fn end(&self, outcome: Outcome) -> Result<(), Halt> {
+        let mut request = self.ending(outcome);
+        let mut replaced = false;
+        loop {
+            let Shared { client, expired, .. } = &*self.shared;
+            let error = match persist::<Ended>(client, &request, expired, is_no_verdict).await {
+                Some(Ok(Ended { state })) => {
+                    tracing::debug!(job = self.id, ?state, "ended");
+                    return Ok(());
+                }
+                Some(Err(error)) => error,
+                None => return Err(Halt),
+            };
+            if let Some(halt) = self.halted(&error) {
+                return Err(halt);
+            }
+            tracing::error!(job = self.id, "the end of a run is refused: {error}");
+            if std::mem::replace(&mut replaced, true) {
+                // Then the server is not the one that we know. The claim ends with this worker's.
+                return Err(Halt);
+            }
+            // This end can never be told, another one can.
+            request = self.fail(format!("its end was refused by the server: {error}"), false, None);
+        }
+    }
+
+    fn ending(&self, outcome: Outcome) -> Request {
+        let claim = self.claim;
+        let info = self.reports.borrow().clone();
+        match outcome {
+            Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => {
+                let bytes = result.get().len();
+                let reason = format!("its result has {bytes} bytes; at most {MAX_INFO_BYTES} are allowed");
+                self.fail(reason, false, info)
+            }
+            Outcome::Completed(result) => self.told("finish", &Finish { claim, result: Some(result), info }),
+            Outcome::Failed(reason) => self.fail(reason, false, info),
+            Outcome::Crashed(reason) => self.fail(reason, true, info),
+            Outcome::Stopped => self.told("release", &Release { claim, info }),
+        }
+    }
+
+    fn fail(&self, mut reason: String, retry: bool, info: Option<Box<RawValue>>) -> Request {
+        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+        self.told("fail", &Fail { claim: self.claim, reason, retry, info })
+    }
+
+    fn told(&self, what: &str, body: &impl Serialize) -> Request {
+        self.request(what).json(body).expect("texts and numbers are JSON")
+    }
+
+    fn request(&self, what: &str) -> Request {
+        self.shared.request(&["jobs", &self.id, what])
+    }
+}
+
+/// A panic counts as a crash, with its message as the reason.
+fn outcome(ended: Result<Outcome, JoinError>) -> Outcome {
+    let error = match ended {
+        Ok(outcome) => return outcome,
+        Err(error) => error,
+    };
+    let Ok(panic) = error.try_into_panic() else { return Outcome::Stopped };
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|message| (*message).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    Outcome::Crashed(format!("the handler panicked: {message}"))
+}
