@@ -48,7 +48,7 @@ pub async fn release_due(
     for (n, (key, _)) in rows.iter().enumerate() {
         let (not_before_us, id) =
             keys.parse_delayed(key).ok_or_else(|| corrupt("delayed key", "not a tuple of four"))?;
-        if n == limit || not_before_us > now_us {
+        if n == limit || not_before_us > now_us || n > 0 && !tx.has_room() {
             return Ok(Some(not_before_us));
         }
         let mut job = read_job(tx, keys, job_type, &id)
@@ -74,7 +74,8 @@ pub async fn next_number(tx: &Transaction, keys: &Keyspace, job_type: &str, work
 }
 
 /// The jobs that a worker holds under claims with a number above `number`, up to `limit` of them in the order of
-/// these numbers: what it was given and may not have heard of.
+/// these numbers, or as many as the transaction has room for: what it was given and may not have heard of. None means
+/// that there are none.
 pub async fn claims_after(
     tx: &Transaction,
     keys: &Keyspace,
@@ -101,6 +102,9 @@ pub async fn claims_after(
     for (number, id) in found {
         let claim = Claim { worker: worker.to_owned(), number };
         jobs.push(held(tx, keys, job_type, &id, &claim).await?);
+        if !tx.has_room() {
+            break;
+        }
     }
     Ok(jobs)
 }

@@ -369,7 +369,8 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     erase(tx, keys, &job)
 }
 
-/// Removes up to `limit` jobs of a type that ended before `before_us`, the oldest end first; returns how many.
+/// Removes up to `limit` jobs of a type that ended before `before_us`, the oldest end first, or as many as the
+/// transaction has room for; returns how many. None means that there are none.
 pub async fn prune(
     tx: &Transaction,
     keys: &Keyspace,
@@ -379,14 +380,19 @@ pub async fn prune(
 ) -> Result<usize> {
     let (begin, end) = keys.ended_before(job_type, before_us);
     let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    let mut pruned = 0;
     for (key, _) in &rows {
+        if pruned > 0 && !tx.has_room() {
+            break;
+        }
+        pruned += 1;
         let (_, id) = keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of four"))?;
         let job = read_job(tx, keys, job_type, &id).await?;
         let job = job.ok_or_else(|| corrupt("ended key", "has no job record"))?;
         leave_place(tx, keys, &job)?;
         erase(tx, keys, &job)?;
     }
-    Ok(rows.len())
+    Ok(pruned)
 }
 
 /// Up to `limit` job types that have jobs, in order.

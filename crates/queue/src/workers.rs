@@ -238,8 +238,12 @@ pub async fn remove(
         tx.set_versionstamp(keys.workers_versionstamp(job_type))?;
     }
     let rows = tx.range(&keys.active_of(job_type, worker), limit).await?;
-    let done = rows.len() < limit;
-    for (key, _) in rows {
+    let mut done = rows.len() < limit;
+    for (n, (key, _)) in rows.into_iter().enumerate() {
+        if n > 0 && !tx.has_room() {
+            done = false;
+            break;
+        }
         let (_, id) = keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
         let Some(mut job) = read_job(tx, keys, job_type, &id).await? else {
             return Err(corrupt("active row", "has no job record"));

@@ -51,7 +51,9 @@ impl Store {
 
     /// Begins one transaction, for callers that want to decide about retries themselves.
     pub async fn begin(&self) -> Result<Transaction> {
-        Ok(Transaction::new(self.engine.snapshot().await?, self.engine.limits()))
+        let begun_us = self.runtime.now_us();
+        let snapshot = self.engine.snapshot().await?;
+        Ok(Transaction::new(snapshot, self.engine.limits(), self.runtime.clone(), begun_us))
     }
 
     /// Runs `body` in a transaction and commits it; runs it again on a conflict or a passing failure.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::key::successor;
-use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Snapshot, Versionstamp};
+use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Snapshot, Versionstamp};
 
 /// Whether a read must still hold at commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,9 @@ pub enum Isolation {
 pub struct Transaction {
     snapshot: Arc<dyn Snapshot>,
     limits: Limits,
+    runtime: Arc<dyn Runtime>,
+    /// When it began, in µs on that clock.
+    begun_us: i64,
     pending: Arc<Mutex<Pending>>,
 }
 
@@ -67,8 +70,13 @@ struct OwnWrites {
 }
 
 impl Transaction {
-    pub(crate) fn new(snapshot: Arc<dyn Snapshot>, limits: Limits) -> Self {
-        Transaction { snapshot, limits, pending: Arc::default() }
+    pub(crate) fn new(
+        snapshot: Arc<dyn Snapshot>,
+        limits: Limits,
+        runtime: Arc<dyn Runtime>,
+        begun_us: i64,
+    ) -> Self {
+        Transaction { snapshot, limits, runtime, begun_us, pending: Arc::default() }
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
@@ -245,10 +253,13 @@ impl Transaction {
         pending.read_keys.insert(key);
     }
 
-    /// How large it is so far, in the bytes that [`Limits::transaction_bytes`] bounds: for those who put as much into one
-    /// as fits.
-    pub fn size_bytes(&self) -> usize {
-        self.pending().bytes
+    /// Whether a batch may go on in this transaction: less than two fifths of the bytes that it may have are used up, and
+    /// less than a quarter of its time. So a batch is as large as a store that is slow, or rows that are large, allow;
+    /// one more step of any kind still fits.
+    pub fn has_room(&self) -> bool {
+        let age_us = self.runtime.now_us().saturating_sub(self.begun_us);
+        let time_us = i64::try_from(self.limits.transaction_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
+        age_us < time_us / 4 && self.pending().bytes < self.limits.transaction_bytes / 5 * 2
     }
 
     /// Commits. A transaction that wrote nothing always succeeds: it saw one consistent snapshot. What was

@@ -12,12 +12,12 @@ use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::{Claim, Job, Keyspace, Result, claims, jobs};
 use turnwise_store::{Isolation, Transaction};
 
-/// Jobs that one pass claims at most. Even with every record at its largest it fits a transaction of 10 MB.
-const CLAIM_BATCH: usize = 50;
+/// Jobs that one pass claims at most; fewer where the transaction has no more room for them.
+const CLAIM_BATCH: usize = 500;
 /// A pass claims no further job once the options of those it has are this large together.
 const CLAIM_OPTIONS_BYTES: usize = 8 << 20;
-/// Delayed jobs that one pass releases at most.
-const RELEASE_BATCH: usize = 50;
+/// Delayed jobs that one pass releases at most; fewer where the transaction has no more room for them.
+const RELEASE_BATCH: usize = 200;
 
 /// Who claims, and how much.
 #[derive(Clone, Copy)]
@@ -155,10 +155,12 @@ pub(crate) async fn pass(
     let decision = select(View { running, front: &front }, Rules { max_jobs });
     let mut claimed = Vec::with_capacity(decision.start.len());
     let mut options_bytes = 0;
+    let mut started = 0;
     for id in &decision.start {
-        if options_bytes >= CLAIM_OPTIONS_BYTES {
+        if options_bytes >= CLAIM_OPTIONS_BYTES || started > 0 && !tx.has_room() {
             break;
         }
+        started += 1;
         let number = match numbers {
             Numbers::Counted(next) => next.fetch_add(1, Relaxed),
             Numbers::Stored => claims::next_number(tx, keys, job_type, worker).await?,
@@ -170,6 +172,7 @@ pub(crate) async fn pass(
             claimed.push((job, options));
         }
     }
-    let more = front.len() == window && running + claimed.len() < max_jobs;
+    let left = started < decision.start.len();
+    let more = left || front.len() == window && running + claimed.len() < max_jobs;
     Ok(Pass { claimed, more, left_to_others, next_due_us, wake_seen })
 }

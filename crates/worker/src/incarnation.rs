@@ -243,7 +243,7 @@ impl Incarnation {
                     Ok::<_, Error>(found)
                 })
                 .await?;
-            let done = found.len() < ADOPT_BATCH;
+            let done = found.is_empty();
             for (job, options) in found {
                 tracing::warn!(job = %job.id, "claimed by a commit of unknown outcome: adopted");
                 self.known = job.claim.as_ref().map_or(self.known, |claim| claim.number);

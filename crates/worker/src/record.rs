@@ -25,8 +25,6 @@ use crate::run::{Ended, Shared};
 const END_RETRY: Duration = Duration::from_secs(1);
 /// Ends that one transaction records at most.
 const GROUP: usize = 256;
-/// A transaction takes no further end once it has this many bytes: whatever the next one writes still fits.
-const GROUP_BYTES: usize = 4 << 20;
 
 /// A run that is over, but not recorded.
 pub(crate) struct Finished {
@@ -185,8 +183,6 @@ fn is_passing(error: &Error) -> bool {
 /// Writes ends in one transaction: at least the first, and as many as fit. Returns what became of each.
 async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
     let runtime = shared.store.runtime();
-    let longest_us =
-        i64::try_from(shared.store.limits().transaction_ms).unwrap_or(i64::MAX).saturating_mul(1_000) / 4;
     let attempts = AtomicU32::new(0);
     let attempts = &attempts;
     shared
@@ -204,8 +200,7 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
                     Err(error) => return Err(error),
                     Ok(()) => Ok(()),
                 });
-                let age_us = runtime.now_us().saturating_sub(now_us);
-                if tx.size_bytes() > GROUP_BYTES || age_us > longest_us {
+                if !tx.has_room() {
                     break;
                 }
             }

@@ -92,7 +92,7 @@ impl Retention {
                 if removed >= MAX_PER_PASS {
                     return Ok(true);
                 }
-                if pruned == BATCH {
+                if pruned > 0 {
                     more.push(job_type);
                 }
             }

@@ -7,6 +7,7 @@ use futures::FutureExt;
 use proptest::prelude::*;
 
 use super::*;
+use crate::runtime::Manual;
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
@@ -54,7 +55,7 @@ fn range_of(rows: &Rows, read: &RangeRead) -> Vec<KeyValue> {
 
 fn transaction_on(rows: Rows) -> (Transaction, Arc<Plain>) {
     let plain = Arc::new(Plain { rows, committed: Mutex::default() });
-    (Transaction::new(plain.clone(), Limits::DEFAULT), plain)
+    (Transaction::new(plain.clone(), Limits::DEFAULT, Manual::new(0, 1), 0), plain)
 }
 
 /// What a transaction does, on the keys `a` to `p`.
@@ -234,4 +235,22 @@ fn a_limited_read_conflicts_only_up_to_its_last_row() {
     block_on(tx.commit()).unwrap();
     let committed = plain.committed.lock().unwrap();
     assert_eq!(committed[0].read_ranges, [(key(1), successor(&key(2))), (key(6), key(8))]);
+}
+
+#[test]
+fn a_batch_has_room_until_it_is_large_or_old() {
+    let (snapshot, clock) = (Plain { rows: Rows::new(), committed: Mutex::default() }, Manual::new(7, 1));
+    let tx = Transaction::new(Arc::new(snapshot), Limits::DEFAULT, clock.clone(), 7);
+    let row = |n: usize| tx.set(format!("{n}").into(), vec![0; 100_000].into()).unwrap();
+    (0..39).for_each(row);
+    assert!(tx.has_room());
+    row(39);
+    assert!(!tx.has_room(), "two fifths of 10 MB are used up");
+
+    let (snapshot, clock) = (Plain { rows: Rows::new(), committed: Mutex::default() }, Manual::new(7, 1));
+    let tx = Transaction::new(Arc::new(snapshot), Limits::DEFAULT, clock.clone(), 7);
+    clock.advance(std::time::Duration::from_millis(1_249));
+    assert!(tx.has_room());
+    clock.advance(std::time::Duration::from_millis(1));
+    assert!(!tx.has_room(), "a quarter of 5 s is used up");
 }
