@@ -87,11 +87,12 @@ class Server:
         except urllib.error.HTTPError as refusal:
             with refusal:
                 text = refusal.read().decode(errors="replace")
-            if refusal.code == 409:
+            if refusal.code == 409 and '"halt"' in text:
                 raise Halt(text) from None
             if refusal.code == 410:
                 raise Expired(text) from None
-            if refusal.code in (429, 500, 502, 503, 504):
+            # Also 409 `superseded`: the server took an earlier, broken request of ours for a second one.
+            if refusal.code in (409, 429, 500, 502, 503, 504):
                 raise OSError(f"{refusal.code} {text}") from None
             raise SystemExit(f"the server refused {path}: {refusal.code} {text}") from None
 
