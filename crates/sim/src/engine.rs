@@ -12,7 +12,7 @@ use turnwise_store::{
 };
 
 use crate::ledger::Op;
-use crate::link::{EARLY_WATCH_MS, LATE_MS, Link};
+use crate::link::{EARLY_WATCH_MS, LATE_MS, Link, TIMEOUT_MS};
 use crate::store::{Held, SimStore};
 
 /// Who made a commit.
@@ -161,6 +161,10 @@ impl SimSnapshot {
                 }
                 // It happened.
                 _ => drop(self.held.commit(&changes, &writer)),
+            }
+            // Some connections break at once, others are given up after a timeout.
+            if link.dice.chance(300) {
+                sleep(link.dice.ms(0, TIMEOUT_MS)).await;
             }
             return unknown();
         }

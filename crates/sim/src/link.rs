@@ -43,6 +43,9 @@ pub const EARLY_WATCH_MS: u64 = 20_000;
 /// A commit that was not answered happens within this time, if it still can.
 pub const LATE_MS: u64 = 5_000;
 
+/// An answer that does not come is given up within this time.
+pub const TIMEOUT_MS: u64 = 5_000;
+
 /// A process's view of the world.
 pub struct Link {
     /// The world.

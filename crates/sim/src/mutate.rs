@@ -96,7 +96,7 @@ impl Workshop {
         for mutant in chosen {
             let begun = Instant::now();
             let file = self.folder.join(mutant.file);
-            let text = source(mutant.file)?;
+            let text = std::fs::read_to_string(&file)?;
             let mutated = apply(mutant, &text).map_err(io::Error::other)?;
             write(&file, &mutated)?;
             let verdict = self.judge();
