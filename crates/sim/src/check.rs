@@ -26,6 +26,8 @@ pub struct Checker {
     core: Arc<Core>,
     /// How long a worker may be silent.
     health_timeout: Duration,
+    /// How long a job is kept after its end.
+    retention: Duration,
     known: Mutex<Known>,
 }
 
@@ -36,8 +38,12 @@ pub struct Known {
     pub jobs: BTreeMap<JobKey, JobRows>,
     /// The workers' rows, by type and id.
     pub workers: BTreeMap<JobKey, BTreeMap<WorkerRow, Bytes>>,
-    /// Where each worker that ever registered lives or lived.
+    /// Where each worker that ever registered lives or lived; of an external one, who knows that it is it.
     pub homes: BTreeMap<String, Arc<Link>>,
+    /// The workers that ever registered as external ones.
+    pub externals: BTreeSet<String>,
+    /// Claims whose ends were recorded.
+    pub recorded: BTreeSet<ClaimKey>,
     /// Claims that were ever given, each with its job and when.
     pub claims: BTreeMap<ClaimKey, (JobKey, i64)>,
     /// When a job of each type was last claimed or given back, in µs since the world began.
@@ -58,6 +64,14 @@ impl Known {
     /// Where a worker lives or lived.
     pub fn home(&self, worker: &str) -> Option<Place> {
         self.homes.get(worker).map(|link| link.place)
+    }
+
+    /// Whether what is written for a worker may be written there: every node speaks for an external one.
+    fn speaks_for(&self, place: Place, worker: &str) -> bool {
+        match self.externals.contains(worker) {
+            true => matches!(place, Place::Node(..)),
+            false => self.home(worker) == Some(place),
+        }
     }
 
     /// Whether a worker is a member.
@@ -103,8 +117,8 @@ impl Commit<'_> {
 
 impl Checker {
     /// A checker of an empty store.
-    pub fn new(core: &Arc<Core>, health_timeout: Duration) -> Arc<Self> {
-        Arc::new(Checker { core: core.clone(), health_timeout, known: Mutex::default() })
+    pub fn new(core: &Arc<Core>, health_timeout: Duration, retention: Duration) -> Arc<Self> {
+        Arc::new(Checker { core: core.clone(), health_timeout, retention, known: Mutex::default() })
     }
 
     /// Looks at what is known.
@@ -212,12 +226,18 @@ impl Checker {
         let story = || format!("worker {worker:?} has {:?}", rows.keys().collect::<Vec<_>>());
         if is_member && !was_member {
             // Removed before it heard that it had joined, it joins again; nothing was done under its id yet.
-            let unused = known.home(&worker.1) == Some(commit.place)
+            let unused = known.speaks_for(commit.place, &worker.1)
                 && known.claims.range((worker.1.clone(), 0)..=(worker.1.clone(), u64::MAX)).next().is_none();
-            let is_new = !known.homes.contains_key(&worker.1);
+            let is_new = !known.homes.contains_key(&worker.1) && !known.externals.contains(&worker.1);
             ensure(is_new || (unused && !commit.writer.late), "no worker's id is used twice", story)?;
+            let row = model::worker(worker, &rows[&WorkerRow::Member]);
+            let row = row.map_err(|error| ("rows can be read", format!("{error}: {}", story())))?;
             let home = commit.writer.link.as_ref().expect("it has a place");
-            known.homes.insert(worker.1.clone(), home.clone());
+            if row.external {
+                known.externals.insert(worker.1.clone());
+            } else {
+                known.homes.insert(worker.1.clone(), home.clone());
+            }
         }
         if was_member && !is_member && known.home(&worker.1) != Some(commit.place) {
             self.core.count(|stats| stats.removals += 1);
@@ -262,14 +282,21 @@ impl Checker {
                 ensure(waits && by(&[OpKind::Add]), ALLOWED, story)
             }
             (Some(old), None) => {
-                self.count_end(known, key);
+                if !old.state.is_final() {
+                    self.count_end(known, key);
+                }
                 match old.state {
                     State::Running => {
                         self.check_release(known, commit, old, None)?;
                         ensure(old.then == Then::Remove, "no acknowledged job is lost", story)
                     }
                     state if state.is_final() => {
-                        ensure(by(&[OpKind::Remove, OpKind::Prune]), "no acknowledged job is lost", story)
+                        // By the retention, when its time has come.
+                        let told_us = commit.writer.link.as_ref().map_or(0, |link| link.told_us());
+                        let retention_us = i64::try_from(self.retention.as_micros()).unwrap_or(i64::MAX);
+                        let old_enough = told_us.saturating_sub(old.changed_us) >= retention_us;
+                        let pruned = commit.writer.op.is_none() && old_enough;
+                        ensure(pruned || by(&[OpKind::Remove]), "no acknowledged job is lost", story)
                     }
                     _ => ensure(by(&[OpKind::Remove]), "no acknowledged job is lost", story),
                 }
@@ -329,7 +356,7 @@ impl Checker {
         let holder = (new.job_type.clone(), worker.clone());
         let member = commit.was_member(known, &holder) && known.is_member(&holder);
         ensure(member, "only members claim jobs", story)?;
-        let at_home = known.home(&worker) == Some(commit.place);
+        let at_home = known.speaks_for(commit.place, &worker);
         ensure(at_home, "workers claim for themselves", story)?;
         ensure(!new.cancel_requested, "a cancelled job never starts again", story)?;
         let job = (new.job_type.clone(), new.id.clone());
@@ -348,12 +375,15 @@ impl Checker {
     ) -> Result<(), Broken> {
         let story = || format!("job {}\n  was {}\n  is  {}", old.id, in_words(Some(old)), in_words(new));
         let holder = known.holder(old).ok_or_else(|| ("a running job has a claim", story()))?;
-        let at_home = known.home(&holder.1) == Some(commit.place);
+        let at_home = known.speaks_for(commit.place, &holder.1);
         let ended = at_home && commit.was_member(known, &holder) && known.is_member(&holder);
         let removed = !known.is_member(&holder);
         ensure(ended || removed, "only its own worker ends a run, or who removes that worker", story)?;
         known.moved_us.insert(old.job_type.clone(), commit.now_us);
-        let Some(new) = new else { return Ok(()) };
+        let Some(new) = new else {
+            known.recorded.extend(old.claim.clone().map(|claim| (claim.worker, claim.number)));
+            return Ok(());
+        };
         let waits = matches!(new.state, State::Pending | State::Delayed);
         match old.then {
             Then::Again => ensure(waits, "a job that was added again runs again", story)?,
@@ -372,6 +402,8 @@ impl Checker {
             return ensure(stopped, "a lost worker's jobs are given back", story);
         }
         let claim = old.claim.as_ref().expect("its holder was just found");
+        let first = known.recorded.insert((claim.worker.clone(), claim.number));
+        ensure(first, "every end is recorded once", story)?;
         let did = known.executions.get(&(claim.worker.clone(), claim.number)).map(|run| run.did.clone());
         let told = match event {
             EventKind::Completed => did == Some(Did::Completed),
@@ -425,6 +457,25 @@ impl Checker {
         let known = &mut *lock(&self.known);
         if let Some(run) = known.executions.get_mut(&(claim.worker.clone(), claim.number)) {
             run.did = did;
+        }
+    }
+
+    /// An external worker has heard that it is a member.
+    pub fn moves_in(&self, worker: &str, link: &Arc<Link>) {
+        lock(&self.known).homes.insert(worker.to_owned(), link.clone());
+    }
+
+    /// An external worker works under this id no more.
+    pub fn moves_out(&self, worker: &str) {
+        lock(&self.known).homes.remove(worker);
+    }
+
+    /// An external worker has heard that the end of its run is recorded.
+    pub fn on_acknowledged_end(&self, place: Place, claim: &Claim) {
+        let recorded = lock(&self.known).recorded.contains(&(claim.worker.clone(), claim.number));
+        if !recorded {
+            self.core
+                .violated("what is acknowledged is in the store", format!("the end of {claim:?} at {place}"));
         }
     }
 
@@ -510,7 +561,7 @@ fn check_report(
     if commit.writer.op.is_some() {
         return Ok(());
     }
-    let holds = known.home(worker) == Some(commit.place)
+    let holds = known.speaks_for(commit.place, worker)
         && commit.was_member(known, &holder)
         && known.is_member(&holder);
     ensure(holds, "only the holder of a claim reports", story)

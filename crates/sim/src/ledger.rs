@@ -31,8 +31,6 @@ pub enum OpKind {
     Restart,
     /// `jobs::remove`.
     Remove,
-    /// `jobs::prune`.
-    Prune,
 }
 
 /// What a handler did in the end.

@@ -6,7 +6,7 @@
 //!
 //! - [`plan`], [`script`]: what the seed decides before the world begins; what jobs do.
 //! - [`rows`], [`store`], [`engine`]: the store, without faults; and how a process reaches it, with them.
-//! - [`link`]: a process's clock, dice and connection. [`node`], [`client`]: who lives there.
+//! - [`link`]: a process's clock, dice and connection. [`node`], [`client`], [`external`]: who lives there.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the invariants, and what is known to check them.
 //! - [`mutants`], [`mutate`]: mistakes that must be caught, and the command that makes them.
 //! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: what it tells of itself.
@@ -16,6 +16,7 @@ pub mod client;
 pub mod core;
 pub mod dice;
 pub mod engine;
+pub mod external;
 pub mod ledger;
 pub mod link;
 pub mod liveness;

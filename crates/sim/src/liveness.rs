@@ -5,15 +5,19 @@
 //! operations, late commits, pauses between retries) is waited for before it begins.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_queue::State;
 
 use crate::check::{Known, in_words};
 use crate::core::Violation;
+use crate::external::{self, Life};
 use crate::ledger::{Did, JobKey};
+use crate::link::Link;
 use crate::model::WorkerRow;
 use crate::node::{Process, Setting};
+use crate::plan::EXTERNAL;
 use crate::trace::Place;
 
 /// Beyond its deadline a promise has this long: a few transactions with their retries, and the longest wait between two pings.
@@ -24,22 +28,27 @@ pub fn calm(setting: &Setting) -> Duration {
     2 * setting.plan.health_timeout() + SLACK
 }
 
-/// Looks for broken promises at the end of a calm; `processes` are those that live.
-pub fn check(setting: &Setting, processes: &[&Process]) -> Result<(), Violation> {
-    let well: BTreeMap<Place, &Process> = processes
+/// Looks for broken promises at the end of a calm; `processes` and `lives` are those that live.
+pub fn check(setting: &Setting, processes: &[&Process], lives: &[&Life]) -> Result<(), Violation> {
+    let mut places = BTreeMap::new();
+    for process in processes {
+        let works = process.is_booted() && !process.is_leaving();
+        places.insert(process.link.place, (works, process.link.clone()));
+    }
+    for life in lives {
+        places.insert(life.link.place, (!life.is_leaving(), life.link.clone()));
+    }
+    let is_well = |works: bool, link: &Link| works && !link.is_paused();
+    let well: BTreeMap<Place, Arc<Link>> = places
         .iter()
-        .filter(|process| process.is_booted() && !process.is_leaving() && !process.link.is_paused())
-        .map(|process| (process.link.place, *process))
+        .filter(|(_, (works, link))| is_well(*works, link))
+        .map(|(place, (_, link))| (*place, link.clone()))
         .collect();
-    if well.is_empty() {
+    if !well.keys().any(|place| matches!(place, Place::Node(..))) {
         return Ok(());
     }
-    // Paused in the middle of its boot, or of its leaving: neither dead nor well.
-    let unclear: BTreeSet<Place> = processes
-        .iter()
-        .map(|process| process.link.place)
-        .filter(|place| !well.contains_key(place))
-        .collect();
+    // Paused, in the middle of its boot, or of its leaving: neither dead nor well.
+    let unclear = places.keys().copied().filter(|place| !well.contains_key(place)).collect();
     setting.checker.known(|known| {
         let look = Look { setting, known, well, unclear, now_us: setting.core.elapsed_us() };
         look.workers()?;
@@ -51,7 +60,7 @@ pub fn check(setting: &Setting, processes: &[&Process]) -> Result<(), Violation>
 struct Look<'a> {
     setting: &'a Setting,
     known: &'a Known,
-    well: BTreeMap<Place, &'a Process>,
+    well: BTreeMap<Place, Arc<Link>>,
     unclear: BTreeSet<Place>,
     now_us: i64,
 }
@@ -80,7 +89,11 @@ impl Look<'_> {
             }
         }
         for place in self.well.keys() {
-            for job_type in &self.setting.plan.types {
+            let types = match place {
+                Place::External(..) => &[EXTERNAL.to_owned()],
+                _ => &self.setting.plan.types[..],
+            };
+            for job_type in types {
                 let ids = members.get(&(*place, job_type));
                 if ids.is_none_or(|ids| ids.len() != 1) {
                     let story = format!("{place} is a member for {job_type} under {ids:?}");
@@ -98,20 +111,23 @@ impl Look<'_> {
                 *running.entry(&claim.worker).or_default() += 1;
             }
         }
-        let slots = self.setting.plan.options.max_jobs;
+        let slots = |worker: &String| match self.known.externals.contains(worker) {
+            true => external::SLOTS,
+            false => self.setting.plan.options.max_jobs,
+        };
         let has_room = |job_type: &String| {
             let moved_us = self.known.moved_us.get(job_type).copied().unwrap_or(0);
             // Where a queue is worked off, slots are free for moments only.
-            let idle = self.is_older(moved_us, SLACK);
+            let idle = self.is_older(moved_us, SLACK + self.longest_wait(job_type));
             idle && self.known.workers.keys().any(|(known_type, worker)| {
                 let home = self.known.home(worker);
                 known_type == job_type
                     && home.is_some_and(|home| self.well.contains_key(&home))
-                    && running.get(worker).copied().unwrap_or(0) < slots
+                    && running.get(worker).copied().unwrap_or(0) < slots(worker)
             })
         };
         // By the clock of whoever is last.
-        let told_us = self.well.values().map(|process| process.link.told_us()).min().unwrap_or(0);
+        let told_us = self.nodes().map(|link| link.told_us()).min().unwrap_or(0);
         for (key, rows) in &self.known.jobs {
             let Some(job) = &rows.record else { continue };
             let changed_us = self.known.changed_us[key];
@@ -119,11 +135,13 @@ impl Look<'_> {
                 format!("{key:?} for {} s: {}", (self.now_us - changed_us) / 1_000_000, in_words(Some(job)))
             };
             match job.state {
-                State::Pending if self.is_older(changed_us, SLACK) && has_room(&key.0) => {
+                State::Pending
+                    if self.is_older(changed_us, SLACK + self.longest_wait(&key.0)) && has_room(&key.0) =>
+                {
                     return broken("a pending job starts when there is room", story());
                 }
                 State::Delayed | State::Crashing
-                    if self.is_older(changed_us, SLACK)
+                    if self.is_older(changed_us, SLACK + self.longest_wait(&key.0))
                         && told_us - job.order_us > 2 * SLACK.as_micros() as i64
                         && has_room(&key.0) =>
                 {
@@ -150,7 +168,11 @@ impl Look<'_> {
         let changed_us = self.known.changed_us[key];
         let options = &self.setting.plan.options;
         match self.known.executions.get(&claim_key).map(|run| &run.did) {
-            None if self.is_older(self.known.claims[&claim_key].1, options.health_interval + SLACK) => {
+            None if self.is_older(
+                self.known.claims[&claim_key].1,
+                options.health_interval + SLACK + self.longest_wait(&key.0),
+            ) =>
+            {
                 broken("every claim is known to its worker", format!("{home}: {}", story()))
             }
             Some(Did::Runs)
@@ -163,6 +185,15 @@ impl Look<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = &Arc<Link>> {
+        self.well.iter().filter(|(place, _)| matches!(place, Place::Node(..))).map(|(_, link)| link)
+    }
+
+    /// How long a worker may take to hear of a job: an external one asks again only when it was answered.
+    fn longest_wait(&self, job_type: &str) -> Duration {
+        if job_type == EXTERNAL { 2 * external::WAIT } else { Duration::ZERO }
     }
 
     /// The longest that a handler runs before it ends by itself.

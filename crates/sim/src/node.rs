@@ -1,18 +1,23 @@
 //! A node, and the processes that live on it one after the other.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Runtime, Store};
-use turnwise_worker::{Options, Worker};
+use turnwise_worker::{
+    External, ExternalOptions, Monitor, MonitorOptions, Options, Retention, RetentionOptions, Worker,
+};
 
 use crate::check::Checker;
-use crate::core::Core;
+use crate::core::{Core, lock};
 use crate::engine::{SimEngine, Writer};
 use crate::link::{Link, SimRuntime};
 use crate::plan::Plan;
@@ -30,8 +35,21 @@ pub struct Setting {
     pub checker: Arc<Checker>,
     /// Its composition.
     pub plan: Plan,
+    /// The nodes that speak for external workers now.
+    pub servers: Mutex<BTreeMap<Place, Server>>,
 }
 
+/// A process that speaks for external workers.
+#[derive(Clone)]
+pub struct Server {
+    /// How it sees the world.
+    pub link: Arc<Link>,
+    /// What it says for them.
+    pub external: External,
+}
+
+/// Between two looks for jobs that ended long ago.
+const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause of a process that could not start a worker.
 const START_RETRY: Duration = Duration::from_secs(1);
 /// The clock of a node is wrong by this much at most, in ms.
@@ -67,7 +85,8 @@ impl Process {
     }
 
     /// Ends it at once.
-    pub fn crash(self) {
+    pub fn crash(self, setting: &Setting) {
+        lock(&setting.servers).remove(&self.link.place);
         self.link.kill();
         self.task.abort();
     }
@@ -132,6 +151,7 @@ async fn live(
     let engine = SimEngine::new(setting.store.clone(), Some(link.clone()));
     let runtime = Arc::new(SimRuntime(link.clone()));
     let store = Store::new(engine, runtime.clone());
+    let _services = services(&setting, &link, &store);
     let mut workers = Vec::new();
     for job_type in &setting.plan.types {
         let options = Options { node: link.place.to_string(), ..setting.plan.options.clone() };
@@ -151,7 +171,25 @@ async fn live(
     // The world's end drops the sender, too.
     let _ = stopped.await;
     link.core.note(link.place, "shuts down", "");
+    lock(&setting.servers).remove(&link.place);
     join_all(workers.into_iter().map(Worker::shutdown)).await;
     link.core.note(link.place, "has left", "");
     link.kill();
+}
+
+/// What a server runs beside its workers. They end when what is returned is dropped.
+fn services(setting: &Setting, link: &Arc<Link>, store: &Store) -> [AbortOnDropHandle<()>; 2] {
+    let (plan, keys) = (&setting.plan, Keyspace::default());
+    let Options { health_interval, health_timeout, max_history, backoff, .. } = plan.options.clone();
+    let node = link.place.to_string();
+    let options = ExternalOptions { node, health_interval, health_timeout, max_history, backoff };
+    let external = External::new(store.clone(), keys.clone(), options);
+    lock(&setting.servers).insert(link.place, Server { link: link.clone(), external });
+    let options = MonitorOptions { interval: health_interval, max_history };
+    let monitor = Monitor { store: store.clone(), keys: keys.clone(), options };
+    let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
+    let retention = Retention { store: store.clone(), keys, options };
+    // They never stop by themselves here: a process that has left has no more work for them.
+    let never = CancellationToken::new();
+    [tokio::spawn(monitor.run(never.clone())), tokio::spawn(retention.run(never))].map(AbortOnDropHandle::new)
 }

@@ -11,6 +11,9 @@ use turnwise_worker::Options;
 use crate::dice::Dice;
 use crate::link::Rates;
 
+/// The job type of the external workers.
+pub const EXTERNAL: &str = "x";
+
 /// The composition of a world.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -18,6 +21,10 @@ pub struct Plan {
     pub nodes: u32,
     /// Job types; each node has a worker for each.
     pub types: Vec<String>,
+    /// Workers in other processes, that reach the store through the nodes: all for one more job type, [`EXTERNAL`].
+    pub externals: u32,
+    /// How long jobs are kept after their end.
+    pub retention: Duration,
     /// Clients.
     pub clients: u32,
     /// Things that each client does.
@@ -78,7 +85,10 @@ impl Plan {
             backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 3, health_threshold_us: 20_000_000 },
             ..Options::default()
         };
+        let externals = if dice.chance(300) { dice.between(1, 4) } else { 0 };
         Plan {
+            externals: u32::try_from(externals).expect("a small number"),
+            retention: Duration::from_secs(*dice.choose(&[10, 60, 1_000_000])),
             nodes: u32::try_from(nodes).expect("a small number"),
             types: (0..types).map(|n| format!("t{n}")).collect(),
             clients: u32::try_from(clients).expect("a small number"),
@@ -95,6 +105,15 @@ impl Plan {
             skews: dice.chance(600),
             options,
         }
+    }
+
+    /// The types of the jobs that clients add.
+    pub fn job_types(&self) -> Vec<String> {
+        let mut types = self.types.clone();
+        if self.externals > 0 {
+            types.push(EXTERNAL.to_owned());
+        }
+        types
     }
 
     /// How long a worker may be silent.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
-use turnwise_queue::Claim;
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::{Claim, Job};
 use turnwise_store::Runtime;
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
@@ -17,6 +18,9 @@ use crate::link::{Link, SimRuntime};
 
 /// What a panic of a simulated handler says: no news for the terminal.
 pub const PANIC: &str = "a simulated panic";
+
+/// Reports of a run that reports.
+const REPORTS: u64 = 5;
 
 /// What a run does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,9 +89,9 @@ impl fmt::Display for Script {
     }
 }
 
-/// Runs scripts on one process.
+/// Runs scripts in one place.
 pub struct SimHandler {
-    /// The process.
+    /// The place.
     pub link: Arc<Link>,
     /// Who hears of it.
     pub checker: Arc<Checker>,
@@ -106,20 +110,29 @@ impl Drop for Told<'_> {
     }
 }
 
-#[async_trait]
-impl JobHandler for SimHandler {
-    async fn run(&self, job: JobContext) -> Outcome {
-        let claim = job.job.claim.clone().expect("a claimed job has a claim");
-        let run = self.checker.on_run(self.link.place, &job.job);
-        let mut told = Told { handler: self, claim: claim.clone(), did: Did::Dropped };
-        let script = Script::parse(job.options.get());
+impl SimHandler {
+    /// Plays the next run of a job's script. `report` is called now and then.
+    ///
+    /// # Panics
+    /// If the script says so.
+    pub async fn play(
+        &self,
+        job: &Job,
+        options: &RawValue,
+        stop: &CancellationToken,
+        report: impl Fn(u64) + Send + Sync,
+    ) -> Did {
+        let claim = job.claim.clone().expect("a claimed job has a claim");
+        let run = self.checker.on_run(self.link.place, job);
+        let mut told = Told { handler: self, claim, did: Did::Dropped };
+        let script = Script::parse(options.get());
         let (act, ms) = script.0.get(run).copied().unwrap_or((Act::Done, 20));
         let runtime = SimRuntime(self.link.clone());
         let time = Duration::from_millis(ms);
-        let stopped = async || {
+        let stopped_within = async |time: Duration| {
             tokio::select! {
                 biased;
-                () = job.stop.cancelled() => true,
+                () = stop.cancelled() => true,
                 () = runtime.sleep(time) => false,
             }
         };
@@ -129,34 +142,44 @@ impl JobHandler for SimHandler {
                 false
             }
             Act::Forever | Act::Late => {
-                job.stop.cancelled().await;
+                stop.cancelled().await;
                 runtime.sleep(time / 10).await;
                 act == Act::Forever
             }
             Act::Report => {
-                for n in 0..5 {
-                    job.report(&n);
-                    tokio::select! {
-                        biased;
-                        () = job.stop.cancelled() => break,
-                        () = runtime.sleep(time / 5) => {}
-                    }
+                let mut stopped = false;
+                for n in 0..REPORTS {
+                    report(n);
+                    stopped = stopped || stopped_within(time / 5).await;
                 }
-                job.stop.is_cancelled()
+                stopped
             }
-            Act::Done | Act::Crash | Act::Fail | Act::Panic => stopped().await,
+            Act::Done | Act::Crash | Act::Fail | Act::Panic => stopped_within(time).await,
         };
-        let (did, outcome) = match act {
-            _ if stopped => (Did::Stopped, Outcome::Stopped),
-            Act::Crash => (Did::Crashed, Outcome::Crashed(format!("crash {}", claim.number))),
-            Act::Fail => (Did::Failed, Outcome::Failed(format!("failure {}", claim.number))),
+        let did = match act {
+            _ if stopped => Did::Stopped,
+            Act::Crash => Did::Crashed,
+            Act::Fail => Did::Failed,
             Act::Panic => {
                 told.did = Did::Crashed;
                 panic!("{PANIC}");
             }
-            _ => (Did::Completed, Outcome::completed(&(&claim.worker, claim.number))),
+            _ => Did::Completed,
         };
-        told.did = did;
-        outcome
+        told.did = did.clone();
+        did
+    }
+}
+
+#[async_trait]
+impl JobHandler for SimHandler {
+    async fn run(&self, job: JobContext) -> Outcome {
+        let claim = job.job.claim.clone().expect("a claimed job has a claim");
+        match self.play(&job.job, &job.options, &job.stop, |n| job.report(&n)).await {
+            Did::Completed => Outcome::completed(&(&claim.worker, claim.number)),
+            Did::Failed => Outcome::Failed(format!("failure {}", claim.number)),
+            Did::Crashed => Outcome::Crashed(format!("crash {}", claim.number)),
+            Did::Stopped | Did::Runs | Did::Dropped => Outcome::Stopped,
+        }
     }
 }

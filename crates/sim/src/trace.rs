@@ -37,6 +37,8 @@ pub enum Place {
     Node(u32, u32),
     /// A client.
     Client(u32),
+    /// An external worker, and which of its lives.
+    External(u32, u32),
 }
 
 impl fmt::Display for Place {
@@ -45,6 +47,7 @@ impl fmt::Display for Place {
             Place::World => write!(f, "world"),
             Place::Node(node, life) => write!(f, "node {node}.{life}"),
             Place::Client(client) => write!(f, "client {client}"),
+            Place::External(worker, life) => write!(f, "worker {worker}.{life}"),
         }
     }
 }

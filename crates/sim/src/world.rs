@@ -4,7 +4,7 @@
 //! have a deadline are checked ([`liveness`]). Then everything heals, and every job must reach its end; then everyone leaves,
 //! and nothing but the records of jobs may be left.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -15,7 +15,8 @@ use crate::check::{Checker, in_words};
 use crate::client::Client;
 use crate::core::{Core, Stats, Violation};
 use crate::engine::Writer;
-use crate::link::SLOW_MS;
+use crate::external::{Actor, Life};
+use crate::link::{Link, SLOW_MS};
 use crate::liveness;
 use crate::node::{Node, Process, Setting};
 use crate::plan::Plan;
@@ -65,7 +66,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
     runtime.block_on(async {
         let core = Core::new(seed, keep_trace);
         let plan = Plan::new(&core.dice);
-        let checker = Checker::new(&core, plan.health_timeout());
+        let checker = Checker::new(&core, plan.health_timeout(), plan.retention);
         let (clock, told) = (core.clone(), checker.clone());
         let store = SimStore::new(
             Box::new(move || clock.now_us()),
@@ -74,8 +75,9 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
             })),
         );
         core.note(Place::World, "seed", format!("{seed} {plan:?}"));
-        let setting = Arc::new(Setting { core: core.clone(), store, checker, plan });
-        let mut world = World { setting, nodes: Vec::new() };
+        let setting =
+            Arc::new(Setting { core: core.clone(), store, checker, plan, servers: Mutex::default() });
+        let mut world = World { setting, nodes: Vec::new(), actors: Vec::new() };
         tokio::select! {
             biased;
             () = core.failed.notified() => {}
@@ -104,9 +106,50 @@ pub fn quiet_panics() {
     });
 }
 
+/// Stops a process for a while.
+fn pause(core: &Arc<Core>, link: &Arc<Link>, time: Duration) {
+    core.note(link.place, "pauses", format!("{time:?}"));
+    core.count(|stats| stats.pauses += 1);
+    core.disturb(Duration::ZERO);
+    link.pause(time);
+    let (core, link) = (core.clone(), link.clone());
+    tokio::spawn(async move {
+        sleep(time).await;
+        core.note(link.place, "goes on", "");
+        core.disturb(Duration::ZERO);
+    });
+}
+
+/// A fault of an external worker.
+fn disturb(setting: &Arc<Setting>, actor: &mut Actor) {
+    let (core, plan) = (&setting.core, &setting.plan);
+    let dice = &core.dice;
+    actor.life.take_if(|life| life.has_left());
+    let Some(life) = actor.life.as_mut() else { return actor.start(setting) };
+    let link = life.link.clone();
+    match dice.below(10) {
+        0..4 if plan.crashes => {
+            core.note(link.place, "crashes", "");
+            core.count(|stats| stats.crashes += 1);
+            core.disturb(Duration::ZERO);
+            actor.life.take().expect("it was just there").crash();
+        }
+        4..7 if plan.pauses && !link.is_paused() => pause(core, &link, dice.ms(0, PAUSE_MS)),
+        7..9 => {
+            core.note(link.place, "is asked to leave", "");
+            core.count(|stats| stats.shutdowns += 1);
+            core.disturb(Duration::ZERO);
+            life.shut_down();
+        }
+        _ => {}
+    }
+}
+
 struct World {
     setting: Arc<Setting>,
     nodes: Vec<Node>,
+    /// External workers.
+    actors: Vec<Actor>,
 }
 
 impl World {
@@ -117,6 +160,11 @@ impl World {
             let mut node = Node::new(&setting, number);
             node.start(&setting);
             self.nodes.push(node);
+        }
+        for number in 0..plan.externals {
+            let mut actor = Actor::new(number);
+            actor.start(&setting);
+            self.actors.push(actor);
         }
         let clients: Vec<JoinHandle<Client>> =
             (0..plan.clients).map(|n| tokio::spawn(Client::new(&setting, n).work())).collect();
@@ -131,10 +179,11 @@ impl World {
             self.leave_one().await?;
         }
         core.note(Place::World, "heals", "");
-        for node in &mut self.nodes {
-            if node.process.is_none() {
-                node.start(&setting);
-            }
+        for node in self.nodes.iter_mut().filter(|node| node.process.is_none()) {
+            node.start(&setting);
+        }
+        for actor in self.actors.iter_mut().filter(|actor| actor.life.is_none()) {
+            actor.start(&setting);
         }
         self.finish(clients).await?;
         self.leave().await
@@ -148,6 +197,11 @@ impl World {
         let until_us = core.elapsed_us() + dice.ms(1_000, plan.chaos_ms).as_micros() as i64;
         while core.elapsed_us() < until_us {
             sleep(dice.ms(0, plan.fault_ms)).await;
+            if !self.actors.is_empty() && dice.chance(300) {
+                let n = usize::try_from(dice.below(self.actors.len() as u64)).expect("it is below a usize");
+                disturb(&setting, &mut self.actors[n]);
+                continue;
+            }
             let n = usize::try_from(dice.below(self.nodes.len() as u64)).expect("it is below a usize");
             let node = &mut self.nodes[n];
             let Some(process) = node.process.as_mut() else {
@@ -166,7 +220,7 @@ impl World {
                     core.note(link.place, "crashes", "");
                     core.count(|stats| stats.crashes += 1);
                     core.disturb(Duration::ZERO);
-                    node.process.take().expect("it was just there").crash();
+                    node.process.take().expect("it was just there").crash(&setting);
                     if dice.chance(500) {
                         sleep(dice.ms(0, RESTART_MS)).await;
                         self.nodes[n].start(&setting);
@@ -174,16 +228,7 @@ impl World {
                 }
                 30..55 if plan.pauses && !link.is_paused() => {
                     let time = dice.ms(0, PAUSE_MS);
-                    core.note(link.place, "pauses", format!("{time:?}"));
-                    core.count(|stats| stats.pauses += 1);
-                    core.disturb(Duration::ZERO);
-                    link.pause(time);
-                    let core = core.clone();
-                    tokio::spawn(async move {
-                        sleep(time).await;
-                        core.note(link.place, "goes on", "");
-                        core.disturb(Duration::ZERO);
-                    });
+                    pause(core, &link, time);
                 }
                 55..75 if plan.cuts => {
                     let time = dice.ms(0, CUT_MS);
@@ -236,9 +281,13 @@ impl World {
         for node in &mut self.nodes {
             node.process.take_if(|process| process.has_left());
         }
+        for actor in &mut self.actors {
+            actor.life.take_if(|life| life.has_left());
+        }
         setting.checker.look_over(&setting.store.all());
         core.note(Place::World, "looks", "");
-        liveness::check(&setting, &self.processes())
+        let lives: Vec<_> = self.actors.iter().filter_map(|actor| actor.life.as_ref()).collect();
+        liveness::check(&setting, &self.processes(), &lives)
     }
 
     /// In the calm a clean shutdown leaves nothing behind at the moment it is done.
@@ -269,14 +318,18 @@ impl World {
 
     async fn shut_down(&self, process: &mut Process) -> Result<(), Violation> {
         process.shut_down();
+        self.wait_for(&process.link.place.to_string(), || process.has_left()).await
+    }
+
+    async fn wait_for(&self, who: &str, has_left: impl Fn() -> bool) -> Result<(), Violation> {
         let left = timeout(END, async {
-            while !process.has_left() {
+            while !has_left() {
                 sleep(Duration::from_millis(100)).await;
             }
         });
         left.await.map_err(|_| Violation {
             invariant: "a clean shutdown comes to its end",
-            story: format!("{} has not left after {END:?}", process.link.place),
+            story: format!("{who} has not left after {END:?}"),
         })
     }
 
@@ -298,6 +351,11 @@ impl World {
             for node in &mut self.nodes {
                 if node.process.as_ref().is_some_and(Process::has_left) {
                     node.start(&setting);
+                }
+            }
+            for actor in &mut self.actors {
+                if actor.life.as_ref().is_some_and(Life::has_left) {
+                    actor.start(&setting);
                 }
             }
             let open = setting.checker.known(|known| {
@@ -322,6 +380,12 @@ impl World {
     async fn leave(&mut self) -> Result<(), Violation> {
         self.setting.core.note(Place::World, "ends", "");
         self.calm().await?;
+        // Those first who need the others.
+        for actor in std::mem::take(&mut self.actors) {
+            let Some(mut life) = actor.life else { continue };
+            life.shut_down();
+            self.wait_for("an external worker", || life.has_left()).await?;
+        }
         for node in std::mem::take(&mut self.nodes) {
             let Some(mut process) = node.process else { continue };
             self.shut_down(&mut process).await?;

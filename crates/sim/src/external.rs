@@ -1,0 +1,355 @@
+//! External workers: processes without a store, that speak to nodes and do not hear every answer.
+//!
+//! They do what any worker in any language would do by the protocol's rules: ask again until they are answered, tell
+//! [`External::accept`] the highest claim they have received, stop everything and register anew when they are no member any more.
+//! A request may be lost, or its answer, or the node that works on it; then it is repeated, at another node perhaps, while the
+//! first may still be on its way.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, OptionFuture};
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::claims::Answer;
+use turnwise_queue::{Claim, Error, Result};
+use turnwise_store::Runtime;
+use turnwise_worker::{Accepted, External, ExternalEnd};
+
+use crate::core::lock;
+use crate::ledger::Did;
+use crate::link::{Link, SimRuntime};
+use crate::node::{Server, Setting};
+use crate::plan::EXTERNAL;
+use crate::script::SimHandler;
+use crate::trace::Place;
+
+/// Jobs that an external worker runs at the same time.
+pub const SLOTS: usize = 3;
+/// How long it waits for jobs in one request.
+pub const WAIT: Duration = Duration::from_secs(8);
+/// How long it waits for any answer, beyond what it asked for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause before a request is repeated.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A place where external workers live, one after the other.
+pub struct Actor {
+    number: u32,
+    lives: u32,
+    /// Who lives there now.
+    pub life: Option<Life>,
+}
+
+/// An external worker's process.
+pub struct Life {
+    /// How it sees the world.
+    pub link: Arc<Link>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Life {
+    /// Ends it at once.
+    pub fn crash(self) {
+        self.link.kill();
+        self.task.abort();
+    }
+
+    /// Asks it to leave.
+    pub fn shut_down(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+
+    /// Whether it was asked to leave.
+    pub fn is_leaving(&self) -> bool {
+        self.stop.is_none()
+    }
+
+    /// Whether it has left.
+    pub fn has_left(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+impl Actor {
+    /// A place where nobody lives.
+    pub fn new(number: u32) -> Self {
+        Actor { number, lives: 0, life: None }
+    }
+
+    /// Starts a process, in place of whoever lived there.
+    pub fn start(&mut self, setting: &Arc<Setting>) {
+        self.lives += 1;
+        let place = Place::External(self.number, self.lives);
+        setting.core.note(place, "starts", "");
+        setting.core.disturb(Duration::ZERO);
+        let link = Link::new(&setting.core, place, setting.plan.rates, 0, 0);
+        let (stop, stopped) = oneshot::channel();
+        let me = Arc::new(Me {
+            setting: setting.clone(),
+            runtime: SimRuntime(link.clone()),
+            handler: SimHandler { link: link.clone(), checker: setting.checker.clone() },
+            link: link.clone(),
+        });
+        let task = tokio::spawn(me.live(stopped));
+        self.life = Some(Life { link, stop: Some(stop), task });
+    }
+}
+
+struct Me {
+    setting: Arc<Setting>,
+    link: Arc<Link>,
+    runtime: SimRuntime,
+    handler: SimHandler,
+}
+
+/// What became of a request.
+enum Told<T> {
+    Done(T),
+    /// The claim, or the membership, is gone.
+    Halt,
+    /// Nothing was heard, or only that it did not work.
+    Lost,
+}
+
+/// How an incarnation ends.
+enum End {
+    Asked,
+    Expired,
+}
+
+impl Me {
+    /// One request, once.
+    async fn call<T, F, Fut>(&self, wait: Duration, request: F) -> Told<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(External, CancellationToken) -> Fut,
+        Fut: Future<Output = Result<T>> + Send + 'static,
+    {
+        let link = &self.link;
+        link.gate().await;
+        // In the calm whoever directs the requests knows which nodes answer.
+        let servers: Vec<Server> = lock(&self.setting.servers)
+            .values()
+            .filter(|server| link.core.is_chaos() || !server.link.is_paused())
+            .cloned()
+            .collect();
+        if servers.is_empty() || link.goes_wrong(link.rates.unknown) {
+            sleep(link.dice.ms(0, 1_000)).await;
+            return Told::Lost;
+        }
+        let server = link.dice.choose(&servers).clone();
+        link.travel().await;
+        let leave = CancellationToken::new();
+        let (tell, told) = oneshot::channel();
+        let working = request(server.external, leave.clone());
+        tokio::spawn(async move {
+            let _ = tell.send(working.await);
+        });
+        // The node hears that nobody listens any more.
+        let _hung_up = leave.drop_guard();
+        let is_lost = link.goes_wrong(link.rates.unknown);
+        let told = timeout(wait + PATIENCE, told).await;
+        link.travel().await;
+        link.gate().await;
+        match told {
+            _ if is_lost => Told::Lost,
+            Ok(Ok(Ok(answer))) => Told::Done(answer),
+            Ok(Ok(Err(Error::Halt))) => Told::Halt,
+            _ => Told::Lost,
+        }
+    }
+
+    async fn live(self: Arc<Self>, mut stopped: oneshot::Receiver<()>) {
+        loop {
+            let registered = self.call(Duration::ZERO, |external, _| async move {
+                external.register(EXTERNAL, Some("external"), SLOTS).await
+            });
+            let Told::Done(worker) = registered.await else {
+                if stopped.try_recv().is_ok() {
+                    return self.link.kill();
+                }
+                self.runtime.sleep(RETRY).await;
+                continue;
+            };
+            self.tell("is a member", &worker.id);
+            self.setting.checker.moves_in(&worker.id, &self.link);
+            self.link.core.disturb(Duration::ZERO);
+            match self.clone().work(&worker.id, &mut stopped).await {
+                End::Expired => {
+                    self.tell("is no member", &worker.id);
+                    self.setting.checker.moves_out(&worker.id);
+                }
+                End::Asked => {
+                    self.tell("leaves", &worker.id);
+                    self.setting.checker.moves_out(&worker.id);
+                    loop {
+                        let id = worker.id.clone();
+                        let left = self.call(Duration::ZERO, |external, _| async move {
+                            external.leave(EXTERNAL, &id).await
+                        });
+                        if !matches!(left.await, Told::Lost) {
+                            break;
+                        }
+                        self.runtime.sleep(RETRY).await;
+                    }
+                    self.tell("has left", &worker.id);
+                    return self.link.kill();
+                }
+            }
+        }
+    }
+
+    fn tell(&self, what: &'static str, text: &str) {
+        self.link.core.note(self.link.place, what, text);
+    }
+
+    /// One incarnation.
+    async fn work(self: Arc<Self>, worker: &str, stopped: &mut oneshot::Receiver<()>) -> End {
+        let interval = self.setting.plan.options.health_interval;
+        let mut ping = self.wait(interval);
+        let mut accept: Option<BoxFuture<'static, Told<Vec<Accepted>>>> = None;
+        let mut received = 0;
+        let mut stops: BTreeMap<u64, CancellationToken> = BTreeMap::new();
+        let mut runs: JoinSet<u64> = JoinSet::new();
+        loop {
+            if accept.is_none() && stops.len() < SLOTS {
+                accept = Some(self.clone().accept(worker.to_owned(), received, SLOTS - stops.len()).boxed());
+            }
+            tokio::select! {
+                biased;
+                _ = &mut *stopped => break,
+                () = &mut ping => {
+                    let id = worker.to_owned();
+                    match self.call(Duration::ZERO, |external, _| async move { external.ping(EXTERNAL, &id).await }).await {
+                        Told::Done(cancelled) => {
+                            cancelled.iter().filter_map(|claim| stops.get(claim)).for_each(CancellationToken::cancel);
+                            ping = self.wait(interval);
+                        }
+                        Told::Halt => return End::Expired,
+                        Told::Lost => ping = self.wait(interval.min(RETRY)),
+                    }
+                }
+                Some(ended) = runs.join_next() => {
+                    if let Ok(claim) = ended {
+                        stops.remove(&claim);
+                    }
+                }
+                Some(told) = OptionFuture::from(accept.as_mut()) => {
+                    accept = None;
+                    match told {
+                        Told::Done(jobs) => for accepted in jobs {
+                            received = received.max(accepted.claim);
+                            let stop = CancellationToken::new();
+                            stops.insert(accepted.claim, stop.clone());
+                            runs.spawn(self.clone().run(worker.to_owned(), accepted, stop));
+                        },
+                        Told::Halt => return End::Expired,
+                        Told::Lost => accept = Some(self.clone().pause().boxed()),
+                    }
+                }
+            }
+        }
+        // What runs is given back, and a request for more is not repeated.
+        drop(accept);
+        stops.values().for_each(CancellationToken::cancel);
+        while runs.join_next().await.is_some() {}
+        End::Asked
+    }
+
+    fn wait(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let runtime = SimRuntime(self.link.clone());
+        async move { runtime.sleep(duration).await }.boxed()
+    }
+
+    async fn pause(self: Arc<Self>) -> Told<Vec<Accepted>> {
+        self.runtime.sleep(RETRY).await;
+        Told::Done(Vec::new())
+    }
+
+    async fn accept(self: Arc<Self>, worker: String, received: u64, limit: usize) -> Told<Vec<Accepted>> {
+        self.call(WAIT, |external, leave| async move {
+            external.accept(EXTERNAL, &worker, received, limit, WAIT, &leave).await
+        })
+        .await
+    }
+
+    /// One run, to its recorded end. Returns its claim.
+    async fn run(self: Arc<Self>, worker: String, accepted: Accepted, stop: CancellationToken) -> u64 {
+        let Accepted { job, options, claim } = accepted;
+        let id = job.id.clone();
+        let (report, mut reports) = mpsc::unbounded_channel();
+        let did = {
+            let play = self.handler.play(&job, &options, &stop, |n| {
+                let _ = report.send(n);
+            });
+            let mut play = std::pin::pin!(AssertUnwindSafe(play).catch_unwind());
+            let given_up = async {
+                stop.cancelled().await;
+                self.runtime.sleep(self.setting.plan.options.stop_grace).await;
+            };
+            let mut given_up = std::pin::pin!(given_up);
+            loop {
+                tokio::select! {
+                    biased;
+                    did = &mut play => break did.unwrap_or(Did::Crashed),
+                    () = &mut given_up => break Did::Dropped,
+                    Some(n) = reports.recv() => match self.update(&worker, &id, claim, n).await {
+                        Told::Done(Answer::Cancel) => stop.cancel(),
+                        Told::Halt => return claim,
+                        Told::Done(Answer::Continue) | Told::Lost => {}
+                    },
+                    else => pending::<()>().await,
+                }
+            }
+        };
+        loop {
+            match self.end(&worker, &id, claim, &did).await {
+                Told::Done(()) => {
+                    let claim = Claim { worker, number: claim };
+                    self.setting.checker.on_acknowledged_end(self.link.place, &claim);
+                    return claim.number;
+                }
+                Told::Halt => return claim,
+                Told::Lost => self.runtime.sleep(RETRY).await,
+            }
+        }
+    }
+
+    async fn update(&self, worker: &str, id: &str, claim: u64, n: u64) -> Told<Answer> {
+        let (worker, id) = (worker.to_owned(), id.to_owned());
+        let info = json(n.to_string());
+        let update = |external: External, _| async move {
+            external.update(EXTERNAL, &worker, &id, claim, &info).await
+        };
+        self.call(Duration::ZERO, update).await
+    }
+
+    async fn end(&self, worker: &str, id: &str, claim: u64, did: &Did) -> Told<()> {
+        let (worker, id) = (worker.to_owned(), id.to_owned());
+        let end = match did {
+            Did::Completed => ExternalEnd::Completed(json(claim.to_string())),
+            Did::Failed => ExternalEnd::Failed(format!("failure {claim}")),
+            Did::Crashed => ExternalEnd::Crashed(format!("crash {claim}")),
+            Did::Stopped | Did::Runs | Did::Dropped => ExternalEnd::Released,
+        };
+        let end = |external: External, _| async move {
+            external.end(EXTERNAL, &worker, &id, claim, end, None).await.map(drop)
+        };
+        self.call(Duration::ZERO, end).await
+    }
+}
+
+fn json(text: String) -> Box<RawValue> {
+    RawValue::from_string(text).expect("a number is JSON")
+}
