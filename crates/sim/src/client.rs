@@ -18,6 +18,9 @@ use crate::trace::Place;
 /// Jobs of the flood run up to this long, so that many run when their worker dies.
 const FLOOD_MS: u64 = 60_000;
 
+/// The longest time that a client does nothing, in ms.
+const LULL_MS: u64 = 30_000;
+
 /// A client.
 pub struct Client {
     setting: Arc<Setting>,
@@ -54,7 +57,12 @@ impl Client {
             self.add(new.collect(), None, None, false).await;
         }
         for n in 0..plan.ops {
-            sleep(self.dice.ms(0, plan.think_ms)).await;
+            // Now and then it is quiet for a while, so that others' faults meet few jobs, too.
+            let think_ms = if self.dice.chance(50) { LULL_MS } else { plan.think_ms };
+            sleep(self.dice.ms(0, think_ms)).await;
+            if self.setting.core.is_ending() {
+                break;
+            }
             let old: Vec<JobKey> = self.jobs.keys().cloned().collect();
             if old.is_empty() || self.dice.chance(500) {
                 let count = if self.dice.chance(200) { self.dice.between(2, 6) } else { 1 };

@@ -105,6 +105,8 @@ pub struct Core {
     pub failed: Notify,
     /// Whether faults happen.
     chaos: AtomicBool,
+    /// Whether clients shall do nothing new.
+    ending: AtomicBool,
     /// The end of the last disturbance so far, in µs since the world began.
     disturbed_until_us: AtomicU64,
 }
@@ -120,6 +122,7 @@ impl Core {
             violation: Mutex::default(),
             failed: Notify::new(),
             chaos: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             disturbed_until_us: AtomicU64::new(0),
         })
     }
@@ -186,6 +189,16 @@ impl Core {
     pub fn set_chaos(&self, chaos: bool) {
         self.chaos.store(chaos, Relaxed);
         self.disturb(Duration::ZERO);
+    }
+
+    /// Whether clients shall do nothing new.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Relaxed)
+    }
+
+    /// Lets clients do nothing new.
+    pub fn end(&self) {
+        self.ending.store(true, Relaxed);
     }
 
     /// Something is disturbed from now on, for this long.

@@ -27,7 +27,7 @@ pub struct Plan {
     pub retention: Duration,
     /// Clients.
     pub clients: u32,
-    /// Things that each client does.
+    /// Things that each client does at most.
     pub ops: u64,
     /// The longest pause between two things that a client does, in ms.
     pub think_ms: u64,
@@ -60,8 +60,8 @@ impl Plan {
         let (nodes, types, clients, ops) = match size {
             // A crowd.
             0..2 => (dice.between(60, 120), dice.between(2, 4), 6, 8),
-            2..15 => (dice.between(8, 20), dice.between(1, 2), dice.between(3, 6), dice.between(10, 20)),
-            _ => (dice.between(2, 6), dice.between(1, 2), dice.between(1, 4), dice.between(10, 40)),
+            2..15 => (dice.between(8, 20), dice.between(1, 2), dice.between(3, 6), 40),
+            _ => (dice.between(2, 6), dice.between(1, 2), dice.between(1, 4), 150),
         };
         let flood = if (15..27).contains(&size) { dice.between(51, 120) } else { 0 };
         let rate = |often: u64| *dice.choose(&[0, often / 10, often / 10, often]);
@@ -93,7 +93,7 @@ impl Plan {
             types: (0..types).map(|n| format!("t{n}")).collect(),
             clients: u32::try_from(clients).expect("a small number"),
             ops,
-            think_ms: *dice.choose(&[500, 3_000, 8_000]),
+            think_ms: *dice.choose(&[1_000, 3_000, 8_000]),
             flood,
             rounds: dice.between(1, 3),
             chaos_ms: dice.between(10_000, 60_000),

@@ -14,6 +14,7 @@ use turnwise_store::Limits;
 use crate::check::{Checker, in_words};
 use crate::client::Client;
 use crate::core::{Core, Stats, Violation};
+use crate::dice::Dice;
 use crate::engine::Writer;
 use crate::external::{Actor, Life};
 use crate::link::{Link, SLOW_MS};
@@ -106,6 +107,19 @@ pub fn quiet_panics() {
     });
 }
 
+/// How long a pause lasts: any time, or about as long as a worker may be silent, where a race between its return and its removal
+/// is near.
+fn pause_of(plan: &Plan, dice: &Dice) -> Duration {
+    match dice.chance(500) {
+        true => dice.ms(0, PAUSE_MS),
+        false => {
+            plan.health_timeout()
+                + dice.ms(0, 2_000)
+                + plan.options.health_interval * u32::from(dice.chance(500))
+        }
+    }
+}
+
 /// Stops a process for a while.
 fn pause(core: &Arc<Core>, link: &Arc<Link>, time: Duration) {
     core.note(link.place, "pauses", format!("{time:?}"));
@@ -134,7 +148,7 @@ fn disturb(setting: &Arc<Setting>, actor: &mut Actor) {
             core.disturb(Duration::ZERO);
             actor.life.take().expect("it was just there").crash();
         }
-        4..7 if plan.pauses && !link.is_paused() => pause(core, &link, dice.ms(0, PAUSE_MS)),
+        4..7 if plan.pauses && !link.is_paused() => pause(core, &link, pause_of(plan, dice)),
         7..9 => {
             core.note(link.place, "is asked to leave", "");
             core.count(|stats| stats.shutdowns += 1);
@@ -179,6 +193,7 @@ impl World {
             self.leave_one().await?;
         }
         core.note(Place::World, "heals", "");
+        core.end();
         for node in self.nodes.iter_mut().filter(|node| node.process.is_none()) {
             node.start(&setting);
         }
@@ -227,7 +242,7 @@ impl World {
                     }
                 }
                 30..55 if plan.pauses && !link.is_paused() => {
-                    let time = dice.ms(0, PAUSE_MS);
+                    let time = pause_of(plan, dice);
                     pause(core, &link, time);
                 }
                 55..75 if plan.cuts => {
