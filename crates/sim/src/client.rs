@@ -58,7 +58,7 @@ impl Client {
         }
         for n in 0..plan.ops {
             // Now and then it is quiet for a while, so that others' faults meet few jobs, too.
-            let think_ms = if self.dice.chance(50) { LULL_MS } else { plan.think_ms };
+            let think_ms = if self.dice.chance(80) { LULL_MS } else { plan.think_ms };
             sleep(self.dice.ms(0, think_ms)).await;
             if self.setting.core.is_ending() {
                 break;
@@ -97,7 +97,7 @@ impl Client {
     }
 
     async fn add_somehow(&mut self, new: Vec<(JobKey, Script)>) {
-        let delay = self.dice.chance(250).then(|| self.dice.ms(0, 20_000));
+        let delay = self.dice.chance(300).then(|| self.dice.ms(0, 20_000));
         let not_before_us = delay.map(|delay| self.runtime.now_us() + delay.as_micros() as i64);
         let max_attempts = self.dice.chance(300).then(|| self.dice.between(1, 3) as u32);
         let once = self.dice.chance(250);
@@ -125,7 +125,7 @@ impl Client {
             .map(|((job_type, id), script)| NewJob {
                 not_before_us,
                 max_attempts,
-                ..NewJob::new(&job_type, &id, script.options())
+                ..NewJob::new(&job_type, &id, script.options(&self.dice))
             })
             .collect();
         self.link.set_op(Some(Op { kind: OpKind::Add, jobs: keys.clone() }));

@@ -146,21 +146,18 @@ impl SimSnapshot {
             return Err(Error::Conflict);
         }
         if link.goes_wrong(link.rates.unknown) {
-            match link.dice.below(4) {
-                // It never arrived.
-                0 => {}
+            if link.dice.chance(link.rates.late) {
                 // It is still on its way, and overtaken by whatever its process does next.
-                1 => {
-                    let (held, delay) = (self.held.clone(), link.dice.ms(0, LATE_MS));
-                    let writer = Writer { late: true, ..writer };
-                    link.core.disturb(delay);
-                    tokio::spawn(async move {
-                        sleep(delay).await;
-                        let _ = held.commit(&changes, &writer);
-                    });
-                }
-                // It happened.
-                _ => drop(self.held.commit(&changes, &writer)),
+                let (held, delay) = (self.held.clone(), link.dice.ms(0, LATE_MS));
+                let writer = Writer { late: true, ..writer };
+                link.core.disturb(delay);
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    let _ = held.commit(&changes, &writer);
+                });
+            } else if link.dice.chance(700) {
+                // It happened; otherwise it never arrived.
+                let _ = self.held.commit(&changes, &writer);
             }
             // Some connections break at once, others are given up after a timeout.
             if link.dice.chance(300) {

@@ -30,6 +30,8 @@ pub struct Rates {
     pub conflict: u64,
     /// The answer to a commit is lost.
     pub unknown: u64,
+    /// Of these, a commit that happens after its process was told so.
+    pub late: u64,
     /// A watch resolves although nothing changed.
     pub early_watch: u64,
 }

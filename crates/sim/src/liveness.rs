@@ -28,8 +28,25 @@ pub fn calm(setting: &Setting) -> Duration {
     2 * setting.plan.health_timeout() + SLACK
 }
 
-/// Looks for broken promises at the end of a calm; `processes` and `lives` are those that live.
-pub fn check(setting: &Setting, processes: &[&Process], lives: &[&Life]) -> Result<(), Violation> {
+/// Whether every promise was kept, at the end of a calm.
+pub fn check(look: &Look<'_>) -> Result<(), Violation> {
+    look.workers()?;
+    look.jobs()?;
+    look.executions()
+}
+
+/// Whether jobs start that can, in the middle of a calm.
+pub fn check_starts(look: &Look<'_>) -> Result<(), Violation> {
+    look.starts()
+}
+
+/// Looks at a world where `processes` and `lives` are those that live, unless nobody there is well.
+pub fn look(
+    setting: &Setting,
+    processes: &[&Process],
+    lives: &[&Life],
+    check: impl Fn(&Look<'_>) -> Result<(), Violation>,
+) -> Result<(), Violation> {
     let mut places = BTreeMap::new();
     for process in processes {
         let works = process.is_booted() && !process.is_leaving();
@@ -49,15 +66,13 @@ pub fn check(setting: &Setting, processes: &[&Process], lives: &[&Life]) -> Resu
     }
     // Paused, in the middle of its boot, or of its leaving: neither dead nor well.
     let unclear = places.keys().copied().filter(|place| !well.contains_key(place)).collect();
-    setting.checker.known(|known| {
-        let look = Look { setting, known, well, unclear, now_us: setting.core.elapsed_us() };
-        look.workers()?;
-        look.jobs()?;
-        look.executions()
-    })
+    setting
+        .checker
+        .known(|known| check(&Look { setting, known, well, unclear, now_us: setting.core.elapsed_us() }))
 }
 
-struct Look<'a> {
+/// What is seen.
+pub struct Look<'a> {
     setting: &'a Setting,
     known: &'a Known,
     well: BTreeMap<Place, Arc<Link>>,
@@ -105,6 +120,18 @@ impl Look<'_> {
     }
 
     fn jobs(&self) -> Result<(), Violation> {
+        self.starts()?;
+        for (key, rows) in &self.known.jobs {
+            let Some(job) = rows.record.as_ref().filter(|job| job.state == State::Running) else { continue };
+            let changed_us = self.known.changed_us[key];
+            let seconds = (self.now_us - changed_us) / 1_000_000;
+            self.running(key, || format!("{key:?} for {seconds} s: {}", in_words(Some(job))))?;
+        }
+        Ok(())
+    }
+
+    /// Jobs start when there is room for them.
+    fn starts(&self) -> Result<(), Violation> {
         let mut running: BTreeMap<&String, usize> = BTreeMap::new();
         for rows in self.known.jobs.values() {
             if let Some(claim) = rows.record.as_ref().and_then(|job| job.claim.as_ref()) {
@@ -147,7 +174,6 @@ impl Look<'_> {
                 {
                     return broken("a delayed job starts when its time has come", story());
                 }
-                State::Running => self.running(key, story)?,
                 _ => {}
             }
         }

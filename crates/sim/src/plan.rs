@@ -71,6 +71,7 @@ impl Plan {
             slow: rate(30),
             conflict: rate(150),
             unknown: rate(200),
+            late: *dice.choose(&[100, 300, 700]),
             early_watch: rate(300),
         };
         let health_s = *dice.choose(&[2, 5, 5]);

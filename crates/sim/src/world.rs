@@ -18,7 +18,7 @@ use crate::dice::Dice;
 use crate::engine::Writer;
 use crate::external::{Actor, Life};
 use crate::link::{Link, SLOW_MS};
-use crate::liveness;
+use crate::liveness::{self, Look};
 use crate::node::{Node, Process, Setting};
 use crate::plan::Plan;
 use crate::script::PANIC;
@@ -33,10 +33,14 @@ const POLL: Duration = Duration::from_secs(2);
 /// When everything has healed, every job reaches its end within this time, and every process leaves: far more than the longest script
 /// takes with the fewest slots, so that nothing but a job that is stuck can exceed it.
 const END: Duration = Duration::from_secs(3_600);
+/// Looks at whether jobs start, in a calm, after another such time.
+const LOOK: Duration = Duration::from_secs(5);
 /// The longest pause of a node, in ms: beyond every health timeout.
 const PAUSE_MS: u64 = 60_000;
 /// The longest time without the store, in ms.
 const CUT_MS: u64 = 40_000;
+/// The longest life of a process that is asked to leave as soon as it is there, in ms.
+const HASTE_MS: u64 = 1_000;
 /// The longest time before a process that has ended is replaced, in ms.
 const RESTART_MS: u64 = 20_000;
 /// The most that a clock is set forward or back, in ms.
@@ -222,6 +226,11 @@ impl World {
             let Some(process) = node.process.as_mut() else {
                 if dice.chance(400) {
                     node.start(&setting);
+                    if dice.chance(300) {
+                        // Hardly there, it is asked to leave.
+                        sleep(dice.ms(0, HASTE_MS)).await;
+                        self.nodes[n].process.as_mut().expect("it has just started").shut_down();
+                    }
                 }
                 continue;
             };
@@ -291,7 +300,10 @@ impl World {
             let calm_us = i64::try_from(liveness::calm(&setting).as_micros()).expect("a minute");
             let left_us = core.calm_since_us() + calm_us - core.elapsed_us();
             let Ok(left_us @ 1..) = u64::try_from(left_us) else { break };
-            sleep(Duration::from_micros(left_us)).await;
+            sleep(Duration::from_micros(left_us).min(LOOK)).await;
+            if core.elapsed_us() - core.calm_since_us() > 2 * liveness::SLACK.as_micros() as i64 {
+                self.look(liveness::check_starts)?;
+            }
         }
         for node in &mut self.nodes {
             node.process.take_if(|process| process.has_left());
@@ -301,8 +313,12 @@ impl World {
         }
         setting.checker.look_over(&setting.store.all());
         core.note(Place::World, "looks", "");
+        self.look(liveness::check)
+    }
+
+    fn look(&self, check: impl Fn(&Look<'_>) -> Result<(), Violation>) -> Result<(), Violation> {
         let lives: Vec<_> = self.actors.iter().filter_map(|actor| actor.life.as_ref()).collect();
-        liveness::check(&setting, &self.processes(), &lives)
+        liveness::look(&self.setting, &self.processes(), &lives, check)
     }
 
     /// In the calm a clean shutdown leaves nothing behind at the moment it is done.
