@@ -114,6 +114,7 @@ async fn names_in_paths_and_queries() {
         "/v1/jobs?type=a%2Fb",
         "/v1/jobs?tenant=%00",
         "/v1/jobs?tenant=%ff",
+        "/v1/jobs?type=a&after=b%2Fx&tenant=%00",
         "/v1/jobs?after=x",
         "/v1/jobs?after=t%2F%00",
         "/v1/jobs?colour=red",

@@ -107,6 +107,9 @@ pub(super) async fn list_jobs(
 ) -> Result<Response> {
     check_limit(params.limit)?;
     let mut place = params.after.as_deref().map(Place::parse).transpose()?;
+    if let Some(tenant) = &params.tenant {
+        names::check_name("tenant", tenant)?;
+    }
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
         match place.as_ref().map(|place| place.job_type.cmp(job_type)) {
@@ -114,9 +117,6 @@ pub(super) async fn list_jobs(
             Some(Ordering::Greater) => return Ok(answer::ok(&Jobs { jobs: Vec::new(), next: None })),
             Some(Ordering::Equal) | None => {}
         }
-    }
-    if let Some(tenant) = &params.tenant {
-        names::check_name("tenant", tenant)?;
     }
     let mut page = Page { jobs: Vec::new(), bytes: 0 };
     let mut looked_at = 0;

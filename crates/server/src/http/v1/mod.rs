@@ -16,12 +16,15 @@ mod owned;
 mod view;
 mod workers;
 
+use std::panic::AssertUnwindSafe;
+
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header;
 use axum::middleware::{Next, from_fn};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures::FutureExt;
 use turnwise_protocol::Error;
 use utoipa::{IntoResponses, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
@@ -141,9 +144,18 @@ pub(super) fn router() -> Router<App> {
         .layer(from_fn(logged))
 }
 
+/// Whoever panicked has told why already.
+#[derive(Debug, thiserror::Error)]
+#[error("the handler of a request panicked")]
+struct Panicked;
+
 async fn logged(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let response = next.run(request).await;
+    // A handler that panics is a bug, and still an answer.
+    let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => error::V1Error::internal(&Panicked).into_response(),
+    };
     // No query and no body: they may hold what nobody may read.
     tracing::debug!(%method, path, status = response.status().as_u16(), "request");
     answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
