@@ -10,8 +10,13 @@ macro_rules! say {
 
 mod jobs;
 mod progress;
+mod remote;
 mod replicate;
 mod serve;
+mod table;
+mod units;
+mod work;
+mod workers;
 
 use std::process::ExitCode;
 
@@ -40,9 +45,27 @@ enum Command {
     Serve(serve::Args),
     /// Copy one database to another, without any server
     Replicate(replicate::Args),
-    /// Look at the jobs of a running server, or cancel one
+    /// Add jobs to a running server, look at them, wait for them
     #[command(subcommand)]
     Jobs(jobs::Command),
+    /// List who works for a running server
+    Workers(workers::Args),
+    /// Be a worker: run a command for each job of a type
+    Work(work::Args),
+    /// Used by turnwise itself, to end the commands of a process that was killed
+    #[command(name = GUARD, hide = true)]
+    Guard {
+        /// In ms
+        grace_ms: u64,
+    },
+}
+
+/// The subcommand that is a guard.
+const GUARD: &str = "command-guard";
+
+/// How to start a guard of commands: this binary again.
+fn guard() -> std::io::Result<turnwise_command::Guard> {
+    turnwise_command::Guard::this_executable([GUARD])
 }
 
 /// What a command has to tell whoever called it.
@@ -51,6 +74,8 @@ enum Failure {
     Usage(anyhow::Error),
     /// It was tried and did not work: exit code 1.
     Failed(anyhow::Error),
+    /// It has an exit code of its own.
+    Code(u8, anyhow::Error),
 }
 
 impl From<anyhow::Error> for Failure {
@@ -61,6 +86,11 @@ impl From<anyhow::Error> for Failure {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Command::Guard { grace_ms } = cli.command {
+        // Before anything else: it is to be small, and nobody hears what it says.
+        let guarded = turnwise_command::guard_main(std::time::Duration::from_millis(grace_ms));
+        return if guarded.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     log_to_stderr(cli.log);
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -74,6 +104,9 @@ fn main() -> ExitCode {
             Command::Serve(args) => serve::run(args).await,
             Command::Replicate(args) => replicate::run(args).await,
             Command::Jobs(command) => jobs::run(command).await,
+            Command::Workers(args) => workers::run(args).await,
+            Command::Work(args) => work::run(args).await,
+            Command::Guard { .. } => unreachable!("it was seen to above"),
         }
     });
     // Nothing that still hangs on a name look-up or a slow disk may hold up the exit.
@@ -84,11 +117,22 @@ fn main() -> ExitCode {
             eprintln!("turnwise: {error:#}");
             ExitCode::from(1)
         }
+        Err(Failure::Code(code, error)) => {
+            eprintln!("turnwise: {error:#}");
+            ExitCode::from(code)
+        }
         Err(Failure::Usage(error)) => {
             eprintln!("turnwise: {error:#}\nFor more information, try '--help'.");
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints JSON for people and programs.
+fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.into()))?;
+    say!("{text}");
+    Ok(())
 }
 
 /// The log goes to stderr, so that stdout carries results only. Other crates speak up from `warn` on.

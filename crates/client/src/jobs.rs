@@ -204,6 +204,11 @@ impl<P: Page> Pages<P> {
         Pages { client, request, after: None, done: false, page: PhantomData }
     }
 
+    /// Whether there may be a next page.
+    pub fn has_next(&self) -> bool {
+        !self.done
+    }
+
     /// The next page, which may be empty; `None` after the last.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! `turnwise replicate` and `turnwise jobs`.
+//! `turnwise replicate`, and replications among `turnwise jobs`.
 
 use std::process::Output;
 
@@ -127,7 +127,7 @@ async fn an_interrupted_replication_goes_on_where_it_stopped() {
 }
 
 #[tokio::test]
-async fn jobs_are_listed_shown_and_cancelled() {
+async fn replications_are_jobs_like_others() {
     let (a, b) = Peer::pair().await;
     let (source, target) = (a.create("source").await, b.create("target").await);
     let home = Home::new("");
@@ -139,16 +139,16 @@ async fn jobs_are_listed_shown_and_cancelled() {
     let body = json!({ "source": source.url(), "target": target.url(), "continuous": true });
     let id = server.post("/_replicate", &body).await["_local_id"].as_str().unwrap().to_owned();
     server.until("/_active_tasks", |tasks| tasks[0]["replication_id"] == id.as_str()).await;
-    let output = run(&[&["jobs", "list"], &at[..]].concat()).await;
+    let output = run(&[&["jobs", "list", "--type", "replication"], &at[..]].concat()).await;
     let text = stdout(&output);
     assert!(text.contains(&id) && text.contains("running") && text.contains("STATE"), "{text}");
-    let output = run(&[&["jobs", "show", &id], &at[..]].concat()).await;
+    let output = run(&[&["jobs", "show", "replication", &id], &at[..]].concat()).await;
     let job: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(job["id"], id.as_str());
-    let output = run(&[&["jobs", "cancel", &id], &at[..]].concat()).await;
+    let output = run(&[&["jobs", "remove", "replication", &id], &at[..]].concat()).await;
     assert!(output.status.success(), "{output:?}");
     server.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 0).await;
-    let output = run(&[&["jobs", "cancel", &id], &at[..]].concat()).await;
+    let output = run(&[&["jobs", "cancel", "replication", &id], &at[..]].concat()).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(stderr(&output).contains("404"), "{output:?}");
+    assert!(stderr(&output).contains("there is no job"), "{output:?}");
 }

@@ -1,0 +1,248 @@
+//! `turnwise jobs add`.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use serde_json::value::RawValue;
+use turnwise_client::protocol::{MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES};
+use turnwise_client::{AddJob, Added, AddedJob, IfExists, NewJob};
+
+use crate::Failure;
+use crate::remote::ServerArgs;
+use crate::units::parse_duration;
+
+/// A line of a file of jobs is not longer, in bytes.
+const MAX_LINE_BYTES: usize = MAX_OPTIONS_BYTES + (64 << 10);
+/// One request carries jobs of at most this size together, in bytes: as much as the server takes, less what is around them.
+const MAX_BATCH_BYTES: usize = MAX_BATCH_BODY_BYTES - (256 << 10);
+
+/// `turnwise jobs add`
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  turnwise jobs add mail --options '{\"to\":\"jan@example.org\"}'
+  id=$(turnwise jobs add mail --options @mail.json --delay 15m --max-attempts 5)
+  turnwise jobs add command --options '{\"argv\":[\"date\"]}'
+  turnwise jobs add mail --many jobs.jsonl
+
+Prints the ids of the jobs, one per line. A job that is there under its id already stays as it is: the same command can be \
+run again without adding anything twice.
+
+Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
+max_attempts and if_exists. Up to 1,000 lines are added together, all or none.")]
+pub(crate) struct Args {
+    /// The type of the job: the workers that run it
+    #[arg(value_name = "TYPE")]
+    job_type: String,
+    /// Its id, unique within the type; made up if it is left out
+    #[arg(long)]
+    id: Option<String>,
+    /// Who it is charged to
+    #[arg(long)]
+    tenant: Option<String>,
+    /// On whose behalf it runs
+    #[arg(long)]
+    user: Option<String>,
+    /// What its worker needs: JSON, or @FILE, or - for stdin. It is shown to nobody else
+    #[arg(long, value_name = "JSON|@FILE|-")]
+    options: Option<String>,
+    /// What may be shown of it: a JSON object
+    #[arg(long, value_name = "JSON|@FILE|-")]
+    summary: Option<String>,
+    /// Start it not before this time has passed: 500ms, 90s, 15m, 2h, 3d
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    delay: Option<Duration>,
+    /// Fail it for good when this many attempts have crashed; otherwise it is tried for ever
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// If there is a job of this id: run it again, with these options
+    #[arg(long)]
+    again: bool,
+    /// Add a job for each line of this file (- for stdin)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "options", "summary"])]
+    many: Option<PathBuf>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match &args.many {
+        Some(file) => add_many(&args, file).await,
+        None => add_one(&args).await,
+    }
+}
+
+async fn add_one(args: &Args) -> Result<(), Failure> {
+    let mut job = defaults(args).map_err(Failure::Usage)?;
+    job.id.clone_from(&args.id);
+    job.options =
+        args.options.as_ref().map(|text| json("--options", text)).transpose().map_err(Failure::Usage)?;
+    job.summary =
+        args.summary.as_ref().map(|text| json("--summary", text)).transpose().map_err(Failure::Usage)?;
+    let added = args.server.client()?.add(&args.job_type, job).await?;
+    tell(&added);
+    Ok(())
+}
+
+/// What the arguments say of every job.
+fn defaults(args: &Args) -> anyhow::Result<AddJob> {
+    let delay_ms = args.delay.map(|delay| u64::try_from(delay.as_millis())).transpose();
+    Ok(AddJob {
+        tenant: args.tenant.clone(),
+        user: args.user.clone(),
+        delay_ms: delay_ms.context("--delay: too long")?,
+        max_attempts: args.max_attempts,
+        if_exists: if args.again { IfExists::Again } else { IfExists::Keep },
+        ..AddJob::default()
+    })
+}
+
+fn tell(added: &AddedJob) {
+    say!("{}", added.id);
+    match added.added {
+        Added::Queued | Added::Delayed => {}
+        Added::Exists => {
+            eprintln!("{} was there already and stays as it is; --again runs it again", added.id)
+        }
+        Added::RunsAgain => eprintln!("{} runs now, and runs once more after that", added.id),
+        Added::AlreadyWaiting => eprintln!("{} waited already; it has the new options now", added.id),
+    }
+}
+
+/// A value that is given as text, as the name of a file, or on stdin. Its errors do not repeat it: options may hold secrets.
+fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
+    let text = match text.strip_prefix('@') {
+        Some(file) => {
+            std::fs::read_to_string(file).with_context(|| format!("{argument}: cannot read {file}"))?
+        }
+        None if text == "-" => {
+            let mut read = String::new();
+            std::io::stdin()
+                .read_to_string(&mut read)
+                .with_context(|| format!("{argument}: cannot read stdin"))?;
+            read
+        }
+        None => text.to_owned(),
+    };
+    RawValue::from_string(text.trim().to_owned())
+        .map_err(|error| anyhow!("{argument}: not JSON at line {}, column {}", error.line(), error.column()))
+}
+
+async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
+    let client = args.server.client()?;
+    let input: Box<dyn std::io::BufRead> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => {
+            let opened = std::fs::File::open(file)
+                .with_context(|| format!("--many: cannot read {}", file.display()))
+                .map_err(Failure::Usage)?;
+            Box::new(std::io::BufReader::new(opened))
+        }
+    };
+    let mut lines = Lines { input, number: 0 };
+    let mut batch = Batch::default();
+    let mut added = 0;
+    while let Some(line) = lines.next().map_err(|error| stopped(error, added))? {
+        let job = job(args, &line).map_err(|error| {
+            let error = error.context(format!("line {} of {}", lines.number, file.display()));
+            stopped(error, added)
+        })?;
+        if batch.jobs.len() == MAX_ADDED || batch.bytes + line.len() > MAX_BATCH_BYTES {
+            added += batch.send(&client).await.map_err(|failure| after(failure, added))?;
+        }
+        batch.bytes += line.len();
+        batch.jobs.push(job);
+    }
+    batch.send(&client).await.map_err(|failure| after(failure, added))?;
+    Ok(())
+}
+
+/// Jobs that are added together.
+#[derive(Default)]
+struct Batch {
+    jobs: Vec<NewJob>,
+    bytes: usize,
+}
+
+impl Batch {
+    async fn send(&mut self, client: &turnwise_client::Client) -> Result<usize, Failure> {
+        self.bytes = 0;
+        let jobs = std::mem::take(&mut self.jobs);
+        if jobs.is_empty() {
+            return Ok(0);
+        }
+        let added = client.add_many(jobs).await?;
+        added.iter().for_each(tell);
+        Ok(added.len())
+    }
+}
+
+/// A file's lines, each within its bound; blank ones are left out.
+struct Lines {
+    input: Box<dyn std::io::BufRead>,
+    number: usize,
+}
+
+impl Lines {
+    fn next(&mut self) -> anyhow::Result<Option<String>> {
+        loop {
+            let mut line = Vec::new();
+            self.number += 1;
+            let limit = MAX_LINE_BYTES as u64 + 1;
+            let read = std::io::BufRead::read_until(&mut self.input.by_ref().take(limit), b'\n', &mut line);
+            if read.context("cannot read")? == 0 {
+                return Ok(None);
+            }
+            if line.len() > MAX_LINE_BYTES {
+                bail!("line {} has more than {MAX_LINE_BYTES} bytes", self.number);
+            }
+            let line = String::from_utf8(line).map_err(|_| anyhow!("line {} is not UTF-8", self.number))?;
+            if !line.trim().is_empty() {
+                return Ok(Some(line));
+            }
+        }
+    }
+}
+
+/// A line's job, with what the arguments say of those that do not say it themselves.
+fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
+    // Only the place of the problem: the line may hold secrets.
+    let turnwise_client::protocol::Object(mut job) = serde_json::from_str::<
+        turnwise_client::protocol::Object<AddJob>,
+    >(line)
+    .map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => {
+            anyhow!("column {}: not a job; its members are those in `jobs add --help`", error.column())
+        }
+        _ => anyhow!("column {}: not JSON", error.column()),
+    })?;
+    let AddJob { tenant, user, delay_ms, max_attempts, if_exists, .. } = defaults(args)?;
+    job.tenant = job.tenant.or(tenant);
+    job.user = job.user.or(user);
+    if job.not_before_us.is_none() {
+        job.delay_ms = job.delay_ms.or(delay_ms);
+    }
+    job.max_attempts = job.max_attempts.or(max_attempts);
+    if args.again {
+        job.if_exists = if_exists;
+    }
+    Ok(NewJob::new(&args.job_type, job))
+}
+
+fn stopped(error: anyhow::Error, added: usize) -> Failure {
+    match added {
+        0 => Failure::Usage(error.context("nothing was added")),
+        _ => Failure::Usage(error.context(format!("{added} jobs were added before"))),
+    }
+}
+
+fn after(failure: Failure, added: usize) -> Failure {
+    match failure {
+        Failure::Failed(error) if added > 0 => Failure::Failed(
+            error.context(format!("{added} jobs were added before; run it again for the others")),
+        ),
+        failure => failure,
+    }
+}

@@ -1,0 +1,113 @@
+//! `turnwise jobs list`.
+
+use turnwise_client::{Job, ListJobs, State};
+
+use crate::remote::ServerArgs;
+use crate::units::ago;
+use crate::{Failure, table};
+
+/// Jobs that one request asks for at most.
+const PAGE: usize = 1_000;
+
+/// `turnwise jobs list`
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  turnwise jobs list --type mail --state failed
+  turnwise jobs list --json | jq -r '.[] | select(.attempts > 2) | .id'")]
+pub(crate) struct Args {
+    /// Only jobs of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Option<String>,
+    /// Only jobs in this state
+    #[arg(long, value_parser = parse_state, value_name = "STATE")]
+    #[arg(
+        help = "Only jobs in this state: pending, delayed, running, crashing, completed, failed or cancelled"
+    )]
+    state: Option<State>,
+    /// Only jobs of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// This many at most; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    /// Print the jobs as a JSON array, with all that is known of them
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
+    let which = ListJobs {
+        job_type: args.job_type,
+        state: args.state,
+        tenant: args.tenant,
+        page: Some(limit.min(PAGE)),
+    };
+    let mut pages = args.server.client()?.list(which);
+    let mut jobs = Vec::new();
+    let mut more = false;
+    while let Some(page) = pages.next().await? {
+        jobs.extend(page);
+        if jobs.len() >= limit {
+            more = jobs.len() > limit || pages.has_next();
+            jobs.truncate(limit);
+            break;
+        }
+    }
+    if args.json {
+        return crate::say_json(&jobs);
+    }
+    if jobs.is_empty() {
+        say!("No jobs.");
+        return Ok(());
+    }
+    let rows: Vec<_> = jobs.iter().map(row).collect();
+    table::print(["TYPE", "ID", "STATE", "SINCE", "TRIES", "TENANT", "ABOUT"], &rows);
+    if more {
+        eprintln!("There may be more: see --limit, or narrow it down with --type, --state and --tenant.");
+    }
+    Ok(())
+}
+
+fn row(job: &Job) -> [String; 7] {
+    let state = match job.cancel_requested && !job.state.is_final() {
+        true => "stopping",
+        false => state_name(job.state),
+    };
+    let since = match job.not_before_us {
+        Some(not_before_us) => ago(not_before_us),
+        None => ago(job.changed_us),
+    };
+    let tries = match job.max_attempts {
+        Some(max) => format!("{}/{max}", job.attempts),
+        None => job.attempts.to_string(),
+    };
+    let about = match (&job.reason, job.summary.get()) {
+        (Some(reason), _) => reason.clone(),
+        (None, "{}") => String::new(),
+        (None, summary) => summary.to_owned(),
+    };
+    [job.job_type.clone(), job.id.clone(), state.to_owned(), since, tries, job.tenant.clone(), about]
+}
+
+/// A state as it is written.
+pub(super) fn state_name(state: State) -> &'static str {
+    match state {
+        State::Pending => "pending",
+        State::Delayed => "delayed",
+        State::Running => "running",
+        State::Crashing => "crashing",
+        State::Completed => "completed",
+        State::Failed => "failed",
+        State::Cancelled => "cancelled",
+    }
+}
+
+fn parse_state(text: &str) -> Result<State, String> {
+    serde_json::from_value(serde_json::Value::from(text)).map_err(|_| {
+        "expected pending, delayed, running, crashing, completed, failed or cancelled".to_owned()
+    })
+}

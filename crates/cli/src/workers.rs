@@ -1,0 +1,50 @@
+//! `turnwise workers`: who works for a server.
+
+use turnwise_client::{ListWorkers, WorkerInfo};
+
+use crate::remote::ServerArgs;
+use crate::units::ago;
+use crate::{Failure, table};
+
+/// `turnwise workers`
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only workers for jobs of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Option<String>,
+    /// Print the workers as a JSON array, with the jobs that they run
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let mut pages = args.server.client()?.workers(ListWorkers { job_type: args.job_type });
+    let mut workers = Vec::new();
+    while let Some(page) = pages.next().await? {
+        workers.extend(page);
+    }
+    if args.json {
+        return crate::say_json(&workers);
+    }
+    if workers.is_empty() {
+        say!("No workers.");
+        return Ok(());
+    }
+    let rows: Vec<_> = workers.iter().map(row).collect();
+    table::print(["TYPE", "WORKER", "NAME", "NODE", "RUNS", "SINCE"], &rows);
+    Ok(())
+}
+
+fn row(worker: &WorkerInfo) -> [String; 6] {
+    let more = if worker.more_running { "+" } else { "" };
+    [
+        worker.job_type.clone(),
+        worker.id.clone(),
+        worker.name.clone().unwrap_or_else(|| if worker.external { "-" } else { "(server)" }.to_owned()),
+        worker.node.clone(),
+        format!("{}{more}/{}", worker.running.len(), worker.slots),
+        ago(worker.started_us),
+    ]
+}

@@ -1,0 +1,241 @@
+//! `turnwise jobs`: what users see of them, and what scripts get.
+
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+use crate::server::{Home, Server, turnwise};
+
+async fn jobs(server: &Server, args: &[&str]) -> Output {
+    jobs_reading(server, args, "").await
+}
+
+async fn jobs_reading(server: &Server, args: &[&str], stdin: &str) -> Output {
+    let mut child = turnwise()
+        .arg("jobs")
+        .args(args)
+        .env("TURNWISE_SERVER", server.url())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).await.unwrap();
+    child.wait_with_output().await.unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap().trim_end()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// What an external worker would have got.
+async fn accept(server: &Server, limit: usize) -> (String, Vec<Value>) {
+    let registered = server.post("/v1/workers/mail", &json!({ "slots": limit })).await;
+    let path = format!("/v1/workers/mail/{}", registered["worker"].as_str().unwrap());
+    let body = json!({ "received": 0, "limit": limit, "wait_ms": 10_000 });
+    let accepted = server.post(&format!("{path}/accept"), &body).await;
+    (path, accepted["jobs"].as_array().unwrap().clone())
+}
+
+#[tokio::test]
+async fn a_job_is_added_once_and_shown_without_its_options() {
+    let server = Home::new("").serve().await;
+    let args = ["add", "mail", "--id", "a/b c", "--tenant", "acme", "--options", r#"{"password":"hunter2"}"#];
+    let more = ["--summary", r#"{"to":"jan"}"#, "--max-attempts", "3", "--delay", "1h"];
+    let output = jobs(&server, &[&args[..], &more].concat()).await;
+    assert_eq!((stdout(&output), stderr(&output)), ("a/b c", ""), "{output:?}");
+    let output = jobs(&server, &[&args[..], &more].concat()).await;
+    assert!(output.status.success() && stdout(&output) == "a/b c", "{output:?}");
+    assert!(stderr(&output).contains("was there already"), "{output:?}");
+
+    let output = jobs(&server, &["show", "mail", "a/b c"]).await;
+    let job: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&job["state"], &job["tenant"]), (&json!("delayed"), &json!("acme")));
+    assert_eq!((&job["summary"], &job["max_attempts"]), (&json!({ "to": "jan" }), &json!(3)));
+    let output = jobs(&server, &["list"]).await;
+    let text = stdout(&output);
+    assert!(text.lines().count() == 2 && text.contains("a/b c") && text.contains("delayed"), "{text}");
+    assert!(text.contains("in 59m") && text.contains("0/3"), "{text}");
+    let output = jobs(&server, &["list", "--state", "running"]).await;
+    assert_eq!(stdout(&output), "No jobs.");
+    let output = jobs(&server, &["list", "--json", "--tenant", "acme", "--type", "mail"]).await;
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()[0]["id"], "a/b c");
+    assert!(!stdout(&output).contains("hunter2"));
+}
+
+#[tokio::test]
+async fn options_come_from_the_command_line_a_file_or_stdin() {
+    let home = Home::new("");
+    let server = home.serve().await;
+    let file = home.data_dir().join("options.json");
+    std::fs::write(&file, "{\"from\": \"file\"}\n").unwrap();
+    let at_file = format!("@{}", file.display());
+    for (id, options, stdin) in [
+        ("1", r#"{"from": "arg"}"#, ""),
+        ("2", at_file.as_str(), ""),
+        ("3", "-", "{\"from\":\n\"stdin\"}\n"),
+        ("4", "[1]", ""),
+    ] {
+        let output = jobs_reading(&server, &["add", "mail", "--id", id, "--options", options], stdin).await;
+        assert!(output.status.success(), "{output:?}");
+    }
+    let (_, given) = accept(&server, 4).await;
+    let options: Vec<&Value> = given.iter().map(|job| &job["options"]).collect();
+    let expected =
+        [json!({ "from": "arg" }), json!({ "from": "file" }), json!({ "from": "stdin" }), json!([1])];
+    assert_eq!(options, expected.iter().collect::<Vec<_>>());
+
+    for (options, says) in [("{hunter2", "not JSON at line 1, column 2"), ("@/nowhere/hunter", "cannot read")]
+    {
+        let output = jobs(&server, &["add", "mail", "--options", options]).await;
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(stderr(&output).contains(says) && !stderr(&output).contains("hunter2"), "{output:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_jobs_is_added_line_by_line_and_can_be_added_again() {
+    let home = Home::new("");
+    let server = home.serve().await;
+    let mut lines: Vec<String> =
+        (0..2_500).map(|n| json!({ "id": format!("{n:05}"), "options": { "n": n } }).to_string()).collect();
+    lines.insert(7, String::new());
+    let file = home.data_dir().join("jobs.jsonl");
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let many = ["add", "mail", "--tenant", "acme", "--many", file.to_str().unwrap()];
+    let output = jobs(&server, &many).await;
+    assert!(output.status.success() && stderr(&output).is_empty(), "{output:?}");
+    assert_eq!(stdout(&output).lines().count(), 2_500);
+    let output = jobs(&server, &many).await;
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(stderr(&output).lines().count(), 2_500, "they were all there");
+    let output = jobs(&server, &["list", "--limit", "0", "--json", "--tenant", "acme"]).await;
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap().as_array().unwrap().len(), 2_500);
+    let output = jobs(&server, &["list", "--limit", "10"]).await;
+    assert_eq!(stdout(&output).lines().count(), 11);
+    assert!(stderr(&output).contains("--limit"), "{output:?}");
+
+    lines[2_000] = r#"{"id": "x", "pasword": "hunter2"}"#.to_owned();
+    let output = jobs_reading(&server, &["add", "mail", "--many", "-"], &lines.join("\n")).await;
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = stderr(&output);
+    assert!(text.contains("line 2001") && text.contains("1000 jobs were added before"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[tokio::test]
+async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
+    let server = Home::new("").serve().await;
+    for id in ["completes", "fails", "runs"] {
+        assert!(jobs(&server, &["add", "mail", "--id", id]).await.status.success());
+    }
+    let output = jobs(&server, &["wait", "mail", "completes", "--timeout", "100ms"]).await;
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(stderr(&output).contains("pending"), "{output:?}");
+    let output = jobs(&server, &["wait", "mail", "completes", "--timeout", "100ms", "--follow"]).await;
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+
+    let (path, given) = accept(&server, 3).await;
+    let claim = |id: &str| given.iter().find(|job| job["id"] == id).unwrap()["claim"].clone();
+    let cases: [(&[&str], i32); 4] = [
+        (&["wait", "mail", "completes"], 0),
+        (&["wait", "mail", "completes", "--follow", "--timeout", "1h"], 0),
+        (&["wait", "mail", "fails", "--timeout", "1h"], 1),
+        (&["wait", "mail", "fails", "--follow"], 1),
+    ];
+    let waiting = futures::future::join_all(cases.map(|(args, _)| jobs(&server, args)));
+    let ending = async {
+        let body = json!({ "claim": claim("completes"), "info": { "sent": "50%" } });
+        server.post(&format!("{path}/jobs/completes/update"), &body).await;
+        let body = json!({ "claim": claim("completes"), "result": { "sent": true } });
+        server.post(&format!("{path}/jobs/completes/finish"), &body).await;
+        let body = json!({ "claim": claim("fails"), "reason": "no such mailbox", "retry": false });
+        server.post(&format!("{path}/jobs/fails/fail"), &body).await;
+    };
+    let (outputs, ()) = tokio::join!(waiting, ending);
+    for (output, (args, code)) in outputs.iter().zip(cases) {
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        match code {
+            0 => assert_eq!(stdout(output), r#"{"sent":true}"#, "{args:?}"),
+            _ => assert!(stderr(output).ends_with("turnwise: failed: no such mailbox\n"), "{output:?}"),
+        }
+    }
+    assert!(stderr(&outputs[1]).contains("started\n"), "{:?}", outputs[1]);
+    assert!(stderr(&outputs[3]).contains("failed: no such mailbox\n"), "{:?}", outputs[3]);
+
+    // One that runs is stopped by its worker; one that waits, at once.
+    let output = jobs(&server, &["cancel", "mail", "runs"]).await;
+    assert_eq!(stdout(&output), "its worker was told to stop it");
+    server.post(&format!("{path}/jobs/runs/release"), &json!({ "claim": claim("runs") })).await;
+    let output = jobs(&server, &["wait", "mail", "runs"]).await;
+    assert_eq!((output.status.code(), stderr(&output)), (Some(1), "turnwise: cancelled\n"));
+    let output = jobs(&server, &["cancel", "mail", "completes"]).await;
+    assert_eq!(stdout(&output), "it had ended already: completed");
+    let output = jobs(&server, &["remove", "mail", "completes"]).await;
+    assert_eq!(stdout(&output), "removed");
+    for args in
+        [["show", "mail", "completes"], ["wait", "mail", "completes"], ["remove", "mail", "completes"]]
+    {
+        let output = jobs(&server, &args).await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stderr(&output).contains("there is no job `completes` of type `mail`"), "{output:?}");
+    }
+    assert!(jobs(&server, &["add", "mail", "--id", "fails", "--again"]).await.status.success());
+    let output = jobs(&server, &["cancel", "mail", "fails"]).await;
+    assert_eq!(stdout(&output), "cancelled");
+}
+
+#[tokio::test]
+async fn wrong_usage_is_told_and_nothing_is_done() {
+    let server = Home::new("").serve().await;
+    let cases: [(&[&str], &str); 10] = [
+        (&["add"], "<TYPE>"),
+        (&["add", "a b"], "letters, digits"),
+        (&["add", "mail", "--id", ".."], "cannot be reached"),
+        (&["add", "mail", "--delay", "soon"], "for example 500ms"),
+        (&["add", "mail", "--many", "/nowhere"], "cannot read /nowhere"),
+        (&["add", "mail", "--many", "x", "--id", "y"], "cannot be used with"),
+        (&["list", "--state", "done"], "expected pending"),
+        (&["show", "mail"], "<ID>"),
+        (&["wait", "mail", "x", "--timeout", "1w"], "for example 500ms"),
+        (&["list", "--server", "ftp://x"], "http://127.0.0.1:7984"),
+    ];
+    for (args, says) in cases {
+        let output = jobs(&server, args).await;
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        assert!(stderr(&output).contains(says), "{args:?}: {output:?}");
+    }
+    // What only the server knows to be wrong.
+    let output = jobs(&server, &["add", "replication"]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("POST /_replicate"), "{output:?}");
+    assert_eq!(stdout(&jobs(&server, &["list"]).await), "No jobs.");
+}
+
+#[tokio::test]
+async fn every_help_fits_a_terminal_of_80_columns() {
+    let commands: [&[&str]; 10] = [
+        &[],
+        &["jobs"],
+        &["jobs", "add"],
+        &["jobs", "list"],
+        &["jobs", "show"],
+        &["jobs", "cancel"],
+        &["jobs", "wait"],
+        &["jobs", "remove"],
+        &["workers"],
+        &["work"],
+    ];
+    for command in commands {
+        let output = turnwise().args(command).arg("--help").env("COLUMNS", "80").output().await.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = stdout(&output);
+        assert!(text.contains("Usage:") && !text.contains("command-guard"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+}

@@ -1,0 +1,265 @@
+//! `turnwise work --exec`: commands as workers, while the server and they themselves die and come back.
+
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+
+use crate::server::{Home, PATIENCE, Server, turnwise};
+
+/// Workers that are silent for a second are dead.
+const QUICK: &str = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 1\n[jobs]\nbackoff_base_ms = 100\n";
+
+/// A worker whose command is a shell script.
+struct Worker {
+    child: Child,
+}
+
+impl Worker {
+    fn start(server: &Server, args: &[&str], script: &str) -> Worker {
+        let mut command = turnwise();
+        command.args(["work", "--type", "t"]).args(args).args(["--exec", "sh", "-c", script]);
+        command.env("TURNWISE_SERVER", server.url()).stdin(Stdio::null()).stderr(Stdio::piped());
+        Worker { child: command.kill_on_drop(true).spawn().unwrap() }
+    }
+
+    async fn signal(&self, name: &str) {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
+    }
+
+    async fn terminate(self) -> Output {
+        self.signal("-TERM").await;
+        tokio::time::timeout(PATIENCE, self.child.wait_with_output())
+            .await
+            .expect("it does not stop")
+            .unwrap()
+    }
+}
+
+/// Two named pipes between the test and what the commands run: one that they write to, and hold open for as long as they live;
+/// one that they read from to wait for a word.
+struct Line {
+    folder: TempDir,
+    said: pipe::Receiver,
+    /// As long as the test holds it open, too, the pipe does not end between two commands.
+    held: Option<pipe::Sender>,
+    word: pipe::Sender,
+}
+
+impl Line {
+    fn new() -> Line {
+        let folder = tempfile::tempdir().unwrap();
+        let [said, word] = ["said", "word"].map(|name| folder.path().join(name));
+        assert!(std::process::Command::new("mkfifo").args([&said, &word]).status().unwrap().success());
+        Line {
+            said: pipe::OpenOptions::new().open_receiver(&said).unwrap(),
+            held: Some(pipe::OpenOptions::new().open_sender(&said).unwrap()),
+            // Both ends, so that it is there before the first reader.
+            word: pipe::OpenOptions::new().read_write(true).open_sender(&word).unwrap(),
+            folder,
+        }
+    }
+
+    /// A script that says `go`, then does the rest; `$WORD` is the pipe to read from.
+    fn script(&self, rest: &str) -> String {
+        let path = |name: &str| -> PathBuf { self.folder.path().join(name) };
+        format!("exec 3>{}; WORD={}; echo go >&3; {rest}", path("said").display(), path("word").display())
+    }
+
+    async fn heard(&mut self, what: &str) {
+        let mut text = vec![0; what.len() + 1];
+        let read = self.said.read_exact(&mut text);
+        tokio::time::timeout(PATIENCE, read).await.expect("the command says nothing").unwrap();
+        assert_eq!(String::from_utf8(text).unwrap(), format!("{what}\n"));
+    }
+
+    async fn say(&mut self) {
+        self.word.write_all(b"word\n").await.unwrap();
+    }
+
+    /// Waits until no process of the command is left.
+    async fn gone(&mut self) {
+        drop(self.held.take());
+        let mut rest = Vec::new();
+        let read = self.said.read_to_end(&mut rest);
+        tokio::time::timeout(PATIENCE, read).await.expect("somebody is left").unwrap();
+        self.held = Some(pipe::OpenOptions::new().open_sender(self.folder.path().join("said")).unwrap());
+    }
+}
+
+async fn add(server: &Server, id: &str) {
+    let job = json!({ "id": id, "options": { "of": id }, "max_attempts": 2 });
+    server.post("/v1/jobs/t", &job).await;
+}
+
+async fn until_state(server: &Server, id: &str, state: &str) -> Value {
+    server.until(&format!("/v1/jobs/t/{id}"), |job| job["state"] == state).await
+}
+
+/// How often a job was started.
+fn starts(job: &Value) -> usize {
+    job["history"].as_array().unwrap().iter().filter(|event| event["type"] == "started").count()
+}
+
+#[tokio::test]
+async fn exit_codes_and_output_decide_what_becomes_of_a_job() {
+    let home = Home::new(QUICK);
+    let server = home.serve().await;
+    for id in ["json", "text", "fails", "crashes", "large"] {
+        add(&server, id).await;
+    }
+    let script = r#"case $TURNWISE_JOB_ID in
+        json) echo " {\"got\": $(cat)} " ;;
+        text) echo "$TURNWISE_JOB_TYPE of $TURNWISE_TENANT, attempt $TURNWISE_ATTEMPT" ;;
+        fails) echo 'no such mailbox' >&2; exit 65 ;;
+        crashes) echo out; echo "no answer $TURNWISE_ATTEMPT" >&2; exit 7 ;;
+        large) head -c 1000000 /dev/zero | tr '\0' x ;;
+    esac"#;
+    let worker = Worker::start(&server, &["--slots", "3", "--name", "shell"], script);
+    assert_eq!(until_state(&server, "json", "completed").await["result"], json!({ "got": { "of": "json" } }));
+    let text = until_state(&server, "text", "completed").await;
+    assert_eq!(text["result"]["stdout"], "t of default, attempt 1\n");
+    let fails = until_state(&server, "fails", "failed").await;
+    assert_eq!((&fails["reason"], starts(&fails)), (&json!("exit code 65: no such mailbox"), 1));
+    let crashes = until_state(&server, "crashes", "failed").await;
+    assert_eq!((&crashes["reason"], starts(&crashes)), (&json!("exit code 7: no answer 2"), 2));
+    assert_eq!(crashes["info"]["stdout"], "out\n");
+    let large = until_state(&server, "large", "completed").await;
+    assert_eq!(
+        (&large["result"]["truncated"], &large["result"]["stdout_bytes"]),
+        (&json!(true), &json!(1_000_000))
+    );
+
+    let output =
+        turnwise().args(["workers", "--type", "t", "--server", server.url()]).output().await.unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("shell") && table.contains("0/3"), "{table}");
+    let output = worker.terminate().await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let workers = server.get("/v1/workers?type=t").await;
+    assert_eq!(workers["workers"], json!([]), "it has left");
+}
+
+#[tokio::test]
+async fn a_cancelled_job_is_ended_with_all_that_it_started() {
+    let server = Home::new(QUICK).serve().await;
+    let mut line = Line::new();
+    add(&server, "a").await;
+    let _worker = Worker::start(&server, &[], &line.script("sh -c 'echo child >&3; exec sleep 1000' & wait"));
+    line.heard("go").await;
+    line.heard("child").await;
+    server.post("/v1/jobs/t/a/cancel", &json!({})).await;
+    line.gone().await;
+    let job = until_state(&server, "a", "cancelled").await;
+    assert_eq!(starts(&job), 1);
+}
+
+#[tokio::test]
+async fn a_terminated_worker_gives_its_jobs_back_and_leaves() {
+    let server = Home::new("").serve().await;
+    let mut line = Line::new();
+    add(&server, "a").await;
+    let script =
+        line.script("trap 'echo bye >&3; exit' TERM; sh -c 'echo child >&3; exec sleep 1000' & wait");
+    let worker = Worker::start(&server, &[], &script);
+    line.heard("go").await;
+    line.heard("child").await;
+    let output = worker.terminate().await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    line.heard("bye").await;
+    line.gone().await;
+    // At once: nobody had to wait for a timeout.
+    let job = server.get("/v1/jobs/t/a").await;
+    assert_eq!((&job["state"], &job["attempts"]), (&json!("pending"), &json!(0)));
+    assert_eq!(server.get("/v1/workers?type=t").await["workers"], json!([]));
+}
+
+#[tokio::test]
+async fn a_run_goes_on_while_the_server_is_away_and_its_end_is_told_later() {
+    let home = Home::new(QUICK);
+    let server = home.serve().await;
+    let address = server.address().to_owned();
+    let mut line = Line::new();
+    add(&server, "before").await;
+    let worker = Worker::start(&server, &["--slots", "2"], &line.script("read it <$WORD; echo '\"done\"'"));
+    line.heard("go").await;
+    server.kill().await;
+    // It ends while nobody is there to be told.
+    line.say().await;
+    line.gone().await;
+    let server = home.serve_on(&address).await;
+    let job = until_state(&server, "before", "completed").await;
+    assert_eq!((&job["result"], starts(&job)), (&json!("done"), 1));
+
+    // And the same worker goes on, after a restart in the middle of a run, too.
+    add(&server, "after").await;
+    line.heard("go").await;
+    assert!(server.terminate().await.success());
+    let server = home.serve_on(&address).await;
+    line.say().await;
+    let job = until_state(&server, "after", "completed").await;
+    assert_eq!(starts(&job), 1);
+    assert_eq!(server.get("/v1/workers?type=t").await["workers"].as_array().unwrap().len(), 1);
+    assert_eq!(worker.terminate().await.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_commands_of_a_killed_worker_end_and_others_do_its_jobs() {
+    let server = Home::new(QUICK).serve().await;
+    let mut line = Line::new();
+    add(&server, "a").await;
+    let script = line.script("sh -c 'echo child >&3; exec sleep 1000' & wait");
+    let mut worker = Worker::start(&server, &[], &script);
+    line.heard("go").await;
+    line.heard("child").await;
+    worker.child.kill().await.unwrap();
+    line.gone().await;
+    let _other = Worker::start(&server, &[], "echo 1");
+    let job = until_state(&server, "a", "completed").await;
+    assert_eq!((starts(&job), &job["attempts"]), (2, &json!(0)));
+}
+
+#[tokio::test]
+async fn a_worker_that_was_taken_for_dead_stops_its_commands_and_starts_over() {
+    let server = Home::new(QUICK).serve().await;
+    let mut line = Line::new();
+    add(&server, "a").await;
+    let worker = Worker::start(&server, &[], &line.script("read it <$WORD; echo 1"));
+    line.heard("go").await;
+    let before = server.get("/v1/workers?type=t").await["workers"][0]["id"].clone();
+    worker.signal("-STOP").await;
+    until_state(&server, "a", "pending").await;
+    worker.signal("-CONT").await;
+    // The command of the lost claim is gone without a word; the job runs again under a new worker.
+    line.heard("go").await;
+    let after =
+        server.until("/v1/workers?type=t", |workers| workers["workers"][0]["running"][0]["id"] == "a").await;
+    assert_ne!(after["workers"][0]["id"], before);
+    line.say().await;
+    let job = until_state(&server, "a", "completed").await;
+    assert_eq!(starts(&job), 2);
+    assert_eq!(worker.terminate().await.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_work_says_why() {
+    let server = Home::new("").serve().await;
+    let url = server.url();
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["--type", "t", "--exec", "no-such-program"], 2, "there is no such program"),
+        (&["--type", "t", "--exec"], 2, "--exec"),
+        (&["--type", "a b", "--exec", "true"], 2, "letters, digits"),
+        (&["--type", "t", "--slots", "0", "--exec", "true"], 2, "slots"),
+        (&["--type", "replication", "--exec", "true"], 1, "choose another job type"),
+    ];
+    for (args, code, says) in cases {
+        let output = turnwise().args(["work", "--server", url]).args(args).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains(says), "{args:?}");
+    }
+}
