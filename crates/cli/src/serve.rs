@@ -33,7 +33,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         None => Config::default(),
     };
-    let config = ServerConfig { data_dir: args.data_dir, listen: args.listen, config, guard: None };
+    let guard = crate::guard().context("cannot start")?;
+    let config = ServerConfig { data_dir: args.data_dir, listen: args.listen, config, guard: Some(guard) };
     let server = Server::start(config).await.context("cannot start")?;
     say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());
     crate::stop_signal().await;

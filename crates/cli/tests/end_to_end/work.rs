@@ -247,6 +247,47 @@ async fn a_worker_that_was_taken_for_dead_stops_its_commands_and_starts_over() {
 }
 
 #[tokio::test]
+async fn the_servers_own_commands_end_with_it_and_run_again() {
+    let home = Home::new("[command]\nenabled = true\nprograms = sh\n");
+    let server = home.serve().await;
+    let mut line = Line::new();
+    let script = line.script("sh -c 'echo child >&3; read it <'$WORD & wait; echo done");
+    let body = json!({ "id": "a", "options": { "argv": ["sh", "-c", script] } });
+    server.post("/v1/jobs/command", &body).await;
+    line.heard("go").await;
+    line.heard("child").await;
+    server.kill().await;
+    line.gone().await;
+
+    let server = home.serve().await;
+    line.heard("go").await;
+    line.heard("child").await;
+    line.say().await;
+    let args = ["jobs", "wait", "command", "a", "--server", server.url()];
+    let output = turnwise().args(args).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["stdout"], &report["exit_code"]), (&json!("done\n"), &json!(0)));
+    let args = ["jobs", "add", "command", "--options", r#"{"argv":["cat"]}"#, "--server", server.url()];
+    let output = turnwise().args(args).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("allowed are: sh"), "{output:?}");
+
+    // A clean stop ends it, too, and keeps the job.
+    let body = json!({ "id": "b", "options": { "argv": ["sh", "-c", script] } });
+    server.post("/v1/jobs/command", &body).await;
+    line.heard("go").await;
+    line.heard("child").await;
+    assert!(server.terminate().await.success());
+    line.gone().await;
+    let server = home.serve().await;
+    line.heard("go").await;
+    server.post("/v1/jobs/command/b/cancel", &json!({})).await;
+    line.gone().await;
+    server.until("/v1/jobs/command/b", |job| job["state"] == "cancelled").await;
+}
+
+#[tokio::test]
 async fn a_worker_that_cannot_work_says_why() {
     let server = Home::new("").serve().await;
     let url = server.url();
