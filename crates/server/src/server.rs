@@ -206,6 +206,7 @@ impl Server {
                 timeout: config.workers.health_timeout,
             },
             accepting: http::Accepting::default(),
+            body_room: http::BodyRoom::default(),
             max_wait: config.jobs.max_wait,
             commands,
         };

@@ -204,3 +204,19 @@ async fn who_sends_100_mb_before_reading_is_told_all_the_same() {
     let request = server.request("GET", "/v1/nothing").body(vec![b' '; 100 << 20]);
     assert_error(&server.send(request).await, 404, "not_found");
 }
+
+#[tokio::test]
+async fn who_sends_large_bodies_slowly_holds_up_nobody_with_small_ones() {
+    let server = TestServer::start().await;
+    let head = "POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 8000000\r\n\r\n{\"jobs\": [";
+    let mut senders = Vec::new();
+    for _ in 0..60 {
+        let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        senders.push(stream);
+    }
+    assert_eq!(server.post("/v1/jobs/t", &json!({"options": "x".repeat(60_000)})).await.status, 201);
+    // With them goes what they held.
+    drop(senders);
+    assert_eq!(server.post("/v1/jobs/t", &json!({"options": "x".repeat(1 << 20)})).await.status, 201);
+}

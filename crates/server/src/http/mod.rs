@@ -44,7 +44,7 @@ use self::route::{Part, Target};
 
 pub(crate) use self::listener::serve;
 pub(crate) use self::root::node_name;
-pub(crate) use self::v1::Accepting;
+pub(crate) use self::v1::{Accepting, BodyRoom};
 
 /// What every request needs.
 #[derive(Clone)]
@@ -66,6 +66,8 @@ pub(crate) struct App {
     pub health: Health,
     /// Which of them are asking for jobs.
     pub accepting: v1::Accepting,
+    /// Memory for bodies of requests of `/v1`.
+    pub body_room: v1::BodyRoom,
     /// How long a request of `/v1` waits at most.
     pub max_wait: Duration,
     /// Runs jobs of type `command`; without, none may be added.

@@ -50,6 +50,7 @@ impl World {
             node: "node".into(),
             stop: CancellationToken::new(),
             turns: Turns::default(),
+            body_room: BodyRoom::default(),
             max_wait: Duration::ZERO,
             commands: None,
         };

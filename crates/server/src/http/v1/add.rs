@@ -10,8 +10,9 @@ use turnwise_protocol::{
 };
 use turnwise_queue::{DEFAULT_TENANT, jobs};
 
+use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Json, Named, TypePath};
+use super::extract::{Named, TypePath};
 use super::{BadBody, Common, owned};
 use crate::http::{App, answer};
 

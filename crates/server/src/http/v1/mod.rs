@@ -5,6 +5,7 @@
 
 mod accepting;
 mod add;
+mod body;
 mod error;
 mod events;
 mod extract;
@@ -34,6 +35,7 @@ use super::App;
 use super::answer;
 
 pub(crate) use self::accepting::Accepting;
+pub(crate) use self::body::BodyRoom;
 
 /// Errors that every request may get.
 #[derive(IntoResponses)]

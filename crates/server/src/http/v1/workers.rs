@@ -13,8 +13,9 @@ use turnwise_protocol::{
 use turnwise_queue::{Error as QueueError, claims, workers};
 use turnwise_worker::ExternalEnd;
 
+use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Json, Named, RunPath, TypePath, WorkerPath};
+use super::extract::{Named, RunPath, TypePath, WorkerPath};
 use super::{BadBody, Common, Membership, NoWorker, owned, view};
 use crate::http::{App, answer};
 

@@ -1,0 +1,291 @@
+//! Bodies: read within their bounds, and taken as what the schema says.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use futures::StreamExt;
+use serde::Deserializer;
+use serde::de::{DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use turnwise_protocol::{MAX_BODY_BYTES, MAX_DEPTH, Object, codes};
+
+use super::error::{Result, V1Error};
+use super::extract::{SEE_OPENAPI, shortened};
+use crate::http::App;
+
+/// How long a client may take to send its body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Memory for bodies that are being read, in KiB: for some fifty of the largest. More of them wait, unread.
+const BODY_ROOM_KB: usize = 256 << 10;
+/// A body up to this size needs no room: whatever others send, small requests are answered. With every connection that there can
+/// be sending one, they take 640 MB.
+const SMALL_BODY_BYTES: usize = 64 << 10;
+/// How long a body may wait for room.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A body of at most `MAX` bytes: a JSON object that is a `T`.
+pub(super) struct Json<T, const MAX: usize = MAX_BODY_BYTES>(pub T);
+
+impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
+    type Rejection = V1Error;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        check_content_type(request.headers())?;
+        let mut reader = Reader { room: &app.body_room, bytes: Vec::new(), held: None };
+        match tokio::time::timeout(BODY_TIMEOUT, reader.read(request, MAX)).await {
+            Ok(read) => read?,
+            Err(_) => {
+                let reason = format!("the body did not come within {} s", BODY_TIMEOUT.as_secs());
+                let hint = "send it faster, or in smaller requests";
+                return Err(V1Error::new(StatusCode::REQUEST_TIMEOUT, codes::TIMEOUT, reason, hint));
+            }
+        }
+        parse(&reader.bytes).map(Json)
+    }
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<()> {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = given.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(V1Error::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        codes::BAD_CONTENT_TYPE,
+        "the body is not declared as JSON",
+        "send the header Content-Type: application/json",
+    ))
+}
+
+/// Memory for all bodies that are being read.
+#[derive(Clone)]
+pub(crate) struct BodyRoom(Arc<Semaphore>);
+
+impl Default for BodyRoom {
+    fn default() -> Self {
+        BodyRoom(Arc::new(Semaphore::new(BODY_ROOM_KB)))
+    }
+}
+
+struct Reader<'a> {
+    room: &'a BodyRoom,
+    bytes: Vec<u8>,
+    /// The room that the body has, until it is parsed.
+    held: Option<SemaphorePermit<'a>>,
+}
+
+impl Reader<'_> {
+    async fn read(&mut self, request: Request, limit: usize) -> Result<()> {
+        let too_large = || {
+            let hint =
+                "put large data elsewhere and name its place in the options, or send fewer jobs at once";
+            V1Error::too_large(format!("the body is too large: at most {limit} bytes are allowed"), hint)
+        };
+        let length = request.headers().get(header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        match length {
+            Some(length) if length > limit => return Err(too_large()),
+            Some(length) => self.reserve(length).await?,
+            None => {}
+        }
+        let mut pieces = request.into_body().into_data_stream();
+        while let Some(piece) = pieces.next().await {
+            // It broke off: nobody reads the answer.
+            let piece = piece.map_err(|_| V1Error::bad("the body broke off", "send all of it"))?;
+            let bytes = self.bytes.len() + piece.len();
+            if bytes > limit {
+                return Err(too_large());
+            }
+            if bytes > SMALL_BODY_BYTES && self.held.is_none() {
+                self.reserve(limit).await?;
+            }
+            self.bytes.extend_from_slice(&piece);
+        }
+        Ok(())
+    }
+
+    /// Takes room for a body, if it needs any.
+    async fn reserve(&mut self, bytes: usize) -> Result<()> {
+        if bytes > SMALL_BODY_BYTES {
+            let kb = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+            let waiting = tokio::time::timeout(ROOM_TIMEOUT, self.room.0.acquire_many(kb));
+            let Ok(held) = waiting.await else {
+                let (reason, hint) = ("too many large bodies are being sent", "try again later");
+                return Err(V1Error::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, reason, hint));
+            };
+            self.held = Some(held.expect("nobody closes it"));
+        }
+        self.bytes.reserve_exact(bytes.min(SMALL_BODY_BYTES));
+        Ok(())
+    }
+}
+
+/// Reads a body.
+///
+/// First as JSON of any shape: what a job carries is passed on as it was written, and whoever reads it later, with
+/// whatever library, must be able to. So nothing is nested deeper than they can go, every number is one, and every text is
+/// Unicode.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let readable = Readable { depth: 0 }.deserialize(&mut json).and_then(|()| json.end());
+    if let Err(error) = readable {
+        let reason = format!("the body is not JSON that can be read: {}", shortened(&error.to_string()));
+        let hint =
+            "send one JSON object, UTF-8, nested no deeper than 100, without numbers beyond a double's range";
+        return Err(V1Error::new(StatusCode::BAD_REQUEST, codes::BAD_JSON, reason, hint));
+    }
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    match serde_path_to_error::deserialize::<_, Object<T>>(&mut json) {
+        Ok(Object(value)) => Ok(value),
+        Err(error) => {
+            let place = error.path().to_string();
+            let mistake = shortened(&error.into_inner().to_string());
+            let reason = match place.as_str() {
+                "." => mistake,
+                place => format!("{}: {mistake}", shortened(place)),
+            };
+            Err(V1Error::bad(reason, SEE_OPENAPI))
+        }
+    }
+}
+
+/// Reads any JSON and keeps nothing of it.
+struct Readable {
+    depth: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Readable {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Readable {
+    fn inner<E: serde::de::Error>(&self) -> Result<Readable, E> {
+        match self.depth {
+            MAX_DEPTH => Err(E::custom(format!("nested deeper than {MAX_DEPTH}"))),
+            depth => Ok(Readable { depth: depth + 1 }),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Readable {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(self.inner::<A::Error>()?)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_key_seed(self.inner::<A::Error>()?)?.is_some() {
+            map.next_value_seed(self.inner::<A::Error>()?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use turnwise_protocol::{AddJob, AddJobs};
+
+    fn refused<T: DeserializeOwned>(body: &str) -> String {
+        let Err(error) = parse::<T>(body.as_bytes()) else { panic!("taken: {body}") };
+        format!("{error:?}")
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_place() {
+        let told = refused::<AddJobs>(r#"{"jobs": [{"type": "a"}, {"type": "b", "delay_ms": "1"}]}"#);
+        assert!(told.contains("jobs[1].delay_ms: invalid type"), "{told}");
+        assert!(refused::<AddJob>("[]").contains("expected an object"));
+        assert!(refused::<AddJob>(&format!("{{\"{}\": 1}}", "x".repeat(10_000))).len() < 1_000);
+    }
+
+    #[test]
+    fn json_that_others_could_not_read_is_refused() {
+        for options in
+            ["1e999", r#""\ud800""#, r#""\u12""#, "01", "NaN", "\"\u{1}\"", "[1,]", r#"{"a":1 "b":2}"#]
+        {
+            let told = refused::<AddJob>(&format!("{{\"options\": {options}}}"));
+            assert!(told.contains("bad_json"), "{options}: {told}");
+        }
+        assert!(parse::<AddJob>(b"{\"options\": \"\xff\"}").is_err());
+        let nested = |depth: usize| format!("{{\"options\": {}{}}}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse::<AddJob>(nested(MAX_DEPTH - 1).as_bytes()).is_ok());
+        assert!(refused::<AddJob>(&nested(MAX_DEPTH)).contains("nested deeper"));
+        refused::<AddJob>(&nested(1_000_000));
+        assert!(refused::<AddJob>("{} {}").contains("bad_json"));
+    }
+
+    #[tokio::test]
+    async fn a_large_body_waits_for_room_and_a_small_one_does_not() {
+        let room = BodyRoom(Arc::new(Semaphore::new(8 << 10)));
+        let reader = || Reader { room: &room, bytes: Vec::new(), held: None };
+        let declared = |bytes: usize| {
+            let request = Request::builder().header(header::CONTENT_LENGTH, bytes);
+            request.body(axum::body::Body::from(vec![b' '; bytes])).unwrap()
+        };
+        let chunked = |bytes: usize| Request::new(axum::body::Body::from(vec![b' '; bytes]));
+        let mut first = reader();
+        first.read(declared(8 << 20), 8 << 20).await.unwrap();
+        for request in [declared(SMALL_BODY_BYTES + 1), chunked(SMALL_BODY_BYTES + 1)] {
+            let mut second = reader();
+            let mut reading = std::pin::pin!(second.read(request, 1 << 20));
+            assert!(futures::poll!(reading.as_mut()).is_pending());
+        }
+        for request in [declared(SMALL_BODY_BYTES), chunked(SMALL_BODY_BYTES), chunked(0)] {
+            reader().read(request, 1 << 20).await.unwrap();
+        }
+        let mut third = reader();
+        {
+            let mut reading = std::pin::pin!(third.read(chunked(100_000), 1 << 20));
+            assert!(futures::poll!(reading.as_mut()).is_pending());
+            drop(first);
+            reading.await.unwrap();
+        }
+        assert_eq!(third.bytes.len(), 100_000);
+    }
+
+    #[test]
+    fn what_a_job_carries_stays_as_it_was_written() {
+        let job = parse::<AddJob>(br#"{"options": {"b": 1.00, "a": 12345678901234567890123}}"#).unwrap();
+        assert_eq!(job.options.unwrap().get(), r#"{"b": 1.00, "a": 12345678901234567890123}"#);
+    }
+}
