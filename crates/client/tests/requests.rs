@@ -1,0 +1,221 @@
+//! Requests whose answers are lost, late or wrong.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::Fake;
+use serde_json::{Value, json};
+use turnwise_client::{AddJob, Added, Client, Error, IfExists, JobUpdate, ListJobs, NewJob, State};
+
+fn added(request: &Value, added: &str) -> Value {
+    json!({ "type": "mail", "id": request["id"], "added": added })
+}
+
+fn job(id: &str, state: &str) -> Value {
+    json!({ "type": "mail", "id": id, "state": state, "tenant": "default", "added_us": 1, "changed_us": 1, "attempts": 0,
+        "cancel_requested": false, "summary": {}, "history": [], "of a newer server": true })
+}
+
+#[tokio::test]
+async fn a_job_whose_answer_is_lost_is_added_once() {
+    let mut fake = Fake::start().await;
+    let client = fake.client();
+    let adding = tokio::spawn(async move { client.add("mail", AddJob::default()).await });
+    let first = fake.next().await;
+    assert_eq!((first.method.as_str(), first.path.as_str()), ("POST", "/v1/jobs/mail"));
+    let id = first.body["id"].clone();
+    assert_eq!(id.as_str().unwrap().len(), 32);
+    first.lose();
+    let second = fake.next().await;
+    assert_eq!(second.body["id"], id, "another id would be another job");
+    let answer = added(&second.body, "exists");
+    second.answer(200, &answer);
+    let done = adding.await.unwrap().unwrap();
+    assert_eq!((json!(done.id), done.added), (id, Added::Queued), "it was this very call that added it");
+
+    // An id of the caller's own may have been there.
+    let client = fake.client();
+    let new = AddJob { id: Some("a/b".into()), ..AddJob::default() };
+    let adding = tokio::spawn(async move { client.add("mail", new).await });
+    fake.next().await.lose();
+    let second = fake.next().await;
+    let answer = added(&second.body, "exists");
+    second.answer(200, &answer);
+    assert_eq!(adding.await.unwrap().unwrap().added, Added::Exists);
+}
+
+#[tokio::test]
+async fn what_would_run_a_job_twice_is_not_repeated() {
+    let mut fake = Fake::start().await;
+    let new = AddJob { id: Some("a".into()), if_exists: IfExists::Again, ..AddJob::default() };
+    for lost in [true, false] {
+        let (client, new) = (fake.client(), new.clone());
+        let adding = tokio::spawn(async move { client.add("mail", new).await });
+        // Certainly not done, so it is asked again.
+        fake.next().await.refuse(503, "service_unavailable");
+        let second = fake.next().await;
+        if lost {
+            second.lose()
+        } else {
+            second.refuse(503, "unknown_outcome")
+        };
+        adding.await.unwrap().unwrap_err();
+        assert!(fake.is_idle());
+    }
+    let client = fake.client();
+    let many = vec![NewJob::new("mail", AddJob::default()), NewJob::new("mail", new)];
+    let adding = tokio::spawn(async move { client.add_many(many).await });
+    fake.next().await.lose();
+    adding.await.unwrap().unwrap_err();
+    assert!(fake.is_idle());
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_and_not_repeated() {
+    let mut fake = Fake::start().await;
+    for (status, code) in
+        [(400, "bad_request"), (404, "not_found"), (413, "too_large"), (500, "internal_server_error")]
+    {
+        let client = fake.client();
+        let asking = tokio::spawn(async move { client.get("mail", "a b/c").await });
+        let request = fake.next().await;
+        assert_eq!(request.path, "/v1/jobs/mail/a%20b%2Fc");
+        request.refuse(status, code);
+        let error = asking.await.unwrap().unwrap_err();
+        assert_eq!(error.code(), Some(code));
+        assert_eq!(error.to_string(), format!("{code}: because (do otherwise)"));
+        assert!(fake.is_idle());
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_turnwise_is_told_from_a_server_that_is_away() {
+    let mut fake = Fake::start().await;
+    let client = fake.client();
+    let asking = tokio::spawn(async move { client.types().await });
+    fake.next().await.raw(502, "text/html", "<h1>Bad Gateway</h1>");
+    fake.next().await.raw(200, "text/html", "<h1>Welcome to nginx!</h1>");
+    let error = asking.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Foreign { status: 200, .. }), "{error}");
+    let client = fake.client();
+    let asking = tokio::spawn(async move { client.types().await });
+    fake.next().await.raw(404, "text/plain", "nothing\x1b[31m here");
+    let text = asking.await.unwrap().unwrap_err().to_string();
+    assert!(text.contains("404") && text.contains("nothing[31m here") && text.contains("URL"), "{text}");
+
+    let away =
+        Client::new("http://me:hunter2@127.0.0.1:1/base").unwrap().retry_for(Duration::from_millis(300));
+    let error = away.types().await.unwrap_err();
+    assert!(matches!(error, Error::NoAnswer { maybe_sent: false, .. }), "{error:?}");
+    assert!(!format!("{error} {error:?} {away:?}").contains("hunter2"));
+    for url in ["nowhere", "ftp://x", "http://x/?a=b", ""] {
+        assert!(matches!(Client::new(url), Err(Error::Invalid(_))), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_removal_that_is_repeated_finds_nothing_and_is_well() {
+    let mut fake = Fake::start().await;
+    let client = fake.client();
+    let removing = tokio::spawn(async move { client.remove("mail", "a").await });
+    fake.next().await.lose();
+    fake.next().await.refuse(404, "not_found");
+    assert!(removing.await.unwrap().unwrap());
+    let client = fake.client();
+    let removing = tokio::spawn(async move { client.remove("mail", "a").await });
+    fake.next().await.refuse(404, "not_found");
+    assert!(removing.await.unwrap().unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn a_listing_goes_on_until_the_last_page_even_over_empty_ones() {
+    let mut fake = Fake::start().await;
+    let which = ListJobs {
+        state: Some(State::Failed),
+        tenant: Some("a&b".into()),
+        page: Some(2),
+        ..ListJobs::default()
+    };
+    let mut pages = fake.client().list(which);
+    let reading = tokio::spawn(async move {
+        let mut ids = Vec::new();
+        while let Some(page) = pages.next().await.unwrap() {
+            ids.extend(page.into_iter().map(|job| job.id));
+        }
+        ids
+    });
+    let first = fake.next().await;
+    assert_eq!(first.path, "/v1/jobs?state=failed&tenant=a%26b&limit=2");
+    first.answer(200, &json!({ "jobs": [], "next": "mail/x y" }));
+    let second = fake.next().await;
+    assert_eq!(second.path, "/v1/jobs?state=failed&tenant=a%26b&limit=2&after=mail%2Fx+y");
+    second.answer(200, &json!({ "jobs": [job("a", "failed"), job("b", "failed")] }));
+    assert_eq!(reading.await.unwrap(), ["a", "b"]);
+    assert!(fake.is_idle());
+}
+
+#[tokio::test]
+async fn waiting_goes_on_over_short_answers_and_restarts() {
+    let mut fake = Fake::start().await;
+    let client = fake.client();
+    let waiting = tokio::spawn(async move { client.wait("mail", "a", None).await });
+    fake.next().await.answer(200, &json!({ "finished": false, "job": job("a", "running") }));
+    fake.next().await.lose();
+    fake.next().await.refuse(503, "service_unavailable");
+    fake.next().await.answer(200, &json!({ "finished": true, "job": job("a", "completed") }));
+    assert_eq!(waiting.await.unwrap().unwrap().job.state, State::Completed);
+
+    let client = fake.client();
+    let waiting = tokio::spawn(async move { client.wait("mail", "a", Some(Duration::ZERO)).await });
+    let request = fake.next().await;
+    assert_eq!(request.path, "/v1/jobs/mail/a/wait?timeout_ms=0");
+    request.answer(200, &json!({ "finished": false, "job": job("a", "running") }));
+    assert!(!waiting.await.unwrap().unwrap().finished);
+}
+
+#[tokio::test]
+async fn events_go_on_where_they_broke_off() {
+    let mut fake = Fake::start().await;
+    let mut events = fake.client().events("mail", "a").unwrap();
+    let reading = tokio::spawn(async move {
+        let mut updates = Vec::new();
+        while let Some(update) = events.next().await.unwrap() {
+            updates.push(match update {
+                JobUpdate::State(event) => format!("{:?}", event.state),
+                JobUpdate::Progress(info) => info.get().to_owned(),
+                JobUpdate::End(job) => format!("end {:?}", job.state),
+                JobUpdate::Removed => "removed".to_owned(),
+            });
+        }
+        updates
+    });
+    let state = |kind: &str, state: &str| json!({ "at_us": 5, "type": kind, "state": state }).to_string();
+    let first = fake.next().await;
+    assert_eq!((first.path.as_str(), first.headers.get("last-event-id")), ("/v1/jobs/mail/a/events", None));
+    let added = state("added", "pending");
+    first.raw(
+        200,
+        "text/event-stream",
+        &format!("retry: 1\n\nevent: state\nid: 5:0\ndata: {added}\n\nevent: sta"),
+    );
+    let second = fake.next().await;
+    assert_eq!(second.headers["last-event-id"], "5:0");
+    second.refuse(503, "service_unavailable");
+    let third = fake.next().await;
+    assert_eq!(third.headers["last-event-id"], "5:0");
+    let (started, end) = (state("started", "running"), job("a", "completed"));
+    let text = format!(
+        "event: state\nid: 5:1\ndata: {started}\n\n:\n\nevent: progress\ndata: {{\"info\": [1]}}\n\nevent: news\n\
+         data: x\n\nevent: end\nid: 5:1-end\ndata: {end}\n\n"
+    );
+    third.raw(200, "text/event-stream", &text);
+    assert_eq!(reading.await.unwrap(), ["Pending", "Running", "[1]", "end Completed"]);
+    assert!(fake.is_idle());
+
+    let mut events = fake.client().events("mail", "a").unwrap();
+    let reading = tokio::spawn(async move { events.next().await });
+    fake.next().await.refuse(404, "not_found");
+    assert!(reading.await.unwrap().unwrap_err().is_not_found());
+}

@@ -1,0 +1,315 @@
+//! The loop of an external worker, against a server whose every answer the test gives.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Fake, PATIENCE, Request};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use turnwise_client::{Outcome, Result, Run, WorkerOptions, work};
+
+/// A worker whose runs the test ends, by the job's options.
+struct Worker {
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<Result<()>>,
+    started: mpsc::UnboundedReceiver<String>,
+    dropped: mpsc::UnboundedReceiver<String>,
+}
+
+/// Tells when a run is over, however it ends.
+struct Running(String, mpsc::UnboundedSender<String>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.1.send(std::mem::take(&mut self.0));
+    }
+}
+
+impl Worker {
+    fn start(fake: &Fake, slots: usize) -> Worker {
+        let stop = CancellationToken::new();
+        let (starts, started) = mpsc::unbounded_channel();
+        let (drops, dropped) = mpsc::unbounded_channel();
+        let handler = move |run: Run| {
+            let (id, drops) = (run.job.id.clone(), drops.clone());
+            starts.send(id.clone()).unwrap();
+            async move {
+                let _running = Running(id, drops);
+                let options: Value = serde_json::from_str(run.job.options.get()).unwrap();
+                match options.as_str().unwrap() {
+                    "complete" => Outcome::completed(&json!({ "attempt": run.job.attempt })),
+                    "large" => Outcome::completed(&"x".repeat(20_000)),
+                    "fail" => Outcome::Failed("never".into()),
+                    "panic" => panic!("the roof is on fire"),
+                    "report" => {
+                        run.report(&json!({ "n": 1 }));
+                        run.stop.cancelled().await;
+                        Outcome::Stopped
+                    }
+                    "hang" => std::future::pending().await,
+                    _ => {
+                        run.stop.cancelled().await;
+                        Outcome::Stopped
+                    }
+                }
+            }
+        };
+        let options = WorkerOptions {
+            slots,
+            name: Some("test".into()),
+            accept_wait: Duration::from_secs(5),
+            report_interval: Duration::from_millis(1),
+            stop_grace: Duration::from_millis(100),
+            ..WorkerOptions::new("mail")
+        };
+        let (client, stopped) = (fake.client(), stop.clone());
+        let task = tokio::spawn(async move { work(&client, options, handler, stopped).await });
+        Worker { stop, task, started, dropped }
+    }
+
+    async fn started(&mut self) -> String {
+        tokio::time::timeout(PATIENCE, self.started.recv()).await.expect("nothing starts").unwrap()
+    }
+
+    async fn dropped(&mut self) -> String {
+        tokio::time::timeout(PATIENCE, self.dropped.recv()).await.expect("nothing ends").unwrap()
+    }
+
+    async fn ended(self) -> Result<()> {
+        tokio::time::timeout(PATIENCE, self.task).await.expect("the worker does not end").unwrap()
+    }
+}
+
+async fn register(fake: &mut Fake, id: &str, ping_interval_ms: u64) {
+    let request = fake.expect("/v1/workers/mail").await;
+    let slots = request.body["slots"].clone();
+    assert_eq!(request.body, json!({ "name": "test", "slots": slots }));
+    let answer =
+        json!({ "worker": id, "ping_interval_ms": ping_interval_ms, "health_timeout_ms": 3_600_000 });
+    request.answer(201, &answer);
+}
+
+fn give(request: Request, jobs: &[(&str, u64, &str)]) {
+    let jobs: Vec<Value> = jobs
+        .iter()
+        .map(|(id, claim, options)| {
+            json!({ "id": id, "claim": claim, "tenant": "t", "attempt": 1, "options": options, "summary": {} })
+        })
+        .collect();
+    request.answer(200, &json!({ "jobs": jobs }));
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+#[tokio::test]
+async fn lost_answers_neither_lose_nor_repeat_a_job() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 2);
+    fake.expect("/v1/workers/mail").await.lose();
+    register(&mut fake, "w", HOUR_MS).await;
+    let first = fake.expect("/w/accept").await;
+    assert_eq!(first.body, json!({ "received": 0, "limit": 2, "wait_ms": 5_000 }));
+    first.lose();
+    let second = fake.expect("/w/accept").await;
+    assert_eq!(second.body["received"], 0, "nothing has come");
+    // Whatever the server does, a claim is run once.
+    give(second, &[("a b", 4, "complete"), ("a b", 4, "complete")]);
+    assert_eq!(worker.started().await, "a b");
+    let mut ends = 0;
+    while ends < 3 {
+        let request = fake.next().await;
+        match request.path.rsplit('/').next().unwrap() {
+            "accept" => {
+                assert_eq!(request.body["received"], 4);
+                give(request, &[]);
+            }
+            "finish" => {
+                ends += 1;
+                assert!(request.path.ends_with("/w/jobs/a%20b/finish"));
+                assert_eq!(request.body, json!({ "claim": 4, "result": { "attempt": 1 } }));
+                match ends {
+                    1 => request.lose(),
+                    2 => request.refuse(503, "unknown_outcome"),
+                    _ => request.answer(200, &json!({ "state": "completed" })),
+                }
+            }
+            _ => request.answer(200, &json!({ "cancel": [] })),
+        }
+    }
+    worker.stop.cancel();
+    loop {
+        let request = fake.next().await;
+        if request.path.ends_with("/leave") {
+            request.answer(200, &json!({ "left": true }));
+            break;
+        }
+        assert!(!request.path.ends_with("/finish"), "the end was acknowledged already");
+        request.answer(200, &json!({ "jobs": [], "cancel": [] }));
+    }
+    worker.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn every_end_is_told_as_what_it_is() {
+    let mut fake = Fake::start().await;
+    let worker = Worker::start(&fake, 1);
+    register(&mut fake, "w", HOUR_MS).await;
+    let cases = [
+        ("fail", "fail", json!({ "claim": 1, "reason": "never", "retry": false })),
+        (
+            "panic",
+            "fail",
+            json!({ "claim": 2, "reason": "the handler panicked: the roof is on fire", "retry": true }),
+        ),
+        (
+            "large",
+            "fail",
+            json!({ "claim": 3, "reason": "its result has 20002 bytes; at most 12288 are allowed", "retry": false }),
+        ),
+    ];
+    for (n, (options, end, body)) in cases.into_iter().enumerate() {
+        give(fake.expect("/accept").await, &[("a", n as u64 + 1, options)]);
+        let request = fake.expect(&format!("/jobs/a/{end}")).await;
+        assert_eq!(request.body, body);
+        request.answer(200, &json!({ "state": "failed" }));
+    }
+    // An end that the server does not take is replaced, once.
+    give(fake.expect("/accept").await, &[("a", 9, "complete")]);
+    fake.expect("/jobs/a/finish").await.refuse(413, "too_large");
+    let request = fake.expect("/jobs/a/fail").await;
+    assert_eq!((&request.body["claim"], &request.body["retry"]), (&json!(9), &json!(false)));
+    request.answer(200, &json!({ "state": "failed" }));
+    fake.expect("/accept").await;
+    drop(worker);
+}
+
+#[tokio::test]
+async fn a_cancelled_job_is_stopped_and_released() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 2);
+    register(&mut fake, "w", 50).await;
+    give(fake.expect("/accept").await, &[("pinged", 1, "stop"), ("reports", 2, "report")]);
+    worker.started().await;
+    worker.started().await;
+    let request = fake.expect("/jobs/reports/update").await;
+    assert_eq!(request.body, json!({ "claim": 2, "info": { "n": 1 } }));
+    request.answer(200, &json!({ "answer": "cancel" }));
+    let request = fake.expect("/jobs/reports/release").await;
+    assert_eq!(request.body, json!({ "claim": 2, "info": { "n": 1 } }));
+    request.answer(200, &json!({ "state": "cancelled" }));
+    let accept = fake.expect("/accept").await;
+    fake.expect("/ping").await.answer(200, &json!({ "cancel": [1, 77] }));
+    let request = fake.expect("/jobs/pinged/release").await;
+    assert_eq!(request.body, json!({ "claim": 1 }));
+    request.answer(200, &json!({ "state": "cancelled" }));
+    // One that does not stop is aborted after the grace period.
+    give(accept, &[("hangs", 3, "hang")]);
+    let _accept = fake.expect("/accept").await;
+    fake.expect("/ping").await.answer(200, &json!({ "cancel": [3] }));
+    fake.expect("/jobs/hangs/release").await.answer(200, &json!({ "state": "cancelled" }));
+}
+
+#[tokio::test]
+async fn a_lost_claim_ends_its_run_without_a_word() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 1);
+    register(&mut fake, "w", HOUR_MS).await;
+    give(fake.expect("/accept").await, &[("a", 1, "report")]);
+    fake.expect("/jobs/a/update").await.refuse(409, "halt");
+    assert_eq!(worker.dropped().await, "a");
+    // The slot is free, and the next request is for jobs.
+    give(fake.expect("/accept").await, &[("b", 2, "complete")]);
+    fake.expect("/jobs/b/finish").await.refuse(409, "halt");
+    fake.expect("/accept").await;
+}
+
+#[tokio::test]
+async fn an_expired_worker_stops_everything_and_starts_over() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 3);
+    register(&mut fake, "w1", 50).await;
+    give(fake.expect("/accept").await, &[("a", 1, "hang"), ("b", 2, "stop")]);
+    worker.started().await;
+    worker.started().await;
+    let accept = fake.expect("/w1/accept").await;
+    fake.expect("/w1/ping").await.refuse(410, "expired_worker");
+    let mut gone = [worker.dropped().await, worker.dropped().await];
+    gone.sort();
+    assert_eq!(gone, ["a", "b"]);
+    accept.given_up().await;
+    // Nothing is told under the old id: `expect` would not let it pass.
+    register(&mut fake, "w2", HOUR_MS).await;
+    let request = fake.expect("/w2/accept").await;
+    assert_eq!(request.body["received"], 0);
+    // As told by the end of a run, or by a request for jobs.
+    give(request, &[("c", 1, "complete"), ("d", 2, "hang")]);
+    let accept = loop {
+        let request = fake.next().await;
+        match request.path.as_str() {
+            path if path.ends_with("/accept") => break request,
+            path if path.ends_with("/finish") => request.refuse(410, "expired_worker"),
+            _ => request.answer(200, &json!({ "cancel": [] })),
+        }
+    };
+    drop(accept);
+    let again = loop {
+        let request = fake.next().await;
+        match request.path.as_str() {
+            "/v1/workers/mail" => break request,
+            path if path.ends_with("/finish") => request.refuse(410, "expired_worker"),
+            _ => request.answer(200, &json!({ "cancel": [], "jobs": [] })),
+        }
+    };
+    again.answer(201, &json!({ "worker": "w3", "ping_interval_ms": HOUR_MS, "health_timeout_ms": HOUR_MS }));
+    fake.expect("/w3/accept").await.refuse(410, "expired_worker");
+    register(&mut fake, "w4", HOUR_MS).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stops_gives_back_what_runs_and_leaves() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 2);
+    register(&mut fake, "w", HOUR_MS).await;
+    give(fake.expect("/accept").await, &[("a", 1, "stop")]);
+    worker.started().await;
+    let accept = fake.expect("/accept").await;
+    worker.stop.cancel();
+    accept.given_up().await;
+    let release = fake.expect("/jobs/a/release").await;
+    release.lose();
+    fake.expect("/jobs/a/release").await.answer(200, &json!({ "state": "pending" }));
+    fake.expect("/leave").await.answer(200, &json!({ "left": true }));
+    worker.ended().await.unwrap();
+
+    // One that never was registered just ends, however the server is.
+    let worker = Worker::start(&fake, 1);
+    let request = fake.expect("/v1/workers/mail").await;
+    worker.stop.cancel();
+    request.given_up().await;
+    worker.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_is_refused_ends_and_one_that_works_goes_on() {
+    let mut fake = Fake::start().await;
+    let worker = Worker::start(&fake, 1);
+    fake.expect("/v1/workers/mail").await.refuse(403, "forbidden");
+    assert_eq!(worker.ended().await.unwrap_err().code(), Some("forbidden"));
+    assert!(Worker::start(&fake, 0).ended().await.is_err());
+
+    // Faults of the server, and of what stands before it, are no reason to give up.
+    let worker = Worker::start(&fake, 1);
+    register(&mut fake, "w", HOUR_MS).await;
+    fake.expect("/accept").await.raw(500, "text/html", "<h1>Oops</h1>");
+    fake.expect("/accept").await.refuse(500, "internal_server_error");
+    fake.expect("/accept").await.refuse(409, "superseded");
+    give(fake.expect("/accept").await, &[("a", 1, "complete")]);
+    fake.expect("/jobs/a/finish").await.raw(200, "text/html", "<h1>Login</h1>");
+    fake.expect("/jobs/a/finish").await.refuse(500, "internal_server_error");
+    fake.expect("/jobs/a/finish").await.answer(200, &json!({ "state": "completed" }));
+    fake.expect("/accept").await;
+    drop(worker);
+}
