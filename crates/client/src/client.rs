@@ -193,7 +193,7 @@ impl Client {
 
     fn understand<T: DeserializeOwned>(&self, status: StatusCode, body: &[u8]) -> Result<T> {
         if status.is_success() {
-            return serde_json::from_slice(body).map_err(|error| self.foreign(status, error.to_string()));
+            return serde_json::from_slice(body).map_err(|error| self.foreign(status, place(&error)));
         }
         Err(self.refusal(status, body))
     }
@@ -255,6 +255,12 @@ fn builder() -> reqwest::ClientBuilder {
         .pool_idle_timeout(IDLE_CONNECTION)
         .tcp_nodelay(true)
         .no_proxy()
+}
+
+/// Where JSON is not what it should be. What is there instead is left out: it may be a part of a job's options.
+pub(crate) fn place(error: &serde_json::Error) -> String {
+    let what = if error.is_data() { "other JSON" } else { "no JSON" };
+    format!("{what} at line {}, column {}", error.line(), error.column())
 }
 
 /// An error with all its causes.

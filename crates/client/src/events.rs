@@ -10,7 +10,7 @@ use turnwise_protocol::events::names;
 use turnwise_protocol::{Job, JobEvent, Progress};
 
 use crate::backoff::Backoff;
-use crate::client::{ANSWER_TIMEOUT, Request};
+use crate::client::{ANSWER_TIMEOUT, Request, place};
 use crate::jobs::about;
 use crate::sse::{Event, Parser};
 use crate::{Client, Error, Result};
@@ -152,7 +152,8 @@ impl Events {
     }
 
     fn parse<T: DeserializeOwned>(&self, event: &Event) -> Result<T> {
-        serde_json::from_str(&event.data)
-            .map_err(|error| self.client.foreign(StatusCode::OK, format!("event {}: {error}", event.name)))
+        serde_json::from_str(&event.data).map_err(|error| {
+            self.client.foreign(StatusCode::OK, format!("event {}: {}", event.name, place(&error)))
+        })
     }
 }

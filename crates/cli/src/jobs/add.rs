@@ -155,7 +155,12 @@ async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
         batch.bytes += line.len();
         batch.jobs.push(job);
     }
-    batch.send(&client).await.map_err(|failure| after(failure, added))?;
+    added += batch.send(&client).await.map_err(|failure| after(failure, added))?;
+    if batch.known > 0 {
+        let what =
+            if args.again { "have the new options now" } else { "stay as they are; --again runs them again" };
+        eprintln!("{} of {added} jobs were there already and {what}", batch.known);
+    }
     Ok(())
 }
 
@@ -164,6 +169,8 @@ async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
 struct Batch {
     jobs: Vec<NewJob>,
     bytes: usize,
+    /// Of all that were added, those that were there already.
+    known: usize,
 }
 
 impl Batch {
@@ -174,7 +181,10 @@ impl Batch {
             return Ok(0);
         }
         let added = client.add_many(jobs).await?;
-        added.iter().for_each(tell);
+        for AddedJob { id, added, .. } in &added {
+            say!("{id}");
+            self.known += usize::from(!matches!(added, Added::Queued | Added::Delayed));
+        }
         Ok(added.len())
     }
 }

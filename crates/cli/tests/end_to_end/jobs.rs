@@ -113,7 +113,7 @@ async fn a_file_of_jobs_is_added_line_by_line_and_can_be_added_again() {
     assert_eq!(stdout(&output).lines().count(), 2_500);
     let output = jobs(&server, &many).await;
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(stderr(&output).lines().count(), 2_500, "they were all there");
+    assert!(stderr(&output).starts_with("2500 of 2500 jobs were there already"), "{output:?}");
     let output = jobs(&server, &["list", "--limit", "0", "--json", "--tenant", "acme"]).await;
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap().as_array().unwrap().len(), 2_500);
     let output = jobs(&server, &["list", "--limit", "10"]).await;

@@ -1,5 +1,6 @@
 //! One run of one job: its handler, its reports, and its end.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -17,7 +18,6 @@ use crate::client::Request;
 use crate::{Error, Result};
 
 /// A run, as its handler sees it.
-#[derive(Debug)]
 pub struct Run {
     /// The job as it was accepted.
     pub job: AcceptedJob,
@@ -27,6 +27,19 @@ pub struct Run {
     /// [`Outcome::Stopped`] soon then; one that does not is aborted.
     pub stop: CancellationToken,
     reports: watch::Sender<Option<Box<RawValue>>>,
+}
+
+/// Without the job's options: they may hold secrets.
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Run { job: AcceptedJob { id, claim, attempt, .. }, job_type, .. } = self;
+        f.debug_struct("Run")
+            .field("job_type", job_type)
+            .field("id", id)
+            .field("claim", claim)
+            .field("attempt", attempt)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Run {
