@@ -67,7 +67,7 @@ impl Plan {
         let rate = |often: u64| *dice.choose(&[0, often / 10, often / 10, often]);
         let rates = Rates {
             latency: *dice.choose(&[50, 300, 700]),
-            latency_ms: *dice.choose(&[3, 10, 20]),
+            latency_ms: *dice.choose(&[3, 20, 100]),
             slow: rate(30),
             conflict: rate(150),
             unknown: rate(200),
