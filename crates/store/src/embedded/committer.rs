@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::checkpoint::Frozen;
 use super::conflicts::Window;
 use super::memtable::Memtable;
-use super::submissions::Submission;
+use super::submissions::{MAX_GROUP, Submission};
 use super::view::Tables;
 use super::wal::{self, Segment};
 use super::{Lease, Published, Shared, count};
@@ -18,6 +19,10 @@ use crate::{Changes, Error, RangeRead, Result, Versionstamp};
 
 /// Rows that are read at a time where a range is cleared.
 const CLEAR_CHUNK: usize = 1_000;
+
+/// A group waits at most this part of the last write's time for company. Whoever was just answered comes back within
+/// microseconds; a disk that takes milliseconds is better asked once for all of them than twice for half of them.
+const PATIENCE_PART: u32 = 8;
 
 /// What a group writes: rows to set, and to remove where there is no value.
 type Batch = BTreeMap<Bytes, Option<Bytes>>;
@@ -31,6 +36,10 @@ pub(super) struct Committer {
     version: u64,
     /// Every version that a snapshot may still hold, oldest first.
     held: VecDeque<Held>,
+    /// How many transactions may be in the next group, if all that were answered come back.
+    company: usize,
+    /// How long the next group waits for them: a part of what the last write took.
+    patience: Duration,
 }
 
 struct Held {
@@ -46,13 +55,14 @@ impl Committer {
         let newest = shared.published();
         let version = newest.version();
         let held = Held { version, replaced_us: None, lease: Arc::downgrade(&newest.lease) };
-        Committer { shared, segment, window: Window::new(version), version, held: VecDeque::from([held]) }
+        let (window, held) = (Window::new(version), VecDeque::from([held]));
+        Committer { shared, segment, window, version, held, company: 0, patience: Duration::ZERO }
     }
 
     /// Decides about groups until the store is closed.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
-        while let Some(group) = shared.submissions.next_group() {
+        while let Some(group) = shared.submissions.next_group(self.company, self.patience) {
             if let Err(error) = self.commit(group) {
                 tracing::error!(%error, "the store takes no more writes");
                 shared
@@ -116,6 +126,8 @@ impl Committer {
         count(&counters.groups, 1);
         count(&counters.commits, accepted.len());
         count(&counters.log_bytes, record.len());
+        // Those who wait already, and those who come back with the next transaction once they have their answer.
+        self.company = (self.shared.submissions.len() + accepted.len()).min(MAX_GROUP);
         for (answer, stamp) in accepted {
             let _ = answer.send(Ok(stamp));
         }
@@ -179,7 +191,10 @@ impl Committer {
         }
         let record =
             wal::encode(self.segment.number, version, batch.iter(), bytes).map_err(Failed::before_the_log)?;
-        match self.segment.append(&record, self.shared.durable) {
+        let start = Instant::now();
+        let appended = self.segment.append(&record, self.shared.durable);
+        self.patience = start.elapsed() / PATIENCE_PART;
+        match appended {
             Ok(()) => Ok(record),
             Err(error) => Err(Failed::in_the_log(super::folder::at(self.segment.path(), &error))),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -42,6 +43,8 @@ pub(super) struct Submissions {
 struct Waiting {
     queue: VecDeque<Submission>,
     bytes: usize,
+    /// The committer wants to hear when so many wait.
+    wanted: usize,
     /// Why nothing is accepted any more.
     refused: Option<String>,
     closed: bool,
@@ -70,25 +73,44 @@ impl Submissions {
         }
         waiting.bytes += bytes;
         waiting.queue.push_back(Submission { version, taken_us, changes, answer, bytes });
-        let was_idle = waiting.queue.len() == 1;
+        let complete = waiting.queue.len() == waiting.wanted;
         drop(waiting);
-        if was_idle {
+        if complete {
             self.arrived.notify_one();
         }
         Ok(decision)
     }
 
-    /// Everything that waits, up to the size of a group; nothing once the store is closed and all is done.
-    pub(super) fn next_group(&self) -> Option<VecDeque<Submission>> {
-        let mut waiting = self.waiting();
-        loop {
-            if !waiting.queue.is_empty() {
-                return Some(waiting.take_group());
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting().queue.len()
+    }
+
+    /// Everything that waits, up to the size of a group; nothing once the store is closed and all is done. Once there is
+    /// one, waits up to `patience` for `company` of them.
+    pub(super) fn next_group(&self, company: usize, patience: Duration) -> Option<VecDeque<Submission>> {
+        let mut waiting = self.wait_for(self.waiting(), 1, None);
+        if waiting.queue.len() < company && !waiting.closed {
+            waiting = self.wait_for(waiting, company, Some(patience));
+        }
+        (!waiting.queue.is_empty()).then(|| waiting.take_group())
+    }
+
+    /// Waits until `wanted` transactions wait, or the store is closed.
+    fn wait_for<'a>(
+        &'a self,
+        mut waiting: MutexGuard<'a, Waiting>,
+        wanted: usize,
+        longest: Option<Duration>,
+    ) -> MutexGuard<'a, Waiting> {
+        waiting.wanted = wanted;
+        let goes_on = |waiting: &mut Waiting| waiting.queue.len() < wanted && !waiting.closed;
+        match longest {
+            None => self.arrived.wait_while(waiting, goes_on).unwrap_or_else(PoisonError::into_inner),
+            Some(longest) => {
+                let waited = self.arrived.wait_timeout_while(waiting, longest, goes_on);
+                waited.unwrap_or_else(PoisonError::into_inner).0
             }
-            if waiting.closed {
-                return None;
-            }
-            waiting = self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -153,10 +175,28 @@ mod tests {
         }
         let mut groups = Vec::new();
         for _ in 0..5 {
-            groups.push(submissions.next_group().unwrap().len());
+            groups.push(submissions.next_group(0, Duration::ZERO).unwrap().len());
         }
         assert_eq!(groups, [2, 1, 1, MAX_GROUP, 2]);
         assert_eq!(submissions.waiting().bytes, 0);
+    }
+
+    #[test]
+    fn a_group_waits_for_its_company() {
+        let submissions = Submissions::default();
+        let group = std::thread::scope(|scope| {
+            let group = scope.spawn(|| submissions.next_group(3, Duration::from_secs(3_600)).unwrap().len());
+            let answers: Vec<_> = (0..3).map(|_| submissions.submit(0, 0, changes(1)).unwrap()).collect();
+            let group = group.join().unwrap();
+            drop(answers);
+            group
+        });
+        assert_eq!(group, 3);
+        // Who comes alone goes alone, and nobody waits for longer than the patience lasts.
+        for (company, patience) in [(1, Duration::from_secs(3_600)), (3, Duration::ZERO)] {
+            let _answer = submissions.submit(0, 0, changes(1)).unwrap();
+            assert_eq!(submissions.next_group(company, patience).unwrap().len(), 1);
+        }
     }
 
     #[test]
@@ -175,7 +215,7 @@ mod tests {
         let _answer = submissions.submit(0, 0, changes(1)).unwrap();
         submissions.close();
         assert!(matches!(submissions.submit(0, 0, changes(1)), Err(Error::Unavailable(_))));
-        assert_eq!(submissions.next_group().unwrap().len(), 1);
-        assert!(submissions.next_group().is_none());
+        assert_eq!(submissions.next_group(0, Duration::ZERO).unwrap().len(), 1);
+        assert!(submissions.next_group(0, Duration::ZERO).is_none());
     }
 }
