@@ -7,7 +7,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
 use crate::jobs::{MAX_ACTIVE_OF_WORKER, erase, make_final, make_pending, make_pending_from, make_wait};
-use crate::rows::{decode, encode, read_active, read_job, write_active, write_job};
+use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Result, State, Then};
 
 /// A place in the pending queue.
@@ -327,8 +327,8 @@ fn keep_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> 
 
 /// Clears the active row and keeps what was reported in it.
 async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<()> {
-    if let Some(active) = read_active(tx, keys, &job.job_type, &claim.worker, &job.id).await? {
-        job.info = active.info;
+    if let Some(info) = read_active_info(tx, keys, job, &claim.worker).await? {
+        job.info = info;
     }
     Ok(tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?)
 }

@@ -1,8 +1,9 @@
 //! Reading and writing single rows.
 
 use bytes::Bytes;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
 use crate::error::corrupt;
@@ -44,6 +45,25 @@ pub(crate) async fn read_active(
         Some(value) => decode("active row", &value).map(Some),
         None => Ok(None),
     }
+}
+
+/// What a job last reported in its active row; the rest of the row is not looked at.
+pub(crate) async fn read_active_info(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &Job,
+    worker: &str,
+) -> Result<Option<Option<Box<RawValue>>>> {
+    #[derive(Deserialize)]
+    struct Info<'a> {
+        #[serde(borrow, default)]
+        info: Option<&'a RawValue>,
+    }
+    let Some(value) = tx.get(&keys.active_entry(&job.job_type, worker, &job.id)).await? else {
+        return Ok(None);
+    };
+    let Info { info } = serde_json::from_slice(&value).map_err(|error| corrupt("active row", error))?;
+    Ok(Some(info.map(RawValue::to_owned)))
 }
 
 pub(crate) fn write_active(

@@ -35,7 +35,8 @@ pub struct Transaction {
 /// What has been read and written so far.
 #[derive(Default)]
 struct Pending {
-    read_keys: BTreeSet<Bytes>,
+    /// What was read under each key, so that reading it again costs nothing; `None` where nothing was read.
+    read_keys: BTreeMap<Bytes, Option<Option<Bytes>>>,
     read_ranges: Vec<(Bytes, Bytes)>,
     /// Later than `cleared`: an entry here overrules a cleared range around it.
     writes: BTreeMap<Bytes, Option<Bytes>>,
@@ -51,6 +52,13 @@ impl Pending {
             return Some(written.clone());
         }
         self.is_cleared(key).then_some(None)
+    }
+
+    fn add_read_key(&mut self, key: &Bytes) {
+        if !self.read_keys.contains_key(key) {
+            self.bytes += key.len();
+            self.read_keys.insert(key.clone(), None);
+        }
     }
 
     fn is_cleared(&self, key: &[u8]) -> bool {
@@ -98,11 +106,18 @@ impl Transaction {
             if let Some(own) = pending.own(key) {
                 return Ok(own);
             }
-            if isolation == Isolation::Serializable && pending.read_keys.insert(key.clone()) {
-                pending.bytes += key.len();
+            if let Some(Some(read)) = pending.read_keys.get(key) {
+                return Ok(read.clone());
+            }
+            if isolation == Isolation::Serializable {
+                pending.add_read_key(key);
             }
         }
-        self.snapshot.get(key).await
+        let value = self.snapshot.get(key).await?;
+        if isolation == Isolation::Serializable {
+            self.pending().read_keys.insert(key.clone(), Some(value.clone()));
+        }
+        Ok(value)
     }
 
     /// Up to `limit` rows of `[begin, end)`, in key order.
@@ -248,9 +263,7 @@ impl Transaction {
 
     /// Makes the commit fail if `key` is written by someone else meanwhile, without reading it.
     pub fn add_read_conflict(&self, key: Bytes) {
-        let mut pending = self.pending();
-        pending.bytes += key.len();
-        pending.read_keys.insert(key);
+        self.pending().add_read_key(&key);
     }
 
     /// Whether a batch may go on in this transaction: less than two fifths of the bytes that it may have are used up, and
@@ -273,7 +286,7 @@ impl Transaction {
         }
         self.check_transaction(&pending)?;
         let changes = Changes {
-            read_keys: pending.read_keys.into_iter().collect(),
+            read_keys: pending.read_keys.into_keys().collect(),
             read_ranges: pending.read_ranges,
             clear_ranges: pending.cleared,
             puts: pending.writes.into_iter().collect(),
