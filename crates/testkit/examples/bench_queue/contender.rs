@@ -14,6 +14,8 @@ use crate::server::{self, Server};
 pub enum Contender {
     /// turnwise as a library, in the submitters' process.
     Turnwise,
+    /// turnwise as a server, with clients and workers over `/v1`.
+    Http,
     BullMq,
     Graphile,
     Apalis,
@@ -56,11 +58,12 @@ pub struct Run {
 }
 
 impl Contender {
-    pub const ALL: [Self; 4] = [Self::Turnwise, Self::BullMq, Self::Graphile, Self::Apalis];
+    pub const ALL: [Self; 5] = [Self::Turnwise, Self::Http, Self::BullMq, Self::Graphile, Self::Apalis];
 
     pub fn key(self) -> &'static str {
         match self {
             Self::Turnwise => "turnwise",
+            Self::Http => "http",
             Self::BullMq => "bullmq",
             Self::Graphile => "graphile",
             Self::Apalis => "apalis",
@@ -70,6 +73,7 @@ impl Contender {
     pub fn name(self) -> &'static str {
         match self {
             Self::Turnwise => "turnwise in process",
+            Self::Http => "turnwise over HTTP",
             Self::BullMq => "BullMQ",
             Self::Graphile => "graphile-worker",
             Self::Apalis => "apalis",
@@ -81,6 +85,9 @@ impl Contender {
         match self {
             Self::Turnwise => {
                 "embedded store: fdatasync of the log before each acknowledgement, for all that wait"
+            }
+            Self::Http => {
+                "the same in `turnwise serve`; each end is a request of its own, an answer has 50 jobs at most"
             }
             Self::BullMq => {
                 "6.7 on Redis, appendfsync always: fsync of the log before answering, for all that wait"
@@ -96,7 +103,7 @@ impl Contender {
 
     /// Whether it is one of ours.
     pub fn is_turnwise(self) -> bool {
-        self == Self::Turnwise
+        matches!(self, Self::Turnwise | Self::Http)
     }
 
     /// Why it cannot be measured here, if it cannot.
@@ -108,6 +115,8 @@ impl Contender {
         };
         match self {
             Self::Turnwise => None,
+            Self::Http if !options.turnwise.is_file() => Some("target/release/turnwise is not built".into()),
+            Self::Http => None,
             Self::BullMq if !server::is_installed("redis-server") => {
                 Some("redis-server is not installed".into())
             }
@@ -124,23 +133,26 @@ impl Contender {
         let server = match self {
             Self::BullMq => Some(Server::redis(dir)?),
             Self::Graphile => Some(Server::postgres(dir)?),
+            Self::Http => Some(Server::turnwise(&options.turnwise, dir)?),
             Self::Turnwise | Self::Apalis => None,
         };
+        let this = || std::env::current_exe().map(Command::new).map_err(|error| error.to_string());
         let node = |program: &str| {
             let mut command = Command::new("node");
             command.arg(peers_folder().join("bench").join(program));
             command
         };
         let mut command = match self {
-            Self::Turnwise => {
-                let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
-                command.arg("in-process");
-                command
-            }
+            Self::Turnwise | Self::Http => this()?,
             Self::BullMq => node("bullmq.mjs"),
             Self::Graphile => node("graphile.mjs"),
             Self::Apalis => Command::new(&options.apalis),
         };
+        match self {
+            Self::Turnwise => drop(command.arg("in-process")),
+            Self::Http => drop(command.arg("over-http")),
+            Self::BullMq | Self::Graphile | Self::Apalis => {}
+        }
         match &server {
             Some(server) => command.arg("--port").arg(server.port.to_string()),
             None => command.arg("--dir").arg(dir),

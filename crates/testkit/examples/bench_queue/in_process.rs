@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use turnwise_queue::{Keyspace, NewJob, State, jobs};
 use turnwise_store::embedded::{Embedded, Stats};
 use turnwise_store::{Isolation, RangeRead, Store, runtime};
+use turnwise_testkit::process;
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
 const JOB_TYPE: &str = "noop";
@@ -106,14 +107,17 @@ impl Bench {
 
     async fn phase(&self, name: &str, run: impl Future<Output = ()>) {
         println!("begin {name}");
-        let (before, start) = (self.engine.stats(), Instant::now());
+        let cpu_seconds = || process::cpu_seconds(std::process::id()).unwrap_or_default();
+        let (before, cpu_before, start) = (self.engine.stats(), cpu_seconds(), Instant::now());
         run.await;
         let seconds = start.elapsed().as_secs_f64();
         println!("end {name} {} {seconds}", self.arguments.jobs);
         let Stats { commits, groups, log_bytes, conflicts, .. } = self.engine.stats();
         let jobs = self.arguments.jobs as f64;
         println!(
-            "note {name}: {:.0} fsyncs/s, {:.1} jobs and {:.1} transactions per fsync, {:.0} bytes of log per job, {} conflicts",
+            "note {name}: {:.1} us of CPU per job, {:.0} fsyncs/s, {:.1} jobs and {:.1} transactions per fsync, \
+             {:.0} bytes of log per job, {} conflicts",
+            (cpu_seconds() - cpu_before) / jobs * 1e6,
             (groups - before.groups) as f64 / seconds,
             jobs / (groups - before.groups) as f64,
             (commits - before.commits) as f64 / (groups - before.groups) as f64,

@@ -7,8 +7,10 @@
 mod backlog;
 mod contender;
 mod disk;
+mod http_client;
 mod in_process;
 mod options;
+mod over_http;
 mod report;
 mod server;
 
@@ -33,6 +35,10 @@ fn main() -> ExitCode {
             in_process::main(in_process_arguments(rest));
             return ExitCode::SUCCESS;
         }
+        Some((word, rest)) if word == "over-http" => {
+            over_http::main(over_http_arguments(rest));
+            return ExitCode::SUCCESS;
+        }
         Some((word, rest)) if word == "backlog" => {
             backlog::main(rest);
             return ExitCode::SUCCESS;
@@ -53,15 +59,31 @@ fn main() -> ExitCode {
     }
 }
 
+fn value<'a>(words: &'a [String], name: &str) -> Option<&'a String> {
+    words.iter().position(|word| word == name).and_then(|n| words.get(n + 1))
+}
+
+fn number<T: std::str::FromStr>(words: &[String], name: &str) -> Option<T> {
+    value(words, name).and_then(|word| word.parse().ok())
+}
+
 fn in_process_arguments(words: &[String]) -> in_process::Arguments {
-    let value = |name: &str| words.iter().position(|word| word == name).and_then(|n| words.get(n + 1));
-    let number = |name: &str| value(name).and_then(|word| word.parse().ok()).expect("a number is expected");
     in_process::Arguments {
-        dir: PathBuf::from(value("--dir").expect("--dir is expected")),
-        jobs: number("--jobs"),
-        submitters: number("--submitters"),
-        batch: number("--batch"),
-        rate: value("--rate").and_then(|rate| rate.parse().ok()),
+        dir: PathBuf::from(value(words, "--dir").expect("--dir is expected")),
+        jobs: number(words, "--jobs").expect("--jobs is expected"),
+        submitters: number(words, "--submitters").expect("--submitters is expected"),
+        batch: number(words, "--batch").expect("--batch is expected"),
+        rate: number(words, "--rate"),
+    }
+}
+
+fn over_http_arguments(words: &[String]) -> over_http::Arguments {
+    over_http::Arguments {
+        port: number(words, "--port").expect("--port is expected"),
+        jobs: number(words, "--jobs").expect("--jobs is expected"),
+        submitters: number(words, "--submitters").expect("--submitters is expected"),
+        batch: number(words, "--batch").expect("--batch is expected"),
+        rate: number(words, "--rate"),
     }
 }
 

@@ -45,13 +45,14 @@ pub fn print_run(contender: Contender, round: &str, run: &Run) {
     }
 }
 
-/// The medians of all rounds, and how the first contender stands to the others: the median of the rounds' ratios.
+/// The medians of all rounds, and how turnwise stands to the others: the median of the rounds' ratios.
 pub fn print_summary(runs: &Runs) {
     for (contender, runs) in runs {
         print_run(*contender, "median", &middle(runs));
     }
-    let Some((first, own)) = runs.iter().find(|(contender, _)| contender.is_turnwise()) else { return };
-    for (contender, theirs) in runs.iter().filter(|(contender, _)| !contender.is_turnwise()) {
+    let ours = runs.iter().filter(|(contender, _)| contender.is_turnwise());
+    let theirs = || runs.iter().filter(|(contender, _)| !contender.is_turnwise());
+    for ((first, own), (contender, theirs)) in ours.flat_map(|own| theirs().map(move |their| (own, their))) {
         let ratio = |phase: fn(&Run) -> Option<Phase>| {
             let ratios = own
                 .iter()

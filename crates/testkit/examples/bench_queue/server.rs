@@ -39,6 +39,14 @@ impl Server {
         self.child.id()
     }
 
+    /// turnwise on its embedded store.
+    pub fn turnwise(binary: &Path, dir: &Path) -> Result<Self, String> {
+        let port = free_port();
+        let mut command = Command::new(binary);
+        command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"]).arg(dir.join("data"));
+        Self::start(command, port, &dir.join("log"))
+    }
+
     /// Redis with its log of commands forced to the disk before each answer.
     pub fn redis(dir: &Path) -> Result<Self, String> {
         let port = free_port();

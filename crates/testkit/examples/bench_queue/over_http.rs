@@ -1,0 +1,251 @@
+//! turnwise as a server: clients and workers speak `/v1` over connections of their own. Talks as the peers' programs do.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::http_client::Connection;
+
+/// Programs that take jobs.
+const WORKERS: usize = 4;
+/// Jobs that each holds at the same time at most.
+const SLOTS: usize = 100;
+/// Jobs that one answer gives at most: what the server allows.
+const ACCEPT: usize = 50;
+/// Connections of each worker over which it ends jobs, one per request.
+const FINISHERS: usize = 16;
+/// How long a worker's question for jobs stays open.
+const WAIT_MS: u64 = 1_000;
+
+/// What to do, from the command line.
+pub struct Arguments {
+    pub port: u16,
+    pub jobs: usize,
+    pub submitters: usize,
+    pub batch: usize,
+    pub rate: Option<f64>,
+}
+
+/// Runs the program.
+pub fn main(arguments: Arguments) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.expect("the runtime starts").block_on(async {
+        let jobs = arguments.jobs;
+        let clock = Instant::now();
+        let started_us = (0..jobs).map(|_| AtomicU32::new(0)).collect();
+        let bench = Bench {
+            arguments: Arc::new(arguments),
+            clock,
+            ended: Arc::default(),
+            started_us: Arc::new(started_us),
+        };
+        match bench.arguments.rate {
+            Some(rate) => bench.latency(rate).await,
+            None => bench.throughput().await,
+        }
+    });
+}
+
+#[derive(Clone)]
+struct Bench {
+    arguments: Arc<Arguments>,
+    clock: Instant,
+    /// Jobs of which the end was acknowledged.
+    ended: Arc<AtomicUsize>,
+    /// When each job came to its worker, in µs.
+    started_us: Arc<Vec<AtomicU32>>,
+}
+
+impl Bench {
+    /// Add all, process all; then both at once.
+    async fn throughput(&self) {
+        let jobs = self.arguments.jobs;
+        let warm_up = jobs / 10;
+        let mut end = warm_up;
+        let workers = self.work().await;
+        self.submit(0, warm_up).await;
+        self.until_ended(end).await;
+        workers.stop().await;
+        self.phase("add", self.submit(end, jobs)).await;
+        end += jobs;
+        let mut working = None;
+        self.phase("process", async {
+            working = Some(self.work().await);
+            self.until_ended(end).await;
+        })
+        .await;
+        self.phase("both", async {
+            self.submit(end, jobs).await;
+            self.until_ended(end + jobs).await;
+        })
+        .await;
+        if let Some(workers) = working {
+            workers.stop().await;
+        }
+    }
+
+    async fn phase(&self, name: &str, run: impl Future<Output = ()>) {
+        println!("begin {name}");
+        let start = Instant::now();
+        run.await;
+        println!("end {name} {} {}", self.arguments.jobs, start.elapsed().as_secs_f64());
+    }
+
+    async fn until_ended(&self, jobs: usize) {
+        while self.ended.load(Ordering::Relaxed) < jobs {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Adds the jobs `from..from + jobs`; every submitter waits for its acknowledgement.
+    async fn submit(&self, from: usize, jobs: usize) {
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut submitters = tokio::task::JoinSet::new();
+        for _ in 0..self.arguments.submitters {
+            let (bench, next) = (self.clone(), next.clone());
+            submitters.spawn(async move {
+                let Arguments { port, batch, .. } = *bench.arguments;
+                let mut connection = Connection::open(port).await;
+                loop {
+                    let first = next.fetch_add(batch, Ordering::Relaxed);
+                    if first >= jobs {
+                        return;
+                    }
+                    add(&mut connection, from + first..from + (first + batch).min(jobs)).await;
+                }
+            });
+        }
+        submitters.join_all().await;
+    }
+
+    /// Starts workers that take and end jobs until they are stopped.
+    async fn work(&self) -> Workers {
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..WORKERS {
+            let mut connection = Connection::open(self.arguments.port).await;
+            let registered =
+                connection.post("/v1/workers/noop", &json!({ "slots": SLOTS }).to_string()).await;
+            let path =
+                format!("/v1/workers/noop/{}", registered["worker"].as_str().expect("a worker has an id"));
+            let ping_interval_ms = registered["ping_interval_ms"].as_u64().expect("a number");
+            let (to_finishers, given) = mpsc::channel(SLOTS);
+            let given = Arc::new(tokio::sync::Mutex::new(given));
+            for _ in 0..FINISHERS {
+                tasks.spawn(self.clone().finish(path.clone(), given.clone()));
+            }
+            tasks.spawn(ping(self.arguments.port, path.clone(), ping_interval_ms, stopped.clone()));
+            tasks.spawn(self.clone().accept(connection, path, to_finishers, stopped.clone()));
+        }
+        Workers { stop, tasks }
+    }
+
+    async fn accept(
+        self,
+        mut connection: Connection,
+        path: String,
+        to_finishers: mpsc::Sender<Value>,
+        stopped: tokio::sync::watch::Receiver<bool>,
+    ) {
+        let mut received = 0;
+        while !*stopped.borrow() {
+            let question = json!({ "received": received, "limit": ACCEPT, "wait_ms": WAIT_MS });
+            let answer = connection.post(&format!("{path}/accept"), &question.to_string()).await;
+            let now_us = self.clock.elapsed().as_micros();
+            for job in answer["jobs"].as_array().expect("a list").iter() {
+                if self.arguments.rate.is_some() {
+                    let number =
+                        usize::try_from(job["options"].as_u64().expect("a number")).expect("a small one");
+                    let now_us = u32::try_from(now_us).expect("less than an hour");
+                    self.started_us[number].store(now_us, Ordering::Relaxed);
+                }
+                received = received.max(job["claim"].as_u64().expect("a number"));
+                to_finishers.send(job.clone()).await.expect("the finishers live");
+            }
+        }
+    }
+
+    async fn finish(self, path: String, given: Arc<tokio::sync::Mutex<mpsc::Receiver<Value>>>) {
+        let mut connection = Connection::open(self.arguments.port).await;
+        loop {
+            let Some(job) = given.lock().await.recv().await else { return };
+            let id = job["id"].as_str().expect("a string");
+            let end = json!({ "claim": job["claim"], "result": true });
+            connection.post(&format!("{path}/jobs/{id}/finish"), &end.to_string()).await;
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds `rate` jobs a second, and tells how long after its acknowledgement a job came to its worker.
+    async fn latency(&self, rate: f64) {
+        let jobs = self.arguments.jobs;
+        let workers = self.work().await;
+        let acknowledged = Arc::new(Mutex::new(vec![0_u128; jobs]));
+        let next = Arc::new(AtomicUsize::new(0));
+        let begin = tokio::time::Instant::now();
+        let mut submitters = tokio::task::JoinSet::new();
+        for _ in 0..self.arguments.submitters {
+            let (bench, next, acknowledged) = (self.clone(), next.clone(), acknowledged.clone());
+            submitters.spawn(async move {
+                let mut connection = Connection::open(bench.arguments.port).await;
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= jobs {
+                        return;
+                    }
+                    tokio::time::sleep_until(begin + Duration::from_secs_f64(number as f64 / rate)).await;
+                    add(&mut connection, number..number + 1).await;
+                    acknowledged.lock().expect("nobody panics")[number] = bench.clock.elapsed().as_micros();
+                }
+            });
+        }
+        submitters.join_all().await;
+        self.until_ended(jobs).await;
+        workers.stop().await;
+        let acknowledged = acknowledged.lock().expect("nobody panics");
+        let started = self.started_us.iter().map(|at| u128::from(at.load(Ordering::Relaxed)));
+        let mut waits: Vec<u128> =
+            started.zip(acknowledged.iter()).map(|(start, at)| start.saturating_sub(*at)).collect();
+        waits.sort_unstable();
+        println!("latency {} {} {jobs}", waits[(jobs - 1) / 2], waits[(jobs - 1) * 99 / 100]);
+    }
+}
+
+/// The workers' tasks.
+struct Workers {
+    stop: tokio::sync::watch::Sender<bool>,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+impl Workers {
+    async fn stop(self) {
+        self.stop.send_replace(true);
+        self.tasks.join_all().await;
+    }
+}
+
+async fn ping(port: u16, path: String, interval_ms: u64, mut stopped: tokio::sync::watch::Receiver<bool>) {
+    let mut connection = Connection::open(port).await;
+    while tokio::time::timeout(Duration::from_millis(interval_ms), stopped.wait_for(|stopped| *stopped))
+        .await
+        .is_err()
+    {
+        connection.post(&format!("{path}/ping"), "{}").await;
+    }
+}
+
+async fn add(connection: &mut Connection, numbers: std::ops::Range<usize>) {
+    let id = |number: usize| format!("job-{number:012}");
+    if numbers.len() == 1 {
+        let number = numbers.start;
+        let job = json!({ "id": id(number), "options": number });
+        connection.post("/v1/jobs/noop", &job.to_string()).await;
+    } else {
+        let jobs: Vec<Value> =
+            numbers.map(|number| json!({ "type": "noop", "id": id(number), "options": number })).collect();
+        connection.post("/v1/jobs", &json!({ "jobs": jobs }).to_string()).await;
+    }
+}
