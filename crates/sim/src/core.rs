@@ -1,6 +1,7 @@
 //! What everything in one world shares: its clock, its dice, its trace, and the first thing that went wrong.
 
 use std::fmt;
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,9 @@ use crate::trace::{Event, Place, Trace, written};
 
 /// When the world begins, in µs since the epoch: any moment would do.
 pub const EPOCH_US: i64 = 1_700_000_000_000_000;
+
+/// Requests to the store that a world makes at most, a hundred times as many as a large one needs.
+const MAX_REQUESTS: u64 = 50_000_000;
 
 /// Something that must never happen.
 #[derive(Debug, Clone)]
@@ -107,6 +111,8 @@ pub struct Core {
     chaos: AtomicBool,
     /// Whether clients shall do nothing new.
     ending: AtomicBool,
+    /// Requests to the store so far.
+    requests: AtomicU64,
     /// The end of the last disturbance so far, in µs since the world began.
     disturbed_until_us: AtomicU64,
 }
@@ -123,6 +129,7 @@ impl Core {
             failed: Notify::new(),
             chaos: AtomicBool::new(false),
             ending: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
             disturbed_until_us: AtomicU64::new(0),
         })
     }
@@ -178,6 +185,17 @@ impl Core {
     /// The first thing that went wrong.
     pub fn violation(&self) -> Option<Violation> {
         lock(&self.violation).clone()
+    }
+
+    /// Counts a request to the store. Whoever asks without end, so that time never passes, is stopped.
+    pub async fn request(&self) {
+        if self.requests.fetch_add(1, Relaxed) > MAX_REQUESTS {
+            self.violated(
+                "a world comes to its end",
+                format!("{MAX_REQUESTS} requests were made to the store"),
+            );
+            pending::<()>().await;
+        }
     }
 
     /// Whether faults happen now.

@@ -50,6 +50,7 @@ impl Drop for SimEngine {
 /// A request reaches the store.
 async fn request(link: Option<&Arc<Link>>) -> Result<()> {
     let Some(link) = link else { return Ok(()) };
+    link.core.request().await;
     link.gate().await;
     link.check_connection().await?;
     link.travel().await;
@@ -122,6 +123,7 @@ impl Snapshot for SimSnapshot {
         let Some(link) = &self.link else {
             return self.held.commit(&changes, &Writer { link: None, op: None, late: false });
         };
+        link.core.request().await;
         link.gate().await;
         link.check_connection().await?;
         let result = self.commit_over(link, changes).await;

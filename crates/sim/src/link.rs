@@ -36,6 +36,8 @@ pub struct Rates {
     pub early_watch: u64,
 }
 
+/// Where messages take up to this long in a calm, too, the store is slow: what is bound in time may not be done in it.
+pub const SLOW_STORE_MS: u64 = 100;
 /// The longest that a slow operation takes: longer than a transaction lives.
 pub const SLOW_MS: u64 = 7_000;
 /// A refused operation is refused within this time.

@@ -55,7 +55,7 @@ fn one(seed: u64, whole: bool) -> ExitCode {
     if whole || report.violation.is_none() {
         report.trace.iter().for_each(|line| println!("{line}"));
     }
-    println!("seed {seed}: {:?}, trace {:016x}, {:?}", report.stats, report.hash, report.lasted);
+    println!("seed {seed}: {}, trace {:016x}, {:?}", report.stats, report.hash, report.lasted);
     finish(seed, &report)
 }
 

@@ -92,8 +92,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "delayed_released_too_early",
         file: "crates/queue/src/claims.rs",
-        find: "        if n == limit || not_before_us > now_us {",
-        replace: "        if n == limit || not_before_us > now_us + 2_000_000 {",
+        find: "not_before_us > now_us || n > 0 &&",
+        replace: "not_before_us > now_us + 2_000_000 || n > 0 &&",
         why: "Delayed and crashed jobs start before their time.",
     },
     Mutant {
@@ -181,13 +181,6 @@ pub const MUTANTS: &[Mutant] = &[
         why: "Two claims are alike.",
     },
     Mutant {
-        name: "no_more_passes",
-        file: "crates/worker/src/cycle.rs",
-        find: "    let more = front.len() == window && running + claimed.len() < max_jobs;",
-        replace: "    let more = false;",
-        why: "Slots stay free although jobs are pending.",
-    },
-    Mutant {
         name: "due_time_forgotten",
         file: "crates/worker/src/incarnation.rs",
         find: "due = pass.next_due_us.map(|at_us| self.sleep(self.until(at_us)));",
@@ -212,7 +205,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "removed_worker_goes_on",
         file: "crates/worker/src/incarnation.rs",
         find: "            Err(Error::Halt) => return false,\n            Err(error) => {\n                tracing::error!(%error, \"cannot write the health counter\");\n                return true;",
-        replace: "            Err(error) => {\n                tracing::error!(%error, \"cannot write the health counter\");\n                return true;",
+        replace: "            Err(Error::Halt) => return true,\n            Err(error) => {\n                tracing::error!(%error, \"cannot write the health counter\");\n                return true;",
         why: "A worker that was removed goes on to run its jobs.",
     },
     Mutant {
@@ -253,9 +246,9 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unknown_outcome_is_success",
         file: "crates/store/src/retry.rs",
-        find: "                Some(cause) if cause.is_retryable() && attempt < MAX_ATTEMPTS => {",
-        replace: "                Some(cause) if cause.is_retryable() && attempt < MAX_ATTEMPTS && !matches!(cause, Error::UnknownOutcome(_)) => {",
-        why: "Whatever had an unknown outcome is given up at once.",
+        find: "        tx.commit().await?;\n        Ok(value)",
+        replace: "        match tx.commit().await {\n            Ok(_) | Err(Error::UnknownOutcome(_)) => Ok(value),\n            Err(error) => Err(error.into()),\n        }",
+        why: "What may not have happened is acknowledged.",
     },
     Mutant {
         name: "reads_take_no_conflict",

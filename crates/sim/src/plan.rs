@@ -9,7 +9,7 @@ use turnwise_policy::backoff;
 use turnwise_worker::Options;
 
 use crate::dice::Dice;
-use crate::link::Rates;
+use crate::link::{Rates, SLOW_STORE_MS};
 
 /// The job type of the external workers.
 pub const EXTERNAL: &str = "x";
@@ -67,10 +67,10 @@ impl Plan {
         let rate = |often: u64| *dice.choose(&[0, often / 10, often / 10, often]);
         let rates = Rates {
             latency: *dice.choose(&[50, 300, 700]),
-            latency_ms: *dice.choose(&[3, 10, 20]),
+            latency_ms: *dice.choose(&[3, 20, SLOW_STORE_MS]),
             slow: rate(30),
             conflict: rate(150),
-            unknown: rate(200),
+            unknown: *dice.choose(&[0, 20, 200, 200]),
             late: *dice.choose(&[100, 300, 700]),
             early_watch: rate(300),
         };

@@ -117,15 +117,6 @@ impl Server {
         child.wait().await.unwrap()
     }
 
-    /// Status and body of a request to a server that may be gone: none without a whole answer.
-    pub async fn try_request(&self, method: Method, path: &str, body: &Value) -> Option<(StatusCode, Value)> {
-        let request = self.client.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
-        let request = request.header("content-type", "application/json").body(body.to_string());
-        let answer = request.send().await.ok()?;
-        let status = answer.status();
-        Some((status, serde_json::from_str(&answer.text().await.ok()?).ok()?))
-    }
-
     /// Status and body of a request.
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> (StatusCode, Value) {
         let mut request = self.client.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
+use turnwise_testkit::{Fault, FaultProxy, Request};
 
 use crate::server::{Home, PATIENCE, Server, turnwise};
 
@@ -21,9 +22,13 @@ struct Worker {
 
 impl Worker {
     fn start(server: &Server, args: &[&str], script: &str) -> Worker {
+        Worker::start_at(server.url(), args, script)
+    }
+
+    fn start_at(url: &str, args: &[&str], script: &str) -> Worker {
         let mut command = turnwise();
         command.args(["work", "--type", "t"]).args(args).args(["--exec", "sh", "-c", script]);
-        command.env("TURNWISE_SERVER", server.url()).stdin(Stdio::null()).stderr(Stdio::piped());
+        command.env("TURNWISE_SERVER", url).stdin(Stdio::null()).stderr(Stdio::piped());
         Worker { child: command.kill_on_drop(true).spawn().unwrap() }
     }
 
@@ -206,6 +211,47 @@ async fn a_run_goes_on_while_the_server_is_away_and_its_end_is_told_later() {
     assert_eq!(starts(&job), 1);
     assert_eq!(server.get("/v1/workers?type=t").await["workers"].as_array().unwrap().len(), 1);
     assert_eq!(worker.terminate().await.status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_network_neither_loses_nor_repeats_a_job() {
+    const JOBS: usize = 20;
+    let is = |what: &'static str| move |request: &Request| request.path.ends_with(what);
+    let server = Home::new("").serve().await;
+    let proxy = FaultProxy::before(server.url()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let ran = folder.path().join("ran");
+    let script = format!("echo $TURNWISE_JOB_ID >>{}; echo 1", ran.display());
+    let worker = Worker::start_at(proxy.url(), &["--slots", "4"], &script);
+    let mut faults = Vec::new();
+    for (name, fault, what) in [
+        ("lost-finish", Fault::Reset { after: 0 }, "/finish"),
+        ("lost-accept", Fault::Reset { after: 0 }, "/accept"),
+        ("half-accept", Fault::Reset { after: 60 }, "/accept"),
+        ("busy-finish", Fault::Status(503), "/finish"),
+        ("no-json", Fault::InvalidJson, "/finish"),
+    ] {
+        proxy.clear();
+        proxy.set(fault.when(is(what)).times(5)).await;
+        for n in 0..JOBS {
+            add(&server, &format!("{name}-{n}")).await;
+        }
+        for n in 0..JOBS {
+            until_state(&server, &format!("{name}-{n}"), "completed").await;
+        }
+        let met = proxy.count(|request| is(what)(request) && request.fault.is_some());
+        assert_eq!(met, 5, "{name}: the fault was not met");
+        faults.push(name);
+    }
+    let output = worker.terminate().await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let ran = std::fs::read_to_string(ran).unwrap();
+    let mut ran: Vec<&str> = ran.lines().collect();
+    ran.sort_unstable();
+    let mut expected: Vec<String> =
+        faults.iter().flat_map(|name| (0..JOBS).map(move |n| format!("{name}-{n}"))).collect();
+    expected.sort_unstable();
+    assert_eq!(ran, expected, "every command ran once");
 }
 
 #[tokio::test]
