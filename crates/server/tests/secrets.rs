@@ -98,6 +98,7 @@ async fn no_secret_leaves_the_server() {
     );
     let text = server.request("PUT", "/_replicator/text").body("{\"source\": \"http://jan:s3cr3t@h/db\", ");
     answers.push(server.send(text).await.body);
+    answers.extend(jobs_of_other_types(&server).await);
     for (id, states) in [
         ("url", &["completed", "failed", "error"][..]),
         ("down", &["crashing"]),
@@ -116,6 +117,8 @@ async fn no_secret_leaves_the_server() {
         "/_replicator",
         "/_replicator/_all_docs?include_docs=true",
         "/_replicator/_changes?include_docs=true",
+        "/v1/jobs",
+        "/v1/workers",
     ] {
         answers.push(server.get(path).await.body);
     }
@@ -140,4 +143,40 @@ async fn no_secret_leaves_the_server() {
         assert_eq!(line(&shown), None, "an answer shows {secret}");
         assert_eq!(line(&logged), None, "the log shows {secret}");
     }
+}
+
+/// A worker gets the options of its job; everyone else gets nothing of them.
+async fn jobs_of_other_types(server: &TestServer) -> Vec<Value> {
+    let secret = json!({"password": "s3cr3t", "large": "s3cr3t".repeat(5_000)});
+    let mut answers = Vec::new();
+    for (id, options) in [("small", json!("s3cr3t")), ("large", secret.clone())] {
+        answers.push(server.post("/v1/jobs/t", &json!({"id": id, "options": options})).await.body);
+    }
+    let many = json!({"jobs": [{"type": "t", "options": secret}, {"type": "t", "options": secret, "max_attempts": "s3cr3t"}]});
+    answers.push(server.post("/v1/jobs", &many).await.body);
+    for wrong in [
+        json!("s3cr3t"),
+        json!({"id": {"s": "s3cr3t"}}),
+        json!({"summary": "s3cr3t"}),
+        json!({"delay_ms": "s3cr3t"}),
+    ] {
+        answers.push(server.post("/v1/jobs/t", &wrong).await.body);
+    }
+    let text = server.request("POST", "/v1/jobs/t").header("content-type", "application/json");
+    answers.push(server.send(text.body("{\"options\": \"s3cr3t\", ")).await.body);
+    answers.push(server.post("/v1/jobs/command", &json!({"options": {"argv": ["s3cr3t"]}})).await.body);
+    let worker =
+        server.post("/v1/workers/t", &json!({"slots": 2})).await.body["worker"].as_str().unwrap().to_owned();
+    let worker = format!("/v1/workers/t/{worker}");
+    let given = server.post(&format!("{worker}/accept"), &json!({"received": 0, "limit": 2})).await.body;
+    assert!(given.to_string().contains("s3cr3t"), "the worker was given no options: {given}");
+    for job in given["jobs"].as_array().unwrap() {
+        let path = format!("{worker}/jobs/{}/fail", job["id"].as_str().unwrap());
+        answers.push(server.post(&path, &json!({"claim": job["claim"], "reason": "no"})).await.body);
+    }
+    for id in ["small", "large"] {
+        answers.push(server.get(&format!("/v1/jobs/t/{id}")).await.body);
+        answers.push(server.get(&format!("/v1/jobs/t/{id}/wait?timeout_ms=0")).await.body);
+    }
+    answers
 }

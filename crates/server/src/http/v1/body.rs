@@ -143,13 +143,23 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         Ok(Object(value)) => Ok(value),
         Err(error) => {
             let place = error.path().to_string();
-            let mistake = shortened(&error.into_inner().to_string());
+            let mistake = shortened(&without_value(&error.into_inner().to_string()));
             let reason = match place.as_str() {
                 "." => mistake,
                 place => format!("{}: {mistake}", shortened(place)),
             };
             Err(V1Error::bad(reason, SEE_OPENAPI))
         }
+    }
+}
+
+/// A mistake without the text that was found in place of something else: it may be a password in the wrong member.
+fn without_value(mistake: &str) -> String {
+    match (mistake.find("string \""), mistake.rfind("\", expected")) {
+        (Some(begin), Some(end)) if begin < end => {
+            format!("{}a text{}", &mistake[..begin], &mistake[end + 1..])
+        }
+        _ => mistake.to_owned(),
     }
 }
 
@@ -235,6 +245,10 @@ mod tests {
         let told = refused::<AddJobs>(r#"{"jobs": [{"type": "a"}, {"type": "b", "delay_ms": "1"}]}"#);
         assert!(told.contains("jobs[1].delay_ms: invalid type"), "{told}");
         assert!(refused::<AddJob>("[]").contains("expected an object"));
+        for body in [r#""hunter2""#, r#"{"delay_ms": "hunter2"}"#, r#"{"id": ["hunter2\", expected"]}"#] {
+            let told = refused::<AddJob>(body);
+            assert!(told.contains("expected") && !told.contains("hunter2"), "{told}");
+        }
         assert!(refused::<AddJob>(&format!("{{\"{}\": 1}}", "x".repeat(10_000))).len() < 1_000);
     }
 

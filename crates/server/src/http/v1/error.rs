@@ -1,7 +1,7 @@
 //! Errors as clients of `/v1` see them: a status, a code that does not change, a reason, and what to do about it.
 
 use axum::extract::Request;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use turnwise_protocol::{Answer, Error, Problem, codes};
 use turnwise_queue::Error as QueueError;
@@ -11,6 +11,9 @@ use crate::http::answer;
 
 /// The result of a handler.
 pub(super) type Result<T, E = V1Error> = std::result::Result<T, E>;
+
+/// When a request that could not be served may be made again, in s.
+const RETRY_AFTER_S: &str = "1";
 
 /// An error answer; see [`Error`].
 #[derive(Debug)]
@@ -160,7 +163,11 @@ impl IntoResponse for V1Error {
         }
         let V1Error { status, code, reason, hint, answer, .. } = self;
         let body = Error { error: code.to_owned(), reason, hint: hint.to_owned(), answer };
-        answer::json(status, &body)
+        let mut response = answer::json(status, &body);
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+        }
+        response
     }
 }
 
