@@ -122,6 +122,19 @@ async fn jobs_that_were_not_received_are_given_again() {
 }
 
 #[tokio::test]
+async fn jobs_that_do_not_fit_one_answer_come_with_the_next() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 5).await;
+    for id in ["a", "b", "c"] {
+        add(&server, json!({"id": id, "options": "x".repeat(3_500_000)})).await;
+    }
+    let first = worker.accept(0, 5).await;
+    assert_eq!(first.iter().map(|job| &job["claim"]).collect::<Vec<_>>(), [1, 2]);
+    let rest = worker.accept(2, 5).await;
+    assert_eq!((rest.len(), &rest[0]["claim"]), (1, &json!(3)));
+}
+
+#[tokio::test]
 async fn a_worker_never_has_more_jobs_than_slots() {
     let server = TestServer::start().await;
     let worker = Worker::register(&server, 2).await;

@@ -19,6 +19,9 @@ use super::extract::{Named, RunPath, TypePath, WorkerPath};
 use super::{BadBody, Common, Membership, NoWorker, owned, view};
 use crate::http::{App, answer};
 
+/// Options in one answer with jobs, in bytes; a single job's may be larger.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
 /// Register a worker
 ///
 /// For jobs of one type. From now on the worker pings at the interval that it is told; it is removed, and its jobs are given
@@ -127,7 +130,13 @@ pub(super) async fn accept(
             "have one request for jobs at a time; more slots run more jobs",
         ));
     }
-    let jobs = jobs.into_iter().map(|turnwise_worker::Accepted { job, options, claim }| AcceptedJob {
+    // What does not fit is above the number that arrives, and is given with the next request.
+    let mut bytes = 0;
+    let fitting = jobs.into_iter().enumerate().take_while(|(n, accepted)| {
+        bytes += accepted.options.get().len();
+        *n == 0 || bytes <= MAX_ANSWER_BYTES
+    });
+    let jobs = fitting.map(|(_, turnwise_worker::Accepted { job, options, claim })| AcceptedJob {
         id: job.id,
         claim,
         tenant: job.tenant,
