@@ -18,6 +18,9 @@ use crate::{Client, Result};
 /// One request waits on the server for at most this long: what stands between may cut connections that are still for longer.
 const WAIT_PER_REQUEST: Duration = Duration::from_secs(60);
 
+/// A server may let nobody wait for long (`[jobs] max_wait`); it is not asked more often than this.
+pub(crate) const SHORTEST_WAIT: Duration = Duration::from_millis(500);
+
 /// Which jobs to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListJobs {
@@ -134,10 +137,12 @@ impl Client {
             let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(MAX_WAIT_MS).min(MAX_WAIT_MS);
             let request = about(Method::GET, job_type, id, Some("wait"))?;
             let request = request.query("timeout_ms", Some(wait_ms)).waiting(wait);
+            let asked = Instant::now();
             let answer: WaitAnswer = self.call(&request, Repeat::Harmless).await?;
             if answer.finished || timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
                 return Ok(answer);
             }
+            tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
         }
     }
 

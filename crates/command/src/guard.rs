@@ -33,10 +33,8 @@ impl Guard {
     /// The path of the executable cannot be found out.
     pub fn this_executable(args: impl IntoIterator<Item = impl Into<OsString>>) -> io::Result<Guard> {
         // On Linux this name stays right when the file is replaced by a newer release.
-        let program = match cfg!(target_os = "linux") {
-            true => PathBuf::from("/proc/self/exe"),
-            false => std::env::current_exe()?,
-        };
+        let own = PathBuf::from("/proc/self/exe");
+        let program = if own.exists() { own } else { std::env::current_exe()? };
         Ok(Guard { program, args: args.into_iter().map(Into::into).collect() })
     }
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 use reqwest::Method;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::names::{check_name, check_type};
@@ -29,6 +30,7 @@ use self::run::Supervisor;
 pub use self::run::{Outcome, Run};
 use crate::backoff::Backoff;
 use crate::client::Request;
+use crate::jobs::SHORTEST_WAIT;
 use crate::{Client, Error, Result};
 
 /// The time for `leave` when the worker stops: when it gets no answer, the server finds out by itself.
@@ -274,6 +276,7 @@ impl Member {
             }
             let body = Accept { received, limit: free, wait_ms };
             let request = shared.request(&["accept"]).json(&body)?.waiting(wait);
+            let asked = Instant::now();
             let jobs = match shared.client.once::<Accepted>(&request).await {
                 Ok(Accepted { jobs }) => jobs,
                 Err(error) if error.is_expired() => {
@@ -290,6 +293,9 @@ impl Member {
                 Err(error) => return Err(error),
             };
             backoff = Backoff::default();
+            if jobs.is_empty() {
+                tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
+            }
             for job in jobs {
                 // `received` told the server what has come. Whatever it says, no claim is run twice.
                 if job.claim > received {
