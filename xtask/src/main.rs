@@ -46,5 +46,6 @@ fn main() -> ExitCode {
 /// All tests of the workspace, by plain `cargo test`, whose output and exit code are passed on.
 fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
+    peers::install_python()?;
     command::run(command::cargo().args(["test", "--workspace"]).args(filter))
 }

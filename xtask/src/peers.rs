@@ -24,9 +24,16 @@ pub fn install_servers() -> Result {
             .filter(|(_, file)| !Path::new(file).exists())
             .map(|(package, _)| package)
             .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
+    if missing.is_empty() { Ok(()) } else { install_from_debian(&missing) }
+}
+
+/// Installs Python for the worker that is written in it, unless it is there.
+pub fn install_python() -> Result {
+    let found = Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
+    if found { Ok(()) } else { install_from_debian(&["python3", "python3-venv"]) }
+}
+
+fn install_from_debian(missing: &[&str]) -> Result {
     println!("installing {}", missing.join(", "));
     let may = root_may_install();
     let apt = |words: &[&str]| {
