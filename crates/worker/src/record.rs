@@ -68,9 +68,14 @@ pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &Cancellat
     }
 }
 
-fn log_failure(shared: &Shared, job: &Job, ending: &Ending) {
-    let (job_type, job) = (&shared.job_type, &job.id);
+fn log_failure(shared: &Shared, claimed: &Job, ending: &Ending) {
+    let (job_type, job) = (&shared.job_type, &claimed.id);
     match ending {
+        Ending::Crashed { reason, .. }
+            if claimed.max_attempts.is_some_and(|most| claimed.attempts + 1 >= most) =>
+        {
+            tracing::warn!(job_type, job, "failed with its last attempt: {reason}");
+        }
         Ending::Crashed { reason, crashes, not_before_us } => {
             let wait_s = (not_before_us - shared.store.runtime().now_us()) / 1_000_000;
             tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {reason}");
