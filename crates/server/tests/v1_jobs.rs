@@ -210,7 +210,7 @@ async fn who_waits_is_told_when_the_job_goes_away_or_the_server_stops() {
     assert_eq!(server.get("/v1/jobs/t/b/wait?timeout_ms=50").await.status, 200);
     let began = std::time::Instant::now();
     server.server.shutdown().await;
-    assert!(began.elapsed().as_secs() < 3, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
     let answer = stopped.await.unwrap().unwrap();
     assert_eq!(answer.status(), 503);
     assert!(answer.text().await.unwrap().contains("service_unavailable"));
@@ -255,8 +255,10 @@ async fn a_job_that_ended_is_kept_for_as_long_as_it_is_configured() {
     for id in ["ended", "waits"] {
         server.post("/v1/jobs/t", &json!({"id": id})).await;
     }
-    server.send(server.request("POST", "/v1/jobs/t/ended/cancel")).await;
-    assert_eq!(server.get("/v1/jobs/t/ended").await.body["state"], "cancelled");
+    assert_eq!(
+        server.send(server.request("POST", "/v1/jobs/t/ended/cancel")).await.body["state"],
+        "cancelled"
+    );
     server.poll("/v1/jobs/t/ended", |answer| answer["error"] == "not_found").await;
     assert_eq!(server.get("/v1/jobs/t/waits").await.status, 200);
 }
