@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use turnwise_queue::State;
+use turnwise_worker::Membership;
 
 use crate::check::{Known, in_words};
-use crate::core::Violation;
+use crate::core::{Violation, lock};
 use crate::external::{self, Life};
 use crate::ledger::{Did, JobKey};
 use crate::link::Link;
@@ -32,7 +34,8 @@ pub fn calm(setting: &Setting) -> Duration {
 pub fn check(look: &Look<'_>) -> Result<(), Violation> {
     look.workers()?;
     look.jobs()?;
-    look.executions()
+    look.executions()?;
+    look.heard()
 }
 
 /// Whether jobs start that can, in the middle of a calm.
@@ -225,6 +228,26 @@ impl Look<'_> {
     /// The longest that a handler runs before it ends by itself.
     fn longest_run(&self) -> Duration {
         Duration::from_secs(60)
+    }
+
+    /// Whoever listens has heard who the members are, and that they are so for a while.
+    fn heard(&self) -> Result<(), Violation> {
+        let job_type = &self.setting.plan.types[0];
+        let of_type = |((known, worker), rows): (&JobKey, &BTreeMap<WorkerRow, Bytes>)| {
+            (known == job_type && rows.contains_key(&WorkerRow::Member)).then(|| worker.clone())
+        };
+        let members = Membership::Stable(self.known.workers.iter().filter_map(of_type).collect());
+        let heard = lock(&self.setting.heard);
+        for place in self.well.keys() {
+            match heard.get(place) {
+                Some(last) if *last != members => {
+                    let story = format!("{place} last heard {last:?}, but it is {members:?}");
+                    return broken("a stable membership is told", story);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Whoever lost a claim stops to run the job.

@@ -1,10 +1,12 @@
 //! A node, and the processes that live on it one after the other.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::join_all;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -13,7 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Runtime, Store};
 use turnwise_worker::{
-    External, ExternalOptions, Monitor, MonitorOptions, Options, Retention, RetentionOptions, Worker,
+    External, ExternalOptions, Membership, Monitor, MonitorOptions, Options, Retention, RetentionOptions,
+    Worker, membership_events,
 };
 
 use crate::check::Checker;
@@ -37,6 +40,8 @@ pub struct Setting {
     pub plan: Plan,
     /// The nodes that speak for external workers now.
     pub servers: Mutex<BTreeMap<Place, Server>>,
+    /// What each node last heard of the membership of the first type, if it listens.
+    pub heard: Mutex<BTreeMap<Place, Membership>>,
 }
 
 /// A process that speaks for external workers.
@@ -48,6 +53,10 @@ pub struct Server {
     pub external: External,
 }
 
+/// Nodes that listen to changes of the membership.
+const MAX_LISTENERS: u32 = 20;
+/// How long a membership must not have changed to be stable.
+pub const QUIET_PERIOD: Duration = Duration::from_secs(2);
 /// Between two looks for jobs that ended long ago.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause of a process that could not start a worker.
@@ -178,7 +187,7 @@ async fn live(
 }
 
 /// What a server runs beside its workers. They end when what is returned is dropped.
-fn services(setting: &Setting, link: &Arc<Link>, store: &Store) -> [AbortOnDropHandle<()>; 2] {
+fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> [AbortOnDropHandle<()>; 3] {
     let (plan, keys) = (&setting.plan, Keyspace::default());
     let Options { health_interval, health_timeout, max_history, backoff, .. } = plan.options.clone();
     let node = link.place.to_string();
@@ -191,5 +200,23 @@ fn services(setting: &Setting, link: &Arc<Link>, store: &Store) -> [AbortOnDropH
     let retention = Retention { store: store.clone(), keys, options };
     // They never stop by themselves here: a process that has left has no more work for them.
     let never = CancellationToken::new();
-    [tokio::spawn(monitor.run(never.clone())), tokio::spawn(retention.run(never))].map(AbortOnDropHandle::new)
+    let listener = listen(setting.clone(), link.clone(), store.clone());
+    [tokio::spawn(monitor.run(never.clone())), tokio::spawn(retention.run(never)), tokio::spawn(listener)]
+        .map(AbortOnDropHandle::new)
+}
+
+/// Hears of the membership of the first type. In a crowd nobody listens: everyone would read of everyone.
+async fn listen(setting: Arc<Setting>, link: Arc<Link>, store: Store) {
+    let plan = &setting.plan;
+    if plan.nodes > MAX_LISTENERS {
+        return;
+    }
+    let events = membership_events(store, Keyspace::default(), &plan.types[0], QUIET_PERIOD, QUIET_PERIOD);
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
+        // A dead process hears nothing.
+        link.gate().await;
+        link.core.note(link.place, "hears", format!("{event:?}"));
+        lock(&setting.heard).insert(link.place, event);
+    }
 }

@@ -80,8 +80,14 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
             })),
         );
         core.note(Place::World, "seed", format!("{seed} {plan:?}"));
-        let setting =
-            Arc::new(Setting { core: core.clone(), store, checker, plan, servers: Mutex::default() });
+        let setting = Arc::new(Setting {
+            core: core.clone(),
+            store,
+            checker,
+            plan,
+            servers: Mutex::default(),
+            heard: Mutex::default(),
+        });
         let mut world = World { setting, nodes: Vec::new(), actors: Vec::new() };
         tokio::select! {
             biased;
