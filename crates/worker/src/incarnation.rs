@@ -15,7 +15,7 @@ use turnwise_queue::{Error, Job, Result, claims, jobs, workers};
 use turnwise_store::{Error as StoreError, Isolation, Watch};
 
 use crate::cycle::{Claimant, Numbers, Pass, pass};
-use crate::membership::{remove, remove_dead};
+use crate::membership::{duration_us, remove, remove_dead};
 use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
 use crate::run::{Controls, Ended, Shared, run};
 
@@ -194,13 +194,17 @@ impl Incarnation {
             hold: None,
             max_history: options.max_history,
         };
+        // A ping does not wait for a pass that others are always faster than.
+        let health_interval_us = duration_us(options.health_interval);
+        let give_up_us = store.runtime().now_us().saturating_add(health_interval_us);
         let mut attempt = 1;
         loop {
             let tx = store.begin().await?;
             let pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
             match tx.commit().await {
                 Ok(_) => return Ok(pass),
-                Err(StoreError::Conflict) if attempt < PASS_ATTEMPTS => {}
+                Err(StoreError::Conflict)
+                    if attempt < PASS_ATTEMPTS && store.runtime().now_us() < give_up_us => {}
                 Err(error) => return Err(error.into()),
             }
             if attempt >= IMMEDIATE_PASS_ATTEMPTS {
