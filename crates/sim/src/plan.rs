@@ -117,6 +117,12 @@ impl Plan {
         types
     }
 
+    /// Whether the store is so slow, in a calm, too, that what is bound in time may not be done in it: a shutdown with many jobs
+    /// leaves them to the neighbours, a ping may come too late.
+    pub fn is_slow(&self) -> bool {
+        self.rates.latency_ms >= SLOW_STORE_MS
+    }
+
     /// How long a worker may be silent.
     pub fn health_timeout(&self) -> Duration {
         self.options.health_timeout

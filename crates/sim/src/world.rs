@@ -17,7 +17,7 @@ use crate::core::{Core, Stats, Violation};
 use crate::dice::Dice;
 use crate::engine::Writer;
 use crate::external::{Actor, Life};
-use crate::link::{Link, SLOW_MS, SLOW_STORE_MS};
+use crate::link::{Link, SLOW_MS};
 use crate::liveness::{self, Look};
 use crate::node::{Node, Process, Setting};
 use crate::plan::Plan;
@@ -346,16 +346,11 @@ impl World {
             });
             rows.map(|row| format!("{row:?}")).chain(claims).collect::<Vec<_>>()
         });
-        if left.is_empty() || self.is_slow() {
+        if left.is_empty() || self.setting.plan.is_slow() {
             return Ok(());
         }
         let story = format!("{place} left {left:#?}");
         Err(Violation { invariant: "a clean shutdown leaves no row", story })
-    }
-
-    /// On a slow store a shutdown with many jobs may take longer than its bound, and leave them to the neighbours.
-    fn is_slow(&self) -> bool {
-        self.setting.plan.rates.latency_ms >= SLOW_STORE_MS
     }
 
     async fn shut_down(&self, process: &mut Process) -> Result<(), Violation> {
@@ -434,7 +429,7 @@ impl World {
         }
         self.setting.checker.look_over(&self.setting.store.all());
         let left = self.setting.checker.known(|known| format!("{:?}", known.workers));
-        if left == "{}" || self.is_slow() {
+        if left == "{}" || self.setting.plan.is_slow() {
             return Ok(());
         }
         Err(Violation { invariant: "a clean shutdown leaves no row", story: left })
