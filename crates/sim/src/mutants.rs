@@ -253,8 +253,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "reads_take_no_conflict",
         file: "crates/store/src/transaction.rs",
-        find: "            if isolation == Isolation::Serializable && pending.read_keys.insert(key.clone()) {",
-        replace: "            if isolation == Isolation::Snapshot && pending.read_keys.insert(key.clone()) {",
+        find: "            read_keys: pending.read_keys.into_keys().collect(),",
+        replace: "            read_keys: Vec::new(),",
         why: "Two workers claim the same job.",
     },
 ];
