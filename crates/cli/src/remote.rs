@@ -8,7 +8,7 @@ use turnwise_client::{Client, Error};
 use crate::Failure;
 
 /// A user does not wait longer for a server that does not answer.
-const RETRY_FOR: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_FOR: Duration = Duration::from_secs(2);
 
 /// Which server.
 #[derive(clap::Args)]

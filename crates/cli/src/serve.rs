@@ -16,10 +16,15 @@ pub(crate) struct Args {
     data_dir: PathBuf,
     /// Address to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7984")]
+    #[arg(value_parser = parse_listen)]
     listen: SocketAddr,
     /// Configuration, in CouchDB's INI format
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected an IP address and a port, for example 127.0.0.1:7984".to_owned())
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {

@@ -23,18 +23,19 @@ const MAX_OUTPUT_BYTES: usize = 64 << 10;
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TENANT and \
-TURNWISE_ATTEMPT in its environment. What it prints to stdout becomes the job's result: JSON as it is, everything else as \
-text, both up to 12 kB.
+TURNWISE_ATTEMPT in its environment. If all that it prints to stdout is one JSON value of at most 12 kB, that is the job's \
+result. Otherwise the result is a report, {\"exit_code\":0,\"stdout\":\"…\",\"stderr\":\"…\",…}, with up to 12 kB of what it \
+printed.
 
 Its exit codes:
   0       the job is completed
   65      the job has failed, and is not tried again
   others  the job has crashed, and is tried again after a while, until its max_attempts; so it is after a signal
-The last line of stderr is told as the reason.
+The last line of stderr is told as the reason, and the report is kept as the job's info.
 
 A command whose job is cancelled, or whose time is over, gets SIGTERM, and SIGKILL after the grace period; so does all that \
-it started. SIGTERM or Ctrl-C stops the worker: what runs is stopped the same way and given back. A server that is away is \
-waited for.
+it started. SIGTERM or Ctrl-C stops the worker: what runs is stopped the same way and given back; a second time, it exits at \
+once. A server that is away is waited for.
 
 Examples:
   turnwise work --type mail --slots 4 --exec ./send-mail
@@ -50,14 +51,14 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     /// End a command after this long: 500ms, 90s, 15m, 2h, 3d
-    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    #[arg(long, value_parser = parse_timeout, value_name = "TIME")]
     timeout: Option<Duration>,
     /// What a command has between SIGTERM and SIGKILL
     #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "10s")]
     grace: Duration,
     #[command(flatten)]
     server: ServerArgs,
-    /// The command and its arguments; comes last
+    /// The command and its arguments; comes last: all that follows is the command's
     #[arg(long, value_name = "CMD", num_args = 1.., required = true, allow_hyphen_values = true)]
     exec: Vec<OsString>,
 }
@@ -80,6 +81,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Relative to the folder that the worker was started in, wherever it is.
     let program = std::path::absolute(program).map_err(|error| Failure::Failed(error.into()))?;
     let guard = crate::guard().map_err(|error| Failure::Failed(error.into()))?;
+    if let Some(misplaced) = misplaced(&args.exec) {
+        tracing::warn!("{misplaced} comes after --exec: the command gets it, and turnwise does not");
+    }
     let exec = Arc::new(Exec { program, argv: args.exec, timeout: args.timeout, grace: args.grace, guard });
     let options = WorkerOptions {
         slots: args.slots,
@@ -88,6 +92,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         stop_grace: args.grace.saturating_add(Duration::from_secs(5)),
         ..WorkerOptions::new(args.job_type)
     };
+    tracing::info!(server = client.server(), "works for jobs of type {}", options.job_type);
     let stop = CancellationToken::new();
     let working = turnwise_client::work(
         &client,
@@ -100,7 +105,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     );
     let signals = async {
         crate::stop_signal().await;
-        tracing::info!("stops: what runs is stopped and given back");
+        tracing::info!("stops: what runs is stopped and given back; once more to stop at once");
         stop.cancel();
         crate::stop_signal().await;
     };
@@ -109,6 +114,19 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         // Whoever asks twice is in a hurry: the guards end what still runs, and the server finds out.
         () = signals => Err(anyhow!("stopped at once").into()),
     }
+}
+
+/// An option of turnwise that has ended up behind the command, where it looks as if it were meant for turnwise.
+fn misplaced(exec: &[OsString]) -> Option<&str> {
+    let own = ["--server", "--type", "--slots", "--grace"];
+    let words = exec.iter().filter_map(|word| word.to_str());
+    words.filter_map(|word| word.split('=').next()).find(|word| own.contains(word))
+}
+
+/// A length of time that something can be done in.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = parse_duration(text)?;
+    if timeout.is_zero() { Err("expected more than no time".to_owned()) } else { Ok(timeout) }
 }
 
 impl Exec {

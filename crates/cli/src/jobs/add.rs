@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::value::RawValue;
+use turnwise_client::protocol::names::check_id;
 use turnwise_client::protocol::{MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES};
 use turnwise_client::{AddJob, Added, AddedJob, IfExists, NewJob};
 
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     delay: Option<Duration>,
     /// Fail it for good when this many attempts have crashed; otherwise it is tried for ever
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_attempts: Option<u32>,
     /// If there is a job of this id: run it again, with these options
     #[arg(long)]
@@ -126,8 +127,17 @@ fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
         }
         None => text.to_owned(),
     };
-    RawValue::from_string(text.trim().to_owned())
-        .map_err(|error| anyhow!("{argument}: not JSON at line {}, column {}", error.line(), error.column()))
+    let text = text.trim();
+    if text.is_empty() {
+        bail!("{argument}: it is empty; expected JSON, for example '{{\"to\":\"jan\"}}'");
+    }
+    RawValue::from_string(text.to_owned()).map_err(|error| {
+        anyhow!(
+            "{argument}: not JSON at line {}, column {}; in a shell, put it between single quotes",
+            error.line(),
+            error.column()
+        )
+    })
 }
 
 async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
@@ -154,6 +164,7 @@ async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
         }
         batch.bytes += line.len();
         batch.jobs.push(job);
+        batch.lines.push(lines.number);
     }
     added += batch.send(&client).await.map_err(|failure| after(failure, added))?;
     if batch.known > 0 {
@@ -168,6 +179,8 @@ async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
 #[derive(Default)]
 struct Batch {
     jobs: Vec<NewJob>,
+    /// Where each of them stands in the file.
+    lines: Vec<usize>,
     bytes: usize,
     /// Of all that were added, those that were there already.
     known: usize,
@@ -177,15 +190,27 @@ impl Batch {
     async fn send(&mut self, client: &turnwise_client::Client) -> Result<usize, Failure> {
         self.bytes = 0;
         let jobs = std::mem::take(&mut self.jobs);
+        let lines = std::mem::take(&mut self.lines);
         if jobs.is_empty() {
             return Ok(0);
         }
-        let added = client.add_many(jobs).await?;
+        let added = client.add_many(jobs).await.map_err(|error| at_line(error, &lines))?;
         for AddedJob { id, added, .. } in &added {
             say!("{id}");
             self.known += usize::from(!matches!(added, Added::Queued | Added::Delayed));
         }
         Ok(added.len())
+    }
+}
+
+/// The server counts the jobs of a request from 0: users count the lines of their file.
+fn at_line(error: turnwise_client::Error, lines: &[usize]) -> Failure {
+    let turnwise_client::Error::Refused(refused) = &error else { return error.into() };
+    let told = refused.reason.strip_prefix("jobs[").and_then(|rest| rest.split_once("]."));
+    let line = told.and_then(|(index, problem)| Some((lines.get(index.parse::<usize>().ok()?)?, problem)));
+    match line {
+        Some((line, problem)) => Failure::Failed(anyhow!("line {line}: {problem}\n{}", refused.hint)),
+        None => error.into(),
     }
 }
 
@@ -228,6 +253,7 @@ fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
         }
         _ => anyhow!("column {}: not JSON", error.column()),
     })?;
+    job.id.as_deref().map_or(Ok(()), check_id)?;
     let AddJob { tenant, user, delay_ms, max_attempts, if_exists, .. } = defaults(args)?;
     job.tenant = job.tenant.or(tenant);
     job.user = job.user.or(user);

@@ -12,6 +12,9 @@ const PAGE: usize = 1_000;
 /// `turnwise jobs list`
 #[derive(clap::Args)]
 #[command(after_help = "\
+SINCE is how long ago the state changed, or when the job may start. CRASHES are those since it was added, of how many it \
+is allowed.
+
 Examples:
   turnwise jobs list --type mail --state failed
   turnwise jobs list --json | jq -r '.[] | select(.attempts > 2) | .id'")]
@@ -65,7 +68,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     let rows: Vec<_> = jobs.iter().map(row).collect();
-    table::print(["TYPE", "ID", "STATE", "SINCE", "TRIES", "TENANT", "ABOUT"], &rows);
+    table::print(["TYPE", "ID", "STATE", "SINCE", "CRASHES", "TENANT", "ABOUT"], &rows);
     if more {
         eprintln!("There may be more: see --limit, or narrow it down with --type, --state and --tenant.");
     }
@@ -81,7 +84,7 @@ fn row(job: &Job) -> [String; 7] {
         Some(not_before_us) => ago(not_before_us),
         None => ago(job.changed_us),
     };
-    let tries = match job.max_attempts {
+    let crashes = match job.max_attempts {
         Some(max) => format!("{}/{max}", job.attempts),
         None => job.attempts.to_string(),
     };
@@ -90,7 +93,7 @@ fn row(job: &Job) -> [String; 7] {
         (None, "{}") => String::new(),
         (None, summary) => summary.to_owned(),
     };
-    [job.job_type.clone(), job.id.clone(), state.to_owned(), since, tries, job.tenant.clone(), about]
+    [job.job_type.clone(), job.id.clone(), state.to_owned(), since, crashes, job.tenant.clone(), about]
 }
 
 /// A state as it is written.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use turnwise_client::{Client, Job, JobUpdate, State};
+use turnwise_client::{Client, Error, Job, JobUpdate, State};
 
 use crate::Failure;
 use crate::remote::ServerArgs;
@@ -14,10 +14,15 @@ const TIMEOUT_EXIT_CODE: u8 = 3;
 /// A server that restarts is waited for.
 const RETRY_FOR: Duration = Duration::from_secs(60);
 
+/// After this long without an answer it is told who is waited for.
+const FIRST_CONTACT: Duration = crate::remote::RETRY_FOR;
+/// What an answer takes beyond what it was to wait.
+const ANSWER: Duration = Duration::from_secs(2);
+
 /// `turnwise jobs wait`
 #[derive(clap::Args)]
 #[command(after_help = "\
-The result is printed to stdout, as JSON; why a job failed, to stderr. A server that restarts meanwhile is waited for.
+The result is printed to stdout, as JSON; why a job failed, to stderr. A server that is away is waited for, for a minute.
 
 Exit codes: 0 completed, 1 failed, cancelled or removed, 2 wrong usage, 3 not ended in time.")]
 pub(crate) struct Args {
@@ -37,25 +42,38 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let client = args.server.client()?.retry_for(RETRY_FOR);
+    let mut client = args.server.client()?;
+    if let Some(timeout) = args.timeout.filter(|timeout| *timeout < FIRST_CONTACT * 2) {
+        client = client.retry_for(timeout / 2);
+    }
     let (job_type, id) = (args.job_type.as_str(), args.id.as_str());
-    let job = match args.follow {
-        true => {
-            let following = follow(&client, job_type, id);
-            match args.timeout {
-                Some(timeout) => {
-                    tokio::time::timeout(timeout, following).await.map_err(|_| too_late(None))??
-                }
-                None => following.await?,
+    // Nobody shall wait in silence for a server that was never there.
+    let first_contact = async {
+        match client.get(job_type, id).await {
+            Ok(_) => Ok(()),
+            Err(error @ (Error::NoAnswer { .. } | Error::Unavailable(_))) => {
+                eprintln!("turnwise: waits for the server, for a minute at most: {error}");
+                Ok(())
+            }
+            Err(error) => Err(Failure::from(error)),
+        }
+    };
+    let patient = client.clone().retry_for(RETRY_FOR);
+    let ended = async {
+        first_contact.await?;
+        match (args.follow, args.timeout) {
+            (true, _) => follow(&patient, job_type, id).await,
+            (false, timeout) => {
+                let answer = patient.wait(job_type, id, timeout).await?;
+                if answer.finished { Ok(answer.job) } else { Err(too_late(Some(answer.job.state))) }
             }
         }
-        false => {
-            let answer = client.wait(job_type, id, args.timeout).await?;
-            if !answer.finished {
-                return Err(too_late(Some(answer.job.state)));
-            }
-            answer.job
-        }
+    };
+    let job = match args.timeout {
+        // The server says more at its timeout than is known here: it goes first.
+        Some(timeout) if !args.follow => within(timeout.saturating_add(ANSWER), ended).await?,
+        Some(timeout) => within(timeout, ended).await?,
+        None => ended.await?,
     };
     let state = super::list::state_name(job.state);
     match job.state {
@@ -68,6 +86,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             None => anyhow!("{state}"),
         })),
     }
+}
+
+async fn within(
+    timeout: Duration,
+    ended: impl Future<Output = Result<Job, Failure>>,
+) -> Result<Job, Failure> {
+    tokio::time::timeout(timeout, ended).await.map_err(|_| too_late(None))?
 }
 
 fn too_late(state: Option<State>) -> Failure {

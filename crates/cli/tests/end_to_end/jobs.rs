@@ -90,8 +90,11 @@ async fn options_come_from_the_command_line_a_file_or_stdin() {
         [json!({ "from": "arg" }), json!({ "from": "file" }), json!({ "from": "stdin" }), json!([1])];
     assert_eq!(options, expected.iter().collect::<Vec<_>>());
 
-    for (options, says) in [("{hunter2", "not JSON at line 1, column 2"), ("@/nowhere/hunter", "cannot read")]
-    {
+    for (options, says) in [
+        ("{hunter2", "not JSON at line 1, column 2"),
+        ("@/nowhere/hunter", "cannot read"),
+        (" ", "it is empty"),
+    ] {
         let output = jobs(&server, &["add", "mail", "--options", options]).await;
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(stderr(&output).contains(says) && !stderr(&output).contains("hunter2"), "{output:?}");
@@ -126,6 +129,29 @@ async fn a_file_of_jobs_is_added_line_by_line_and_can_be_added_again() {
     let text = stderr(&output);
     assert!(text.contains("line 2001") && text.contains("1000 jobs were added before"), "{text}");
     assert!(!text.contains("hunter2"), "{text}");
+
+    // Whoever finds the mistake, it is told with its line; blank ones count.
+    for (line, code) in [(r#"{"id": ""}"#, 2), (r#"{"id": "x", "max_attempts": 0}"#, 1)] {
+        let lines = ["{}", "", line, "{}"].join("\n");
+        let output = jobs_reading(&server, &["add", "wrong", "--many", "-"], &lines).await;
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let text = stderr(&output);
+        assert!(text.contains("line 3") && !text.contains("jobs["), "{text}");
+    }
+    assert_eq!(stdout(&jobs(&server, &["list", "--type", "wrong"]).await), "No jobs.");
+}
+
+#[tokio::test]
+async fn waiting_without_a_server_says_so_and_ends_in_time() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{nobody}");
+    for more in [&[][..], &["--follow"]] {
+        let args = ["jobs", "wait", "mail", "a", "--timeout", "500ms", "--server", &url];
+        let output = turnwise().args(args).args(more).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let told = stderr(&output);
+        assert!(told.contains("waits for the server") && told.contains(&url), "{told}");
+    }
 }
 
 #[tokio::test]
@@ -193,8 +219,9 @@ async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
 #[tokio::test]
 async fn wrong_usage_is_told_and_nothing_is_done() {
     let server = Home::new("").serve().await;
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["add"], "<TYPE>"),
+        (&["add", "mail", "--max-attempts", "0"], "1..=1000000"),
         (&["add", "a b"], "letters, digits"),
         (&["add", "mail", "--id", ".."], "cannot be reached"),
         (&["add", "mail", "--delay", "soon"], "for example 500ms"),

@@ -337,7 +337,9 @@ async fn the_servers_own_commands_end_with_it_and_run_again() {
 async fn a_worker_that_cannot_work_says_why() {
     let server = Home::new("").serve().await;
     let url = server.url();
-    let cases: [(&[&str], i32, &str); 5] = [
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["--type", "t", "--timeout", "0s", "--exec", "true"], 2, "more than no time"),
+        (&["--type", "replication", "--exec", "true", "--slots", "3"], 1, "--slots comes after --exec"),
         (&["--type", "t", "--exec", "no-such-program"], 2, "there is no such program"),
         (&["--type", "t", "--exec"], 2, "--exec"),
         (&["--type", "a b", "--exec", "true"], 2, "letters, digits"),

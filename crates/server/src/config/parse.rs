@@ -68,6 +68,11 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
                 let expected = "expected `key = value`, [section], or a comment after `;`";
                 return Err(problem(expected.into()));
             }
+            // Not as if the line were missing: that would allow every program.
+            Item::Property("programs", Some("")) if section == "command" => {
+                let expected = "expected names, or absolute paths; leave the line out to allow every program";
+                return Err(problem(format!("[command] programs has no value: {expected}")));
+            }
             Item::Property(key, Some("")) => {
                 ignored.push(problem(format!("[{section}] {key} has no value, and is ignored")))
             }
@@ -162,7 +167,7 @@ impl Setting<'_> {
             ("command", "max_output_bytes") => {
                 config.command.max_output_bytes = self.number(0..=MAX_OUTPUT_BYTES)?;
             }
-            ("command", "programs") => config.command.programs = Some(self.list()?),
+            ("command", "programs") => config.command.programs = Some(self.programs()?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -232,6 +237,13 @@ impl Setting<'_> {
         let list: Vec<String> = self.value.split(',').map(|text| text.trim().to_owned()).collect();
         let right = list.len() <= MAX_LIST && list.iter().all(|text| !text.is_empty());
         if right { Ok(list) } else { Err(format!("up to {MAX_LIST} texts, separated by commas")) }
+    }
+
+    /// Programs: a path that is relative would mean another one in every folder.
+    fn programs(&self) -> Result<Vec<String>, Right> {
+        let list = self.list()?;
+        let right = list.iter().all(|text| text.starts_with('/') || !text.contains('/'));
+        if right { Ok(list) } else { Err("names, or absolute paths, separated by commas".to_owned()) }
     }
 
     fn uuid(&self) -> Result<String, Right> {

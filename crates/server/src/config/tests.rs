@@ -127,11 +127,15 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
         ("max_jobs = 0", "a whole number from 1 to 1000"),
         ("max_output_bytes = 12289", "a whole number from 0 to 12288"),
         ("programs = ls,,sh", "up to 100 texts, separated by commas"),
+        ("programs = sh, ./run", "names, or absolute paths, separated by commas"),
         ("enabled = maybe", "true or false"),
     ] {
         let expected = format!("my.ini:2: [command] {line}: expected {right}");
         assert_eq!(refused(&format!("[command]\n{line}\n")), expected);
     }
+    // An empty list is not the same as none: it must not allow every program.
+    let empty = refused("[command]\nenabled = true\nprograms =\n");
+    assert!(empty.starts_with("my.ini:3: [command] programs has no value: expected names"), "{empty}");
     let together = refused("[workers]\nhealth_interval = 10\n");
     assert!(
         together.contains("health_interval is 10s: expected at most half of health_timeout, 15s"),
