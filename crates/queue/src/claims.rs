@@ -287,6 +287,8 @@ pub async fn end(
 fn run_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> Result<()> {
     let not_before_us = job.order_us;
     job.attempts = 0;
+    // Of the run that was asked for before.
+    job.result = None;
     make_pending_from(tx, keys, job, Some(not_before_us), now_us)
 }
 

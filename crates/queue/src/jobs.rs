@@ -39,12 +39,13 @@ pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -
 }
 
 /// Adds a job unless there is one with its id, in whatever state: a request that is repeated never makes it
-/// run twice.
+/// run twice. One that is removed as soon as its worker has stopped it is none any more: it runs again in place of
+/// going away.
 pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     new.check()?;
     match read_job(tx, keys, &new.job_type, &new.id).await? {
-        Some(_) => Ok(Added::AlreadyThere),
-        None => place(tx, keys, new, None, now_us),
+        Some(job) if job.then != Then::Remove => Ok(Added::AlreadyThere),
+        old => place(tx, keys, new, old, now_us),
     }
 }
 

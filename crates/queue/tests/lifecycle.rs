@@ -163,6 +163,39 @@ async fn adding_once_never_changes_a_job_that_is_there() {
 }
 
 #[tokio::test]
+async fn adding_once_what_is_about_to_be_removed_adds_it() {
+    let world = World::new().await;
+    let first = world.run(async |tx, keys| jobs::add_once(tx, keys, &new("a"), 5).await).await;
+    assert_eq!(first, Added::Queued);
+    let claim = world.claim("a", 1).await.unwrap();
+    world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
+    let second = NewJob { options: json("[2]"), ..new("a") };
+    let once = async || world.run(async |tx, keys| jobs::add_once(tx, keys, &second, 8).await).await;
+    assert_eq!(once().await, Added::RunsAgain);
+    // Repeated after a lost answer.
+    assert_eq!(once().await, Added::AlreadyThere);
+    world.end("a", &claim, Ending::Stopped, 9).await.unwrap();
+    let job = world.get("a").await;
+    assert_eq!(job.state, State::Pending);
+    let options = world.run(async |tx, keys| jobs::options(tx, keys, &job).await).await;
+    assert_eq!(options.get(), "[2]");
+}
+
+#[tokio::test]
+async fn the_result_of_a_run_before_is_not_that_of_the_next() {
+    let world = World::new().await;
+    world.add(&new("a"), 5).await;
+    let claim = world.claim("a", 1).await.unwrap();
+    assert_eq!(world.add(&new("a"), 6).await, Added::RunsAgain);
+    world.end("a", &claim, Ending::Completed(json("1")), 8).await.unwrap();
+    assert!(world.get("a").await.result.is_none());
+    let claim = world.claim("a", 2).await.unwrap();
+    world.end("a", &claim, Ending::Failed("no".into()), 9).await.unwrap();
+    let job = world.get("a").await;
+    assert_eq!((job.state, job.result.is_none()), (State::Failed, true));
+}
+
+#[tokio::test]
 async fn the_crash_of_the_last_attempt_fails_the_job() {
     let world = World::new().await;
     world.add(&NewJob { max_attempts: Some(2), ..new("a") }, 5).await;
