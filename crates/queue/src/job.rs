@@ -17,6 +17,8 @@
 //! PENDING, DELAYED and CRASHING are also cancelled or removed at once. A finished job that is added again becomes
 //! PENDING; a running one runs once more after it ends.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -199,7 +201,18 @@ pub struct Job {
     pub result: Option<Box<RawValue>>,
     /// The options, unless they are stored in pieces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) options: Option<Box<RawValue>>,
+    pub(crate) options: Option<Hidden>,
+}
+
+/// Options, which are not printed with the job.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Hidden(pub Box<RawValue>);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("*****")
+    }
 }
 
 impl Job {
@@ -229,7 +242,7 @@ impl Job {
 }
 
 /// A job to be added.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct NewJob {
     /// Its type: the handler that runs it.
     pub job_type: String,
@@ -247,6 +260,22 @@ pub struct NewJob {
     pub not_before_us: Option<i64>,
     /// The crash of this attempt fails the job, counted from 1; without, it is tried for ever.
     pub max_attempts: Option<u32>,
+}
+
+/// Without the options: they may hold secrets.
+impl fmt::Debug for NewJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NewJob { job_type, id, tenant, user, summary, not_before_us, max_attempts, options: _ } = self;
+        f.debug_struct("NewJob")
+            .field("job_type", job_type)
+            .field("id", id)
+            .field("tenant", tenant)
+            .field("user", user)
+            .field("summary", summary)
+            .field("not_before_us", not_before_us)
+            .field("max_attempts", max_attempts)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The tenant of jobs that name none.

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
-use crate::job::{EventKind, INLINE_OPTIONS_BYTES};
+use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES};
 use crate::keyspace::KeyRange;
 use crate::rows::{decode, read_active, read_job, write_active, write_job};
 use crate::{Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Then, read_pieces, write_pieces};
@@ -113,7 +113,7 @@ fn place(tx: &Transaction, keys: &Keyspace, new: &NewJob, old: Option<Job>, now_
 fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {
     let in_pieces = options.get().len() > INLINE_OPTIONS_BYTES;
     let is_new = job.history.is_empty();
-    job.options = (!in_pieces).then(|| options.to_owned());
+    job.options = (!in_pieces).then(|| Hidden(options.to_owned()));
     if in_pieces || !is_new {
         let value = Bytes::copy_from_slice(if in_pieces { options.get().as_bytes() } else { b"" });
         let piece = |n| keys.options_piece(&job.job_type, &job.id, n);
@@ -198,7 +198,7 @@ pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) ->
 
 /// A job's options.
 pub async fn options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box<RawValue>> {
-    if let Some(options) = &job.options {
+    if let Some(Hidden(options)) = &job.options {
         return Ok(options.clone());
     }
     let value = read_pieces(tx, &keys.options(&job.job_type, &job.id)).await?;

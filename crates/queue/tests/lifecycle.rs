@@ -321,6 +321,16 @@ async fn names_with_control_characters_are_refused() {
 }
 
 #[tokio::test]
+async fn no_job_shows_its_options_when_it_is_printed() {
+    let world = World::new().await;
+    let new = NewJob { options: json(r#"{"password":"hunter2"}"#), ..new("a") };
+    world.add(&new, 5).await;
+    for shown in [format!("{new:?}"), format!("{:?}", world.get("a").await)] {
+        assert!(shown.contains("\"a\"") && !shown.contains("hunter2"), "{shown}");
+    }
+}
+
+#[tokio::test]
 async fn the_largest_record_fits_a_value() {
     let world = World::new().await;
     let large = |size: usize| json(&format!("\"{}\"", "x".repeat(size - 2)));

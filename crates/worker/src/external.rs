@@ -6,6 +6,7 @@
 //! given again ([`External::accept`]) or answered again ([`External::end`]).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub struct External {
 }
 
 /// A job that a worker was given.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Accepted {
     /// The job as it was claimed.
     pub job: Job,
@@ -76,6 +77,14 @@ pub struct Accepted {
     pub options: Box<RawValue>,
     /// The claim's number: every word about the job carries it.
     pub claim: u64,
+}
+
+/// Without the options: they may hold secrets.
+impl fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Accepted { job, claim, options: _ } = self;
+        f.debug_struct("Accepted").field("job", job).field("claim", claim).finish_non_exhaustive()
+    }
 }
 
 /// How an external worker ended a run.

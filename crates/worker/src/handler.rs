@@ -1,5 +1,7 @@
 //! What a job type must bring: its handler.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -58,7 +60,6 @@ where
 }
 
 /// One run of one job.
-#[derive(Debug)]
 pub struct JobContext {
     /// The job as it was claimed.
     pub job: Job,
@@ -67,6 +68,14 @@ pub struct JobContext {
     /// Cancelled when the run shall end early: a shutdown, or its user cancelled the job.
     pub stop: CancellationToken,
     pub(crate) progress: watch::Sender<Option<Box<RawValue>>>,
+}
+
+/// Without the options: they may hold secrets.
+impl fmt::Debug for JobContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let JobContext { job, stop, options: _, progress: _ } = self;
+        f.debug_struct("JobContext").field("job", job).field("stop", stop).finish_non_exhaustive()
+    }
 }
 
 impl JobContext {

@@ -66,6 +66,7 @@ async fn a_job_goes_from_accept_to_its_end() {
     world.run(async |tx, keys| jobs::add(tx, keys, &new, 7).await).await;
     let accepted = accept(&external, &worker.id, 0, 1).await.remove(0);
     assert_eq!((accepted.claim, accepted.options.get()), (1, r#"{"secret":1}"#));
+    assert!(!format!("{accepted:?}").contains("secret"), "{accepted:?}");
     assert_eq!(accepted.job.state, State::Running);
     let answer = external.update(T, &worker.id, "a", 1, &json(r#"{"done":0.5}"#)).await.unwrap();
     assert_eq!(answer, Answer::Continue);
