@@ -293,7 +293,7 @@ impl External {
                     ExternalEnd::Released => Ending::Stopped,
                     ExternalEnd::Crashed(reason) => {
                         let job = jobs::get(&tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
-                        crashed(&options.backoff, &job, reason, now_us)
+                        crashed(&options.backoff, (job.started_us, job.crashes), reason, now_us)
                     }
                 };
                 let max_history = options.max_history;

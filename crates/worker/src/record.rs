@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Ending};
-use turnwise_queue::{Claim, Error, Job, MAX_INFO_BYTES, Result};
+use turnwise_queue::{Error, MAX_INFO_BYTES, Result};
 use turnwise_store::{Error as StoreError, Transaction};
 
 use crate::Outcome;
-use crate::run::{Ended, Shared};
+use crate::run::{Ended, Held, Shared};
 
 /// The pause before an end that the store could not take is tried again.
 const END_RETRY: Duration = Duration::from_secs(1);
@@ -28,9 +28,7 @@ const GROUP: usize = 256;
 
 /// A run that is over, but not recorded.
 pub(crate) struct Finished {
-    /// The job as it was claimed.
-    pub job: Job,
-    pub claim: Claim,
+    pub held: Held,
     pub outcome: Outcome,
     /// Its last report.
     pub info: Option<Box<RawValue>>,
@@ -38,25 +36,24 @@ pub(crate) struct Finished {
 
 /// Writes the end until it is written, or the claim is lost: nothing acknowledged may be lost.
 pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &CancellationToken) -> Ended {
-    let Finished { job, claim, outcome, info } = finished;
-    let ending = ending(shared, &job, outcome);
-    let mut end = Arc::new(End { job, claim, ending, info });
+    let Finished { held, outcome, info } = finished;
+    let ending = ending(shared, &held, outcome);
+    let mut end = Arc::new(End { held, ending, info });
     let mut replaced = false;
     loop {
         let error = match shared.recorder.record(shared, end.clone()).await {
             Ok(()) => {
-                log_failure(shared, &end.job, &end.ending);
+                log_failure(shared, &end.held, &end.ending);
                 return Ended::Recorded;
             }
             Err(Error::Halt) => return Ended::Halted,
             Err(error) => error,
         };
-        tracing::error!(job = %end.job.id, %error, "the end of a job could not be written");
+        tracing::error!(job = %end.held.id, %error, "the end of a job could not be written");
         if !is_passing(&error) && !replaced {
             // Not the store's fault but the record's: this end can never be written, another one can.
             let ending = Ending::Failed(format!("the end of the job could not be written: {error}"));
-            let (job, claim, info) = (end.job.clone(), end.claim.clone(), end.info.clone());
-            end = Arc::new(End { job, claim, ending, info });
+            end = Arc::new(End { held: end.held.clone(), ending, info: end.info.clone() });
             replaced = true;
             continue;
         }
@@ -68,12 +65,10 @@ pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &Cancellat
     }
 }
 
-fn log_failure(shared: &Shared, claimed: &Job, ending: &Ending) {
-    let (job_type, job) = (&shared.job_type, &claimed.id);
+fn log_failure(shared: &Shared, held: &Held, ending: &Ending) {
+    let (job_type, job) = (&shared.job_type, &held.id);
     match ending {
-        Ending::Crashed { reason, .. }
-            if claimed.max_attempts.is_some_and(|most| claimed.attempts + 1 >= most) =>
-        {
+        Ending::Crashed { reason, .. } if held.max_attempts.is_some_and(|most| held.attempts + 1 >= most) => {
             tracing::warn!(job_type, job, "failed with its last attempt: {reason}");
         }
         Ending::Crashed { reason, crashes, not_before_us } => {
@@ -85,7 +80,7 @@ fn log_failure(shared: &Shared, claimed: &Job, ending: &Ending) {
     }
 }
 
-fn ending(shared: &Shared, job: &Job, outcome: Outcome) -> Ending {
+fn ending(shared: &Shared, held: &Held, outcome: Outcome) -> Ending {
     match outcome {
         Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => Ending::Failed(format!(
             "its result has {} bytes; at most {MAX_INFO_BYTES} are allowed",
@@ -95,24 +90,29 @@ fn ending(shared: &Shared, job: &Job, outcome: Outcome) -> Ending {
         Outcome::Failed(reason) => Ending::Failed(reason),
         Outcome::Stopped => Ending::Stopped,
         Outcome::Crashed(reason) => {
-            crashed(&shared.options.backoff, job, reason, shared.store.runtime().now_us())
+            let now_us = shared.store.runtime().now_us();
+            crashed(&shared.options.backoff, (held.started_us, held.crashes), reason, now_us)
         }
     }
 }
 
-/// The crash of a run that `job` tells the start of. Where another node wrote that, a difference between the clocks
-/// may lengthen or shorten a row of crashes, and nothing else.
-pub(crate) fn crashed(backoff: &backoff::Rules, job: &Job, reason: String, now_us: i64) -> Ending {
-    let ran_us = now_us.saturating_sub(job.started_us.unwrap_or(now_us));
-    let crashes = backoff.crashes_in_row(job.crashes, ran_us);
+/// The crash of a run that began at `started_us`, after `crashes` in a row. Where another node wrote the time, a
+/// difference between the clocks may lengthen or shorten a row of crashes, and nothing else.
+pub(crate) fn crashed(
+    backoff: &backoff::Rules,
+    (started_us, crashes): (Option<i64>, u32),
+    reason: String,
+    now_us: i64,
+) -> Ending {
+    let ran_us = now_us.saturating_sub(started_us.unwrap_or(now_us));
+    let crashes = backoff.crashes_in_row(crashes, ran_us);
     let not_before_us = now_us.saturating_add(backoff.wait_us(crashes));
     Ending::Crashed { reason, crashes, not_before_us }
 }
 
 /// The end of one run, as it is written.
 struct End {
-    job: Job,
-    claim: Claim,
+    held: Held,
     ending: Ending,
     info: Option<Box<RawValue>>,
 }
@@ -216,9 +216,9 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
 
 async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
     let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.options.max_history);
-    let End { job, claim, ending, info } = end;
+    let End { held: Held { id, claim, .. }, ending, info } = end;
     let info = info.as_deref();
-    match claims::end(tx, keys, job_type, &job.id, claim, ending, info, now_us, max_history).await? {
+    match claims::end(tx, keys, job_type, id, claim, ending, info, now_us, max_history).await? {
         claims::Ended::Recorded(job) => {
             let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_deref()));
             ended.catch_unwind().await.unwrap_or_else(|_| {

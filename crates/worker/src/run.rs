@@ -42,6 +42,26 @@ pub(crate) enum Ended {
     Halted,
 }
 
+/// What the end of a run needs of the job as it was claimed: the handler has the rest.
+#[derive(Clone)]
+pub(crate) struct Held {
+    pub id: String,
+    pub claim: Claim,
+    pub started_us: Option<i64>,
+    pub crashes: u32,
+    pub attempts: u32,
+    pub max_attempts: Option<u32>,
+}
+
+impl Held {
+    fn new(job: &Job) -> Self {
+        let claim = job.claim.clone().expect("a claimed job has a claim");
+        let Job { id, started_us, crashes, attempts, max_attempts, .. } = job;
+        let (started_us, crashes) = (*started_us, *crashes);
+        Held { id: id.clone(), claim, started_us, crashes, attempts: *attempts, max_attempts: *max_attempts }
+    }
+}
+
 /// Runs a claimed job to its recorded end.
 pub(crate) async fn run(
     shared: Arc<Shared>,
@@ -49,24 +69,22 @@ pub(crate) async fn run(
     job_options: Box<RawValue>,
     controls: Controls,
 ) -> Ended {
-    let claim = job.claim.clone().expect("a claimed job has a claim");
+    let held = Held::new(&job);
     let (progress, reports) = watch::channel(None);
-    let context =
-        JobContext { job: job.clone(), options: job_options, stop: controls.stop.clone(), progress };
+    let context = JobContext { job, options: job_options, stop: controls.stop.clone(), progress };
     let handler = shared.handler.clone();
     // A run that is dropped takes its handler along.
     let task = AbortOnDropHandle::new(tokio::spawn(async move { handler.run(context).await }));
-    let mut run = Run { shared, job, claim, reports, controls };
+    let mut run = Run { shared, held, reports, controls };
     let Some(outcome) = run.supervise(task).await else { return Ended::Halted };
     let info = run.reports.borrow().clone();
-    let Run { shared, job, claim, controls, .. } = run;
-    record(&shared, Finished { job, claim, outcome, info }, &controls.halt).await
+    let Run { shared, held, controls, .. } = run;
+    record(&shared, Finished { held, outcome, info }, &controls.halt).await
 }
 
 struct Run {
     shared: Arc<Shared>,
-    job: Job,
-    claim: Claim,
+    held: Held,
     reports: watch::Receiver<Option<Box<RawValue>>>,
     controls: Controls,
 }
@@ -116,7 +134,7 @@ impl Run {
             }
             ended = &mut task => Some(outcome(ended)),
             () = grace => {
-                tracing::warn!(job = %self.job.id, "did not stop within its grace period: aborted");
+                tracing::warn!(job = %self.held.id, "did not stop within its grace period: aborted");
                 Some(self.abort(task).await)
             }
         }
@@ -132,7 +150,7 @@ impl Run {
             biased;
             ended = &mut task => ended.unwrap_or(Outcome::Stopped),
             () = self.shared.store.runtime().sleep(stop_grace) => {
-                tracing::error!(job = %self.job.id, "blocks its thread: given up, and its thread with it");
+                tracing::error!(job = %self.held.id, "blocks its thread: given up, and its thread with it");
                 Outcome::Crashed(format!(
                     "did not stop within {stop_grace:?}, and could not be aborted in as long again: its handler blocks its thread"
                 ))
@@ -143,7 +161,7 @@ impl Run {
     /// Writes the latest report. An error means that the claim is lost.
     async fn write_report(&mut self) -> Result<(), Ended> {
         let Some(info) = self.reports.borrow_and_update().clone() else { return Ok(()) };
-        let (shared, id, claim, info) = (&self.shared, &self.job.id, &self.claim, &info);
+        let (shared, id, claim, info) = (&self.shared, &self.held.id, &self.held.claim, &info);
         let now_us = shared.store.runtime().now_us();
         let answer = shared
             .store

@@ -74,19 +74,50 @@ impl Base {
             let mut writing = self.database.begin_write()?;
             writing.set_quick_repair(true);
             let mut rows = writing.open_table(ROWS)?;
+            // Most rows of a queue are cleared before they come here: one look at what is stored next tells that for
+            // all cleared ones before it.
+            let stored = match self.database.begin_read()?.open_table(ROWS) {
+                Ok(stored) => Some(stored),
+                Err(TableError::TableDoesNotExist(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+            let mut next_stored = NextStored { rows: stored, found: None };
             memtable.try_for_each_newest(|key, value| -> Result<(), redb::StorageError> {
                 match value {
                     Some(value) => drop(rows.insert(key.as_ref(), value.as_ref())?),
-                    None => drop(rows.remove(key.as_ref())?),
+                    None if next_stored.is(key)? => drop(rows.remove(key.as_ref())?),
+                    None => {}
                 }
                 Ok(())
             })?;
+            drop(next_stored);
             drop(rows);
             writing.open_table(META)?.insert(VERSION, version)?;
             writing.commit()?;
             Ok(())
         };
         write().map_err(|error| broken(&error))
+    }
+}
+
+/// Which keys are stored, for someone who asks in the order of keys.
+struct NextStored {
+    /// `None`: nothing is stored yet.
+    rows: Option<redb::ReadOnlyTable<&'static [u8], &'static [u8]>>,
+    /// The first key at or after the last one that was asked for; `Some(None)`: there is none.
+    found: Option<Option<Vec<u8>>>,
+}
+
+impl NextStored {
+    /// Whether `key` is stored.
+    fn is(&mut self, key: &[u8]) -> Result<bool, redb::StorageError> {
+        let Some(rows) = &self.rows else { return Ok(false) };
+        let passed = |found: &Option<Vec<u8>>| found.as_ref().is_some_and(|found| found.as_slice() < key);
+        if self.found.as_ref().is_none_or(passed) {
+            let first = rows.range(key..)?.next().transpose()?;
+            self.found = Some(first.map(|(found, _)| found.value().to_vec()));
+        }
+        Ok(self.found.as_ref().is_some_and(|found| found.as_deref() == Some(key)))
     }
 }
 
