@@ -21,9 +21,6 @@ use crate::run::{Controls, Ended, Shared, run};
 
 /// The pause after a transaction that failed for good, before the loop goes on.
 pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
-/// Beyond the handlers' two grace periods a shutdown takes at most this long; what is left then is found by
-/// others, or by the next process.
-const SHUTDOWN_MARGIN: Duration = Duration::from_secs(3);
 /// Attempts of a pass that others were faster than.
 const PASS_ATTEMPTS: u32 = 10;
 /// After this many of them it pauses in between, so that those who collided do not meet again.
@@ -386,12 +383,12 @@ impl Incarnation {
         true
     }
 
-    /// A clean shutdown: every job is given back, every row cleared.
+    /// A clean shutdown: every job is given back, every row cleared. Takes as long as the handlers and the store take: whoever
+    /// shuts down has a deadline.
     pub(crate) async fn leave(&mut self) {
         for controls in self.running.values() {
             controls.stop.cancel();
         }
-        let mut deadline = self.sleep(2 * self.shared.options.stop_grace + SHUTDOWN_MARGIN);
         let mut health = self.sleep(self.shared.options.health_interval);
         while !self.runs.is_empty() {
             tokio::select! {
@@ -403,10 +400,6 @@ impl Incarnation {
                         return self.halt().await;
                     }
                     health = self.sleep(self.shared.options.health_interval);
-                }
-                () = &mut deadline => {
-                    tracing::error!(jobs = self.running.len(), "some jobs did not stop: they are recovered once this worker is found dead");
-                    return;
                 }
             }
         }

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, Result};
-use turnwise_store::Store;
+use turnwise_store::{Runtime, Store};
 
 use crate::JobHandler;
 use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
@@ -16,6 +16,10 @@ use crate::membership::{
 };
 use crate::record::Recorder;
 use crate::run::Shared;
+
+/// Beyond the handlers' two grace periods a shutdown takes at most this long; what is left then is found by
+/// others, or by the next process.
+const SHUTDOWN_MARGIN: Duration = Duration::from_secs(3);
 
 /// A worker's settings.
 #[derive(Debug, Clone)]
@@ -60,6 +64,9 @@ impl Default for Options {
 pub struct Worker {
     stop: CancellationToken,
     task: JoinHandle<()>,
+    runtime: Arc<dyn Runtime>,
+    /// How long a shutdown may take.
+    patience: Duration,
 }
 
 impl Worker {
@@ -83,15 +90,25 @@ impl Worker {
         let shared = Arc::new(Shared { store, keys, job_type, handler, options, recorder });
         let id = join(&shared.store, &shared.keys, &shared.job_type, &shared.options).await?;
         let stop = CancellationToken::new();
+        let runtime = shared.store.runtime().clone();
+        let patience = shared.options.stop_grace.saturating_mul(2).saturating_add(SHUTDOWN_MARGIN);
         let task = tokio::spawn(incarnations(shared, id, stop.clone()));
-        Ok(Worker { stop, task })
+        Ok(Worker { stop, task, runtime, patience })
     }
 
-    /// Stops every job, gives all of them back, and leaves: no row stays behind. Returns when that is done.
+    /// Stops every job, gives all of them back, and leaves: no row stays behind. Returns when that is done; or after two
+    /// grace periods and 3 s, whatever hangs: a handler, or the store.
     pub async fn shutdown(mut self) {
+        let deadline = self.runtime.sleep(self.patience);
         self.stop.cancel();
-        if let Err(error) = (&mut self.task).await {
-            tracing::error!(%error, "the worker's loop ended badly");
+        tokio::select! {
+            biased;
+            ended = &mut self.task => if let Err(error) = ended {
+                tracing::error!(%error, "the worker's loop ended badly");
+            },
+            () = deadline => {
+                tracing::error!("the worker could not leave in time: its jobs are recovered once it is found dead");
+            }
         }
     }
 }

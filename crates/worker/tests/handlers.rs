@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use turnwise_queue::{Job, Keyspace, State};
@@ -97,6 +98,25 @@ async fn a_shutdown_does_not_wait_for_a_job_that_blocks_its_thread_and_says_so_i
     assert!(job.reason().unwrap().contains("blocks its thread"), "{:?}", job.reason());
     assert_eq!(world.workers().await.len(), 0, "a row of the worker stays");
     let_go.send(()).unwrap();
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_store_that_hangs() {
+    let world = World::new();
+    let (store, faulty) = world.faulty();
+    let worker = world.start_beside(&store, 1).await;
+    let interval = Options::default().health_interval;
+    tokio::time::timeout(PATIENCE, world.clock.wait_for_sleeper(interval)).await.unwrap();
+    // Its next ping hangs, and so would its leaving.
+    faulty.pause(true);
+    world.clock.advance(interval);
+    let leaving = tokio::spawn(worker.shutdown());
+    let longest = 2 * Options::default().stop_grace + Duration::from_secs(3);
+    let deadline = world.clock.wait_for_sleeper(longest);
+    tokio::time::timeout(PATIENCE, deadline).await.expect("the shutdown has no deadline");
+    world.clock.advance(longest);
+    tokio::time::timeout(PATIENCE, leaving).await.expect("the shutdown hangs").unwrap();
+    assert_eq!(world.workers().await.len(), 1, "others find it dead");
 }
 
 /// Its `ended` panics the first time.
