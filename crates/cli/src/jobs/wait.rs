@@ -1,5 +1,7 @@
 //! `turnwise jobs wait`.
 
+use std::cell::Cell;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -47,10 +49,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         client = client.retry_for(timeout / 2);
     }
     let (job_type, id) = (args.job_type.as_str(), args.id.as_str());
+    let answers = Cell::new(false);
     // Nobody shall wait in silence for a server that was never there.
     let first_contact = async {
         match client.get(job_type, id).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                answers.set(true);
+                Ok(())
+            }
             Err(error @ (Error::NoAnswer { .. } | Error::Unavailable(_))) => {
                 eprintln!("turnwise: waits for the server, for a minute at most: {error}");
                 Ok(())
@@ -70,9 +76,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
     };
     let job = match args.timeout {
-        // The server says more at its timeout than is known here: it goes first.
-        Some(timeout) if !args.follow => within(timeout.saturating_add(ANSWER), ended).await?,
-        Some(timeout) => within(timeout, ended).await?,
+        Some(timeout) => {
+            let mut ended = pin!(ended);
+            match tokio::time::timeout(timeout, &mut ended).await {
+                Ok(ended) => ended?,
+                // The server says more of its timeout than is known here.
+                Err(_) if answers.get() && !args.follow => {
+                    tokio::time::timeout(ANSWER, ended).await.map_err(|_| too_late(None))??
+                }
+                Err(_) => return Err(too_late(None)),
+            }
+        }
         None => ended.await?,
     };
     let state = super::list::state_name(job.state);
@@ -86,13 +100,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             None => anyhow!("{state}"),
         })),
     }
-}
-
-async fn within(
-    timeout: Duration,
-    ended: impl Future<Output = Result<Job, Failure>>,
-) -> Result<Job, Failure> {
-    tokio::time::timeout(timeout, ended).await.map_err(|_| too_late(None))?
 }
 
 fn too_late(state: Option<State>) -> Failure {
