@@ -482,6 +482,20 @@ impl Checker {
         }
     }
 
+    /// An external worker has heard that the end of its run was refused. That must not be so while it is a member and its claim
+    /// holds the job, or was the last to end it.
+    pub fn on_refused_end(&self, place: Place, job: &Job, claim: &Claim) {
+        let known = &*lock(&self.known);
+        let record =
+            known.jobs.get(&(job.job_type.clone(), job.id.clone())).and_then(|rows| rows.record.as_ref());
+        let holds = record
+            .is_some_and(|job| job.claim.as_ref() == Some(claim) || job.ended_claim.as_ref() == Some(claim));
+        if holds && known.is_member(&(job.job_type.clone(), claim.worker.clone())) {
+            let story = format!("{claim:?} at {place}, but the job is {}", in_words(record));
+            self.core.violated("an end that is said again is answered again", story);
+        }
+    }
+
     /// Reads the whole store, and compares it with what the commits told.
     pub fn look_over(&self, rows: &[(Bytes, Bytes)]) {
         if let Err((invariant, story)) = self.compare(rows) {

@@ -320,7 +320,11 @@ impl Me {
                     self.setting.checker.on_acknowledged_end(self.link.place, &claim);
                     return claim.number;
                 }
-                Told::Halt => return claim,
+                Told::Halt => {
+                    let claim = Claim { worker, number: claim };
+                    self.setting.checker.on_refused_end(self.link.place, &job, &claim);
+                    return claim.number;
+                }
                 Told::Lost => self.runtime.sleep(RETRY).await,
             }
         }

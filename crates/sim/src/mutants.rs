@@ -257,4 +257,32 @@ pub const MUTANTS: &[Mutant] = &[
         replace: "            read_keys: Vec::new(),",
         why: "Two workers claim the same job.",
     },
+    Mutant {
+        name: "repeated_end_halts",
+        file: "crates/queue/src/claims.rs",
+        find: "    let recorded = job.ended_claim.as_ref() == Some(claim);",
+        replace: "    let recorded = false;",
+        why: "A worker that repeats an end whose answer was lost is told that it lost its claim.",
+    },
+    Mutant {
+        name: "no_redelivery",
+        file: "crates/worker/src/external.rs",
+        find: "                if !again.is_empty() {",
+        replace: "                if again.len() > 1_000 {",
+        why: "What an external worker was given in an answer that was lost is run by nobody.",
+    },
+    Mutant {
+        name: "no_monitor",
+        file: "crates/worker/src/monitor.rs",
+        find: "                if condition == Condition::Dead {",
+        replace: "                if condition == Condition::Dead && !health.external {",
+        why: "The jobs of a dead external worker are never given back.",
+    },
+    Mutant {
+        name: "retention_too_short",
+        file: "crates/worker/src/retention.rs",
+        find: "duration_us(self.options.retention)",
+        replace: "duration_us(self.options.retention / 2)",
+        why: "Jobs are removed before their time.",
+    },
 ];
