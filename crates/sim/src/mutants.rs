@@ -240,7 +240,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "grace_for_ever",
         file: "crates/worker/src/run.rs",
         find: "            () = grace => {",
-        replace: "            () = grace, if self.job.id.is_empty() => {",
+        replace: "            () = grace, if self.held.id.is_empty() => {",
         why: "A handler that does not stop holds up its cancellation and its worker's shutdown for ever.",
     },
     Mutant {
