@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use futures::future::join;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpgid, kill_process, kill_process_group, waitid,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
 use tokio::signal::unix::{self, SignalKind, signal};
@@ -242,8 +244,10 @@ impl Group {
         if self.guard.as_ref().unwrap_or(&self.command).id().is_some() {
             let _ = kill_process_group(self.id, signal);
         }
-        // The command might have left the group by itself.
-        if self.command.id().is_some() {
+        // The command might have left the group by itself. If it has not, it must not be told twice: to some programs a
+        // second SIGTERM means to leave everything as it is.
+        let has_left = getpgid(Some(self.pid)).is_ok_and(|group| group != self.id);
+        if has_left && self.command.id().is_some() {
             let _ = kill_process(self.pid, signal);
         }
     }

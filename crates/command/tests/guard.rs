@@ -54,7 +54,7 @@ async fn a_killed_process_takes_its_command_along() {
     let mut alive = Alive::new();
     let script =
         alive.script("trap 'echo bye >&3; exit' TERM; sh -c 'echo ready >&3; exec sleep 1000' & wait");
-    let mut victim = start_victim("3600000", &script);
+    let mut victim = start_victim("60000", &script);
     assert_eq!(alive.read(6).await, "ready\n");
     victim.kill().await.unwrap();
     assert_eq!(alive.read(4).await, "bye\n");
