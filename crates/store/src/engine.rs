@@ -34,6 +34,9 @@ pub struct Limits {
     pub transaction_bytes: usize,
     /// Most rows a transaction may write.
     pub transaction_writes: usize,
+    /// Most things that a commit may have to prove: a key that was read, a range that was read, and each row
+    /// that was seen in it.
+    pub transaction_conflicts: usize,
     /// How long a transaction may live, in milliseconds.
     pub transaction_ms: u64,
 }
@@ -45,6 +48,7 @@ impl Limits {
         value_bytes: 100_000,
         transaction_bytes: 10_000_000,
         transaction_writes: 100_000,
+        transaction_conflicts: 100_000,
         transaction_ms: 5_000,
     };
 }

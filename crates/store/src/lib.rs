@@ -13,7 +13,7 @@
 //!   Transaction: own writes over a snapshot, conflict keys and ranges, limits
 //!        │                            │
 //!        ▼                            ▼
-//!   Engine: snapshot · commit · watch         embedded/ (one process), later etcd/, foundationdb/
+//!   Engine: snapshot · commit · watch         embedded/ (one process), etcd/, foundationdb/ (many)
 //! ```
 
 #[cfg(any(test, feature = "conformance"))]
@@ -22,13 +22,17 @@ pub mod embedded;
 mod engine;
 mod error;
 pub mod key;
+mod open;
 mod retry;
 pub mod runtime;
 mod transaction;
+mod url;
 
 pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
 pub use error::{Error, Result};
 pub use foundationdb_tuple as tuple;
+pub use open::open;
 pub use retry::{MaybeStoreError, Store};
 pub use runtime::Runtime;
 pub use transaction::{Isolation, Transaction};
+pub use url::{DEFAULT_PREFIX, EtcdUrl, InvalidUrl, StoreUrl};

@@ -1,0 +1,33 @@
+//! Opening the store that a URL names.
+
+use std::sync::Arc;
+
+use crate::embedded::{self, Embedded};
+use crate::{Engine, Error, Result, Runtime, Store, StoreUrl};
+
+/// The folder of the embedded store within the data directory.
+const EMBEDDED_FOLDER: &str = "store";
+
+/// Opens a store.
+///
+/// # Errors
+/// [`Error::Unavailable`] with a line that says what to do if it cannot be reached or opened now, within some seconds;
+/// [`Error::Misuse`] if this build has no engine for it.
+pub async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
+    let engine: Arc<dyn Engine> = match url {
+        StoreUrl::Embedded { data_dir } => {
+            std::fs::create_dir_all(data_dir).map_err(|error| {
+                Error::Unavailable(format!("cannot create {}: {error}", data_dir.display()))
+            })?;
+            let options = embedded::Options { runtime: runtime.clone(), ..embedded::Options::default() };
+            Embedded::open_with(data_dir.join(EMBEDDED_FOLDER), options)?
+        }
+        StoreUrl::Etcd(_) => return Err(Error::Misuse("this build has no engine for etcd".into())),
+        StoreUrl::Foundationdb { .. } => {
+            return Err(Error::Misuse(
+                "this build has no engine for FoundationDB: build it with --features foundationdb".into(),
+            ));
+        }
+    };
+    Ok(Store::new(engine, runtime))
+}
