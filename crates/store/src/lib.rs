@@ -18,6 +18,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod counters;
 pub mod embedded;
 mod engine;
 mod error;
@@ -28,6 +29,7 @@ pub mod runtime;
 mod transaction;
 mod url;
 
+pub use counters::{Condition, Counters};
 pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
 pub use error::{Error, Result};
 pub use foundationdb_tuple as tuple;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{Engine, Error, Limits, Result, Runtime, Transaction, Watch};
+use crate::counters::{Meter, Metered};
+use crate::{Condition, Counters, Engine, Error, Limits, Result, Runtime, Transaction, Watch};
 
 /// Attempts before a transaction gives up. With the pauses below they span about half a minute.
 const MAX_ATTEMPTS: u32 = 40;
@@ -31,12 +32,14 @@ impl MaybeStoreError for Error {
 pub struct Store {
     engine: Arc<dyn Engine>,
     runtime: Arc<dyn Runtime>,
+    meter: Arc<Meter>,
 }
 
 impl Store {
     /// A store on `engine`.
     pub fn new(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>) -> Self {
-        Store { engine, runtime }
+        let meter = Meter::new(runtime.clone());
+        Store { engine, runtime, meter }
     }
 
     /// The clock and the dice of this store's users.
@@ -49,10 +52,22 @@ impl Store {
         self.engine.limits()
     }
 
+    /// What was done on this store, through this handle and its clones, since it was opened.
+    pub fn counters(&self) -> Counters {
+        self.meter.counters()
+    }
+
+    /// Whether this store works, as far as the latest calls tell.
+    pub fn condition(&self) -> Condition {
+        self.meter.condition()
+    }
+
     /// Begins one transaction, for callers that want to decide about retries themselves.
     pub async fn begin(&self) -> Result<Transaction> {
         let begun_us = self.runtime.now_us();
-        let snapshot = self.engine.snapshot().await?;
+        let snapshot = self.engine.snapshot().await;
+        self.meter.began(&snapshot);
+        let snapshot = Metered { snapshot: snapshot?, meter: self.meter.clone() };
         Ok(Transaction::new(snapshot, self.engine.limits(), self.runtime.clone(), begun_us))
     }
 
@@ -109,6 +124,8 @@ impl Store {
     /// Waits until `key` holds something else than `seen`, a value read in an earlier transaction. It never
     /// misses a change that happened in between, and may return early: look again.
     pub async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
-        self.engine.watch(key, seen).await
+        let watch = self.engine.watch(key, seen).await;
+        self.meter.watched(&watch);
+        watch
     }
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use crate::counters::Metered;
 use crate::key::successor;
-use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Snapshot, Versionstamp};
+use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Versionstamp};
 
 /// Whether a read must still hold at commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub enum Isolation {
 /// [`commit`](Transaction::commit); dropping every clone without it rolls back.
 #[derive(Clone)]
 pub struct Transaction {
-    snapshot: Arc<dyn Snapshot>,
+    snapshot: Metered,
     limits: Limits,
     runtime: Arc<dyn Runtime>,
     /// When it began, in µs on that clock.
@@ -78,12 +79,7 @@ struct OwnWrites {
 }
 
 impl Transaction {
-    pub(crate) fn new(
-        snapshot: Arc<dyn Snapshot>,
-        limits: Limits,
-        runtime: Arc<dyn Runtime>,
-        begun_us: i64,
-    ) -> Self {
+    pub(crate) fn new(snapshot: Metered, limits: Limits, runtime: Arc<dyn Runtime>, begun_us: i64) -> Self {
         Transaction { snapshot, limits, runtime, begun_us, pending: Arc::default() }
     }
 

@@ -7,6 +7,8 @@ use futures::FutureExt;
 use proptest::prelude::*;
 
 use super::*;
+use crate::Snapshot;
+use crate::counters::Meter;
 use crate::runtime::Manual;
 
 type Rows = BTreeMap<Bytes, Bytes>;
@@ -53,9 +55,14 @@ fn range_of(rows: &Rows, read: &RangeRead) -> Vec<KeyValue> {
     }
 }
 
+fn on(snapshot: Arc<dyn Snapshot>, limits: Limits, clock: Arc<Manual>, begun_us: i64) -> Transaction {
+    let snapshot = Metered { snapshot, meter: Meter::new(clock.clone()) };
+    Transaction::new(snapshot, limits, clock, begun_us)
+}
+
 fn transaction_on(rows: Rows) -> (Transaction, Arc<Plain>) {
     let plain = Arc::new(Plain { rows, committed: Mutex::default() });
-    (Transaction::new(plain.clone(), Limits::DEFAULT, Manual::new(0, 1), 0), plain)
+    (on(plain.clone(), Limits::DEFAULT, Manual::new(0, 1), 0), plain)
 }
 
 /// What a transaction does, on the keys `a` to `p`.
@@ -240,7 +247,7 @@ fn a_limited_read_conflicts_only_up_to_its_last_row() {
 #[test]
 fn a_batch_has_room_until_it_is_large_or_old() {
     let (snapshot, clock) = (Plain { rows: Rows::new(), committed: Mutex::default() }, Manual::new(7, 1));
-    let tx = Transaction::new(Arc::new(snapshot), Limits::DEFAULT, clock.clone(), 7);
+    let tx = on(Arc::new(snapshot), Limits::DEFAULT, clock.clone(), 7);
     let row = |n: usize| tx.set(format!("{n}").into(), vec![0; 100_000].into()).unwrap();
     (0..39).for_each(row);
     assert!(tx.has_room());
@@ -248,7 +255,7 @@ fn a_batch_has_room_until_it_is_large_or_old() {
     assert!(!tx.has_room(), "two fifths of 10 MB are used up");
 
     let (snapshot, clock) = (Plain { rows: Rows::new(), committed: Mutex::default() }, Manual::new(7, 1));
-    let tx = Transaction::new(Arc::new(snapshot), Limits::DEFAULT, clock.clone(), 7);
+    let tx = on(Arc::new(snapshot), Limits::DEFAULT, clock.clone(), 7);
     clock.advance(std::time::Duration::from_millis(1_249));
     assert!(tx.has_room());
     clock.advance(std::time::Duration::from_millis(1));

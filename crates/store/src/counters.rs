@@ -1,0 +1,315 @@
+//! What a store has done since it was opened, and whether it works: the same for every engine.
+//!
+//! Every call to an engine goes through [`Meter`], so that nothing is counted twice and nothing is forgotten. A store
+//! is failing from the first call that it could not answer (unavailable, or a commit of unknown outcome) until the next
+//! one that it could. Where a commit failed only a commit ends that: a store that is full still answers reads.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp};
+
+/// What a store has done since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Transactions that were begun, each attempt one.
+    pub transactions: u64,
+    /// Commits that the engine was asked for, whatever came of them. A transaction that wrote nothing asks for none.
+    pub commits: u64,
+    /// Commits that failed because something had changed meanwhile.
+    pub conflicts: u64,
+    /// Reads and commits of a transaction that was too old.
+    pub too_old: u64,
+    /// Commits of which it is unknown whether they happened.
+    pub unknown_outcomes: u64,
+    /// Calls that the store could not answer.
+    pub unavailable: u64,
+    /// Reads of one key.
+    pub gets: u64,
+    /// Reads of a range.
+    pub ranges: u64,
+    /// Rows that these reads found.
+    pub rows_read: u64,
+    /// Rows and ranges that were written or cleared by commits that succeeded.
+    pub rows_written: u64,
+    /// How long all commits took together, in µs.
+    pub commit_us: u64,
+}
+
+impl Counters {
+    /// What was done since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        Counters {
+            transactions: self.transactions.saturating_sub(earlier.transactions),
+            commits: self.commits.saturating_sub(earlier.commits),
+            conflicts: self.conflicts.saturating_sub(earlier.conflicts),
+            too_old: self.too_old.saturating_sub(earlier.too_old),
+            unknown_outcomes: self.unknown_outcomes.saturating_sub(earlier.unknown_outcomes),
+            unavailable: self.unavailable.saturating_sub(earlier.unavailable),
+            gets: self.gets.saturating_sub(earlier.gets),
+            ranges: self.ranges.saturating_sub(earlier.ranges),
+            rows_read: self.rows_read.saturating_sub(earlier.rows_read),
+            rows_written: self.rows_written.saturating_sub(earlier.rows_written),
+            commit_us: self.commit_us.saturating_sub(earlier.commit_us),
+        }
+    }
+}
+
+/// Whether a store works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// The latest call was answered.
+    Working,
+    /// It was not, nor was any since.
+    Failing {
+        /// Of the first call that failed, in µs since the epoch.
+        since_us: i64,
+        /// The latest failure, in one line.
+        reason: String,
+    },
+}
+
+/// Counts, and notices when the store begins and ceases to fail.
+pub(crate) struct Meter {
+    runtime: Arc<dyn Runtime>,
+    transactions: AtomicU64,
+    commits: AtomicU64,
+    conflicts: AtomicU64,
+    too_old: AtomicU64,
+    unknown_outcomes: AtomicU64,
+    unavailable: AtomicU64,
+    gets: AtomicU64,
+    ranges: AtomicU64,
+    rows_read: AtomicU64,
+    rows_written: AtomicU64,
+    commit_us: AtomicU64,
+    /// Whether `failure` is there: all that a call that succeeds looks at.
+    failing: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+struct Failure {
+    since_us: i64,
+    reason: String,
+    /// Only a commit that succeeds shows that it is over.
+    of_commits: bool,
+}
+
+/// What the engine was asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Read,
+    Commit,
+}
+
+fn add(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(u64::try_from(n).unwrap_or(u64::MAX), Relaxed);
+}
+
+impl Meter {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>) -> Arc<Meter> {
+        Arc::new(Meter {
+            runtime,
+            transactions: AtomicU64::default(),
+            commits: AtomicU64::default(),
+            conflicts: AtomicU64::default(),
+            too_old: AtomicU64::default(),
+            unknown_outcomes: AtomicU64::default(),
+            unavailable: AtomicU64::default(),
+            gets: AtomicU64::default(),
+            ranges: AtomicU64::default(),
+            rows_read: AtomicU64::default(),
+            rows_written: AtomicU64::default(),
+            commit_us: AtomicU64::default(),
+            failing: AtomicBool::default(),
+            failure: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            transactions: self.transactions.load(Relaxed),
+            commits: self.commits.load(Relaxed),
+            conflicts: self.conflicts.load(Relaxed),
+            too_old: self.too_old.load(Relaxed),
+            unknown_outcomes: self.unknown_outcomes.load(Relaxed),
+            unavailable: self.unavailable.load(Relaxed),
+            gets: self.gets.load(Relaxed),
+            ranges: self.ranges.load(Relaxed),
+            rows_read: self.rows_read.load(Relaxed),
+            rows_written: self.rows_written.load(Relaxed),
+            commit_us: self.commit_us.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn condition(&self) -> Condition {
+        match &*self.failure() {
+            None => Condition::Working,
+            Some(Failure { since_us, reason, .. }) => {
+                Condition::Failing { since_us: *since_us, reason: reason.clone() }
+            }
+        }
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A snapshot was asked for, to begin a transaction.
+    pub(crate) fn began<T>(&self, result: &Result<T>) {
+        add(&self.transactions, 1);
+        self.answered(Call::Read, result);
+    }
+
+    /// A watch was asked for.
+    pub(crate) fn watched<T>(&self, result: &Result<T>) {
+        self.answered(Call::Read, result);
+    }
+
+    fn answered<T>(&self, call: Call, result: &Result<T>) {
+        let error = match result {
+            Ok(_) => return self.works(call),
+            Err(error) => error,
+        };
+        match error {
+            // The store has looked, and said no.
+            Error::Conflict => {
+                add(&self.conflicts, 1);
+                self.works(call);
+            }
+            Error::TooOld { .. } => add(&self.too_old, 1),
+            Error::Unavailable(reason) => {
+                add(&self.unavailable, 1);
+                self.fails(call, reason);
+            }
+            Error::UnknownOutcome(reason) => {
+                add(&self.unknown_outcomes, 1);
+                self.fails(call, reason);
+            }
+            Error::TooLarge { .. } | Error::Misuse(_) | Error::Corrupt(_) => {}
+        }
+    }
+
+    fn works(&self, call: Call) {
+        if !self.failing.load(Relaxed) {
+            return;
+        }
+        let mut failure = self.failure();
+        let over = |failure: &mut Failure| call == Call::Commit || !failure.of_commits;
+        if let Some(over) = failure.take_if(over) {
+            self.failing.store(false, Relaxed);
+            let failed_ms = self.runtime.now_us().saturating_sub(over.since_us) / 1_000;
+            tracing::info!(failed_ms, "the store works again");
+        }
+    }
+
+    fn fails(&self, call: Call, reason: &str) {
+        let mut failure = self.failure();
+        match &mut *failure {
+            Some(failure) => {
+                reason.clone_into(&mut failure.reason);
+                failure.of_commits |= call == Call::Commit;
+            }
+            None => {
+                tracing::warn!("the store fails: {reason}");
+                let since_us = self.runtime.now_us();
+                let of_commits = call == Call::Commit;
+                *failure = Some(Failure { since_us, reason: reason.to_owned(), of_commits });
+                self.failing.store(true, Relaxed);
+            }
+        }
+    }
+}
+
+/// A snapshot whose reads and commit are counted.
+#[derive(Clone)]
+pub(crate) struct Metered {
+    pub snapshot: Arc<dyn Snapshot>,
+    pub meter: Arc<Meter>,
+}
+
+impl Metered {
+    pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let result = self.snapshot.get(key).await;
+        add(&self.meter.gets, 1);
+        if let Ok(Some(_)) = result {
+            add(&self.meter.rows_read, 1);
+        }
+        self.meter.answered(Call::Read, &result);
+        result
+    }
+
+    pub(crate) async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        let result = self.snapshot.range(read).await;
+        add(&self.meter.ranges, 1);
+        if let Ok(rows) = &result {
+            add(&self.meter.rows_read, rows.len());
+        }
+        self.meter.answered(Call::Read, &result);
+        result
+    }
+
+    pub(crate) async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
+        let rows = changes.puts.len() + changes.clear_ranges.len() + changes.versionstamped.len();
+        let begun_us = self.meter.runtime.now_us();
+        let result = self.snapshot.commit(changes).await;
+        let took_us = self.meter.runtime.now_us().saturating_sub(begun_us);
+        add(&self.meter.commits, 1);
+        add(&self.meter.commit_us, usize::try_from(took_us).unwrap_or(0));
+        if result.is_ok() {
+            add(&self.meter.rows_written, rows);
+        }
+        self.meter.answered(Call::Commit, &result);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::Manual;
+
+    fn unavailable<T>(reason: &str) -> Result<T> {
+        Err(Error::Unavailable(reason.to_owned()))
+    }
+
+    #[test]
+    fn it_fails_from_the_first_failure_until_the_next_success() {
+        let clock = Manual::new(5, 1);
+        let meter = Meter::new(clock.clone());
+        assert_eq!(meter.condition(), Condition::Working);
+        meter.began::<()>(&unavailable("no route"));
+        clock.advance(std::time::Duration::from_micros(10));
+        meter.began::<()>(&unavailable("no quorum"));
+        let failing = Condition::Failing { since_us: 5, reason: "no quorum".to_owned() };
+        assert_eq!(meter.condition(), failing);
+        meter.began(&Ok(()));
+        assert_eq!(meter.condition(), Condition::Working);
+        assert_eq!(meter.counters().unavailable, 2);
+        assert_eq!(meter.counters().transactions, 3);
+    }
+
+    #[test]
+    fn reads_do_not_hide_that_commits_fail() {
+        let meter = Meter::new(Manual::new(0, 1));
+        meter.answered::<()>(Call::Commit, &unavailable("no space"));
+        meter.answered(Call::Read, &Ok(()));
+        assert_ne!(meter.condition(), Condition::Working);
+        // A commit that lost against another one reached a store that works.
+        meter.answered::<()>(Call::Commit, &Err(Error::Conflict));
+        assert_eq!(meter.condition(), Condition::Working);
+        assert_eq!(meter.counters().conflicts, 1);
+    }
+
+    #[test]
+    fn a_mistake_of_the_caller_says_nothing_about_the_store() {
+        let meter = Meter::new(Manual::new(0, 1));
+        meter.answered::<()>(Call::Commit, &Err(Error::Misuse("no".to_owned())));
+        meter.answered::<()>(Call::Read, &Err(Error::TooOld { limit_ms: 1 }));
+        assert_eq!(meter.condition(), Condition::Working);
+        assert_eq!(meter.counters().too_old, 1);
+    }
+}
