@@ -5,7 +5,7 @@
 //!
 //! | key | value | written by |
 //! | --- | --- | --- |
-//! | `("format")` | version of this table | whoever creates the store |
+//! | `("format")` | version of this table, or that a copy is under way ([`crate::Format`]) | whoever creates the store |
 //! | `("server", "uuid")` | the server's UUID, part of every replication id | whoever creates the store |
 //! | `("jobs", type, id)` | the job record ([`crate::Job`]) | everyone, fenced by the claim while it runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |

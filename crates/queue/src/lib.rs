@@ -10,6 +10,7 @@
 
 pub mod claims;
 mod error;
+mod format;
 mod job;
 pub mod jobs;
 pub mod keyspace;
@@ -18,6 +19,7 @@ mod rows;
 pub mod workers;
 
 pub use error::{Error, Result};
+pub use format::{Copying, Format};
 pub use job::{
     Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_ID_BYTES, MAX_INFO_BYTES,
     MAX_OPTIONS_BYTES, MAX_REASON_BYTES, NewJob, State, Then,

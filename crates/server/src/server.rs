@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_command::{Guard, Programs};
-use turnwise_queue::{Keyspace, keyspace};
+use turnwise_queue::{Format, Keyspace, keyspace};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
@@ -65,6 +65,14 @@ pub enum StartError {
     Format {
         /// The format found.
         found: String,
+    },
+    /// The store is being written by `turnwise store copy`.
+    #[error(
+        "the store is an unfinished copy of {from}: run `turnwise store copy` again until it says that it is done"
+    )]
+    CopyUnderWay {
+        /// Where it is copied from.
+        from: String,
     },
     /// The address cannot be listened on.
     #[error("cannot listen on {listen}: {cause}")]
@@ -297,11 +305,14 @@ async fn initialise(store: &Store, keys: &Keyspace, uuid: Option<&str>) -> Resul
 }
 
 async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), StartError> {
-    let format = keyspace::FORMAT_VERSION.to_string();
-    match tx.get(&keys.format()).await? {
-        None => Ok(tx.set(keys.format(), format.into())?),
-        Some(found) if found == format.as_bytes() => Ok(()),
-        Some(found) => Err(StartError::Format { found: String::from_utf8_lossy(&found).into_owned() }),
+    let Some(found) = tx.get(&keys.format()).await? else {
+        return Ok(tx.set(keys.format(), Format::current())?);
+    };
+    match Format::read(&found) {
+        Format::Version(keyspace::FORMAT_VERSION) => Ok(()),
+        Format::Version(other) => Err(StartError::Format { found: other.to_string() }),
+        Format::Copying(copying) => Err(StartError::CopyUnderWay { from: copying.from }),
+        Format::Unknown(found) => Err(StartError::Format { found }),
     }
 }
 
