@@ -87,8 +87,8 @@ impl Server {
         let file = std::fs::File::create(&log).map_err(cannot("create", &log))?;
         let program = root().join("target/debug/turnwise");
         let mut child = Command::new(&program)
-            .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--data-dir"])
-            .arg(&data)
+            .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--store"])
+            .arg(format!("embedded:{}", data.display()))
             .arg("--config")
             .arg(settings.join("server.ini"))
             .stdout(Stdio::piped())

@@ -3,17 +3,30 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-use turnwise_server::{Config, Server, ServerConfig};
+use anyhow::{Context as _, anyhow};
+use turnwise_server::{Config, Server, ServerConfig, StoreUrl, check_node_name};
 
 use crate::Failure;
 
 /// `turnwise serve`
 #[derive(clap::Args)]
+#[command(after_help = "\
+Any number of servers may share a store on etcd or FoundationDB, and each answers for all of them. A URL with a password is \
+better given in TURNWISE_STORE than on the command line, where everyone on the machine can read it.
+
+Examples:
+  turnwise serve
+  turnwise serve --store embedded:/var/lib/turnwise --listen 127.0.0.1:8000
+  turnwise serve --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/turnwise --listen 10.0.1.1:7984")]
 pub(crate) struct Args {
-    /// Folder of the embedded store; created if it is missing
-    #[arg(long, value_name = "DIR", default_value = "./turnwise-data")]
-    data_dir: PathBuf,
+    /// Where jobs are kept: embedded:DIR, etcd://[user:password@]host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
+    // Text at first: an error of the parser would repeat the password.
+    #[arg(long, value_name = "URL", env = "TURNWISE_STORE", default_value = "embedded:./turnwise-data")]
+    #[arg(hide_env_values = true)]
+    store: String,
+    /// This node's name, unlike that of every other node on its store [default: turnwise@ADDRESS:PORT]
+    #[arg(long, value_name = "NODE", env = "TURNWISE_NODE", value_parser = parse_name)]
+    name: Option<String>,
     /// Address to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7984")]
     #[arg(value_parser = parse_listen)]
@@ -27,7 +40,12 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "expected an IP address and a port, for example 127.0.0.1:7984".to_owned())
 }
 
+fn parse_name(text: &str) -> Result<String, String> {
+    check_node_name(text).map(|()| text.to_owned())
+}
+
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let store: StoreUrl = args.store.parse().map_err(|error| Failure::Usage(anyhow!("--store: {error}")))?;
     let config = match &args.config {
         Some(path) => {
             let (config, ignored) = Config::load(path).map_err(|error| Failure::Usage(error.into()))?;
@@ -39,7 +57,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         None => Config::default(),
     };
     let guard = crate::guard().context("cannot start")?;
-    let config = ServerConfig { data_dir: args.data_dir, listen: args.listen, config, guard: Some(guard) };
+    let config = ServerConfig { store, listen: args.listen, name: args.name, config, guard: Some(guard) };
     let server = Server::start(config).await.context("cannot start")?;
     say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());
     crate::stop_signal().await;

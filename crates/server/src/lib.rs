@@ -8,8 +8,9 @@
 //! use turnwise_server::{Config, Server, ServerConfig};
 //!
 //! let config = ServerConfig {
-//!     data_dir: "./turnwise-data".into(),
+//!     store: "embedded:./turnwise-data".parse()?,
 //!     listen: "127.0.0.1:7984".parse()?,
+//!     name: None,
 //!     config: Config::default(),
 //!     guard: None,
 //! };
@@ -21,10 +22,13 @@
 
 pub mod config;
 mod http;
+mod node;
 mod server;
 
 pub use config::Config;
+pub use node::check_name as check_node_name;
 pub use turnwise_command::Guard;
+pub use turnwise_store::{InvalidUrl, StoreUrl};
 /// The description of the `/v1` API as OpenAPI 3.1: what `/v1/openapi.json` answers and `docs/openapi.json` holds.
 pub fn openapi() -> String {
     String::from_utf8_lossy(&http::v1::description()).into_owned()

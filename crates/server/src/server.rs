@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +14,14 @@ use turnwise_queue::{Format, Keyspace, keyspace};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
-use turnwise_store::embedded::Embedded;
-use turnwise_store::{Runtime, Store, Transaction, runtime};
+use turnwise_store::{Runtime, Store, StoreUrl, Transaction, runtime};
 use turnwise_worker::{
     External, ExternalOptions, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
 };
 
 use crate::config::{self, Config};
 use crate::http::{self, App};
+use crate::node;
 
 /// A stop takes at most this long, whatever hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,16 +29,16 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
 /// See [`SHORTEST_RETENTION_PAUSE`].
 const LONGEST_RETENTION_PAUSE: Duration = Duration::from_secs(60);
-/// The folder of the store within the data directory.
-const STORE_FOLDER: &str = "store";
 
 /// What a server needs to start.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Where everything is kept. Created if it is missing; one process at a time.
-    pub data_dir: PathBuf,
+    /// Where everything is kept. An embedded one is created if it is missing, and is for one process at a time.
+    pub store: StoreUrl,
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// This node's name; made from the listener if there is none. See [`check_node_name`](crate::check_node_name).
+    pub name: Option<String>,
     /// The configuration file's settings.
     pub config: Config,
     /// Ends the processes of `command` jobs when this process is killed. Without, they go on then.
@@ -49,11 +48,14 @@ pub struct ServerConfig {
 /// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The data directory cannot be used.
-    #[error("cannot open the data directory {}: {cause}", path.display())]
-    DataDir {
-        /// The directory.
-        path: PathBuf,
+    /// The node cannot be called so.
+    #[error("the node's name {0}")]
+    Name(String),
+    /// The store cannot be opened.
+    #[error("cannot open the store {store}: {cause}")]
+    Open {
+        /// Its URL, without a password.
+        store: String,
         /// Why not.
         cause: turnwise_store::Error,
     },
@@ -114,7 +116,10 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing runs then.
     pub async fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
-        let ServerConfig { data_dir, listen, config, guard } = config;
+        let ServerConfig { store: url, listen, name, config, guard } = config;
+        if let Some(name) = &name {
+            node::check_name(name).map_err(StartError::Name)?;
+        }
         if !listen.ip().is_loopback() {
             tracing::warn!(
                 %listen,
@@ -125,18 +130,14 @@ impl Server {
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
-        let path = data_dir.join(STORE_FOLDER);
-        let opened = std::fs::create_dir_all(&data_dir)
-            .map_err(|error| turnwise_store::Error::Unavailable(error.to_string()))
-            .and_then(|()| Embedded::open(&path));
-        let engine = opened.map_err(|cause| StartError::DataDir { path: data_dir, cause })?;
         let runtime: Arc<dyn Runtime> = Arc::new(runtime::System);
-        let store = Store::new(engine, runtime.clone());
+        let opened = turnwise_store::open(&url, runtime.clone()).await;
+        let store = opened.map_err(|cause| StartError::Open { store: url.to_string(), cause })?;
         let keys = Keyspace::default();
         let server_uuid = initialise(&store, &keys, config.uuid.as_deref()).await?;
         let client = Client::new().map_err(StartError::Client)?;
         let settings = Settings { server_uuid: server_uuid.clone(), defaults: config.replication.clone() };
-        let node = http::node_name(listen);
+        let node = name.unwrap_or_else(|| node::default_name(listen));
 
         let handler = Handler::new(client.clone(), server_uuid, config.replication, runtime);
         let options = turnwise_worker::Options {
@@ -144,7 +145,7 @@ impl Server {
             max_jobs: config.max_jobs,
             max_history: config.max_history,
             backoff: config.backoff,
-            exclusive: true,
+            exclusive: !url.is_shared(),
             health_interval: config.workers.health_interval,
             health_timeout: config.workers.health_timeout,
             ..turnwise_worker::Options::default()

@@ -329,7 +329,8 @@ async fn workers_are_listed_with_what_they_run() {
     workers[0].take(0).await;
     let listed = server.get("/v1/workers?type=t").await.body;
     let first = &listed["workers"][0];
-    let expected = json!({"type": "t", "id": workers[0].id, "name": "tester", "node": "turnwise@127.0.0.1", "external": true,
+    let node = format!("turnwise@{}", server.server.listen());
+    let expected = json!({"type": "t", "id": workers[0].id, "name": "tester", "node": node, "external": true,
         "slots": 2, "started_us": first["started_us"], "more_running": false,
         "running": [{"id": "a", "claim": 1, "started_us": first["running"][0]["started_us"]}]});
     assert_eq!(*first, expected);

@@ -54,8 +54,8 @@ impl Home {
     pub async fn serve_on(&self, listen: &str) -> Server {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut child = turnwise()
-            .args(["--log", "debug", "serve", "--listen", listen, "--data-dir"])
-            .arg(self.data_dir())
+            .args(["--log", "debug", "serve", "--listen", listen, "--store"])
+            .arg(format!("embedded:{}", self.data_dir().display()))
             .arg("--config")
             .arg(self.path("turnwise.ini"))
             .stdout(Stdio::piped())

@@ -43,7 +43,6 @@ use self::request::Params;
 use self::route::{Part, Target};
 
 pub(crate) use self::listener::serve;
-pub(crate) use self::root::node_name;
 pub(crate) use self::v1::{Accepting, BodyRoom};
 
 /// What every request needs.

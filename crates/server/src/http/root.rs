@@ -1,7 +1,5 @@
 //! The server itself: what clients ask before they do anything.
 
-use std::net::SocketAddr;
-
 use axum::response::Response;
 use serde_json::json;
 use turnwise_replicator::documents::databases;
@@ -16,11 +14,6 @@ const API_VERSION: &str = "3.5.0";
 const MAX_UUIDS: usize = 1_000;
 /// Databases that one transaction reads.
 const PAGE: usize = 1_000;
-
-/// The node's name for a listener.
-pub(crate) fn node_name(listen: SocketAddr) -> String {
-    format!("turnwise@{}", listen.ip())
-}
 
 pub(super) fn welcome(app: &App) -> Result<Response, ApiError> {
     Ok(ok(&json!({

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use turnwise_server::{Config, RunningServer, Server, ServerConfig};
+use turnwise_server::{Config, RunningServer, Server, ServerConfig, StoreUrl};
 
 /// Longer than anything here takes on a machine that is busy compiling.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,8 +52,9 @@ impl TestServer {
         let (config, ignored) = Config::parse("test.ini", &text).unwrap();
         assert_eq!(ignored, []);
         let listen = "127.0.0.1:0".parse().unwrap();
-        let data_dir = folder.path().join("data");
-        let server = Server::start(ServerConfig { data_dir, listen, config, guard: None }).await.unwrap();
+        let store = StoreUrl::embedded(folder.path().join("data"));
+        let config = ServerConfig { store, listen, name: None, config, guard: None };
+        let server = Server::start(config).await.unwrap();
         let url = format!("http://{}", server.listen());
         TestServer { server, url, client: turnwise_testkit::client(), folder }
     }

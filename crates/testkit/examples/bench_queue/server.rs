@@ -43,7 +43,8 @@ impl Server {
     pub fn turnwise(binary: &Path, dir: &Path) -> Result<Self, String> {
         let port = free_port();
         let mut command = Command::new(binary);
-        command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"]).arg(dir.join("data"));
+        let store = format!("embedded:{}", dir.join("data").display());
+        command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--store", &store]);
         Self::start(command, port, &dir.join("log"))
     }
 

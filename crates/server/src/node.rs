@@ -1,0 +1,69 @@
+//! What a node is called.
+
+use std::net::SocketAddr;
+
+/// Longest name of a node, in bytes.
+const MAX_NAME_BYTES: usize = 100;
+
+/// Whether a node can be called so: 1 to 100 letters, digits and `@ . - _ : [ ]`, without a `_` at the front, where CouchDB's
+/// API has names of its own (`/_node/_local`).
+///
+/// # Errors
+/// What is wrong, as the rest of a sentence that begins with the name.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let fits = (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.starts_with('_');
+    match fits && name.chars().all(may_stand_in_a_name) {
+        true => Ok(()),
+        false => Err(format!(
+            "must have 1 to {MAX_NAME_BYTES} letters, digits and any of @ . - _ : [ ], and none of _ at its front"
+        )),
+    }
+}
+
+fn may_stand_in_a_name(char: char) -> bool {
+    char.is_ascii_alphanumeric() || "@.-_:[]".contains(char)
+}
+
+/// The name for a listener: where it is reached, as far as that is known. Who listens on all addresses is told apart from
+/// others that do by the machine's name.
+pub(crate) fn default_name(listen: SocketAddr) -> String {
+    if !listen.ip().is_unspecified() {
+        return format!("turnwise@{listen}");
+    }
+    format!("turnwise@{}:{}", host_name(), listen.port())
+}
+
+/// The machine's name, without what no node can be called.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name: String = name.chars().filter(|char| may_stand_in_a_name(*char)).take(64).collect();
+    if name.is_empty() { "localhost".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_are_one_word() {
+        for name in
+            ["a", "turnwise@127.0.0.1:7984", "turnwise@[::1]:7984", "node_1.example-1", &"n".repeat(100)]
+        {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+        for name in ["", "a/b", "a b", "_local", "é", "a\n", "a%2f", &"n".repeat(101)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn default_names_are_names_and_tell_the_port() {
+        for listen in ["127.0.0.1:7984", "[::1]:1", "0.0.0.0:7984", "[::]:7984"] {
+            let name = default_name(listen.parse().unwrap());
+            assert_eq!(check_name(&name), Ok(()), "{name}");
+            assert!(!name.contains("0.0.0.0") && !name.contains("[::]"), "{name}");
+        }
+        assert_eq!(default_name("127.0.0.1:7984".parse().unwrap()), "turnwise@127.0.0.1:7984");
+    }
+}
