@@ -10,10 +10,10 @@ use crate::Failure;
 /// A user does not wait longer for a server that does not answer.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(2);
 
-/// Which server.
+/// Which server, or servers.
 #[derive(clap::Args)]
 pub(crate) struct ServerArgs {
-    /// URL of the server
+    /// URL of the server; of several on one store with commas between: the next is asked when one does not answer
     #[arg(long, value_name = "URL", env = "TURNWISE_SERVER", default_value = "http://127.0.0.1:7984")]
     #[arg(hide_env_values = true)]
     server: String,

@@ -10,19 +10,27 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Pauses that double, with jitter: clients that lost their server together do not come back together.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
-    attempts: u32,
+    attempts: usize,
+    /// Attempts that come without a pause before.
+    at_once: usize,
 }
 
 impl Backoff {
+    /// Pauses that begin after this many attempts without one.
+    pub fn after(at_once: usize) -> Backoff {
+        Backoff { attempts: 0, at_once }
+    }
+
     /// How long to wait now.
     pub fn next(&mut self) -> Duration {
-        let pause = FIRST.saturating_mul(1 << self.attempts.min(10)).min(LONGEST);
         self.attempts += 1;
+        let Some(pauses) = self.attempts.checked_sub(self.at_once + 1) else { return Duration::ZERO };
+        let pause = FIRST.saturating_mul(1 << pauses.min(10)).min(LONGEST);
         pause.mul_f64(rand::random_range(0.5..1.0))
     }
 
-    /// How many times it was waited.
-    pub fn attempts(&self) -> u32 {
+    /// How many times it was asked.
+    pub fn attempts(&self) -> usize {
         self.attempts
     }
 }
@@ -33,7 +41,8 @@ mod tests {
 
     #[test]
     fn pauses_grow_up_to_the_longest() {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::after(2);
+        assert_eq!([backoff.next(), backoff.next()], [Duration::ZERO; 2]);
         let mut limit = FIRST;
         for _ in 0..100 {
             let pause = backoff.next();

@@ -1,6 +1,7 @@
 //! Requests and answers.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -9,15 +10,17 @@ use reqwest::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
-use url::Url;
 
 use crate::backoff::Backoff;
+use crate::servers::{Server, Servers};
 use crate::{Error, Result};
 
 /// How long requests are repeated unless the caller says otherwise.
 const RETRY_FOR: Duration = Duration::from_secs(10);
 /// Far more than a healthy server takes to answer a request that does not wait for anything.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Where there is another server to ask, nobody waits for one as long as that.
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that takes longer will not come.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An idle connection is closed after this long.
@@ -29,18 +32,19 @@ const SHOWN_CHARS: usize = 200;
 /// What stays as it is in a segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A turnwise server. Cheap to clone; clones share their connections.
+/// A turnwise server, or several on one store. Cheap to clone; clones share their connections, and go on with the same server.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
-    /// Without the `/` at its end. May hold a password for a proxy before the server.
-    base: Url,
+    pub(crate) servers: Arc<Servers>,
     retry_for: Duration,
 }
 
+/// Without passwords.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("server", &self.server()).finish_non_exhaustive()
+        let servers: Vec<String> = self.servers.all().map(|server| server.shown()).collect();
+        f.debug_struct("Client").field("servers", &servers).finish_non_exhaustive()
     }
 }
 
@@ -51,6 +55,9 @@ pub(crate) struct Request {
     path: String,
     query: Vec<(&'static str, String)>,
     body: Option<Bytes>,
+    /// How long it waits on the server.
+    wait: Duration,
+    /// How long an answer may take beyond that.
     pub timeout: Duration,
 }
 
@@ -59,7 +66,7 @@ impl Request {
     pub fn new(method: Method, segments: &[&str]) -> Request {
         let path = segments.iter().map(|segment| format!("/{}", utf8_percent_encode(segment, SEGMENT)));
         let path = std::iter::once("/v1".to_owned()).chain(path).collect();
-        Request { method, path, query: Vec::new(), body: None, timeout: ANSWER_TIMEOUT }
+        Request { method, path, query: Vec::new(), body: None, wait: Duration::ZERO, timeout: ANSWER_TIMEOUT }
     }
 
     pub fn query(mut self, name: &'static str, value: Option<impl ToString>) -> Request {
@@ -75,45 +82,42 @@ impl Request {
 
     /// It waits on the server for this long.
     pub fn waiting(mut self, wait: Duration) -> Request {
-        self.timeout = wait.saturating_add(ANSWER_TIMEOUT);
+        self.wait = wait;
         self
     }
 }
 
 impl Client {
-    /// A client of the server at this URL, for example `http://127.0.0.1:7984`. Nothing is sent yet.
+    /// A client of the server at this URL, for example `http://127.0.0.1:7984`; or of several servers on one store, with commas
+    /// between their URLs. The first one is asked, and when it does not answer or cannot, the next one. Nothing is sent yet.
     ///
     /// # Errors
-    /// The URL is wrong, or no HTTP client can be had on this machine.
+    /// A URL is wrong, or no HTTP client can be had on this machine.
     pub fn new(url: &str) -> Result<Client> {
-        let wrong =
-            || Error::Invalid("the server's URL: expected something like http://127.0.0.1:7984".into());
-        let mut base = Url::parse(url).map_err(|_| wrong())?;
-        if !matches!(base.scheme(), "http" | "https") || !base.has_host() || base.query().is_some() {
-            return Err(wrong());
-        }
-        base.set_fragment(None);
+        let servers = Arc::new(Servers::parse(url)?);
         // An error means that another part of the process has installed a provider; that one is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Where the system has no TLS roots, no `https` server can be trusted, and `http` works all the same.
         let built = builder().build().or_else(|_| builder().tls_certs_only([]).build());
         let http = built.map_err(|error| Error::Invalid(format!("no HTTP client: {}", causes(&error))))?;
-        Ok(Client { http, base, retry_for: RETRY_FOR })
+        Ok(Client { http, servers, retry_for: RETRY_FOR })
     }
 
-    /// The same, that repeats requests for this long (10 s otherwise).
+    /// The same, that repeats requests for this long (10 s otherwise), and until every server was asked.
     #[must_use]
     pub fn retry_for(mut self, retry_for: Duration) -> Client {
         self.retry_for = retry_for;
         self
     }
 
-    /// The server's URL, without the password that it may hold.
+    /// The URL of the server that is asked, without the password that it may hold.
     pub fn server(&self) -> String {
-        let mut shown = self.base.clone();
-        let _ = shown.set_username("");
-        let _ = shown.set_password(None);
-        shown.as_str().trim_end_matches('/').to_owned()
+        self.servers.current().shown()
+    }
+
+    /// The pauses between attempts: none before every server was asked once.
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff::after(self.servers.len() - 1)
     }
 
     /// Makes a request, again and again if that is harmless, until it is answered or the time for that is over.
@@ -128,9 +132,13 @@ impl Client {
         repeat: Repeat,
     ) -> (Result<T>, bool) {
         let started = Instant::now();
-        let mut backoff = Backoff::default();
+        let mut backoff = self.backoff();
         let mut worked = false;
+        let mut impatient = request.clone();
+        impatient.timeout = request.timeout.min(FAILOVER_TIMEOUT);
         loop {
+            let others = backoff.attempts() + 1 < self.servers.len();
+            let request = if others && repeat == Repeat::Harmless { &impatient } else { request };
             let error = match self.once(request).await {
                 Ok(answer) => return (Ok(answer), worked),
                 Err(error) => error,
@@ -140,7 +148,8 @@ impl Client {
                 Repeat::IfUnsent => !error.may_have_worked(),
             };
             let pause = backoff.next();
-            if !error.may_pass() || !harmless || started.elapsed() + pause > self.retry_for {
+            let late = !others && started.elapsed() + pause > self.retry_for;
+            if !error.may_pass() || !harmless || late {
                 return (Err(error), worked);
             }
             worked |= error.may_have_worked();
@@ -149,24 +158,39 @@ impl Client {
         }
     }
 
-    /// Makes a request once.
+    /// Makes a request once. If the server does not answer or cannot, the next request goes to another one.
     pub(crate) async fn once<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
-        let answer = tokio::time::timeout(request.timeout, async {
-            let answer = self.send(request, &[]).await?;
+        let server = self.servers.current();
+        let answered = self.ask(server, request).await;
+        if answered.as_ref().is_err_and(Error::may_pass) {
+            self.servers.leave(server);
+        }
+        answered
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, server: Server<'_>, request: &Request) -> Result<T> {
+        let timeout = request.wait.saturating_add(request.timeout);
+        let answer = tokio::time::timeout(timeout, async {
+            let answer = self.send(server, request, &[]).await?;
             let status = answer.status();
-            Ok((status, self.read(answer).await?))
+            Ok((status, read(server, answer).await?))
         });
         let (status, body) = answer.await.unwrap_or_else(|_| {
-            let cause = format!("it takes longer than {:?}", request.timeout);
-            Err(Error::NoAnswer { server: self.server(), cause, maybe_sent: true })
+            let cause = format!("it takes longer than {timeout:?}");
+            Err(Error::NoAnswer { server: server.shown(), cause, maybe_sent: true })
         })?;
-        self.understand(status, &body)
+        understand(server, status, &body)
     }
 
     /// Sends a request; the answer has just begun.
-    pub(crate) async fn send(&self, request: &Request, headers: &[(&str, &str)]) -> Result<Response> {
-        let mut url = self.base.clone();
-        url.set_path(&format!("{}{}", self.base.path().trim_end_matches('/'), request.path));
+    pub(crate) async fn send(
+        &self,
+        server: Server<'_>,
+        request: &Request,
+        headers: &[(&str, &str)],
+    ) -> Result<Response> {
+        let mut url = server.url.clone();
+        url.set_path(&format!("{}{}", server.url.path().trim_end_matches('/'), request.path));
         if !request.query.is_empty() {
             url.query_pairs_mut().extend_pairs(&request.query);
         }
@@ -177,65 +201,64 @@ impl Client {
         if let Some(body) = &request.body {
             sent = sent.header("content-type", "application/json").body(body.clone());
         }
-        sent.send().await.map_err(|error| self.no_answer(error))
+        sent.send().await.map_err(|error| no_answer(server, error))
     }
+}
 
-    async fn read(&self, mut answer: Response) -> Result<Bytes> {
-        let mut body = BytesMut::new();
-        while let Some(piece) = answer.chunk().await.map_err(|error| self.no_answer(error))? {
-            if body.len() + piece.len() > MAX_ANSWER_BYTES {
-                return Err(self.foreign(answer.status(), format!("more than {MAX_ANSWER_BYTES} bytes")));
-            }
-            body.extend_from_slice(&piece);
+async fn read(server: Server<'_>, mut answer: Response) -> Result<Bytes> {
+    let mut body = BytesMut::new();
+    while let Some(piece) = answer.chunk().await.map_err(|error| no_answer(server, error))? {
+        if body.len() + piece.len() > MAX_ANSWER_BYTES {
+            return Err(foreign(server, answer.status(), format!("more than {MAX_ANSWER_BYTES} bytes")));
         }
-        Ok(body.freeze())
+        body.extend_from_slice(&piece);
     }
+    Ok(body.freeze())
+}
 
-    fn understand<T: DeserializeOwned>(&self, status: StatusCode, body: &[u8]) -> Result<T> {
-        if status.is_success() {
-            return serde_json::from_slice(body).map_err(|error| self.foreign(status, place(&error)));
-        }
-        Err(self.refusal(status, body))
+fn understand<T: DeserializeOwned>(server: Server<'_>, status: StatusCode, body: &[u8]) -> Result<T> {
+    if status.is_success() {
+        return serde_json::from_slice(body).map_err(|error| foreign(server, status, place(&error)));
     }
+    Err(refusal(server, status, body))
+}
 
-    /// The error that an answer tells.
-    pub(crate) fn refusal(&self, status: StatusCode, body: &[u8]) -> Error {
-        match (serde_json::from_slice(body), status.as_u16()) {
-            (Ok(error), 503) => Error::Unavailable(error),
-            (Ok(error), _) => Error::Refused(error),
-            // A proxy before the server, which does not reach it now.
-            (Err(_), 429 | 502..=504) => Error::NoAnswer {
-                server: self.server(),
-                cause: format!("{status} from what stands before it"),
-                maybe_sent: true,
-            },
-            (Err(_), _) => {
-                let text = String::from_utf8_lossy(body);
-                let shown: String =
-                    text.chars().filter(|char| !char.is_control()).take(SHOWN_CHARS).collect();
-                self.foreign(status, format!("`{shown}`"))
-            }
-        }
-    }
-
-    /// The error of an answer that was refused before its body was read.
-    pub(crate) async fn refused(&self, answer: Response) -> Error {
-        let status = answer.status();
-        match tokio::time::timeout(ANSWER_TIMEOUT, self.read(answer)).await {
-            Ok(Ok(body)) => self.refusal(status, &body),
-            Ok(Err(error)) => error,
-            Err(_) => self.refusal(status, b""),
+/// The error that an answer tells.
+fn refusal(server: Server<'_>, status: StatusCode, body: &[u8]) -> Error {
+    match (serde_json::from_slice(body), status.as_u16()) {
+        (Ok(error), 503) => Error::Unavailable(error),
+        (Ok(error), _) => Error::Refused(error),
+        // A proxy before the server, which does not reach it now.
+        (Err(_), 429 | 502..=504) => Error::NoAnswer {
+            server: server.shown(),
+            cause: format!("{status} from what stands before it"),
+            maybe_sent: true,
+        },
+        (Err(_), _) => {
+            let text = String::from_utf8_lossy(body);
+            let shown: String = text.chars().filter(|char| !char.is_control()).take(SHOWN_CHARS).collect();
+            foreign(server, status, format!("`{shown}`"))
         }
     }
+}
 
-    pub(crate) fn foreign(&self, status: StatusCode, problem: String) -> Error {
-        Error::Foreign { server: self.server(), status: status.as_u16(), problem }
+/// The error of an answer that was refused before its body was read.
+pub(crate) async fn refused(server: Server<'_>, answer: Response) -> Error {
+    let status = answer.status();
+    match tokio::time::timeout(ANSWER_TIMEOUT, read(server, answer)).await {
+        Ok(Ok(body)) => refusal(server, status, &body),
+        Ok(Err(error)) => error,
+        Err(_) => refusal(server, status, b""),
     }
+}
 
-    pub(crate) fn no_answer(&self, error: reqwest::Error) -> Error {
-        let maybe_sent = !error.is_connect() && !error.is_builder();
-        Error::NoAnswer { server: self.server(), cause: causes(&error.without_url()), maybe_sent }
-    }
+pub(crate) fn foreign(server: Server<'_>, status: StatusCode, problem: String) -> Error {
+    Error::Foreign { server: server.shown(), status: status.as_u16(), problem }
+}
+
+pub(crate) fn no_answer(server: Server<'_>, error: reqwest::Error) -> Error {
+    let maybe_sent = !error.is_connect() && !error.is_builder();
+    Error::NoAnswer { server: server.shown(), cause: causes(&error.without_url()), maybe_sent }
 }
 
 /// Whether a request may be made again.

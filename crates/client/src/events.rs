@@ -10,15 +10,16 @@ use turnwise_protocol::events::names;
 use turnwise_protocol::{Job, JobEvent, Progress};
 
 use crate::backoff::Backoff;
-use crate::client::{ANSWER_TIMEOUT, Request, place};
+use crate::client::{ANSWER_TIMEOUT, Request, foreign, no_answer, place, refused};
 use crate::jobs::about;
+use crate::servers::Server;
 use crate::sse::{Event, Parser};
 use crate::{Client, Error, Result};
 
 /// The server sends a sign of life every 15 s; without any for this long, the connection is dead.
 const SILENCE: Duration = Duration::from_secs(45);
 /// Attempts to come back without a single event between them, before it is given up.
-const MAX_ATTEMPTS: u32 = 20;
+const MAX_ATTEMPTS: usize = 20;
 
 /// Something that happened to a job.
 #[derive(Debug, Clone)]
@@ -41,6 +42,8 @@ pub struct Events {
     parser: Parser,
     ready: VecDeque<Event>,
     stream: Option<Response>,
+    /// The place of the server that the stream comes from, or is asked for.
+    server: usize,
     backoff: Backoff,
     done: bool,
 }
@@ -57,7 +60,8 @@ impl Client {
             parser: Parser::default(),
             ready: VecDeque::new(),
             stream: None,
-            backoff: Backoff::default(),
+            server: 0,
+            backoff: self.backoff(),
             done: false,
         })
     }
@@ -81,6 +85,9 @@ impl Events {
             }
             if let Err(error) = self.read().await {
                 self.stream = None;
+                if error.may_pass() {
+                    self.client.servers.leave(self.server());
+                }
                 if !error.may_pass() || self.backoff.attempts() >= MAX_ATTEMPTS {
                     self.done = true;
                     return Err(error);
@@ -91,11 +98,20 @@ impl Events {
         }
     }
 
+    fn server(&self) -> Server<'_> {
+        self.client.servers.at(self.server)
+    }
+
     /// Reads a piece of the stream.
     async fn read(&mut self) -> Result<()> {
+        if self.stream.is_none() {
+            self.server = self.client.servers.current().place();
+        }
+        let servers = self.client.servers.clone();
+        let server = servers.at(self.server);
         let stream = match &mut self.stream {
             Some(stream) => stream,
-            None => match self.connect().await? {
+            None => match self.connect(server).await? {
                 Some(stream) => {
                     self.parser.restart();
                     self.stream.insert(stream)
@@ -107,36 +123,37 @@ impl Events {
             },
         };
         let silence = |cause: &str| Error::NoAnswer {
-            server: self.client.server(),
+            server: server.shown(),
             cause: cause.to_owned(),
             maybe_sent: true,
         };
         let piece = tokio::time::timeout(SILENCE, stream.chunk()).await;
         let piece = piece.map_err(|_| silence("the stream of events fell silent"))?;
-        let piece = piece.map_err(|error| self.client.no_answer(error))?;
+        let piece = piece.map_err(|error| no_answer(server, error))?;
         let piece = piece.ok_or_else(|| silence("the stream of events broke off"))?;
-        let too_long = |_| self.client.foreign(StatusCode::OK, "a line without an end".into());
+        let too_long = |_| foreign(server, StatusCode::OK, "a line without an end".into());
         let events = self.parser.push(&piece).map_err(too_long)?;
         if !events.is_empty() {
-            self.backoff = Backoff::default();
+            self.backoff = self.client.backoff();
         }
         self.ready.extend(events);
         Ok(())
     }
 
     /// `None`: the end was seen, and there is nothing more.
-    async fn connect(&self) -> Result<Option<Response>> {
+    async fn connect(&self, server: Server<'_>) -> Result<Option<Response>> {
         let mut headers = vec![("accept", "text/event-stream")];
         headers.extend(self.parser.last_id().map(|id| ("last-event-id", id)));
-        let sent = tokio::time::timeout(ANSWER_TIMEOUT, self.client.send(&self.request, &headers)).await;
+        let sending = self.client.send(server, &self.request, &headers);
+        let sent = tokio::time::timeout(ANSWER_TIMEOUT, sending).await;
         let answer = sent.unwrap_or_else(|_| {
             let cause = "the stream of events does not begin".to_owned();
-            Err(Error::NoAnswer { server: self.client.server(), cause, maybe_sent: true })
+            Err(Error::NoAnswer { server: server.shown(), cause, maybe_sent: true })
         })?;
         match answer.status() {
             StatusCode::NO_CONTENT => Ok(None),
             StatusCode::OK => Ok(Some(answer)),
-            _ => Err(self.client.refused(answer).await),
+            _ => Err(refused(server, answer).await),
         }
     }
 
@@ -153,7 +170,7 @@ impl Events {
 
     fn parse<T: DeserializeOwned>(&self, event: &Event) -> Result<T> {
         serde_json::from_str(&event.data).map_err(|error| {
-            self.client.foreign(StatusCode::OK, format!("event {}: {}", event.name, place(&error)))
+            foreign(self.server(), StatusCode::OK, format!("event {}: {}", event.name, place(&error)))
         })
     }
 }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Requests that got no answer, or were told that the server cannot answer now, are repeated after a backoff with jitter, for as
-//! long as [`Client::retry_for`] says, where that is harmless: see each method. [`work`] is an external worker: register, ping,
+//! long as [`Client::retry_for`] says, where that is harmless: see each method. Where several servers share a store, the client
+//! takes all of their URLs, and goes on with the next one when one does not answer. [`work`] is an external worker: register, ping,
 //! accept, run, and tell the end of every run until the server has acknowledged it.
 
 mod backoff;
@@ -21,6 +22,7 @@ mod client;
 mod error;
 mod events;
 mod jobs;
+mod servers;
 mod sse;
 mod worker;
 

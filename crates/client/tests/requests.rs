@@ -219,3 +219,55 @@ async fn events_go_on_where_they_broke_off() {
     fake.next().await.refuse(404, "not_found");
     assert!(reading.await.unwrap().unwrap_err().is_not_found());
 }
+
+#[tokio::test]
+async fn the_next_server_is_asked_where_one_is_away() {
+    let mut fake = Fake::start().await;
+    // Nobody listens at the first; the time for repeating is over at once, but every server is asked.
+    let both = format!("http://127.0.0.1:1,{}", fake.url);
+    let client = Client::new(&both).unwrap().retry_for(Duration::ZERO);
+    let asking = tokio::spawn({
+        let client = client.clone();
+        async move { client.types().await }
+    });
+    fake.next().await.answer(200, &json!({ "types": ["mail"] }));
+    assert_eq!(asking.await.unwrap().unwrap(), ["mail"]);
+    assert_eq!(client.server(), fake.url, "it stays with the one that answers");
+
+    let (mut one, mut two) = (Fake::start().await, Fake::start().await);
+    let client = || Client::new(&format!("{},{}", one.url, two.url)).unwrap();
+    let (stopping, again) = (client(), client());
+    let asking = tokio::spawn(async move { stopping.get("mail", "a").await });
+    one.next().await.refuse(503, "service_unavailable");
+    two.next().await.refuse(404, "not_found");
+    assert!(asking.await.unwrap().unwrap_err().is_not_found(), "a refusal is an answer");
+
+    // What may have been done is not done again elsewhere.
+    let new = AddJob { id: Some("a".into()), if_exists: IfExists::Again, ..AddJob::default() };
+    let adding = tokio::spawn(async move { again.add("mail", new).await });
+    one.next().await.lose();
+    adding.await.unwrap().unwrap_err();
+    assert!(one.is_idle() && two.is_idle());
+}
+
+#[tokio::test]
+async fn events_go_on_at_the_next_server() {
+    let (mut one, mut two) = (Fake::start().await, Fake::start().await);
+    let mut events = Client::new(&format!("{},{}", one.url, two.url)).unwrap().events("mail", "a").unwrap();
+    let reading = tokio::spawn(async move {
+        let mut updates = 0;
+        while events.next().await.unwrap().is_some() {
+            updates += 1;
+        }
+        updates
+    });
+    let added = json!({ "at_us": 5, "type": "added", "state": "pending" });
+    let text = format!("retry: 1\n\nevent: state\nid: 5:0\ndata: {added}\n\n");
+    one.next().await.raw(200, "text/event-stream", &text);
+    let second = two.next().await;
+    assert_eq!(second.headers["last-event-id"], "5:0");
+    let end = job("a", "completed");
+    second.raw(200, "text/event-stream", &format!("event: end\nid: 5:0-end\ndata: {end}\n\n"));
+    assert_eq!(reading.await.unwrap(), 2);
+    assert!(one.is_idle());
+}

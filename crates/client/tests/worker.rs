@@ -9,7 +9,7 @@ use common::{Fake, PATIENCE, Request};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use turnwise_client::{Outcome, Result, Run, WorkerOptions, work};
+use turnwise_client::{Client, Outcome, Result, Run, WorkerOptions, work};
 
 /// A worker whose runs the test ends, by the job's options.
 struct Worker {
@@ -30,6 +30,10 @@ impl Drop for Running {
 
 impl Worker {
     fn start(fake: &Fake, slots: usize) -> Worker {
+        Worker::start_with(fake.client(), slots)
+    }
+
+    fn start_with(client: Client, slots: usize) -> Worker {
         let stop = CancellationToken::new();
         let (starts, started) = mpsc::unbounded_channel();
         let (drops, dropped) = mpsc::unbounded_channel();
@@ -65,7 +69,7 @@ impl Worker {
             stop_grace: Duration::from_millis(100),
             ..WorkerOptions::new("mail")
         };
-        let (client, stopped) = (fake.client(), stop.clone());
+        let stopped = stop.clone();
         let task = tokio::spawn(async move { work(&client, options, handler, stopped).await });
         Worker { stop, task, started, dropped }
     }
@@ -312,4 +316,77 @@ async fn a_worker_that_is_refused_ends_and_one_that_works_goes_on() {
     fake.expect("/jobs/a/finish").await.answer(200, &json!({ "state": "completed" }));
     fake.expect("/accept").await;
     drop(worker);
+}
+
+#[tokio::test]
+async fn a_fault_while_it_registers_again_is_no_reason_to_end() {
+    let mut fake = Fake::start().await;
+    let worker = Worker::start(&fake, 1);
+    fake.expect("/v1/workers/mail").await.refuse(500, "internal_server_error");
+    register(&mut fake, "w1", HOUR_MS).await;
+    fake.expect("/w1/accept").await.refuse(410, "expired_worker");
+    fake.expect("/v1/workers/mail").await.refuse(500, "internal_server_error");
+    fake.expect("/v1/workers/mail").await.raw(500, "text/html", "<h1>Oops</h1>");
+    register(&mut fake, "w2", HOUR_MS).await;
+    fake.expect("/w2/accept").await;
+    drop(worker);
+
+    // Before it was ever registered, whoever answers so may not be turnwise at all.
+    let worker = Worker::start(&fake, 1);
+    fake.expect("/v1/workers/mail").await.raw(500, "text/html", "<h1>Oops</h1>");
+    worker.ended().await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_worker_goes_on_with_the_next_server_as_who_it_is() {
+    let (mut one, mut two) = (Fake::start().await, Fake::start().await);
+    let client = Client::new(&format!("{},{}", one.url, two.url)).unwrap();
+    let mut worker = Worker::start_with(client, 2);
+    register(&mut one, "w", HOUR_MS).await;
+    give(one.expect("/w/accept").await, &[("a", 7, "complete")]);
+    worker.started().await;
+    let mut accept = None;
+    let finish = loop {
+        let request = one.next().await;
+        match request.path.as_str() {
+            path if path.ends_with("/finish") => break request,
+            path if path.ends_with("/accept") => accept = Some(request),
+            _ => request.answer(200, &json!({ "cancel": [] })),
+        }
+    };
+    // The first server goes away with the end of the run, and while it is asked for jobs.
+    finish.lose();
+    let mut ended = false;
+    while !ended || accept.is_some() {
+        let request = two.next().await;
+        match request.path.as_str() {
+            "/v1/workers/mail/w/jobs/a/finish" => {
+                assert_eq!(request.body, json!({ "claim": 7, "result": { "attempt": 1 } }));
+                request.answer(200, &json!({ "state": "completed" }));
+                ended = true;
+            }
+            "/v1/workers/mail/w/accept" => {
+                assert_eq!(request.body["received"], 7);
+                accept.take().unwrap().given_up().await;
+                give(request, &[("b", 8, "hang")]);
+            }
+            "/v1/workers/mail/w/ping" => request.answer(200, &json!({ "cancel": [] })),
+            path => panic!("unexpected: {path}"),
+        }
+    }
+    assert_eq!(worker.started().await, "b");
+    // A server that hangs is left as soon as a ping is not answered, though a request for jobs may take long.
+    drop((one, two));
+    let (mut one, mut two) = (Fake::start().await, Fake::start().await);
+    let client = Client::new(&format!("{},{}", one.url, two.url)).unwrap();
+    let _worker = Worker::start_with(client, 1);
+    register(&mut one, "w", 50).await;
+    let (mut accept, mut ping) = (None, None);
+    while accept.is_none() || ping.is_none() {
+        let request = one.next().await;
+        let place = if request.path.ends_with("/ping") { &mut ping } else { &mut accept };
+        *place = Some(request);
+    }
+    two.expect("/w/accept").await;
+    accept.unwrap().given_up().await;
 }

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! While the server is away, runs go on, and their ends are told when it is back. Claims make sure that an end counts once.
+//! Where there are several servers, the worker is the same one to all of them: it goes on with the next under the id that it has.
 
 mod run;
 
@@ -28,7 +29,6 @@ use turnwise_protocol::{
 
 use self::run::Supervisor;
 pub use self::run::{Outcome, Run};
-use crate::backoff::Backoff;
 use crate::client::Request;
 use crate::jobs::SHORTEST_WAIT;
 use crate::{Client, Error, Result};
@@ -98,8 +98,12 @@ where
     options.check()?;
     let handler = Arc::new(handler);
     let options = Arc::new(options);
+    // One that was registered before knows that this is turnwise, and that it is welcome.
+    let mut no_verdict: fn(&Error) -> bool = is_fault;
     loop {
-        let Some(registered) = register(client, &options, &stop).await? else { return Ok(()) };
+        let registered = register(client, &options, &stop, no_verdict).await?;
+        let Some(registered) = registered else { return Ok(()) };
+        no_verdict = is_no_verdict;
         let Registered { worker, ping_interval_ms, .. } = registered;
         tracing::info!(job_type = options.job_type, worker, "registered");
         let member = Member {
@@ -126,20 +130,23 @@ async fn register(
     client: &Client,
     options: &WorkerOptions,
     stop: &CancellationToken,
+    again: fn(&Error) -> bool,
 ) -> Result<Option<Registered>> {
     let body = Register { name: options.name.clone(), slots: options.slots };
     let request = Request::new(Method::POST, &["workers", &options.job_type]).json(&body)?;
     // Without an answer there may be a worker that nobody is: it never pings, has no jobs, and is removed.
-    persist(client, &request, stop, Error::may_pass).await.transpose()
+    persist(client, &request, stop, again).await.transpose()
 }
 
-/// Whether a worker that the server knows goes on after this: beside what may pass, a fault of the server, or what stands
-/// between has answered in its place.
+/// Whether it is the server's fault, and may be over soon: nothing is said about the request.
+fn is_fault(error: &Error) -> bool {
+    let codes = [codes::INTERNAL, codes::TIMEOUT, codes::SUPERSEDED];
+    error.may_pass() || error.code().is_some_and(|code| codes.contains(&code))
+}
+
+/// Whether a worker that the server knows goes on after this: beside a fault, what stands between has answered in its place.
 fn is_no_verdict(error: &Error) -> bool {
-    let code = [codes::INTERNAL, codes::TIMEOUT, codes::SUPERSEDED];
-    error.may_pass()
-        || matches!(error, Error::Foreign { .. })
-        || error.code().is_some_and(|it| code.contains(&it))
+    is_fault(error) || matches!(error, Error::Foreign { .. })
 }
 
 /// Makes a request until it is answered; `None` once `gone` is cancelled.
@@ -150,7 +157,7 @@ async fn persist<T: serde::de::DeserializeOwned>(
     again: fn(&Error) -> bool,
 ) -> Option<Result<T>> {
     let asking = async {
-        let mut backoff = Backoff::default();
+        let mut backoff = client.backoff();
         loop {
             match client.once(request).await {
                 Err(error) if again(&error) => {
@@ -265,7 +272,7 @@ impl Member {
         let wait = shared.options.accept_wait;
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(turnwise_protocol::MAX_WAIT_MS);
         let mut received = 0;
-        let mut backoff = Backoff::default();
+        let mut backoff = shared.client.backoff();
         loop {
             while tasks.try_join_next().is_some() {}
             let ended = shared.ended.notified();
@@ -277,7 +284,14 @@ impl Member {
             let body = Accept { received, limit: free, wait_ms };
             let request = shared.request(&["accept"]).json(&body)?.waiting(wait);
             let asked = Instant::now();
-            let jobs = match shared.client.once::<Accepted>(&request).await {
+            let server = shared.client.servers.current();
+            let answered = tokio::select! {
+                biased;
+                answered = shared.client.once::<Accepted>(&request) => answered,
+                // A ping has found that it does not answer any more. Jobs that it gives now are given again by the next one.
+                () = shared.client.servers.left(server) => continue,
+            };
+            let jobs = match answered {
                 Ok(Accepted { jobs }) => jobs,
                 Err(error) if error.is_expired() => {
                     shared.expired.cancel();
@@ -292,7 +306,7 @@ impl Member {
                 }
                 Err(error) => return Err(error),
             };
-            backoff = Backoff::default();
+            backoff = shared.client.backoff();
             if jobs.is_empty() {
                 tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
             }
@@ -327,12 +341,12 @@ async fn ping(shared: Arc<Shared>, interval: Duration) {
     request.timeout = interval.max(Duration::from_secs(1));
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut backoff = Backoff::default();
+    let mut backoff = shared.client.backoff();
     loop {
         ticks.tick().await;
         match shared.client.once::<Pinged>(&request).await {
             Ok(Pinged { cancel }) => {
-                backoff = Backoff::default();
+                backoff = shared.client.backoff();
                 let runs = shared.runs();
                 for stop in cancel.iter().filter_map(|claim| runs.get(claim)) {
                     stop.cancel();
