@@ -14,7 +14,7 @@ use turnwise_queue::{Format, Keyspace, keyspace};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
-use turnwise_store::{Runtime, Store, StoreUrl, Transaction, runtime};
+use turnwise_store::{Store, StoreUrl, Transaction, runtime};
 use turnwise_worker::{
     External, ExternalOptions, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
 };
@@ -116,7 +116,21 @@ impl Server {
     /// # Errors
     /// [`StartError`]; nothing runs then.
     pub async fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
+        Self::start_node(config, None).await
+    }
+
+    /// Starts another node on a store that is open already, in place of the one that the configuration names. The nodes of
+    /// one process can share even an embedded store.
+    ///
+    /// # Errors
+    /// As with [`Server::start`].
+    pub async fn start_on(store: Store, config: ServerConfig) -> Result<RunningServer, StartError> {
+        Self::start_node(config, Some(store)).await
+    }
+
+    async fn start_node(config: ServerConfig, store: Option<Store>) -> Result<RunningServer, StartError> {
         let ServerConfig { store: url, listen, name, config, guard } = config;
+        let exclusive = store.is_none() && !url.is_shared();
         if let Some(name) = &name {
             node::check_name(name).map_err(StartError::Name)?;
         }
@@ -130,9 +144,14 @@ impl Server {
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
-        let runtime: Arc<dyn Runtime> = Arc::new(runtime::System);
-        let opened = turnwise_store::open(&url, runtime.clone()).await;
-        let store = opened.map_err(|cause| StartError::Open { store: url.to_string(), cause })?;
+        let store = match store {
+            Some(store) => store,
+            None => {
+                let opened = turnwise_store::open(&url, Arc::new(runtime::System)).await;
+                opened.map_err(|cause| StartError::Open { store: url.to_string(), cause })?
+            }
+        };
+        let runtime = store.runtime().clone();
         let keys = Keyspace::default();
         let server_uuid = initialise(&store, &keys, config.uuid.as_deref()).await?;
         let client = Client::new().map_err(StartError::Client)?;
@@ -145,7 +164,7 @@ impl Server {
             max_jobs: config.max_jobs,
             max_history: config.max_history,
             backoff: config.backoff,
-            exclusive: !url.is_shared(),
+            exclusive,
             health_interval: config.workers.health_interval,
             health_timeout: config.workers.health_timeout,
             ..turnwise_worker::Options::default()
