@@ -161,12 +161,20 @@ impl Meter {
     /// A snapshot was asked for, to begin a transaction.
     pub(crate) fn began<T>(&self, result: &Result<T>) {
         add(&self.transactions, 1);
-        self.answered(Call::Read, result);
+        self.promised(result);
     }
 
     /// A watch was asked for.
     pub(crate) fn watched<T>(&self, result: &Result<T>) {
-        self.answered(Call::Read, result);
+        self.promised(result);
+    }
+
+    /// The engine took a call on. That it could not counts; that it could shows nothing, for an engine may ask its
+    /// server only with the first read.
+    fn promised<T>(&self, result: &Result<T>) {
+        if result.is_err() {
+            self.answered(Call::Read, result);
+        }
     }
 
     fn answered<T>(&self, call: Call, result: &Result<T>) {
@@ -287,6 +295,8 @@ mod tests {
         let failing = Condition::Failing { since_us: 5, reason: "no quorum".to_owned() };
         assert_eq!(meter.condition(), failing);
         meter.began(&Ok(()));
+        assert_eq!(meter.condition(), failing);
+        meter.answered(Call::Read, &Ok(()));
         assert_eq!(meter.condition(), Condition::Working);
         assert_eq!(meter.counters().unavailable, 2);
         assert_eq!(meter.counters().transactions, 3);
