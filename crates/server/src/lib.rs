@@ -24,6 +24,7 @@ pub mod config;
 mod http;
 mod node;
 mod server;
+mod start;
 
 pub use config::Config;
 pub use node::check_name as check_node_name;
@@ -34,4 +35,5 @@ pub fn openapi() -> String {
     String::from_utf8_lossy(&http::v1::description()).into_owned()
 }
 
-pub use server::{RunningServer, Server, ServerConfig, StartError};
+pub use server::{RunningServer, Server, ServerConfig};
+pub use start::StartError;

@@ -1,6 +1,5 @@
 //! The composition: store, workers, doc processor, monitor, retention, listener, and how they stop.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +9,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_command::{Guard, Programs};
-use turnwise_queue::{Format, Keyspace, keyspace};
+use turnwise_queue::Keyspace;
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
-use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
-use turnwise_store::{Store, StoreUrl, Transaction, runtime};
+use turnwise_store::{Store, StoreUrl, runtime};
 use turnwise_worker::{
     External, ExternalOptions, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
 };
@@ -22,6 +20,7 @@ use turnwise_worker::{
 use crate::config::{self, Config};
 use crate::http::{self, App};
 use crate::node;
+use crate::start::{self, Opened, StartError, initialise};
 
 /// A stop takes at most this long, whatever hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,68 +42,6 @@ pub struct ServerConfig {
     pub config: Config,
     /// Ends the processes of `command` jobs when this process is killed. Without, they go on then.
     pub guard: Option<Guard>,
-}
-
-/// Why a server cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The node cannot be called so.
-    #[error("the node's name {0}")]
-    Name(String),
-    /// The store cannot be opened.
-    #[error("cannot open the store {store}: {cause}")]
-    Open {
-        /// Its URL, without a password.
-        store: String,
-        /// Why not.
-        cause: turnwise_store::Error,
-    },
-    /// The data directory holds data of another release.
-    #[error(
-        "the data was written in format {found}, and this release knows format {}: use the release that wrote it",
-        keyspace::FORMAT_VERSION
-    )]
-    Format {
-        /// The format found.
-        found: String,
-    },
-    /// The store is being written by `turnwise store copy`.
-    #[error(
-        "the store is an unfinished copy of {from}: run `turnwise store copy` again until it says that it is done"
-    )]
-    CopyUnderWay {
-        /// Where it is copied from.
-        from: String,
-    },
-    /// The address cannot be listened on.
-    #[error("cannot listen on {listen}: {cause}")]
-    Listen {
-        /// The address.
-        listen: SocketAddr,
-        /// Why not.
-        cause: io::Error,
-    },
-    /// The store failed while the server started.
-    #[error(transparent)]
-    Store(#[from] turnwise_queue::Error),
-    /// The HTTP client cannot be made.
-    #[error("cannot start the HTTP client: {0}")]
-    Client(turnwise_replicator::Error),
-}
-
-impl From<turnwise_store::Error> for StartError {
-    fn from(error: turnwise_store::Error) -> Self {
-        StartError::Store(error.into())
-    }
-}
-
-impl turnwise_store::MaybeStoreError for StartError {
-    fn store_error(&self) -> Option<&turnwise_store::Error> {
-        match self {
-            StartError::Store(error) => error.store_error(),
-            _ => None,
-        }
-    }
 }
 
 /// The server; see [`Server::start`].
@@ -130,7 +67,6 @@ impl Server {
 
     async fn start_node(config: ServerConfig, store: Option<Store>) -> Result<RunningServer, StartError> {
         let ServerConfig { store: url, listen, name, config, guard } = config;
-        let exclusive = store.is_none() && !url.is_shared();
         if let Some(name) = &name {
             node::check_name(name).map_err(StartError::Name)?;
         }
@@ -144,16 +80,14 @@ impl Server {
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
-        let store = match store {
-            Some(store) => store,
-            None => {
-                let opened = turnwise_store::open(&url, Arc::new(runtime::System)).await;
-                opened.map_err(|cause| StartError::Open { store: url.to_string(), cause })?
-            }
+        let opened = match store {
+            Some(store) => Opened::with(store, &url),
+            None => start::open(&url, Arc::new(runtime::System)).await?,
         };
+        let store = opened.store.clone();
         let runtime = store.runtime().clone();
         let keys = Keyspace::default();
-        let server_uuid = initialise(&store, &keys, config.uuid.as_deref()).await?;
+        let server_uuid = opened.asked(initialise(&store, &keys, config.uuid.as_deref())).await?;
         let client = Client::new().map_err(StartError::Client)?;
         let settings = Settings { server_uuid: server_uuid.clone(), defaults: config.replication.clone() };
         let node = name.unwrap_or_else(|| node::default_name(listen));
@@ -164,7 +98,7 @@ impl Server {
             max_jobs: config.max_jobs,
             max_history: config.max_history,
             backoff: config.backoff,
-            exclusive,
+            exclusive: opened.exclusive,
             health_interval: config.workers.health_interval,
             health_timeout: config.workers.health_timeout,
             ..turnwise_worker::Options::default()
@@ -180,7 +114,7 @@ impl Server {
         let start = |job_type, handler, options| {
             Worker::start(store.clone(), keys.clone(), job_type, handler, options)
         };
-        let mut workers = vec![start(JOB_TYPE, Arc::new(handler), options.clone()).await?];
+        let mut workers = vec![opened.asked(start(JOB_TYPE, Arc::new(handler), options.clone())).await?];
         let commands = config.command.enabled.then(|| Arc::new(commands(&config.command, guard)));
         if let Some(handler) = &commands {
             let options = turnwise_worker::Options {
@@ -189,7 +123,7 @@ impl Server {
                 backoff: config.jobs.backoff,
                 ..options
             };
-            workers.push(start(turnwise_command::JOB_TYPE, handler.clone(), options).await?);
+            workers.push(opened.asked(start(turnwise_command::JOB_TYPE, handler.clone(), options)).await?);
         }
         let stop = CancellationToken::new();
         let processor = DocProcessor {
@@ -303,60 +237,4 @@ fn commands(config: &config::Command, guard: Option<Guard>) -> turnwise_command:
         guard,
         ..turnwise_command::Settings::default()
     })
-}
-
-/// Checks the store's format, and makes what every store has. Returns the server's UUID.
-async fn initialise(store: &Store, keys: &Keyspace, uuid: Option<&str>) -> Result<String, StartError> {
-    let runtime = store.runtime();
-    let new_uuid = format!("{:016x}{:016x}", runtime.random(), runtime.random());
-    let (now_us, new_uuid) = (runtime.now_us(), new_uuid.as_str());
-    let uuid = store
-        .transact(|tx| async move {
-            check_format(&tx, keys).await?;
-            let uuid = server_uuid(&tx, keys, uuid, new_uuid).await?;
-            match databases::create(&tx, keys, names::REPLICATOR, now_us).await {
-                Ok(()) | Err(documents::Error::DatabaseExists) => Ok(uuid),
-                Err(documents::Error::Queue(error)) => Err(StartError::Store(error)),
-                Err(error) => unreachable!("the name is right, and nothing else can go wrong: {error}"),
-            }
-        })
-        .await?;
-    Ok(uuid)
-}
-
-async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), StartError> {
-    let Some(found) = tx.get(&keys.format()).await? else {
-        return Ok(tx.set(keys.format(), Format::current())?);
-    };
-    match Format::read(&found) {
-        Format::Version(keyspace::FORMAT_VERSION) => Ok(()),
-        Format::Version(other) => Err(StartError::Format { found: other.to_string() }),
-        Format::Copying(copying) => Err(StartError::CopyUnderWay { from: copying.from }),
-        Format::Unknown(found) => Err(StartError::Format { found }),
-    }
-}
-
-/// The configured UUID, or the one that the store has, or a new one; and the store has it from now on.
-async fn server_uuid(
-    tx: &Transaction,
-    keys: &Keyspace,
-    configured: Option<&str>,
-    new: &str,
-) -> Result<String, StartError> {
-    let corrupt = |error| turnwise_store::Error::Corrupt(format!("server uuid: {error}"));
-    let stored: Option<String> = match tx.get(&keys.server_uuid()).await? {
-        Some(value) => Some(serde_json::from_slice(&value).map_err(corrupt)?),
-        None => None,
-    };
-    let uuid = configured.or(stored.as_deref()).unwrap_or(new).to_owned();
-    if stored.as_ref() != Some(&uuid) {
-        if stored.is_some() {
-            tracing::warn!(
-                "the configured uuid is not the one that this store was used with: replications look for checkpoints under \
-                 new ids, and start over where there are none"
-            );
-        }
-        tx.set(keys.server_uuid(), serde_json::json!(uuid).to_string().into())?;
-    }
-    Ok(uuid)
 }

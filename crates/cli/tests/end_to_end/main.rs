@@ -8,5 +8,6 @@ mod jobs;
 mod kill;
 mod secrets;
 mod server;
+mod start;
 mod stop;
 mod work;

@@ -1,0 +1,105 @@
+//! What must be right before a server starts.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use turnwise_queue::{Copying, Keyspace};
+use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
+use turnwise_store::{Error, Store, embedded, runtime};
+
+/// A store of a test's own.
+fn store(folder: &tempfile::TempDir) -> Store {
+    let options = embedded::Options { durable: false, ..embedded::Options::default() };
+    Store::new(embedded::Embedded::open_with(folder.path(), options).unwrap(), Arc::new(runtime::System))
+}
+
+fn config() -> ServerConfig {
+    let url = StoreUrl::embedded("shared");
+    let listen = "127.0.0.1:0".parse().unwrap();
+    ServerConfig { store: url, listen, name: None, config: Config::default(), guard: None }
+}
+
+async fn start(store: &Store) -> Result<RunningServer, StartError> {
+    Server::start_on(store.clone(), config()).await
+}
+
+async fn set(store: &Store, key: bytes::Bytes, value: bytes::Bytes) {
+    let (key, value) = (&key, &value);
+    store.transact(|tx| async move { tx.set(key.clone(), value.clone()) }).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_not_turnwises_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    set(&store, "registry/pods/a\n".into(), "x".into()).await;
+    let Err(error) = start(&store).await else { panic!("it starts on somebody's rows") };
+    let text = error.to_string();
+    assert!(matches!(error, StartError::Foreign { .. }), "{text}");
+    assert!(text.contains(r"`registry/pods/a\n`") && text.contains("embedded:shared"), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+    let tx = store.begin().await.unwrap();
+    let rows = tx.range(&("".into(), "\u{7f}".into()), 10).await.unwrap();
+    assert_eq!(rows, [("registry/pods/a\n".into(), "x".into())]);
+}
+
+#[tokio::test]
+async fn formats_that_this_release_does_not_know_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    let keys = Keyspace::default();
+    set(&store, keys.format(), "3".into()).await;
+    let text = start(&store).await.err().unwrap().to_string();
+    assert!(text.contains("is in format 3, and this release knows format 2"), "{text}");
+    set(&store, keys.format(), "\"x\"".into()).await;
+    assert!(matches!(start(&store).await.err().unwrap(), StartError::Format { .. }));
+    let copying = Copying { of: "u".into(), from: "embedded:there".into(), run: "1".into() };
+    set(&store, keys.format(), copying.to_value()).await;
+    let text = start(&store).await.err().unwrap().to_string();
+    assert!(text.contains("unfinished copy of embedded:there"), "{text}");
+    set(&store, keys.format(), "2".into()).await;
+    start(&store).await.unwrap().shutdown().await;
+}
+
+#[tokio::test]
+async fn nodes_that_start_at_once_on_an_empty_store_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    let servers = join_all((0..4).map(|_| start(&store))).await;
+    let servers: Vec<RunningServer> = servers.into_iter().map(Result::unwrap).collect();
+    let client = turnwise_testkit::client();
+    let mut uuids = Vec::new();
+    for server in &servers {
+        let welcome = client.get(format!("http://{}/", server.listen())).send().await.unwrap();
+        let welcome: serde_json::Value = serde_json::from_str(&welcome.text().await.unwrap()).unwrap();
+        uuids.push(welcome["uuid"].as_str().unwrap().to_owned());
+    }
+    uuids.dedup();
+    assert_eq!(uuids.len(), 1);
+    join_all(servers.into_iter().map(RunningServer::shutdown)).await;
+}
+
+#[tokio::test]
+async fn a_listener_that_is_taken_is_told() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let started = Server::start_on(store(&folder), ServerConfig { listen, ..config() }).await;
+    let text = started.err().unwrap().to_string();
+    assert!(text.contains(&listen.to_string()) && text.contains("--listen"), "{text}");
+}
+
+#[tokio::test]
+async fn a_store_that_another_process_has_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = StoreUrl::embedded(folder.path());
+    let first = Server::start(ServerConfig { store: url.clone(), ..config() }).await.unwrap();
+    let second = Server::start(ServerConfig { store: url, ..config() }).await;
+    match second.err().unwrap() {
+        StartError::Store { cause: Error::Unavailable(_), .. } => {}
+        error => panic!("{error}"),
+    }
+    first.shutdown().await;
+}
