@@ -7,6 +7,9 @@
 //! - a verdict: [`compare()`] holds two databases against each other leaf by leaf, attachment bytes included;
 //! - trouble: [`FaultProxy`] stands before a peer and resets, hangs, lies or slows down on command, and keeps a log of what was asked.
 //!
+//! A test of several nodes needs a store that they share: [`EtcdCluster`] starts real etcd members and hurts them, and a
+//! [`Link`] before one of them can be cut.
+//!
 //! ```no_run
 //! # async fn example() {
 //! use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
@@ -28,6 +31,8 @@
 mod compare;
 mod database;
 pub mod dataset;
+mod etcd;
+mod link;
 mod peer;
 pub mod process;
 mod proxy;
@@ -36,6 +41,8 @@ mod random;
 pub use compare::{Difference, Summary, compare, compare_some};
 pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
+pub use etcd::{EtcdCluster, EtcdOptions};
+pub use link::Link;
 pub use peer::{Peer, PeerOptions, peers_folder};
 pub use proxy::{Fault, FaultProxy, Request, Rule};
 pub use random::Random;

@@ -67,6 +67,12 @@ pub fn cpu_seconds(process: u32) -> Option<f64> {
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
 }
 
+/// Whether a process has not ended. (It may be stopped.)
+pub fn is_alive(process: u32) -> bool {
+    // One that has ended stays in the table until its parent has looked.
+    state(process).is_some_and(|state| state != 'Z')
+}
+
 fn state(process: u32) -> Option<char> {
     stat(process)?.first()?.chars().next()
 }
