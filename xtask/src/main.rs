@@ -47,5 +47,6 @@ fn main() -> ExitCode {
 fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
     peers::install_python()?;
+    peers::install_etcd()?;
     command::run(command::cargo().args(["test", "--workspace"]).args(filter))
 }

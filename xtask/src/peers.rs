@@ -34,6 +34,31 @@ pub fn install_python() -> Result {
     if found { Ok(()) } else { install_from_debian(&["python3", "python3-venv"]) }
 }
 
+/// Installs etcd for the tests that start a cluster, unless it is there. Where that may not be done, says so: these tests
+/// are then skipped, except under `CI=true`, where nothing is.
+pub fn install_etcd() -> Result {
+    if Command::new("etcd").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    let sudo_may =
+        || Command::new("sudo").args(["-n", "true"]).output().is_ok_and(|output| output.status.success());
+    let installed = if root_may_install() || sudo_may() {
+        install_from_debian(&["etcd-server"])
+    } else {
+        Err(Failure::new("only root, or who may use sudo without a password, installs Debian's packages"))
+    };
+    match installed {
+        Err(failure) if std::env::var("CI").as_deref() != Ok("true") => {
+            println!(
+                "etcd is not installed: {}. The tests that need an etcd cluster are skipped.",
+                failure.message
+            );
+            Ok(())
+        }
+        installed => installed,
+    }
+}
+
 fn install_from_debian(missing: &[&str]) -> Result {
     println!("installing {}", missing.join(", "));
     let may = root_may_install();
