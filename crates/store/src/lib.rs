@@ -22,6 +22,7 @@ mod counters;
 pub mod embedded;
 mod engine;
 mod error;
+pub mod etcd;
 pub mod key;
 mod open;
 mod retry;

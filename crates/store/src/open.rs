@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::embedded::{self, Embedded};
+use crate::etcd::Etcd;
 use crate::{Engine, Error, Result, Runtime, Store, StoreUrl};
 
 /// The folder of the embedded store within the data directory.
@@ -22,7 +23,7 @@ pub async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
             let options = embedded::Options { runtime: runtime.clone(), ..embedded::Options::default() };
             Embedded::open_with(data_dir.join(EMBEDDED_FOLDER), options)?
         }
-        StoreUrl::Etcd(_) => return Err(Error::Misuse("this build has no engine for etcd".into())),
+        StoreUrl::Etcd(url) => Etcd::open(url, runtime.clone()).await?,
         StoreUrl::Foundationdb { .. } => {
             return Err(Error::Misuse(
                 "this build has no engine for FoundationDB: build it with --features foundationdb".into(),

@@ -64,6 +64,8 @@ pub struct EtcdUrl {
     pub max_txn_ops: usize,
     /// `max_request_bytes=N`: the members' `--max-request-bytes`; 1.5 MiB if they were started without.
     pub max_request_bytes: usize,
+    /// `compact=off` leaves it to others to compact the cluster's history; otherwise this store does it.
+    pub compact: bool,
 }
 
 /// A line that is not a store's URL, and why. It repeats nothing of what was given, which may hold a password.
@@ -159,6 +161,7 @@ impl EtcdUrl {
             key: None,
             max_txn_ops: 128,
             max_request_bytes: 3 << 19,
+            compact: true,
         };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) =
@@ -185,9 +188,16 @@ impl EtcdUrl {
             "key" => self.key = Some(value.into()),
             "max_txn_ops" => self.max_txn_ops = number(64, 100_000)?,
             "max_request_bytes" => self.max_request_bytes = number(512 << 10, 64 << 20)?,
+            "compact" => {
+                self.compact = match value.as_str() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(invalid("compact is on or off")),
+                };
+            }
             _ => {
                 return Err(invalid(
-                    "the options of an etcd URL are ca, cert, key, max_txn_ops, max_request_bytes",
+                    "the options of an etcd URL are ca, cert, key, max_txn_ops, max_request_bytes, compact",
                 ));
             }
         }
@@ -271,7 +281,8 @@ mod tests {
         assert_eq!(etcd("etcd://[fe80::1]").endpoints, ["[fe80::1]:2379"]);
         assert_eq!(etcd("etcd://a").prefix, DEFAULT_PREFIX);
 
-        let url = etcd("etcds://us%40er:s%3Acret@a:1/p?ca=%2Fetc%2Fca.pem&max_txn_ops=1024");
+        let url = etcd("etcds://us%40er:s%3Acret@a:1/p?ca=%2Fetc%2Fca.pem&max_txn_ops=1024&compact=off");
+        assert!(!url.compact);
         assert_eq!(url.user, Some(("us@er".to_owned(), "s:cret".to_owned())));
         assert_eq!((url.ca, url.max_txn_ops, url.tls), (Some("/etc/ca.pem".into()), 1024, true));
     }
@@ -315,6 +326,7 @@ mod tests {
             "etcd://user@a",
             "etcd://a/p?colour=red",
             "etcd://a/p?max_txn_ops=1",
+            "etcd://a/p?compact=maybe",
             "etcd://a?ca=x",
             "etcds://a?cert=x",
             "fdb:",

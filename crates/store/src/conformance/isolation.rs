@@ -177,16 +177,23 @@ async fn snapshot_reads_take_no_conflict(scene: Scene) {
     meanwhile(&scene, &tx, all).await.expect("no conflict");
 }
 
+/// The first read is when a snapshot is taken at the latest.
 async fn an_added_conflict_key_counts(scene: Scene) {
     let tx = scene.begin().await;
+    tx.get_with(&key("other"), Isolation::Snapshot).await.expect("reads");
     tx.add_read_conflict(key("a"));
     assert_conflict(meanwhile(&scene, &tx, |other| other.set(key("a"), key("1"))).await);
     let tx = scene.begin().await;
     tx.add_read_conflict(key("a"));
     meanwhile(&scene, &tx, |other| other.set(key("b"), key("1"))).await.expect("another key");
     let tx = scene.begin().await;
+    tx.get_with(&key("other"), Isolation::Snapshot).await.expect("reads");
     tx.add_read_conflict(key("a"));
     assert_conflict(meanwhile(&scene, &tx, |other| other.set_versionstamp(key("a"))).await);
+    let tx = scene.begin().await;
+    tx.get_with(&key("other"), Isolation::Snapshot).await.expect("reads");
+    tx.add_read_conflict(key("a"));
+    assert_conflict(meanwhile(&scene, &tx, |other| other.clear(key("a"))).await);
 }
 
 async fn own_writes_take_no_conflict(scene: Scene) {
@@ -229,6 +236,7 @@ async fn a_conflict_writes_nothing(scene: Scene) {
 async fn a_snapshot_does_not_move(scene: Scene) {
     scene.set(&[("a", "1"), ("b", "1"), ("c", "1")]).await;
     let tx = scene.begin().await;
+    tx.get_with(&key("other"), Isolation::Snapshot).await.expect("reads");
     for round in ["2", "3"] {
         scene.set(&[("a", round), ("b", round), ("d", round)]).await;
         let other = scene.begin().await;

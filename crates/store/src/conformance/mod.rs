@@ -11,18 +11,23 @@
 //!
 //! The suite does not test what is left open here, and code above the store must not rely on it.
 //!
-//! | subject | embedded | others may |
-//! | --- | --- | --- |
-//! | clearing a key or range in which nothing is stored | conflicts with readers of a cleared key, not with readers of a range | conflict with both (FoundationDB), or with neither |
-//! | setting a value that is there already | a write like any other | the same |
-//! | a watch resolves without a change | only when the store closes or fails | whenever it likes |
-//! | a value changes and changes back | resolves, unless both happened in one group of commits | resolve, or not |
-//! | what makes a transaction too old | its age, on reads and at commit | compaction of its revision |
-//! | a read of a transaction that is too old | is refused at once | answer, and refuse the commit |
-//! | `limits()` | [`Limits::DEFAULT`](crate::Limits::DEFAULT) | be smaller; the suite asks |
-//! | versionstamps | dense: group, place in the group | have gaps; only the order counts |
-//! | an unknown outcome | only after the disk has failed | on any lost connection |
-//! | a clock that tests can move | yes | none: the cases that need one are then left out, see [`Subject::clock`] |
+//! | subject | embedded | etcd | others may |
+//! | --- | --- | --- | --- |
+//! | when a snapshot is taken | at the begin of the transaction | at its first read | at the begin, at the first read or between |
+//! | a conflict key of a transaction that has read nothing | counts from the begin | does not count | do either |
+//! | clearing a key or range in which nothing is stored | conflicts with readers of a cleared key, not with readers of a range | conflicts with neither | conflict with both (FoundationDB) |
+//! | setting a value that is there already | a write like any other | the same | the same |
+//! | keys from `0xff` on | are keys like any other | are refused | refuse them; no case uses them |
+//! | a watch resolves without a change | only when the store closes or fails | after a minute, when the connection breaks, on a change that was seen already | whenever it likes |
+//! | a value changes and changes back | resolves, unless both happened in one group of commits | resolves, unless both happened before the watch was there | resolve, or not |
+//! | what makes a transaction too old | its age, on reads and at commit | compaction of its revision, on reads: after a minute or more | compaction of its revision |
+//! | a read of a transaction that is too old | is refused at once | is refused once it is compacted | answer, and refuse the commit |
+//! | `limits()` | [`Limits::DEFAULT`](crate::Limits::DEFAULT) | 120 conflicts, 960 writes and 1.5 MB, if etcd has its own defaults | be smaller; the suite asks |
+//! | more conflicts than `limits()` | are not noticed | `Misuse` at commit | be refused at commit |
+//! | versionstamps | dense: group, place in the group | have gaps: those of all users of the cluster are one sequence | have gaps; only the order counts |
+//! | the value that stands for a versionstamp | none: the ten bytes are stored | 17 bytes that are not UTF-8; refused as a value | reserve one that is not UTF-8 |
+//! | an unknown outcome | only after the disk has failed | on any lost connection, change of leader or timeout | on any lost connection |
+//! | a clock that tests can move | yes | none | none: the cases that need one are then left out, see [`Subject::clock`] |
 
 mod durability;
 mod isolation;

@@ -1,0 +1,135 @@
+//! The engine on etcd, version 3.4 or later: any number of processes, on any number of machines.
+//!
+//! ```text
+//!  snapshot() ─▶ nothing; the first read pins a revision ─▶ reads of that revision
+//!                                                                  │ what was seen
+//!                                                                  ▼
+//!  commit() ─▶ if nothing of it has changed (compares) ─▶ puts and deletes, one transaction of etcd, one revision
+//!
+//!  watch() ─▶ one stream of watches per process ─▶ wakes whoever waits
+//! ```
+//!
+//! What must hold:
+//!
+//! 1. A snapshot sees every commit that was acknowledged before its first read began: that read is linearizable. All
+//!    its reads are of one revision.
+//! 2. A commit is accepted only if nothing that was read has a newer revision, and nothing that was there is gone
+//!    ([`commit`]).
+//! 3. A commit is sent once. Whatever does not surely mean that it was not done is an unknown outcome ([`failure`]).
+//! 4. A watch is there before the key is looked at, so that no change falls in between ([`watches`]).
+//! 5. Nothing outside of the prefix is read or written ([`space`]).
+//!
+//! `docs/design/0010` tells what was tried, what it costs, and how the engines differ.
+
+mod api;
+mod commit;
+mod compaction;
+mod failure;
+mod members;
+mod snapshot;
+mod space;
+mod watches;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::task::AbortHandle;
+
+use self::api::{Compare, RangeRequest};
+use self::commit::Writes;
+use self::members::Members;
+use self::snapshot::EtcdSnapshot;
+use self::space::Space;
+use self::watches::Watches;
+use crate::{Engine, Error, EtcdUrl, Limits, Result, Runtime, Snapshot, Versionstamp, Watch};
+
+/// A store in an etcd cluster. Dropping it wakes its watches.
+pub struct Etcd {
+    shared: Arc<Shared>,
+    watches: Arc<Watches>,
+    tasks: Vec<AbortHandle>,
+}
+
+/// What the engine, its snapshots and its tasks share.
+struct Shared {
+    space: Space,
+    members: Members,
+    limits: Limits,
+    max_txn_ops: usize,
+    max_request_bytes: usize,
+}
+
+impl Shared {
+    async fn commit(&self, compares: Vec<Compare>, writes: Writes) -> Result<Versionstamp> {
+        let request = commit::transaction(
+            compares,
+            writes.operations(0),
+            self.max_txn_ops,
+            self.max_request_bytes,
+            self.limits,
+        )?;
+        let response = self.members.commit(request).await?;
+        if !response.succeeded {
+            return Err(Error::Conflict);
+        }
+        Ok(space::versionstamp(response.header.map_or(0, |header| header.revision), 0))
+    }
+
+    /// The newest value of a key, which must be one of etcd's.
+    async fn newest(&self, key: &Bytes) -> Result<(Option<Bytes>, i64)> {
+        let request = RangeRequest { key: key.clone(), ..RangeRequest::default() };
+        let (response, _) = self.members.range(request, None).await?;
+        let revision = response.header.map_or(0, |header| header.revision);
+        Ok((response.kvs.first().map(space::value), revision))
+    }
+}
+
+impl Etcd {
+    /// Opens the store of a URL, once a member has answered.
+    ///
+    /// # Errors
+    /// `Unavailable` with a line that says what to do if no member answers, the user is refused, or a certificate
+    /// cannot be read.
+    pub async fn open(url: &EtcdUrl, runtime: Arc<dyn Runtime>) -> Result<Arc<Self>> {
+        let space = Space::new(&url.prefix);
+        let shared = Arc::new(Shared {
+            members: Members::new(url, runtime.random())?,
+            limits: commit::limits(url.max_txn_ops, url.max_request_bytes, space.overhead()),
+            space,
+            max_txn_ops: url.max_txn_ops,
+            max_request_bytes: url.max_request_bytes,
+        });
+        shared.newest(&shared.space.own("opened")).await?;
+        let watches = Watches::new(shared.clone());
+        let mut tasks = vec![tokio::spawn(watches::run(watches.clone())).abort_handle()];
+        if url.compact {
+            tasks.push(tokio::spawn(compaction::run(shared.clone(), runtime)).abort_handle());
+        }
+        Ok(Arc::new(Etcd { shared, watches, tasks }))
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.watches.close();
+    }
+}
+
+#[async_trait]
+impl Engine for Etcd {
+    fn limits(&self) -> Limits {
+        self.shared.limits
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(EtcdSnapshot::new(self.shared.clone())))
+    }
+
+    async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
+        self.watches.watch(self.shared.space.key(&key)?, seen).await
+    }
+}

@@ -1,0 +1,172 @@
+//! A snapshot: what the first read found is the revision of all others.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::api::{RangeRequest, RangeResponse, SortOrder};
+use super::commit::{self, Intervals, Seen};
+use super::{Shared, space};
+use crate::key::successor;
+use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
+
+/// Rows of a range's first page. A row has at most 100 kB.
+const FIRST_PAGE_ROWS: usize = 256;
+/// What a page should have; the rows of the one before tell how many rows that are.
+const PAGE_BYTES: usize = 4 << 20;
+const MAX_PAGE_ROWS: usize = 20_000;
+
+/// A view of the store as of one revision.
+///
+/// Taking it asks nobody. The first read is linearizable: it sees every commit that was acknowledged before it began,
+/// and the revision that it was answered at is the snapshot's. Later reads ask the same member for that revision, which
+/// it has seen and keeps, so it answers alone.
+pub(super) struct EtcdSnapshot {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// Held by the first read until the revision is known.
+    first: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    pin: Option<Pin>,
+    seen: Seen,
+}
+
+#[derive(Clone, Copy)]
+struct Pin {
+    revision: i64,
+    /// Has seen the revision.
+    member: usize,
+}
+
+impl EtcdSnapshot {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        EtcdSnapshot { shared, state: Mutex::default(), first: tokio::sync::Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads at the snapshot's revision, and pins it if this is the first read.
+    async fn read(&self, request: RangeRequest) -> Result<RangeResponse> {
+        let pin = self.state().pin;
+        if let Some(pin) = pin {
+            return self.read_at(pin, request).await;
+        }
+        let _turn = self.first.lock().await;
+        let pin = self.state().pin;
+        if let Some(pin) = pin {
+            return self.read_at(pin, request).await;
+        }
+        let (response, member) = self.shared.members.range(request, None).await?;
+        let header = response.header.as_ref();
+        let revision = header
+            .map(|header| header.revision)
+            .filter(|revision| *revision > 0)
+            .ok_or_else(|| Error::Corrupt("an answer of etcd has no revision".into()))?;
+        self.state().pin = Some(Pin { revision, member });
+        Ok(response)
+    }
+
+    async fn read_at(&self, pin: Pin, mut request: RangeRequest) -> Result<RangeResponse> {
+        request.revision = pin.revision;
+        let (response, member) = self.shared.members.range(request, Some(pin.member)).await?;
+        if member != pin.member {
+            self.state().pin = Some(Pin { member, ..pin });
+        }
+        Ok(response)
+    }
+
+    /// Reads a range page by page, and remembers what was seen; with `keys_only` in any case, since it is for the
+    /// commit.
+    async fn pages(&self, read: &RangeRead, keys_only: bool) -> Result<Vec<KeyValue>> {
+        let Some((mut begin, mut end)) = self.shared.space.range(&read.begin, &read.end) else {
+            return Ok(Vec::new());
+        };
+        let mut rows = Vec::new();
+        let mut page_rows = FIRST_PAGE_ROWS;
+        loop {
+            let limit = page_rows.min(read.limit - rows.len());
+            let order = if read.reverse { SortOrder::Descend } else { SortOrder::None };
+            let response = self
+                .read(RangeRequest {
+                    key: begin.clone(),
+                    range_end: end.clone(),
+                    limit: i64::try_from(limit).unwrap_or(i64::MAX),
+                    sort_order: order as i32,
+                    keys_only,
+                    ..RangeRequest::default()
+                })
+                .await?;
+            let page = &response.kvs;
+            let bytes: usize = page.iter().map(|row| row.key.len() + row.value.len()).sum();
+            let covered = match page.last() {
+                Some(last) if response.more && read.reverse => {
+                    let covered = (last.key.clone(), end);
+                    end = last.key.clone();
+                    covered
+                }
+                Some(last) if response.more => {
+                    let after = successor(&last.key);
+                    let covered = (begin, after.clone());
+                    begin = after;
+                    covered
+                }
+                _ => (begin.clone(), end.clone()),
+            };
+            self.state().seen.add(covered, page, keys_only);
+            let space = &self.shared.space;
+            rows.extend(page.iter().map(|row| (space.stripped(&row.key), space::value(row))));
+            if !response.more || page.is_empty() || rows.len() >= read.limit {
+                return Ok(rows);
+            }
+            page_rows = (PAGE_BYTES * page.len() / bytes.max(1)).clamp(16, MAX_PAGE_ROWS);
+        }
+    }
+
+    /// Reads the keys of what must be proved and was not read, of at most `limit` rows.
+    async fn see(&self, missing: &Intervals, limit: usize) -> Result<()> {
+        for (begin, end) in missing.iter() {
+            let space = &self.shared.space;
+            let read =
+                RangeRead { begin: space.stripped(begin), end: space.stripped(end), limit, reverse: false };
+            if self.pages(&read, true).await?.len() >= limit {
+                return Err(commit::too_many_conflicts(limit, self.shared.limits));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Snapshot for EtcdSnapshot {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let key = self.shared.space.key(key)?;
+        let response = self.read(RangeRequest { key: key.clone(), ..RangeRequest::default() }).await?;
+        let after = successor(&key);
+        self.state().seen.add((key, after), &response.kvs, false);
+        Ok(response.kvs.first().map(space::value))
+    }
+
+    async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        self.pages(read, false).await
+    }
+
+    async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
+        let pin = self.state().pin;
+        let mut compares = Vec::new();
+        // Who has read nothing has nothing to prove.
+        if let Some(pin) = pin {
+            let needed = commit::needed(&self.shared.space, &changes)?;
+            let missing = self.state().seen.missing(&needed);
+            self.see(&missing, self.shared.limits.transaction_conflicts + 1).await?;
+            compares = self.state().seen.compares(&needed, pin.revision);
+        }
+        let writes = commit::writes(&self.shared.space, &changes)?;
+        self.shared.commit(compares, writes).await
+    }
+}

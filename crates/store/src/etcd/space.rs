@@ -1,0 +1,136 @@
+//! Where the rows are among all of etcd's keys, and what a stored value means.
+//!
+//! ```text
+//! PREFIX/KEY            a row; KEY begins with anything but 0xff
+//! PREFIX/\xff…          the engine's own
+//! ```
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::api::KeyValue;
+use crate::{Error, Result, Versionstamp};
+
+/// The first byte of keys that are the engine's own, as in FoundationDB.
+const RESERVED: u8 = 0xff;
+/// What is stored for a versionstamp, before its two bytes. Neither JSON nor any other UTF-8 can look like it.
+const STAMPED: &[u8] = b"\xff\xfeversionstamp\xff";
+
+/// A store's part of an etcd.
+pub(super) struct Space {
+    prefix: Bytes,
+}
+
+impl Space {
+    pub(super) fn new(prefix: &str) -> Self {
+        Space { prefix: Bytes::from(format!("{prefix}/")) }
+    }
+
+    /// How much longer etcd's keys are than ours.
+    pub(super) fn overhead(&self) -> usize {
+        self.prefix.len()
+    }
+
+    fn join(&self, key: &[u8]) -> Bytes {
+        let mut whole = BytesMut::with_capacity(self.prefix.len() + key.len());
+        whole.put_slice(&self.prefix);
+        whole.put_slice(key);
+        whole.freeze()
+    }
+
+    /// etcd's key of a row.
+    pub(super) fn key(&self, key: &[u8]) -> Result<Bytes> {
+        if key.first() == Some(&RESERVED) {
+            return Err(Error::Misuse("keys that begin with 0xff are reserved".into()));
+        }
+        Ok(self.join(key))
+    }
+
+    /// etcd's keys of a range; `None` if it is empty. It ends where the rows do.
+    pub(super) fn range(&self, begin: &[u8], end: &[u8]) -> Option<(Bytes, Bytes)> {
+        let end = end.min(&[RESERVED]);
+        (begin < end).then(|| (self.join(begin), self.join(end)))
+    }
+
+    /// The key of something of the engine's own.
+    pub(super) fn own(&self, name: &str) -> Bytes {
+        let mut whole = BytesMut::from(&self.prefix[..]);
+        whole.put_u8(RESERVED);
+        whole.put_slice(name.as_bytes());
+        whole.freeze()
+    }
+
+    /// The row's key, of one of etcd's.
+    pub(super) fn stripped(&self, key: &Bytes) -> Bytes {
+        key.slice(self.prefix.len()..)
+    }
+}
+
+/// Refuses a value that would be taken for a versionstamp.
+pub(super) fn check_literal(value: &[u8]) -> Result<()> {
+    if is_stamped(value) {
+        return Err(Error::Misuse("this value is reserved for versionstamps".into()));
+    }
+    Ok(())
+}
+
+fn is_stamped(value: &[u8]) -> bool {
+    value.len() == STAMPED.len() + 2 && value.starts_with(STAMPED)
+}
+
+/// What is stored for the versionstamp of the commit that stores it, the `place`th of its revision.
+pub(super) fn stamped(place: u16) -> Bytes {
+    let mut value = BytesMut::from(STAMPED);
+    value.put_u16(place);
+    value.freeze()
+}
+
+/// The `place`th commit of a revision.
+pub(super) fn versionstamp(revision: i64, place: u16) -> Versionstamp {
+    let mut stamp = [0; 10];
+    stamp[..8].copy_from_slice(&revision.to_be_bytes());
+    stamp[8..].copy_from_slice(&place.to_be_bytes());
+    Versionstamp(stamp)
+}
+
+/// The value of a row.
+pub(super) fn value(stored: &KeyValue) -> Bytes {
+    if !is_stamped(&stored.value) {
+        return stored.value.clone();
+    }
+    let place = u16::from_be_bytes([stored.value[STAMPED.len()], stored.value[STAMPED.len() + 1]]);
+    Bytes::copy_from_slice(&versionstamp(stored.mod_revision, place).0)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Keys stay within the prefix, and values come back.
+
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_range_does_not_leave_the_prefix() {
+        let space = Space::new("a/b");
+        assert_eq!(space.key(b"k").unwrap(), "a/b/k");
+        assert_eq!(space.stripped(&space.key(b"k").unwrap()), "k");
+        let (begin, end) = space.range(b"", b"\xff\xff\xff").unwrap();
+        assert_eq!((&begin[..], &end[..]), (&b"a/b/"[..], &b"a/b/\xff"[..]));
+        assert!(space.own("x") >= end);
+        assert_eq!(space.range(b"b", b"a"), None);
+        assert_eq!(space.range(b"\xff", b"\xff\xff"), None);
+        assert!(matches!(space.key(b"\xffx"), Err(Error::Misuse(_))));
+    }
+
+    #[test]
+    fn a_versionstamp_is_the_revision_that_stored_it() {
+        let stored = KeyValue { value: stamped(3), mod_revision: 0x0102, ..KeyValue::default() };
+        assert_eq!(&value(&stored)[..], [0, 0, 0, 0, 0, 0, 1, 2, 0, 3]);
+        assert!(check_literal(&stored.value).is_err());
+        let literal = KeyValue { value: Bytes::from_static(b"{}"), mod_revision: 9, ..KeyValue::default() };
+        assert_eq!(value(&literal), "{}");
+        assert!(check_literal(&literal.value).is_ok());
+        assert!(versionstamp(7, 9) < versionstamp(8, 0));
+        assert!(std::str::from_utf8(&stamped(0)).is_err());
+    }
+}

@@ -1,0 +1,340 @@
+//! Who waits for which key to change: one stream of watches for all of a process.
+//!
+//! ```text
+//!  watch(key) ─▶ is there a watch in etcd? ── no ─▶ create it, wait until it is there
+//!                       │ yes                              │
+//!                       ▼                                  ▼
+//!                the latest value known of it is the one seen ── no ─▶ look at the key
+//!                       │ yes                                               │ the one seen
+//!                       ▼                                                   ▼
+//!                     wait ◀────────────────────────────────────────────────┘
+//! ```
+//!
+//! The key is looked at, linearizably, after the watch is there. So whatever changes after the look is an event of the
+//! watch, and whatever changed before is seen by the look. When the stream ends, for whatever reason, everyone is woken
+//! and looks again: what has happened meanwhile is lost with the stream, but nothing depends on it.
+//!
+//! A stream is taken for dead if the member says nothing for a while though it was asked, or says that it has no
+//! leader.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::channel::mpsc;
+use tokio::sync::{Notify, oneshot};
+
+use super::api::{
+    Event, EventType, WatchCancel, WatchCreate, WatchDo, WatchProgress, WatchRequest, WatchResponse,
+};
+use super::failure::{Failure, Refusal};
+use super::{Shared, space};
+use crate::{Error, Result, Watch};
+
+/// Most watches at a time.
+const MAX_WATCHES: usize = 100_000;
+/// How long a watch may take to come up.
+const CREATE_DEADLINE: Duration = Duration::from_secs(4);
+/// A stream that says nothing for this long is asked for a sign of life, and is dead after as long again.
+const SILENCE: Duration = Duration::from_secs(2);
+/// A pause after a stream that could not be opened.
+const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+/// Whoever has waited this long looks again, whether or not there was an event; up to half as long again, so that not
+/// all do at once.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// All watches of a store.
+pub(super) struct Watches {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// Someone wants a watch while there is no stream.
+    wanted: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// By etcd's key.
+    watched: BTreeMap<Bytes, Watched>,
+    keys: HashMap<i64, Bytes>,
+    /// Of watches and of waiters; never used twice, so that an answer that comes late means nothing else.
+    next_id: i64,
+    waiting: usize,
+    /// To the stream that is open.
+    requests: Option<mpsc::UnboundedSender<WatchRequest>>,
+    closed: bool,
+}
+
+/// A key that has a watch in etcd, or will have.
+struct Watched {
+    id: i64,
+    created: bool,
+    /// What waits for `created`, or for the reason why not.
+    creating: Vec<oneshot::Sender<Option<String>>>,
+    waiters: Vec<Waiter>,
+    /// The latest value, and a revision at which the key had it.
+    latest: Option<(Option<Bytes>, i64)>,
+}
+
+struct Waiter {
+    id: i64,
+    seen: Option<Bytes>,
+    wake: oneshot::Sender<()>,
+}
+
+impl Watched {
+    /// Takes note of a value that the key had at a revision, and wakes those who have seen another one.
+    fn learn(&mut self, value: Option<Bytes>, revision: i64) -> usize {
+        if self.latest.as_ref().is_some_and(|(_, known)| *known >= revision) {
+            return 0;
+        }
+        let before = self.waiters.len();
+        for waiter in self.waiters.extract_if(.., |waiter| waiter.seen != value) {
+            let _ = waiter.wake.send(());
+        }
+        self.latest = Some((value, revision));
+        before - self.waiters.len()
+    }
+}
+
+impl State {
+    fn send(&self, what: WatchDo) {
+        if let Some(requests) = &self.requests {
+            // A stream that has ended is noticed where it is read.
+            let _ = requests.unbounded_send(WatchRequest { what: Some(what) });
+        }
+    }
+
+    fn next_id(&mut self) -> i64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Wakes everyone: what happens from now on is not noticed.
+    fn clear(&mut self, why: &str) {
+        self.requests = None;
+        self.keys.clear();
+        for watched in std::mem::take(&mut self.watched).into_values() {
+            for creating in watched.creating {
+                let _ = creating.send(Some(why.to_owned()));
+            }
+            // The waiters' senders are dropped, which wakes them.
+        }
+        self.waiting = 0;
+    }
+
+    /// Ends the watch of a key that nobody waits for.
+    fn tidy(&mut self, key: &Bytes) {
+        let idle = |watched: &Watched| watched.waiters.is_empty() && watched.creating.is_empty();
+        if self.watched.get(key).is_some_and(idle)
+            && let Some(watched) = self.watched.remove(key)
+        {
+            self.keys.remove(&watched.id);
+            self.send(WatchDo::Cancel(WatchCancel { watch_id: watched.id }));
+        }
+    }
+}
+
+impl Watches {
+    pub(super) fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Watches { shared, state: Mutex::default(), wanted: Notify::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `key`, one of etcd's, holds something else than `seen`.
+    pub(super) async fn watch(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
+        let (registration, woken, created) = self.register(&key, &seen)?;
+        if let Some(created) = created {
+            match tokio::time::timeout(CREATE_DEADLINE, created).await {
+                Ok(Ok(None)) => {}
+                Ok(Ok(Some(why))) => return Err(Error::Unavailable(format!("etcd: no watch: {why}"))),
+                Ok(Err(_)) => return Err(Error::Unavailable("the store is closed".into())),
+                Err(_) => return Err(Error::Unavailable("etcd: no watch in time".into())),
+            }
+        }
+        let known = self.state().watched.get(&key).and_then(|watched| watched.latest.clone());
+        if known.is_none_or(|(value, _)| value != seen) {
+            let (value, revision) = self.shared.newest(&key).await?;
+            let mut state = self.state();
+            if let Some(watched) = state.watched.get_mut(&key) {
+                let woken = watched.learn(value.clone(), revision);
+                state.waiting -= woken;
+            }
+            drop(state);
+            if value != seen {
+                return Ok(Box::pin(std::future::ready(())));
+            }
+        }
+        let spread = u32::try_from(registration.id % 64).unwrap_or_default();
+        let longest = LONGEST_WAIT + LONGEST_WAIT / 128 * spread;
+        Ok(Box::pin(async move {
+            let _registration = registration;
+            let _ = tokio::time::timeout(longest, woken).await;
+        }))
+    }
+
+    /// Begins to wait. The third is there if the watch has to be created first.
+    #[expect(clippy::type_complexity, reason = "three halves of channels, used once")]
+    fn register(
+        self: &Arc<Self>,
+        key: &Bytes,
+        seen: &Option<Bytes>,
+    ) -> Result<(Registration, oneshot::Receiver<()>, Option<oneshot::Receiver<Option<String>>>)> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(Error::Unavailable("the store is closed".into()));
+        }
+        if state.waiting >= MAX_WATCHES {
+            return Err(Error::Unavailable(format!("more than {MAX_WATCHES} watches")));
+        }
+        let id = state.next_id();
+        let (wake, woken) = oneshot::channel();
+        if !state.watched.contains_key(key) {
+            let watch_id = state.next_id();
+            let watched =
+                Watched { id: watch_id, created: false, creating: vec![], waiters: vec![], latest: None };
+            state.watched.insert(key.clone(), watched);
+            state.keys.insert(watch_id, key.clone());
+            // Without a stream it is sent when there is one.
+            state.send(WatchDo::Create(WatchCreate { key: key.clone(), watch_id }));
+            self.wanted.notify_one();
+        }
+        state.waiting += 1;
+        let watched = state.watched.get_mut(key).expect("it was put there if it was not");
+        watched.waiters.push(Waiter { id, seen: seen.clone(), wake });
+        let created = (!watched.created).then(|| {
+            let (creating, created) = oneshot::channel();
+            watched.creating.push(creating);
+            created
+        });
+        Ok((Registration { watches: self.clone(), key: key.clone(), id }, woken, created))
+    }
+
+    fn forget(&self, key: &Bytes, id: i64) {
+        let mut state = self.state();
+        let Some(watched) = state.watched.get_mut(key) else { return };
+        let before = watched.waiters.len();
+        watched.waiters.retain(|waiter| waiter.id != id);
+        watched.creating.retain(|creating| !creating.is_closed());
+        let gone = before - watched.waiters.len();
+        state.waiting -= gone;
+        state.tidy(key);
+    }
+
+    /// Wakes everyone and takes no more watches.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.clear("the store is closed");
+    }
+
+    /// Whatever a member says. An error ends the stream.
+    fn hear(&self, response: WatchResponse) -> Result<(), Failure> {
+        let mut state = self.state();
+        let Some(key) = state.keys.get(&response.watch_id).cloned() else {
+            // An id that is not one of ours: a watch could not be created, and it is not said which.
+            return match response.canceled && response.created {
+                true => Err(refused(response.cancel_reason)),
+                false => Ok(()),
+            };
+        };
+        let Some(watched) = state.watched.get_mut(&key) else { return Ok(()) };
+        if response.canceled {
+            return Err(refused(response.cancel_reason));
+        }
+        if response.created {
+            watched.created = true;
+            for creating in watched.creating.drain(..) {
+                let _ = creating.send(None);
+            }
+        }
+        let mut woken = 0;
+        for Event { r#type, kv } in response.events {
+            let Some(row) = kv else { continue };
+            let is_put = r#type == EventType::Put as i32;
+            // A copy: the event's own bytes are part of a larger buffer.
+            let value = is_put.then(|| Bytes::copy_from_slice(&space::value(&row)));
+            woken += watched.learn(value, row.mod_revision);
+        }
+        state.waiting -= woken;
+        state.tidy(&key);
+        Ok(())
+    }
+
+    /// One stream, until it breaks.
+    async fn stream(&self, member: usize) -> Failure {
+        let requests = {
+            let mut state = self.state();
+            let (send, requests) = mpsc::unbounded();
+            state.requests = Some(send);
+            for (key, watched) in &state.watched {
+                state.send(WatchDo::Create(WatchCreate { key: key.clone(), watch_id: watched.id }));
+            }
+            requests
+        };
+        let mut responses = match self.shared.members.watch(member, requests).await {
+            Ok(responses) => responses,
+            Err(failure) => return failure,
+        };
+        let mut asked = false;
+        loop {
+            match tokio::time::timeout(SILENCE, responses.next()).await {
+                Ok(Some(Ok(response))) => {
+                    asked = false;
+                    if let Err(failure) = self.hear(response) {
+                        return failure;
+                    }
+                }
+                Ok(Some(Err(status))) => return Failure::from_status(&status),
+                Ok(None) => return Failure::Lost("the stream of watches has ended".into()),
+                Err(_) if asked => return Failure::Lost("the stream of watches is silent".into()),
+                Err(_) => {
+                    asked = true;
+                    self.state().send(WatchDo::Progress(WatchProgress {}));
+                }
+            }
+        }
+    }
+}
+
+fn refused(reason: String) -> Failure {
+    Failure::from_status(&tonic::Status::unknown(reason))
+}
+
+/// Keeps a stream open while anyone wants to watch.
+pub(super) async fn run(watches: Arc<Watches>) {
+    loop {
+        if watches.state().watched.is_empty() {
+            watches.wanted.notified().await;
+            continue;
+        }
+        let members = &watches.shared.members;
+        let member = members.current();
+        let failure = watches.stream(member).await;
+        match &failure {
+            Failure::Refused(Refusal::Token, _) => members.forget_token(),
+            failure if failure.is_of_member() => members.turn_from(member, failure),
+            _ => {}
+        }
+        tracing::debug!(?failure, "etcd: the stream of watches has ended");
+        watches.state().clear(&failure.into_error(members.user()).to_string());
+        tokio::time::sleep(REOPEN_PAUSE).await;
+    }
+}
+
+/// Ends the wait when the watch is dropped.
+struct Registration {
+    watches: Arc<Watches>,
+    key: Bytes,
+    id: i64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.watches.forget(&self.key, self.id);
+    }
+}
