@@ -23,6 +23,8 @@ pub mod embedded;
 mod engine;
 mod error;
 pub mod etcd;
+#[cfg(feature = "foundationdb")]
+pub mod foundationdb;
 pub mod key;
 mod open;
 mod retry;

@@ -24,6 +24,11 @@ pub async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
             Embedded::open_with(data_dir.join(EMBEDDED_FOLDER), options)?
         }
         StoreUrl::Etcd(url) => Etcd::open(url, runtime.clone()).await?,
+        #[cfg(feature = "foundationdb")]
+        StoreUrl::Foundationdb { cluster_file, prefix } => {
+            crate::foundationdb::Foundationdb::open(cluster_file, prefix).await?
+        }
+        #[cfg(not(feature = "foundationdb"))]
         StoreUrl::Foundationdb { .. } => {
             return Err(Error::Misuse(
                 "this build has no engine for FoundationDB: build it with --features foundationdb".into(),

@@ -90,10 +90,16 @@ use cases;
 
 /// Makes one test of each chapter of the suite. The argument is an async function or closure that returns
 /// a new [`Subject`](crate::conformance::Subject) in an `Arc`.
+///
+/// An engine that needs something that is not on every machine says before it why the tests are skipped here, if they
+/// are: `conformance_tests!(skip_if missing(); subject)`, where `missing` returns an `Option<String>`.
 #[macro_export]
 macro_rules! conformance_tests {
     ($subject:expr) => {
-        $crate::conformance_tests!(@ $subject;
+        $crate::conformance_tests!(skip_if None::<String>; $subject);
+    };
+    (skip_if $reason:expr; $subject:expr) => {
+        $crate::conformance_tests!(@ $reason, $subject;
             rows, own_writes, isolation, watches, versionstamps, limits, durability, random);
 
         #[test]
@@ -102,10 +108,14 @@ macro_rules! conformance_tests {
                 durability, random);
         }
     };
-    (@ $subject:expr; $($chapter:ident),*) => {
+    (@ $reason:expr, $subject:expr; $($chapter:ident),*) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn $chapter() {
+                if let Some(reason) = $reason {
+                    $crate::conformance::skipped(stringify!($chapter), &reason);
+                    return;
+                }
                 $crate::conformance::run(stringify!($chapter), $subject).await;
             }
         )*
@@ -115,6 +125,12 @@ macro_rules! conformance_tests {
         let known: Vec<_> = $crate::conformance::CHAPTERS.iter().map(|chapter| chapter.name).collect();
         assert_eq!(known, tested);
     };
+}
+
+/// Says that a test was skipped, past the test harness, which would show it only if the test failed.
+pub fn skipped(test: &str, reason: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{test}: skipped, {reason}");
 }
 
 /// Runs a chapter, each case on a new subject.

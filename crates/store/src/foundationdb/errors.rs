@@ -1,0 +1,152 @@
+//! FoundationDB's error codes as errors of the store, sorted by what the caller does next.
+
+use std::ops::RangeInclusive;
+
+use foundationdb::{FdbError, FdbResult};
+
+use crate::{Error, Limits, Result};
+
+const TRANSACTION_TOO_OLD: i32 = 1007;
+const NOT_COMMITTED: i32 = 1020;
+const TRANSACTION_TIMED_OUT: i32 = 1031;
+const TOO_MANY_WATCHES: i32 = 1032;
+const DATABASE_LOCKED: i32 = 1038;
+/// Calls that make no sense, and what is larger than the cluster accepts: found before anything is sent.
+const MISTAKES: [RangeInclusive<i32>; 2] = [2000..=2099, TRANSACTION_TOO_LARGE..=VALUE_TOO_LARGE];
+const TRANSACTION_TOO_LARGE: i32 = 2101;
+const VALUE_TOO_LARGE: i32 = 2103;
+const CONNECTION_STRING_INVALID: i32 = 2104;
+const TLS_ERROR: i32 = 2107;
+
+/// The cluster that errors speak of.
+pub(super) struct Cluster {
+    /// Its cluster file.
+    pub(super) file: String,
+}
+
+impl Cluster {
+    /// The error of something that cannot have written anything.
+    pub(super) fn read_error(&self, error: FdbError) -> Error {
+        match error.code() {
+            TRANSACTION_TOO_OLD => too_old(),
+            code if is_mistake(code) => misuse(error),
+            _ => self.unavailable(error),
+        }
+    }
+
+    /// The error of a commit. Only of what has surely not happened it is said so.
+    pub(super) fn commit_error(&self, error: FdbError) -> Error {
+        match error.code() {
+            NOT_COMMITTED => Error::Conflict,
+            TRANSACTION_TOO_OLD => too_old(),
+            code if is_mistake(code) => misuse(error),
+            _ if error.is_retryable_not_committed() => self.unavailable(error),
+            _ => Error::UnknownOutcome(self.explain(error)),
+        }
+    }
+
+    /// The error of something that cannot have written anything, and may work later.
+    pub(super) fn unavailable(&self, error: FdbError) -> Error {
+        Error::Unavailable(self.explain(error))
+    }
+
+    fn explain(&self, error: FdbError) -> String {
+        let (file, code, message) = (&self.file, error.code(), error.message());
+        match code {
+            TRANSACTION_TIMED_OUT => format!(
+                "the FoundationDB cluster of {file} does not answer: is it running? `fdbcli -C {file} --exec status` tells"
+            ),
+            DATABASE_LOCKED => {
+                format!("the FoundationDB cluster of {file} is locked: `fdbcli -C {file}` unlocks it")
+            }
+            CONNECTION_STRING_INVALID => format!("{file} is no cluster file of FoundationDB"),
+            TLS_ERROR => format!(
+                "no TLS with the FoundationDB cluster of {file}: FDB_TLS_CERTIFICATE_FILE, FDB_TLS_KEY_FILE and FDB_TLS_CA_FILE name what it needs"
+            ),
+            TOO_MANY_WATCHES => "this process waits for too many rows of FoundationDB at a time".to_owned(),
+            _ => format!("FoundationDB: {message} (error {code})"),
+        }
+    }
+}
+
+/// The error of the client's start.
+pub(super) fn cannot_start<T>(result: FdbResult<T>) -> Result<T> {
+    result.map_err(|error| {
+        Error::Unavailable(format!(
+            "the FoundationDB client cannot start, it needs libfdb_c of version 7.3 or later: {} (error {})",
+            error.message(),
+            error.code()
+        ))
+    })
+}
+
+fn is_mistake(code: i32) -> bool {
+    MISTAKES.iter().any(|mistakes| mistakes.contains(&code))
+}
+
+fn too_old() -> Error {
+    Error::TooOld { limit_ms: Limits::DEFAULT.transaction_ms }
+}
+
+fn misuse(error: FdbError) -> Error {
+    Error::Misuse(format!("FoundationDB: {} (error {})", error.message(), error.code()))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Every code that matters, on both sides.
+
+    use super::*;
+
+    fn read(code: i32) -> Error {
+        Cluster { file: "fdb.cluster".into() }.read_error(FdbError::from_code(code))
+    }
+
+    fn commit(code: i32) -> Error {
+        Cluster { file: "fdb.cluster".into() }.commit_error(FdbError::from_code(code))
+    }
+
+    #[test]
+    fn what_was_surely_not_committed_is_told_so() {
+        assert!(matches!(commit(1020), Error::Conflict));
+        assert!(matches!(commit(1007), Error::TooOld { limit_ms: 5_000 }));
+        // future_version, process_behind, database_locked, throttled in three ways, proxies out of memory.
+        for code in [1009, 1037, 1038, 1042, 1051, 1078, 1213, 1223] {
+            assert!(matches!(commit(code), Error::Unavailable(_)), "{code}: {:?}", commit(code));
+        }
+        for code in [2000, 2004, 2005, 2017, 2101, 2102, 2103] {
+            assert!(matches!(commit(code), Error::Misuse(_)), "{code}: {:?}", commit(code));
+        }
+    }
+
+    #[test]
+    fn any_other_commit_is_of_unknown_outcome() {
+        // timed_out, commit_unknown_result, transaction_cancelled, request_maybe_delivered, transaction_timed_out,
+        // cluster_version_changed, broken_promise, operation_cancelled, io_error, incompatible_protocol_version,
+        // internal_error, and one that does not exist.
+        for code in [1004, 1021, 1025, 1030, 1031, 1039, 1100, 1101, 1510, 2100, 4100, 9999] {
+            assert!(matches!(commit(code), Error::UnknownOutcome(_)), "{code}: {:?}", commit(code));
+        }
+    }
+
+    #[test]
+    fn a_read_writes_nothing() {
+        assert!(matches!(read(1007), Error::TooOld { .. }));
+        for code in [1004, 1009, 1021, 1031, 1032, 1037, 1038, 1039, 1100, 1213, 1510, 2100, 2104, 2107, 4100]
+        {
+            assert!(matches!(read(code), Error::Unavailable(_)), "{code}: {:?}", read(code));
+        }
+        for code in [2000, 2004, 2012, 2102] {
+            assert!(matches!(read(code), Error::Misuse(_)), "{code}: {:?}", read(code));
+        }
+    }
+
+    #[test]
+    fn what_a_user_can_help_says_how() {
+        let told = [(1031, "is it running?"), (1038, "unlocks it"), (2107, "FDB_TLS_CA_FILE")];
+        for (code, advice) in told {
+            let line = read(code).to_string();
+            assert!(line.contains(advice) && line.contains("fdb.cluster"), "{line}");
+        }
+    }
+}
