@@ -13,6 +13,9 @@ use crate::{Error, Keyspace, Result};
 
 /// Workers that a listing reads at most.
 const MAX_WORKERS: usize = 10_000;
+/// Jobs that one transaction of a removal gives back at most: each is read, its active row too, and that row once more in
+/// its range; with 128 conflicts, the least that an engine takes, there is room for a third of them.
+const MAX_GIVEN_BACK: usize = 40;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
 
@@ -190,9 +193,11 @@ pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Ve
     Ok(types)
 }
 
-/// All registered workers of a type, sorted by id.
+/// All registered workers of a type, sorted by id. Takes no conflict.
 pub async fn list(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<Worker>> {
-    let rows = tx.range(&keys.workers(job_type), MAX_WORKERS).await?;
+    let (begin, end) = keys.workers(job_type);
+    let read = RangeRead { begin, end, limit: MAX_WORKERS, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
     rows.into_iter()
         .map(|(key, value)| {
             let mut worker: Worker = decode("worker row", &value)?;
@@ -233,11 +238,17 @@ pub async fn remove(
     max_history: usize,
 ) -> Result<bool> {
     let membership = keys.worker(job_type, worker);
+    // A claim that was begun before may still be committed until this is: then there is one more row. Once it is no
+    // member, and this transaction has seen that, rows only go, and each one that is looked at conflicts by itself.
+    let mut isolation = Isolation::Snapshot;
     if tx.get(&membership).await?.is_some() {
         tx.clear(membership)?;
         tx.set_versionstamp(keys.workers_versionstamp(job_type))?;
+        isolation = Isolation::Serializable;
     }
-    let rows = tx.range(&keys.active_of(job_type, worker), limit).await?;
+    let (begin, end) = keys.active_of(job_type, worker);
+    let limit = limit.min(MAX_GIVEN_BACK);
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, isolation).await?;
     let mut done = rows.len() < limit;
     for (n, (key, _)) in rows.into_iter().enumerate() {
         if n > 0 && !tx.has_room() {

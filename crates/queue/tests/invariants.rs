@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::{Claim, Error, Keyspace, NewJob, State, jobs, workers};
 use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, RangeRead, Store, Transaction, runtime};
+use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
 const T: &str = "test";
 const JOBS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -149,7 +149,7 @@ async fn prop_every_job_is_in_exactly_the_place_that_its_record_names() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { durable: false, ..Options::default() };
         let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System));
+        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
         let rng = StdRng::seed_from_u64(seed);
         let mut walk = Walk { keys: Keyspace::default(), rng, now_us: 0, claims: Vec::new() };
         for step in 0..STEPS {

@@ -9,7 +9,7 @@ use turnwise_queue::claims::{self, Ended, Ending};
 use turnwise_queue::jobs::{self, Added, Cancelled};
 use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, State, workers};
 use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Store, Transaction, runtime};
+use turnwise_store::{Limits, Store, Transaction, runtime};
 
 const T: &str = "test";
 
@@ -37,7 +37,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { durable: false, ..Options::default() };
         let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System));
+        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
         let world = World { store, keys: Keyspace::default(), _dir: dir };
         let worker = workers::Worker::new("w", "n", 0, 9);
         let tx = world.store.begin().await.unwrap();

@@ -9,7 +9,7 @@ use turnwise_queue::workers::{self, Worker};
 use turnwise_queue::{Claim, Error, Health, Keyspace, NewJob, Result, State, jobs};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::tuple::Subspace;
-use turnwise_store::{Error as StoreError, Store, Transaction, runtime};
+use turnwise_store::{Error as StoreError, Limits, Store, Transaction, runtime};
 
 const T: &str = "test";
 const HISTORY: usize = 20;
@@ -29,7 +29,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { durable: false, ..Options::default() };
         let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System));
+        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
         World { store, keys: Keyspace::default(), _dir: dir }
     }
 

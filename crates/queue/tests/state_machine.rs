@@ -9,7 +9,7 @@ use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::jobs::{self, Added, Cancelled};
 use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, Result, State, workers};
 use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, RangeRead, Store, Transaction, runtime};
+use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
 const T: &str = "test";
 const HISTORY: usize = 20;
@@ -37,7 +37,7 @@ impl World {
         let engine =
             Embedded::open_with(dir.path(), Options { durable: false, ..Options::default() }).unwrap();
         let world = World {
-            store: Store::new(engine, Arc::new(runtime::System)),
+            store: Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL),
             keys: Keyspace::default(),
             claims: AtomicU64::new(1),
             _dir: dir,

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 use turnwise_queue::{Error, Keyspace, NewJob, State, jobs};
 use turnwise_store::{Runtime, Store};
 
+use crate::core::lock;
 use crate::dice::Dice;
 use crate::engine::SimEngine;
 use crate::ledger::{JobKey, Op, OpKind};
@@ -42,6 +43,7 @@ impl Client {
         let engine = SimEngine::new(setting.store.clone(), Some(link.clone()));
         let runtime = Arc::new(SimRuntime(link.clone()));
         let store = Store::new(engine, runtime.clone());
+        lock(&setting.meters).push(store.meter().clone());
         let dice = core.dice.fork(3);
         let (setting, keys) = (setting.clone(), Keyspace::default());
         Client { setting, link, runtime, store, keys, dice, number, jobs: BTreeMap::new() }
@@ -54,7 +56,11 @@ impl Client {
             let script = Script::long(self.dice.below(FLOOD_MS));
             let job_type = self.dice.choose(&plan.types).clone();
             let new = (0..plan.flood).map(|n| ((job_type.clone(), format!("f{n:03}")), script.clone()));
-            self.add(new.collect(), None, None, false).await;
+            let new: Vec<(JobKey, Script)> = new.collect();
+            // A job takes two rows, and there are some others.
+            for batch in new.chunks(plan.limits.transaction_writes / 4) {
+                self.add(batch.to_vec(), None, None, false).await;
+            }
         }
         for n in 0..plan.ops {
             // Now and then it is quiet for a while, so that others' faults meet few jobs, too.

@@ -67,7 +67,7 @@ async fn answer(link: Option<&Arc<Link>>) {
 #[async_trait]
 impl Engine for SimEngine {
     fn limits(&self) -> Limits {
-        Limits::DEFAULT
+        self.store.limits()
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
@@ -131,6 +131,10 @@ impl Snapshot for SimSnapshot {
         match &result {
             Err(Error::Conflict) => link.core.count(|stats| stats.conflicts += 1),
             Err(Error::UnknownOutcome(_)) => link.core.count(|stats| stats.unknown += 1),
+            Err(error) if error.is_too_much() => {
+                link.core
+                    .violated("a commit has no more parts than it is counted to have", error.to_string());
+            }
             _ => {}
         }
         if let Err(error) = &result {

@@ -258,6 +258,20 @@ pub const MUTANTS: &[Mutant] = &[
         why: "Two workers claim the same job.",
     },
     Mutant {
+        name: "batches_without_bounds",
+        file: "crates/store/src/transaction.rs",
+        find: "            && pending.written() < below(self.limits.transaction_writes)\n            && pending.conflicts() < below(self.limits.transaction_conflicts)\n",
+        replace: "",
+        why: "A batch is larger than what some engines take in one transaction.",
+    },
+    Mutant {
+        name: "removal_reads_without_conflict",
+        file: "crates/queue/src/workers.rs",
+        find: "        isolation = Isolation::Serializable;",
+        replace: "        isolation = Isolation::Snapshot;",
+        why: "A claim that is made while its worker is removed is given back by nobody.",
+    },
+    Mutant {
         name: "repeated_end_halts",
         file: "crates/queue/src/claims.rs",
         find: "    let recorded = job.ended_claim.as_ref() == Some(claim);",

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
-use turnwise_store::{Runtime, Store};
+use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
     External, ExternalOptions, Membership, Monitor, MonitorOptions, Options, Retention, RetentionOptions,
     Worker, membership_events,
@@ -42,6 +42,8 @@ pub struct Setting {
     pub servers: Mutex<BTreeMap<Place, Server>>,
     /// What each node last heard of the membership of the first type, if it listens.
     pub heard: Mutex<BTreeMap<Place, Membership>>,
+    /// What every process that has ever lived did with the store.
+    pub meters: Mutex<Vec<Arc<Meter>>>,
 }
 
 /// A process that speaks for external workers.
@@ -160,6 +162,7 @@ async fn live(
     let engine = SimEngine::new(setting.store.clone(), Some(link.clone()));
     let runtime = Arc::new(SimRuntime(link.clone()));
     let store = Store::new(engine, runtime.clone());
+    lock(&setting.meters).push(store.meter().clone());
     let _services = services(&setting, &link, &store);
     let mut workers = Vec::new();
     for job_type in &setting.plan.types {

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use turnwise_policy::backoff;
+use turnwise_store::Limits;
 use turnwise_worker::Options;
 
 use crate::dice::Dice;
@@ -49,6 +50,8 @@ pub struct Plan {
     pub cuts: bool,
     /// Clocks are wrong.
     pub skews: bool,
+    /// What a transaction may have: much, or as little as with etcd.
+    pub limits: Limits,
     /// The workers' settings.
     pub options: Options,
 }
@@ -104,6 +107,7 @@ impl Plan {
             pauses: dice.chance(700),
             cuts: dice.chance(600),
             skews: dice.chance(600),
+            limits: *dice.choose(&[Limits::DEFAULT, Limits::SMALL]),
             options,
         }
     }

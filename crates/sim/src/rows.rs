@@ -99,6 +99,16 @@ impl Rows {
             })
     }
 
+    /// How many things a commit has to prove on an engine that compares each: keys that were read, ranges, and every row
+    /// that was seen in them.
+    pub fn parts_proved(&self, version: u64, changes: &Changes) -> usize {
+        let seen = changes.read_ranges.iter().filter(|(begin, end)| begin < end).map(|(begin, end)| {
+            let rows = self.chains.range::<Bytes, _>(begin..end);
+            rows.filter(|(_, chain)| as_of(chain, version).is_some()).count()
+        });
+        changes.read_keys.len() + changes.read_ranges.len() + seen.sum::<usize>()
+    }
+
     /// Writes the changes as the next version; returns it, and what became of each row that was touched.
     pub fn apply(&mut self, changes: &Changes) -> (u64, Vec<RowChange>) {
         self.version += 1;

@@ -21,6 +21,7 @@ pub type Observer<W> = Box<dyn Fn(&W, u64, &[RowChange]) + Send + Sync>;
 /// A store in memory. `W` says who writes.
 pub struct SimStore<W> {
     state: Mutex<State>,
+    limits: Limits,
     clock: Clock,
     observer: Option<Observer<W>>,
 }
@@ -49,8 +50,13 @@ pub struct Held<W> {
 
 impl<W> SimStore<W> {
     /// An empty store.
-    pub fn new(clock: Clock, observer: Option<Observer<W>>) -> Arc<Self> {
-        Arc::new(SimStore { state: Mutex::default(), clock, observer })
+    pub fn new(limits: Limits, clock: Clock, observer: Option<Observer<W>>) -> Arc<Self> {
+        Arc::new(SimStore { state: Mutex::default(), limits, clock, observer })
+    }
+
+    /// What a commit may have.
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,7 +115,7 @@ impl<W> SimStore<W> {
 impl<W> Held<W> {
     /// Whether its transaction may still do something.
     pub fn check_age(&self) -> Result<()> {
-        let limit_ms = Limits::DEFAULT.transaction_ms;
+        let limit_ms = self.store.limits.transaction_ms;
         let age_ms = (self.store.clock)().saturating_sub(self.taken_us) / 1_000;
         match u64::try_from(age_ms) {
             Ok(age_ms) if age_ms > limit_ms => Err(Error::TooOld { limit_ms }),
@@ -133,6 +139,13 @@ impl<W> Held<W> {
     pub fn commit(&self, changes: &Changes, writer: &W) -> Result<Versionstamp> {
         self.check_age()?;
         let mut state = self.store.state();
+        let (writes, proofs, limits) =
+            (parts_written(changes), state.rows.parts_proved(self.version, changes), self.store.limits);
+        if writes > limits.transaction_writes || proofs > limits.transaction_conflicts {
+            let what = format!("writes {writes} rows and proves {proofs} reads");
+            let limit = limits.transaction_writes.min(limits.transaction_conflicts);
+            return Err(Error::TooMany { what, limit });
+        }
         if state.rows.conflicts(self.version, changes) {
             return Err(Error::Conflict);
         }
@@ -154,6 +167,15 @@ impl<W> Held<W> {
         }
         Ok(versionstamp(version))
     }
+}
+
+/// The operations of a commit on an engine that neither writes a key twice nor clears and writes it: a range that is cleared
+/// is cleared around the keys in it that are written.
+fn parts_written(changes: &Changes) -> usize {
+    let keys = || changes.puts.iter().map(|(key, _)| key).chain(&changes.versionstamped);
+    let within = |(begin, end): &&(Bytes, Bytes), key: &Bytes| begin <= key && key < end;
+    let splits = keys().filter(|key| changes.clear_ranges.iter().any(|range| within(&range, key)));
+    keys().count() + changes.clear_ranges.len() + splits.count()
 }
 
 impl<W> Drop for Held<W> {

@@ -13,7 +13,7 @@ use turnwise_store::Limits;
 
 use crate::check::{Checker, in_words};
 use crate::client::Client;
-use crate::core::{Core, Stats, Violation};
+use crate::core::{Core, Stats, Violation, lock};
 use crate::dice::Dice;
 use crate::engine::Writer;
 use crate::external::{Actor, Life};
@@ -74,6 +74,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
         let checker = Checker::new(&core, plan.health_timeout(), plan.retention);
         let (clock, told) = (core.clone(), checker.clone());
         let store = SimStore::new(
+            plan.limits,
             Box::new(move || clock.now_us()),
             Some(Box::new(move |writer: &Writer, version, changes: &[_]| {
                 told.on_commit(writer, version, changes);
@@ -87,7 +88,9 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
             plan,
             servers: Mutex::default(),
             heard: Mutex::default(),
+            meters: Mutex::default(),
         });
+        let meters = setting.clone();
         let mut world = World { setting, nodes: Vec::new(), actors: Vec::new() };
         tokio::select! {
             biased;
@@ -97,6 +100,11 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
                     core.violated(invariant, story);
                 }
             }
+        }
+        // Nothing here is larger than what every engine takes: whatever was refused, its batch was too long.
+        let refused: u64 = lock(&meters.meters).iter().map(|meter| meter.counters().too_much).sum();
+        if refused > 0 {
+            core.violated("every transaction fits the store's limits", format!("{refused} did not"));
         }
         let (hash, trace) = core.trace();
         let lasted = Duration::from_micros(u64::try_from(core.elapsed_us()).unwrap_or(0));

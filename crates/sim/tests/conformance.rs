@@ -7,7 +7,7 @@ use turnwise_sim::engine::{SimEngine, Writer};
 use turnwise_sim::store::SimStore;
 use turnwise_store::conformance::Subject;
 use turnwise_store::runtime::Manual;
-use turnwise_store::{Engine, Runtime};
+use turnwise_store::{Engine, Limits, Runtime};
 
 struct InMemory {
     store: Arc<SimStore<Writer>>,
@@ -28,7 +28,7 @@ impl Subject for InMemory {
 fn in_memory() -> Arc<dyn Subject> {
     let clock = Manual::new(0, 0);
     let told = clock.clone();
-    let store = SimStore::new(Box::new(move || told.now_us()), None);
+    let store = SimStore::new(Limits::DEFAULT, Box::new(move || told.now_us()), None);
     Arc::new(InMemory { store, clock })
 }
 

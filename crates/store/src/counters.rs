@@ -36,6 +36,8 @@ pub struct Counters {
     pub rows_written: u64,
     /// How long all commits took together, in µs.
     pub commit_us: u64,
+    /// Writes and commits that were refused because of a limit: a caller's mistake, or data that is too large.
+    pub too_much: u64,
 }
 
 impl Counters {
@@ -54,6 +56,7 @@ impl Counters {
             rows_read: self.rows_read.saturating_sub(earlier.rows_read),
             rows_written: self.rows_written.saturating_sub(earlier.rows_written),
             commit_us: self.commit_us.saturating_sub(earlier.commit_us),
+            too_much: self.too_much.saturating_sub(earlier.too_much),
         }
     }
 }
@@ -72,8 +75,8 @@ pub enum Condition {
     },
 }
 
-/// Counts, and notices when the store begins and ceases to fail.
-pub(crate) struct Meter {
+/// Counts, and notices when the store begins and ceases to fail. It can be kept when its store is closed.
+pub struct Meter {
     runtime: Arc<dyn Runtime>,
     transactions: AtomicU64,
     commits: AtomicU64,
@@ -86,6 +89,7 @@ pub(crate) struct Meter {
     rows_read: AtomicU64,
     rows_written: AtomicU64,
     commit_us: AtomicU64,
+    too_much: AtomicU64,
     /// Whether `failure` is there: all that a call that succeeds looks at.
     failing: AtomicBool,
     failure: Mutex<Option<Failure>>,
@@ -124,12 +128,14 @@ impl Meter {
             rows_read: AtomicU64::default(),
             rows_written: AtomicU64::default(),
             commit_us: AtomicU64::default(),
+            too_much: AtomicU64::default(),
             failing: AtomicBool::default(),
             failure: Mutex::default(),
         })
     }
 
-    pub(crate) fn counters(&self) -> Counters {
+    /// What was done so far.
+    pub fn counters(&self) -> Counters {
         Counters {
             transactions: self.transactions.load(Relaxed),
             commits: self.commits.load(Relaxed),
@@ -142,10 +148,12 @@ impl Meter {
             rows_read: self.rows_read.load(Relaxed),
             rows_written: self.rows_written.load(Relaxed),
             commit_us: self.commit_us.load(Relaxed),
+            too_much: self.too_much.load(Relaxed),
         }
     }
 
-    pub(crate) fn condition(&self) -> Condition {
+    /// Whether the store works, as far as the latest calls tell.
+    pub fn condition(&self) -> Condition {
         match &*self.failure() {
             None => Condition::Working,
             Some(Failure { since_us, reason, .. }) => {
@@ -162,6 +170,11 @@ impl Meter {
     pub(crate) fn began<T>(&self, result: &Result<T>) {
         add(&self.transactions, 1);
         self.promised(result);
+    }
+
+    /// A limit was exceeded.
+    pub(crate) fn was_too_much(&self) {
+        add(&self.too_much, 1);
     }
 
     /// A watch was asked for.
@@ -197,7 +210,7 @@ impl Meter {
                 add(&self.unknown_outcomes, 1);
                 self.fails(call, reason);
             }
-            Error::TooLarge { .. } | Error::Misuse(_) | Error::Corrupt(_) => {}
+            Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) | Error::Corrupt(_) => {}
         }
     }
 

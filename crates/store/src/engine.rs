@@ -51,6 +51,15 @@ impl Limits {
         transaction_conflicts: 100_000,
         transaction_ms: 5_000,
     };
+
+    /// What etcd takes unless it is configured otherwise (`--max-txn-ops`, `--max-request-bytes`): everything above the
+    /// store must get by with it.
+    pub const SMALL: Limits = Limits {
+        transaction_bytes: 1_500_000,
+        transaction_writes: 128,
+        transaction_conflicts: 128,
+        ..Limits::DEFAULT
+    };
 }
 
 /// One bounded read of consecutive keys.

@@ -32,6 +32,14 @@ pub enum Error {
         /// The size allowed, in bytes.
         limit: usize,
     },
+    /// The transaction has more parts than the engine takes in one; nothing was written. Do less in one transaction.
+    #[error("a transaction that {what} exceeds the limit of {limit}")]
+    TooMany {
+        /// What it does, with the number: `writes 129 rows`.
+        what: String,
+        /// How many are allowed.
+        limit: usize,
+    },
     /// The call makes no sense, for example reading a versionstamp that is not known before the commit.
     #[error("invalid use of the store: {0}")]
     Misuse(String),
@@ -41,11 +49,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the same work can be done in several smaller transactions, where one is too much for the engine.
+    pub fn is_too_much(&self) -> bool {
+        matches!(self, Error::TooLarge { .. } | Error::TooMany { .. })
+    }
+
     /// Whether running the same, idempotent transaction again can succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Error::Conflict | Error::TooOld { .. } | Error::Unavailable(_) | Error::UnknownOutcome(_) => true,
-            Error::TooLarge { .. } | Error::Misuse(_) | Error::Corrupt(_) => false,
+            Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) | Error::Corrupt(_) => false,
         }
     }
 }

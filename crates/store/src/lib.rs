@@ -32,7 +32,7 @@ pub mod runtime;
 mod transaction;
 mod url;
 
-pub use counters::{Condition, Counters};
+pub use counters::{Condition, Counters, Meter};
 pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
 pub use error::{Error, Result};
 pub use foundationdb_tuple as tuple;

@@ -33,13 +33,21 @@ pub struct Store {
     engine: Arc<dyn Engine>,
     runtime: Arc<dyn Runtime>,
     meter: Arc<Meter>,
+    limits: Limits,
 }
 
 impl Store {
     /// A store on `engine`.
     pub fn new(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>) -> Self {
         let meter = Meter::new(runtime.clone());
-        Store { engine, runtime, meter }
+        let limits = engine.limits();
+        Store { engine, runtime, meter, limits }
+    }
+
+    /// The same store, held to tighter limits than its engine's: for tests of what must also run on engines that take less.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Store { limits, ..self }
     }
 
     /// The clock and the dice of this store's users.
@@ -47,14 +55,19 @@ impl Store {
         &self.runtime
     }
 
-    /// The bounds of the engine.
+    /// The bounds of its transactions.
     pub fn limits(&self) -> Limits {
-        self.engine.limits()
+        self.limits
     }
 
     /// What was done on this store, through this handle and its clones, since it was opened.
     pub fn counters(&self) -> Counters {
         self.meter.counters()
+    }
+
+    /// What counts, and what tells its condition.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
     }
 
     /// Whether this store works, as far as the latest calls tell.
@@ -68,7 +81,7 @@ impl Store {
         let snapshot = self.engine.snapshot().await;
         self.meter.began(&snapshot);
         let snapshot = Metered { snapshot: snapshot?, meter: self.meter.clone() };
-        Ok(Transaction::new(snapshot, self.engine.limits(), self.runtime.clone(), begun_us))
+        Ok(Transaction::new(snapshot, self.limits, self.runtime.clone(), begun_us))
     }
 
     /// Runs `body` in a transaction and commits it; runs it again on a conflict or a passing failure.

@@ -43,8 +43,17 @@ struct Pending {
     writes: BTreeMap<Bytes, Option<Bytes>>,
     cleared: Vec<(Bytes, Bytes)>,
     versionstamped: BTreeSet<Bytes>,
+    /// Keys that are written within a range that was cleared before. An engine whose commits cannot do both to one key
+    /// clears what is around them, in one more step for each.
+    splits: usize,
+    /// Rows that were seen in `read_ranges`.
+    rows_seen: usize,
     bytes: usize,
 }
+
+/// Of the writes and of the conflicts that a transaction may have, those that a batch leaves free for its last step. The
+/// largest step is the end of a replication whose document has the largest body: 12 pieces, 12 other rows.
+const STEP: usize = 32;
 
 impl Pending {
     /// The own write that decides the value of `key`, if there is one.
@@ -65,6 +74,22 @@ impl Pending {
     fn is_cleared(&self, key: &[u8]) -> bool {
         is_within(key, &self.cleared)
     }
+
+    /// A key is about to be written that was not written before.
+    fn note_split(&mut self, key: &Bytes) {
+        let is_new = !self.writes.contains_key(key) && !self.versionstamped.contains(key);
+        self.splits += usize::from(is_new && self.is_cleared(key));
+    }
+
+    /// How many rows and ranges the commit writes.
+    fn written(&self) -> usize {
+        self.writes.len() + self.versionstamped.len() + self.cleared.len() + self.splits
+    }
+
+    /// How many things the commit proves.
+    fn conflicts(&self) -> usize {
+        self.read_keys.len() + self.read_ranges.len() + self.rows_seen
+    }
 }
 
 fn is_within(key: &[u8], ranges: &[(Bytes, Bytes)]) -> bool {
@@ -76,6 +101,21 @@ struct OwnWrites {
     /// In the direction of the read.
     rows: std::iter::Peekable<std::vec::IntoIter<(Bytes, Option<Bytes>)>>,
     cleared: Vec<(Bytes, Bytes)>,
+}
+
+/// Rows of the snapshot that a range read came across.
+#[derive(Default)]
+struct Seen {
+    rows: usize,
+    /// Of their keys.
+    bytes: usize,
+}
+
+impl Seen {
+    fn add(&mut self, rows: &[KeyValue]) {
+        self.rows += rows.len();
+        self.bytes += rows.iter().map(|(key, _)| key.len()).sum::<usize>();
+    }
 }
 
 impl Transaction {
@@ -128,7 +168,7 @@ impl Transaction {
         if read.limit == 0 || read.begin >= read.end {
             return Ok(Vec::new());
         }
-        let rows = self.merged(&read).await?;
+        let (rows, seen) = self.merged(&read).await?;
         if isolation == Isolation::Serializable {
             let (mut begin, mut end) = (read.begin, read.end);
             if let (true, Some((last, _))) = (rows.len() == read.limit, rows.last()) {
@@ -139,21 +179,27 @@ impl Transaction {
                 }
             }
             let mut pending = self.pending();
-            pending.bytes += begin.len() + end.len();
+            pending.bytes += begin.len() + end.len() + seen.bytes;
+            pending.rows_seen += seen.rows;
             pending.read_ranges.push((begin, end));
         }
         Ok(rows)
     }
 
-    /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends.
-    async fn merged(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+    /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. With them, what was
+    /// seen of the snapshot.
+    async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, Seen)> {
+        let mut seen = Seen::default();
         let Some(OwnWrites { rows: mut own, cleared }) = self.own_writes_in(read)? else {
-            return self.snapshot.range(read).await;
+            let rows = self.snapshot.range(read).await?;
+            seen.add(&rows);
+            return Ok((rows, seen));
         };
         let mut rows = Vec::new();
         let mut rest = read.clone();
         loop {
             let chunk = self.snapshot.range(&rest).await?;
+            seen.add(&chunk);
             let exhausted = chunk.len() < rest.limit;
             if let Some((last, _)) = chunk.last() {
                 if read.reverse {
@@ -183,7 +229,7 @@ impl Transaction {
             }
         }
         rows.truncate(read.limit);
-        Ok(rows)
+        Ok((rows, seen))
     }
 
     /// The own writes within a range; `None` if there are none, as in most reads.
@@ -225,6 +271,7 @@ impl Transaction {
     fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
         let mut pending = self.pending();
         pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+        pending.note_split(&key);
         pending.versionstamped.remove(&key);
         pending.writes.insert(key, value);
         self.check_transaction(&pending)
@@ -243,7 +290,11 @@ impl Transaction {
         pending.writes.retain(|key, _| !inside(key));
         pending.versionstamped.retain(|key| !inside(key));
         pending.bytes += begin.len() + end.len();
+        // What lies within is cleared by this, too.
+        pending.cleared.retain(|(first, last)| !(begin <= *first && *last <= end));
         pending.cleared.push((begin, end));
+        let written = pending.writes.keys().chain(&pending.versionstamped);
+        pending.splits = written.filter(|key| pending.is_cleared(key)).count();
         self.check_transaction(&pending)
     }
 
@@ -252,6 +303,7 @@ impl Transaction {
         self.check("key", key.len(), self.limits.key_bytes)?;
         let mut pending = self.pending();
         pending.bytes += key.len();
+        pending.note_split(&key);
         pending.writes.remove(&key);
         pending.versionstamped.insert(key);
         self.check_transaction(&pending)
@@ -262,13 +314,19 @@ impl Transaction {
         self.pending().add_read_key(&key);
     }
 
-    /// Whether a batch may go on in this transaction: less than two fifths of the bytes that it may have are used up, and
-    /// less than a quarter of its time. So a batch is as large as a store that is slow, or rows that are large, allow;
-    /// one more step of any kind still fits.
+    /// Whether a batch may go on in this transaction: less than two fifths of the bytes that it may have are used up,
+    /// less than a quarter of its time, and of the writes and conflicts that it may have [`STEP`] are left, or half of a
+    /// very small number. So a batch is as large as a store that is slow, or rows that are large, or an engine that takes
+    /// few rows at once allow; one more step of any kind still fits.
     pub fn has_room(&self) -> bool {
         let age_us = self.runtime.now_us().saturating_sub(self.begun_us);
         let time_us = i64::try_from(self.limits.transaction_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
-        age_us < time_us / 4 && self.pending().bytes < self.limits.transaction_bytes / 5 * 2
+        let below = |most: usize| most - STEP.min(most / 2);
+        let pending = self.pending();
+        age_us < time_us / 4
+            && pending.bytes < self.limits.transaction_bytes / 5 * 2
+            && pending.written() < below(self.limits.transaction_writes)
+            && pending.conflicts() < below(self.limits.transaction_conflicts)
     }
 
     /// Commits. A transaction that wrote nothing always succeeds: it saw one consistent snapshot. What was
@@ -291,18 +349,28 @@ impl Transaction {
         self.snapshot.commit(changes).await.map(Some)
     }
 
+    fn too_many(&self, what: String, limit: usize) -> Result<()> {
+        self.snapshot.meter.was_too_much();
+        Err(Error::TooMany { what, limit })
+    }
+
     fn check(&self, what: &'static str, size: usize, limit: usize) -> Result<()> {
-        if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }
+        if size > limit {
+            self.snapshot.meter.was_too_much();
+            return Err(Error::TooLarge { what, size, limit });
+        }
+        Ok(())
     }
 
     fn check_transaction(&self, pending: &Pending) -> Result<()> {
         self.check("transaction", pending.bytes, self.limits.transaction_bytes)?;
-        let writes = pending.writes.len() + pending.cleared.len() + pending.versionstamped.len();
-        if writes > self.limits.transaction_writes {
-            return Err(Error::Misuse(format!(
-                "a transaction writes at most {} rows",
-                self.limits.transaction_writes
-            )));
+        let (writes, most) = (pending.written(), self.limits.transaction_writes);
+        if writes > most {
+            return self.too_many(format!("writes {writes} rows"), most);
+        }
+        let (conflicts, most) = (pending.conflicts(), self.limits.transaction_conflicts);
+        if conflicts > most {
+            return self.too_many(format!("proves {conflicts} reads"), most);
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ mod sweep;
 
 use serde_json::{Map, Value};
 use turnwise_queue::{Keyspace, jobs};
-use turnwise_store::{Store, Transaction};
+use turnwise_store::{Isolation, RangeRead, Store, Transaction};
 
 use crate::documents::{self, Draft, Error, Result, Written, databases, names, redaction, write::Slot};
 use crate::handler::JOB_TYPE;
@@ -215,8 +215,14 @@ async fn remove_some(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<bool
         Some(database) if database.deleting => {}
         _ => return Ok(true),
     }
-    let rows = tx.range(&keys.replications(db), REMOVE_BATCH).await?;
-    for (key, _) in &rows {
+    // Takes no conflict but for each row: whoever would add one sees that the database is hidden.
+    let (begin, end) = keys.replications(db);
+    let read = RangeRead { begin, end, limit: REMOVE_BATCH, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    for (n, (key, _)) in rows.iter().enumerate() {
+        if n > 0 && !tx.has_room() {
+            return Ok(false);
+        }
         let (_, id) = keys.parse_replication(key).ok_or_else(|| corrupt("replication key"))?;
         schedule::forget(tx, keys, db, &id).await?;
     }

@@ -26,13 +26,18 @@ pub async fn remove_finished_requests(store: &Store, keys: &Keyspace) -> turnwis
         let (last, count) = store
             .transact(|tx| async move {
                 let batch = jobs::list(&tx, keys, JOB_TYPE, from, BATCH).await?;
-                let mut count = 0;
+                let (mut count, mut last) = (0, None);
                 for job in batch.iter().filter(|job| old(job, now_us)) {
+                    if count > 0 && !tx.has_room() {
+                        // The rest in another transaction.
+                        return Ok((last, count));
+                    }
                     // Read again, with a conflict: it may be added anew in this moment.
                     if jobs::get(&tx, keys, JOB_TYPE, &job.id).await?.is_some_and(|job| old(&job, now_us)) {
                         jobs::remove(&tx, keys, JOB_TYPE, &job.id).await?;
                         count += 1;
                     }
+                    last = Some(job.id.clone());
                 }
                 let last =
                     if batch.len() == BATCH { batch.into_iter().next_back().map(|job| job.id) } else { None };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use turnwise_queue::Keyspace;
 use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Store, runtime};
+use turnwise_store::{Limits, Store, runtime};
 
 use super::read::{self, Stretch};
 use super::write::Slot;
@@ -29,8 +29,12 @@ impl World {
         let runtime: Arc<dyn turnwise_store::Runtime> = clock.clone();
         let options = Options { durable: false, runtime: runtime.clone(), ..Options::default() };
         let engine = Embedded::open_with(folder.path().join("store"), options).unwrap();
-        let world =
-            World { store: Store::new(engine, runtime), keys: Keyspace::default(), clock, _folder: folder };
+        let world = World {
+            store: Store::new(engine, runtime).with_limits(Limits::SMALL),
+            keys: Keyspace::default(),
+            clock,
+            _folder: folder,
+        };
         world.create(DB).await.unwrap();
         world
     }

@@ -51,9 +51,10 @@ pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> R
     let mut rows = Vec::with_capacity(drafts.len());
     let mut rest = &drafts[..];
     while !rest.is_empty() {
-        let (batch, later) = rest.split_at(batch_length(rest));
-        rows.extend(write_batch(app, db, batch).await?);
-        rest = later;
+        let batch = &rest[..batch_length(rest)];
+        let written = write_batch(app, db, batch).await?;
+        rest = &rest[written.len()..];
+        rows.extend(written);
     }
     Ok(answer::json(StatusCode::CREATED, &rows))
 }
@@ -90,19 +91,24 @@ impl MaybeStoreError for BatchError {
     }
 }
 
-/// Writes a batch in one transaction. A document that fails is left out, and the others are written again without it:
-/// half a document is never written.
+/// Writes a batch in one transaction: at least its first document, and as many as the store takes at once. A document
+/// that fails is left out, and the others are written again without it: half a document is never written. Returns what
+/// became of each, in order.
 async fn write_batch(app: &App, db: &str, batch: &[Draft]) -> Result<Vec<Value>, ApiError> {
     let (keys, settings) = (&app.keys, &app.settings);
     let mut failed: Vec<Option<Error>> = vec![None; batch.len()];
+    let mut most = batch.len();
     let _turn = app.turn(db).await;
     loop {
-        let (skipped, now_us) = (&failed, app.now_us());
+        let (skipped, now_us, batch) = (&failed, app.now_us(), &batch[..most]);
         let written = app
             .store
             .transact(|tx| async move {
                 let mut rows = Vec::with_capacity(batch.len());
                 for (n, draft) in batch.iter().enumerate() {
+                    if n > 0 && !tx.has_room() {
+                        break;
+                    }
                     if let Some(error) = &skipped[n] {
                         rows.push(row_of_error(draft, error.clone()));
                         continue;
@@ -117,13 +123,18 @@ async fn write_batch(app: &App, db: &str, batch: &[Draft]) -> Result<Vec<Value>,
                 Ok(rows)
             })
             .await;
-        match written {
+        let error = match written {
             Ok(rows) => return Ok(rows),
-            Err(BatchError::Store(error)) => return Err(error.into()),
-            Err(BatchError::One(_, error @ (Error::Queue(_) | Error::NoDatabase))) => {
-                return Err(error.into());
-            }
-            Err(BatchError::One(n, error)) => failed[n] = Some(error),
+            Err(error) => error,
+        };
+        let too_much = error.store_error().is_some_and(turnwise_store::Error::is_too_much);
+        match error {
+            BatchError::One(n, _) if too_much && n > 0 => most = n,
+            BatchError::Store(_) if too_much && most > 1 => most /= 2,
+            BatchError::One(n, error) if too_much => failed[n] = Some(error),
+            BatchError::Store(error) => return Err(error.into()),
+            BatchError::One(_, error @ (Error::Queue(_) | Error::NoDatabase)) => return Err(error.into()),
+            BatchError::One(n, error) => failed[n] = Some(error),
         }
     }
 }

@@ -98,10 +98,10 @@ impl From<StoreError> for ApiError {
                 let reason = "it is unknown whether the request took effect; look before trying again";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_outcome", reason)
             }
-            StoreError::TooLarge { .. } => ApiError::new(
+            StoreError::TooLarge { .. } | StoreError::TooMany { .. } => ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too_large",
-                "the request is too large for one transaction",
+                format!("the request is too large for one transaction of this server's store: {error}"),
             ),
             StoreError::Misuse(_) | StoreError::Corrupt(_) => internal(&error),
         }

@@ -86,7 +86,8 @@ async fn a_transaction_has_a_limit_in_rows(scene: Scene) {
     for row in 0..limit {
         tx.clear(Bytes::from(format!("{row:07}"))).expect("clears");
     }
-    assert!(matches!(tx.set(key("one more"), Bytes::new()), Err(Error::Misuse(_))));
+    let refused = tx.set(key("one more"), Bytes::new());
+    assert!(matches!(refused, Err(Error::TooMany { .. })), "{refused:?}");
 }
 
 async fn conflict_keys_count_too(scene: Scene) {

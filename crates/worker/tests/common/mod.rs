@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use turnwise_queue::{Claim, Job, Keyspace, NewJob, State, claims, jobs, workers};
 use turnwise_store::embedded::{self, Embedded};
-use turnwise_store::{Engine, Store, Transaction, runtime};
+use turnwise_store::{Engine, Limits, Store, Transaction, runtime};
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
 pub const T: &str = "test";
@@ -114,7 +114,7 @@ impl World {
         let (sender, runs) = mpsc::unbounded_channel();
         let handler = Scripted { runs: sender, running: Arc::default(), most_running: AtomicUsize::new(0) };
         World {
-            store: Store::new(engine.clone(), clock.clone()),
+            store: Store::new(engine.clone(), clock.clone()).with_limits(Limits::SMALL),
             engine,
             keys: Keyspace::default(),
             clock,
@@ -142,7 +142,7 @@ impl World {
     /// A store of its own for a process that shall fail as told.
     pub fn faulty(&self) -> (Store, Arc<faulty::Faulty>) {
         let faulty = faulty::Faulty::new(self.engine.clone());
-        (Store::new(faulty.clone(), self.clock.clone()), faulty)
+        (Store::new(faulty.clone(), self.clock.clone()).with_limits(Limits::SMALL), faulty)
     }
 
     /// Runs a transaction once.

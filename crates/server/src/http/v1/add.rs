@@ -9,6 +9,7 @@ use turnwise_protocol::{
     MAX_DELAY_MS, MAX_TIME_US, NewJob, names,
 };
 use turnwise_queue::{DEFAULT_TENANT, jobs};
+use turnwise_store::{Error as StoreError, Store, Transaction};
 
 use super::body::Json;
 use super::error::{Result, V1Error};
@@ -46,7 +47,10 @@ pub(super) async fn add_job(
 
 /// Add many jobs
 ///
-/// All of them or none, in one transaction: much faster than one by one.
+/// Much faster than one by one. One that is wrong, and nothing is added. They are written in one transaction, all of
+/// them or none, where the store takes so many at once, as the embedded one and FoundationDB do. Others (etcd) take some
+/// dozens: then they are written in several transactions, in order, and if the store fails in between the answer is
+/// `unknown_outcome`, and the first of them may be there. Repeating the request is harmless where each job has an id.
 #[utoipa::path(
     post, path = "/jobs", tag = "jobs", operation_id = "add_jobs", request_body = AddJobs,
     responses(
@@ -67,6 +71,11 @@ pub(super) async fn add_jobs(
     Ok(answer::ok(&AddedJobs { jobs }))
 }
 
+/// Rows that adding one job writes, large options apart.
+const ROWS_PER_JOB: usize = 8;
+/// What a job takes in a transaction beside its options, in bytes: its record and its keys.
+const JOB_BYTES: usize = 100_000;
+
 /// A job that is ready to be written.
 struct Ready {
     job: turnwise_queue::NewJob,
@@ -75,36 +84,76 @@ struct Ready {
     made: bool,
 }
 
-/// Adds jobs in one transaction. `place` names the n-th one in errors.
+/// Adds jobs, in as few transactions as the store allows. `place` names the n-th one in errors.
 async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> Result<Vec<AddedJob>> {
     let now_us = app.now_us();
     let mut ready = Vec::with_capacity(jobs.len());
     for (n, job) in jobs.into_iter().enumerate() {
         ready.push(prepare(app, job, now_us, &place(n))?);
     }
-    let ready = &ready;
-    let added = app.store.transact(|tx| async move {
-        let mut added = Vec::with_capacity(ready.len());
-        for Ready { job, if_exists, made } in ready {
-            let done = match if_exists {
-                IfExists::Keep => jobs::add_once(&tx, &app.keys, job, now_us).await?,
-                IfExists::Again => jobs::add(&tx, &app.keys, job, now_us).await?,
-            };
-            let done = match done {
-                jobs::Added::Queued => Added::Queued,
-                jobs::Added::Delayed => Added::Delayed,
-                jobs::Added::AlreadyWaiting => Added::AlreadyWaiting,
-                jobs::Added::RunsAgain => Added::RunsAgain,
-                // Written by an attempt whose outcome was not known.
-                jobs::Added::AlreadyThere if *made && job.not_before_us.is_some() => Added::Delayed,
-                jobs::Added::AlreadyThere if *made => Added::Queued,
-                jobs::Added::AlreadyThere => Added::Exists,
-            };
-            added.push(AddedJob { job_type: job.job_type.clone(), id: job.id.clone(), added: done });
+    let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
+    while added.len() < ready.len() {
+        match add_some(app, &ready[added.len()..], now_us).await {
+            Ok(some) => added.extend(some),
+            Err(turnwise_queue::Error::Store(error)) if !added.is_empty() => {
+                let story = format!("{} of {} jobs were added: {error}", added.len(), ready.len());
+                return Err(StoreError::UnknownOutcome(story).into());
+            }
+            Err(error) => return Err(error.into()),
         }
-        Ok::<_, turnwise_queue::Error>(added)
-    });
-    Ok(added.await?)
+    }
+    Ok(added)
+}
+
+/// Adds the first jobs in one transaction: at least one, and as many as the store takes at once.
+async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Result<Vec<AddedJob>> {
+    let mut most = ready.len();
+    loop {
+        let some = &ready[..most];
+        let added = app.store.transact(|tx| async move {
+            let mut added = Vec::with_capacity(some.len());
+            for Ready { job, if_exists, made } in some {
+                if is_full(&app.store, &tx, added.len()) {
+                    break;
+                }
+                let done = match if_exists {
+                    IfExists::Keep => jobs::add_once(&tx, &app.keys, job, now_us).await?,
+                    IfExists::Again => jobs::add(&tx, &app.keys, job, now_us).await?,
+                };
+                let done = match done {
+                    jobs::Added::Queued => Added::Queued,
+                    jobs::Added::Delayed => Added::Delayed,
+                    jobs::Added::AlreadyWaiting => Added::AlreadyWaiting,
+                    jobs::Added::RunsAgain => Added::RunsAgain,
+                    // Written by an attempt whose outcome was not known.
+                    jobs::Added::AlreadyThere if *made && job.not_before_us.is_some() => Added::Delayed,
+                    jobs::Added::AlreadyThere if *made => Added::Queued,
+                    jobs::Added::AlreadyThere => Added::Exists,
+                };
+                added.push(AddedJob { job_type: job.job_type.clone(), id: job.id.clone(), added: done });
+            }
+            Ok::<_, turnwise_queue::Error>(added)
+        });
+        match added.await {
+            // Large ones among them: fewer of them fit.
+            Err(turnwise_queue::Error::Store(error))
+                if is_small(&app.store) && error.is_too_much() && most > 1 =>
+            {
+                most /= 2;
+            }
+            added => return added,
+        }
+    }
+}
+
+/// Whether the store takes fewer rows in one transaction than a request may need: then its jobs are added in several.
+fn is_small(store: &Store) -> bool {
+    let limits = store.limits();
+    limits.transaction_writes.min(limits.transaction_conflicts) < ROWS_PER_JOB * MAX_ADDED
+}
+
+fn is_full(store: &Store, tx: &Transaction, added: usize) -> bool {
+    added > 0 && is_small(store) && !tx.has_room()
 }
 
 fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
@@ -147,5 +196,13 @@ fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
         ..turnwise_queue::NewJob::new(&new.job_type, &id, options)
     };
     job.check().map_err(|error| bad(&error.to_string()))?;
+    let most = app.store.limits().transaction_bytes.saturating_sub(JOB_BYTES);
+    if job.options.get().len() > most {
+        let problem = format!(
+            "{place}options: have {} bytes; the store that this server runs on takes at most {most}",
+            job.options.get().len()
+        );
+        return Err(V1Error::too_large(problem, "keep large data elsewhere, and its address in the options"));
+    }
     Ok(Ready { job, if_exists: new.if_exists, made })
 }

@@ -135,7 +135,7 @@ impl From<StoreError> for V1Error {
                 "it is unknown whether the request took effect",
                 "repeat it with the same ids and claims: that is harmless",
             ),
-            StoreError::TooLarge { .. } => Self::too_large(
+            StoreError::TooLarge { .. } | StoreError::TooMany { .. } => Self::too_large(
                 "the request is too large for one transaction",
                 "send fewer jobs in one request",
             ),
