@@ -35,7 +35,7 @@
 
 use bytes::Bytes;
 use turnwise_store::key::{children, pack};
-use turnwise_store::tuple::Subspace;
+use turnwise_store::tuple::{Element, Subspace};
 
 /// The version of the table above. A store with another one is not opened.
 pub const FORMAT_VERSION: u32 = 2;
@@ -56,6 +56,11 @@ impl Default for Keyspace {
 }
 
 impl Keyspace {
+    /// The elements of a key, without the subspace; `None` if it is not in it.
+    pub(crate) fn unpack<'a>(&self, key: &'a [u8]) -> Option<Vec<Element<'a>>> {
+        self.space.unpack(key).ok()
+    }
+
     /// The version of the keyspace.
     pub fn format(&self) -> Bytes {
         pack(&self.space, &("format",))

@@ -7,7 +7,9 @@
 //! - [`jobs`]: what clients do: add, get, list, cancel, remove.
 //! - [`claims`]: what workers do: claim, update, finish, crash, requeue; each fenced by the claim.
 //! - [`workers`]: who works: register, ping, leave, and the removal of the dead.
+//! - [`check`]: what must hold of the rows, always.
 
+pub mod check;
 pub mod claims;
 mod error;
 mod format;

@@ -6,7 +6,7 @@ use turnwise_store::{Isolation, RangeRead, Result, Transaction};
 use crate::keyspace::KeyRange;
 
 /// Below the store's 100 kB for a value on every engine.
-const PIECE_BYTES: usize = 90_000;
+pub(crate) const PIECE_BYTES: usize = 90_000;
 /// No value has more pieces: far above every bound on what is stored this way.
 const MAX_PIECES: usize = 1_000;
 

@@ -3,6 +3,7 @@
 //! *Safety.* A job is in the one place that its record names. Every change of a record is one that the state machine allows, by
 //! someone who may make it: a client that asked for it, the worker whose claim holds the job, or whoever removes that worker.
 //! No claim is given twice, none is given or used by a worker that is not a member. What a worker records is what its handler did.
+//! What the rows themselves show is [`turnwise_queue::check`]'s, as for any store; here is who may change them, when and how.
 //! [`Checker::look_over`] reads the whole store again, to see that nothing escaped the check commit by commit.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use turnwise_queue::{Claim, EventKind, Job, State, Then};
+use turnwise_queue::check::{self, Finding};
+use turnwise_queue::{Claim, EventKind, Job, Keyspace, State, Then};
 
 use crate::core::{Core, lock};
 use crate::engine::Writer;
@@ -24,6 +26,7 @@ use crate::trace::Place;
 /// What is known of the store and of what happened outside of it.
 pub struct Checker {
     core: Arc<Core>,
+    keys: Keyspace,
     /// How long a worker may be silent.
     health_timeout: Duration,
     /// How long a job is kept after its end.
@@ -118,7 +121,8 @@ impl Commit<'_> {
 impl Checker {
     /// A checker of an empty store.
     pub fn new(core: &Arc<Core>, health_timeout: Duration, retention: Duration) -> Arc<Self> {
-        Arc::new(Checker { core: core.clone(), health_timeout, retention, known: Mutex::default() })
+        let keys = Keyspace::default();
+        Arc::new(Checker { core: core.clone(), keys, health_timeout, retention, known: Mutex::default() })
     }
 
     /// Looks at what is known.
@@ -152,21 +156,23 @@ impl Checker {
                 row.ok_or_else(|| ("every row is known", show::row(&change.key, change.new.as_ref())))?;
             match row {
                 Row::Job(job) => {
-                    let record = match &change.new {
-                        Some(value) => Some(model::job(&job, value).map_err(|error| {
-                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
-                        })?),
-                        None => None,
-                    };
                     let rows = known.jobs.entry(job.clone()).or_default();
-                    rows.raw.clone_from(&change.new);
-                    let old = std::mem::replace(&mut rows.record, record);
+                    let old = rows.record.take();
+                    rows.set_record(&job, change.new.as_ref()).map_err(|error| {
+                        (
+                            "rows can be read",
+                            format!("{error}: {}", show::row(&change.key, change.new.as_ref())),
+                        )
+                    })?;
                     known.changed_us.insert(job.clone(), commit.now_us);
                     touched_jobs.insert(job, old);
                 }
-                Row::Options(job) => {
+                Row::Options(job, n) => {
                     let pieces = &mut known.jobs.entry(job).or_default().pieces;
-                    *pieces = *pieces + usize::from(change.new.is_some()) - usize::from(change.old.is_some());
+                    match &change.new {
+                        Some(value) => drop(pieces.insert(n, value.len())),
+                        None => drop(pieces.remove(&n)),
+                    }
                 }
                 Row::Place(job, place) => {
                     if let (model::Place::Active(worker), Some(old), Some(new)) =
@@ -193,7 +199,7 @@ impl Checker {
                     }
                     touched_workers.insert(worker);
                 }
-                Row::Other => {}
+                _ => {}
             }
         }
         for worker in &touched_workers {
@@ -210,7 +216,7 @@ impl Checker {
             self.check_transition(known, &commit, key, old.as_ref(), new.as_ref())?;
         }
         for key in touched_jobs.keys() {
-            check_places(known, key)?;
+            self.check_places(known, key)?;
             if known.jobs[key].is_empty() {
                 known.jobs.remove(key);
             }
@@ -252,11 +258,9 @@ impl Checker {
                 && u64::try_from(calm_us).is_ok_and(|us| Duration::from_micros(us) > self.health_timeout);
             ensure(!(lives && long_calm), "nobody removes a worker that lives", story)?;
         }
-        if is_member {
-            ensure(rows.contains_key(&WorkerRow::Health), "a member has a health counter", story)?;
-        } else if !rows.is_empty() {
+        none(check::check_worker(&self.keys, worker, &rows))?;
+        if !is_member && !rows.is_empty() {
             // Its removal is under way; its health row goes last.
-            ensure(rows.contains_key(&WorkerRow::Health), "no row of a worker outlives it", story)?;
             let by_itself = known.home(&worker.1) == Some(commit.place);
             ensure(was_member || !by_itself, "a removed worker writes nothing", story)?;
         }
@@ -507,53 +511,41 @@ impl Checker {
         let known = &*lock(&self.known);
         let mut jobs: BTreeMap<JobKey, JobRows> = BTreeMap::new();
         for (key, value) in rows {
-            match model::parse(key) {
-                Some(Row::Job(job)) => jobs.entry(job).or_default().raw = Some(value.clone()),
-                Some(Row::Options(job)) => jobs.entry(job).or_default().pieces += 1,
-                Some(Row::Place(job, place)) => {
-                    jobs.entry(job).or_default().places.insert(place, value.clone());
-                }
-                _ => {}
+            let row = model::parse(key);
+            if let Some(Row::Job(job) | Row::Options(job, _) | Row::Place(job, _)) = row.clone() {
+                let added = row.map_or(Ok(()), |row| jobs.entry(job).or_default().add(row, value));
+                added.map_err(|error| {
+                    ("rows can be read", format!("{error}: {}", show::row(key, Some(value))))
+                })?;
             }
         }
         for (key, rows) in &jobs {
             let told = known.jobs.get(key);
             let same = told.is_some_and(|told| {
-                (&told.raw, &told.places, told.pieces) == (&rows.raw, &rows.places, rows.pieces)
+                (&told.raw, &told.places, &told.pieces) == (&rows.raw, &rows.places, &rows.pieces)
             });
             ensure(same, "the commits told everything", || format!("{key:?}: {rows:?}, but {told:?}"))?;
-            check_places(known, key)?;
         }
         let same = jobs.keys().eq(known.jobs.keys());
-        ensure(same, "the commits told everything", || "there are other jobs".to_owned())
+        ensure(same, "the commits told everything", || "there are other jobs".to_owned())?;
+        none(check::check_rows(&self.keys, rows))
+    }
+
+    /// What the rows of a job show: it is in the one place that its record names, and nothing belongs to no job.
+    fn check_places(&self, known: &Known, key: &JobKey) -> Result<(), Broken> {
+        let rows = &known.jobs[key];
+        none(check::check_job(&self.keys, key, rows, |worker| known.workers.contains_key(worker))).map_err(
+            |(invariant, story)| (invariant, format!("{story}\n  {}", in_words(rows.record.as_ref()))),
+        )
     }
 }
 
-/// A job is in the one place that its record names, and nothing belongs to no job.
-fn check_places(known: &Known, key: &JobKey) -> Result<(), Broken> {
-    let rows = &known.jobs[key];
-    let places: Vec<_> = rows.places.keys().cloned().collect();
-    let story = || format!("job {key:?} is {}\n  in {places:?}", in_words(rows.record.as_ref()));
-    let Some(job) = &rows.record else {
-        return ensure(rows.is_empty(), "nothing belongs to no job", story);
-    };
-    let expected = match job.state {
-        State::Pending => model::Place::Pending(job.order_us),
-        State::Delayed | State::Crashing => model::Place::Delayed(job.order_us),
-        State::Running => {
-            let holder = known.holder(job).ok_or_else(|| ("a running job has a claim", story()))?;
-            ensure(known.workers.contains_key(&holder), "a claim's worker is known", story)?;
-            model::Place::Active(holder.1)
-        }
-        State::Completed | State::Failed | State::Cancelled => model::Place::Ended(job.changed_us),
-    };
-    ensure(places == [expected], "a job is in one place, the one that its record names", story)?;
-    ensure(job.state == State::Running || job.claim.is_none(), "only a running job has a claim", story)?;
-    let Some(claim) = &job.claim else { return Ok(()) };
-    let active = model::active(rows.places.values().next().expect("it has just been seen"));
-    let active = active.map_err(|error| ("rows can be read", format!("{error}: {}", story())))?;
-    let agrees = active.claim == claim.number && active.cancel_requested == job.cancel_requested;
-    ensure(agrees, "an active row agrees with its record", || format!("{} {active:?}", story()))
+/// Nothing was found.
+fn none(findings: Vec<Finding>) -> Result<(), Broken> {
+    match findings.into_iter().next() {
+        Some(finding) => Err((finding.invariant.holds(), format!("{}: {}", finding.key, finding.problem))),
+        None => Ok(()),
+    }
 }
 
 /// Only the holder of a claim reports, and clients ask for a stop.

@@ -1,0 +1,153 @@
+//! What can be wrong, what it means, and what can be done.
+
+use std::fmt;
+
+/// Declares the invariants, each with what must hold, what it means if it does not, and what can be done.
+macro_rules! invariants {
+    ($($(#[doc = $doc:literal])* $name:ident: $holds:literal, $means:literal, $remedy:literal;)*) => {
+        /// What must hold of the rows of a store.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Invariant {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        impl Invariant {
+            /// All of them.
+            pub const ALL: &[Invariant] = &[$(Invariant::$name,)*];
+
+            /// What must hold, as a sentence.
+            pub fn holds(self) -> &'static str {
+                match self { $(Invariant::$name => $holds,)* }
+            }
+
+            /// What it means if it does not hold.
+            pub fn means(self) -> &'static str {
+                match self { $(Invariant::$name => $means,)* }
+            }
+
+            /// What can be done then.
+            pub fn remedy(self) -> &'static str {
+                match self { $(Invariant::$name => $remedy,)* }
+            }
+        }
+    };
+}
+
+invariants! {
+    /// A value is what its key says it is.
+    Readable: "rows can be read",
+        "whoever needs this row fails with `corrupt`; the rest of the store is not affected",
+        "compare the row with `turnwise store dump`; restore it from a backup, or clear it if it can be done without";
+    /// A key belongs to the keyspace.
+    Known: "every row is known",
+        "another program, or a newer release, has written under this store's prefix",
+        "if a newer release shares the store, check with that one; otherwise give the other program a prefix of its own";
+    /// The format row names this release's format.
+    Format: "the store is in this release's format",
+        "no server of this release starts on it",
+        "an unfinished copy: run `turnwise store copy` again; another version: use the release that wrote it";
+    /// Its record's state and the index rows say the same.
+    OnePlace: "a job is in one place, the one that its record names",
+        "a job that is nowhere never runs again; one in a second place is looked at by workers, who fail on it with `corrupt`",
+        "add the job again (`POST /v1/jobs`) if it is nowhere; a stray index row is to be cleared by hand";
+    /// No index row or piece of options without a record.
+    Owned: "nothing belongs to no job",
+        "a row was left behind by a job that is gone; in `pending`, `delayed` or `ended` a worker fails on it with `corrupt`",
+        "clear the row by hand, or add a job with this type and id and remove it";
+    /// A running job has a claim.
+    Claimed: "a running job has a claim",
+        "nobody can end the job, and no removal of a worker gives it back",
+        "remove the record by hand and add the job again";
+    /// A job that waits or has ended has none.
+    Unclaimed: "only a running job has a claim",
+        "the record says at once that the job runs and that it does not",
+        "add the job again";
+    /// A running job's worker has not been forgotten.
+    HolderKnown: "a claim's worker is known",
+        "no neighbour watches a worker that has no rows, so nobody ever gives this job back",
+        "remove the record and its active row by hand and add the job again";
+    /// The active row carries the claim and the flags of the record.
+    ActiveAgrees: "an active row agrees with its record",
+        "the worker's reports are refused, or a request to cancel does not reach it",
+        "restart the worker: its jobs are given back and claimed anew";
+    /// Options are in the record or in consecutive pieces.
+    OptionsWhole: "a job's options are whole",
+        "the job cannot be started: its options cannot be read",
+        "add the job again with its options";
+    /// Of two claims of a worker no two have the same number.
+    ClaimUnique: "no claim is given twice",
+        "two jobs run under one claim: the end of one can be taken for the end of the other",
+        "restart the worker";
+    /// A counted claim is not above its counter.
+    ClaimCounted: "a claim's number was counted",
+        "the worker may be given the same number once more",
+        "restart the worker: it registers anew, and its numbers begin anew";
+    /// A member can be watched.
+    MemberHealthy: "a member has a health counter",
+        "nobody watches the worker, and it cannot ping: it halts",
+        "restart the worker; clear its row in `workers` by hand if it stays";
+    /// Rows of a worker go before its health row.
+    Outlived: "no row of a worker outlives it",
+        "nobody watches a worker without a health row, so nobody ever clears this row",
+        "clear the row by hand; it does no harm";
+    /// The membership row and the health row say the same.
+    WorkerAgrees: "a health row agrees with its worker's",
+        "neighbours judge the worker by another timeout than its own",
+        "restart the worker";
+    /// Who waits for changes of the membership has something to watch.
+    Stamped: "what is watched is a versionstamp",
+        "who waits for this key may miss a change; the next change sets it right",
+        "nothing, or restart a worker of the type";
+    /// A database's rows have a database.
+    DatabaseThere: "documents belong to a database",
+        "a deleted database has left rows behind; one of the same name would show them",
+        "create the database and delete it again";
+    /// The counters are those of the rows.
+    Counted: "a database's counters agree with its documents",
+        "`doc_count`, `doc_del_count` or `update_seq` are wrong; a changes feed may skip or repeat",
+        "copy the documents to a new database";
+    /// Every document has one change row.
+    Changed: "a document is in the changes once, at its sequence",
+        "changes feeds miss the document, or fail on a row that names none",
+        "write the document again";
+    /// The body's pieces are all there.
+    BodyWhole: "a document's body is whole",
+        "the document cannot be read",
+        "write the document again, with its current revision";
+    /// A document's replication is known, and about its current revision.
+    Scheduled: "a document has its replication, and a replication its document",
+        "the document is not replicated, or `_scheduler/docs` shows one that is not there",
+        "write the document again";
+    /// A row that is due is in the index, and the other way round.
+    Resolved: "what is to be resolved is among the unresolved",
+        "the document waits for ever for its replication id",
+        "write the document again; an entry without a row is cleared by the next server that looks";
+    /// Document and job name each other.
+    DocumentsJob: "a document's job is there, and belongs to it",
+        "the replication does not run, or runs for a document that does not know it",
+        "write the document again; remove a job without a document (`turnwise jobs`)";
+}
+
+/// Something that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What does not hold.
+    pub invariant: Invariant,
+    /// The key that it is about, as text.
+    pub key: String,
+    /// How it shows; without secrets.
+    pub problem: String,
+}
+
+impl Finding {
+    /// A finding about a key.
+    pub fn new(invariant: Invariant, key: &[u8], problem: impl Into<String>) -> Self {
+        Finding { invariant, key: super::key_text(key), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.key, self.invariant.holds(), self.problem)
+    }
+}

@@ -1,0 +1,161 @@
+//! What a key means: the way back from the keyspace's table, and keys as text.
+
+use serde_json::{Map, Value};
+use turnwise_store::tuple::{Element, unpack};
+
+use super::JobKey;
+use crate::Keyspace;
+
+/// A row of the keyspace, by its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Row {
+    /// The version of the keyspace.
+    Format,
+    /// The server's UUID.
+    ServerUuid,
+    /// A job record.
+    Job(JobKey),
+    /// A piece of a job's options, and its number.
+    Options(JobKey, u32),
+    /// One of the places that a job can be in.
+    Place(JobKey, Place),
+    /// What wakes the workers of a type.
+    Wake(String),
+    /// A row of a worker, and which.
+    Worker(JobKey, WorkerRow),
+    /// The versionstamp of a type's membership.
+    Membership(String),
+    /// A `_replicator` database.
+    Database(String),
+    /// Its update sequence.
+    Sequence(String),
+    /// The head of a document: database and id.
+    Document(String, String),
+    /// A piece of a document's body, and its number.
+    Body(String, String, u32),
+    /// A `_local` document.
+    Local(String, String),
+    /// A change of a database, and its number.
+    Change(String, i64),
+    /// The state of a document's replication.
+    Replication(String, String),
+    /// A document whose replication id is to be found, and when.
+    Unresolved(i64, String, String),
+    /// What wakes those who find replication ids.
+    UnresolvedWake,
+}
+
+/// Where a job is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// In the pending queue.
+    Pending(i64),
+    /// Among the delayed.
+    Delayed(i64),
+    /// Among the active jobs of a worker.
+    Active(String),
+    /// Among the ended.
+    Ended(i64),
+}
+
+/// The rows of a worker, other than the active ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkerRow {
+    /// `("workers", …)`
+    Member,
+    /// `("health", …)`
+    Health,
+    /// `("signal", …)`
+    Signal,
+    /// `("claims", …)`
+    Claims,
+}
+
+impl Row {
+    /// The meaning of a key; `None` if this release has no such row.
+    pub fn parse(keys: &Keyspace, key: &[u8]) -> Option<Row> {
+        let elements: Vec<Element<'_>> = keys.unpack(key)?;
+        let text = |n: usize| match elements.get(n) {
+            Some(Element::String(text)) => Some(text.as_ref().to_owned()),
+            _ => None,
+        };
+        let number = |n: usize| match elements.get(n) {
+            Some(Element::Int(number)) => Some(*number),
+            _ => None,
+        };
+        let piece = |n: usize| u32::try_from(number(n)?).ok();
+        let pair = |first, second| Some((text(first)?, text(second)?));
+        let Some(Element::String(family)) = elements.first() else { return None };
+        Some(match (family.as_ref(), elements.len()) {
+            ("format", 1) => Row::Format,
+            ("server", 2) if text(1)? == "uuid" => Row::ServerUuid,
+            ("jobs", 3) => Row::Job(pair(1, 2)?),
+            ("options", 4) => Row::Options(pair(1, 2)?, piece(3)?),
+            ("pending", 4) => Row::Place(pair(1, 3)?, Place::Pending(number(2)?)),
+            ("delayed", 4) => Row::Place(pair(1, 3)?, Place::Delayed(number(2)?)),
+            ("ended", 4) => Row::Place(pair(1, 3)?, Place::Ended(number(2)?)),
+            ("active", 4) => Row::Place(pair(1, 3)?, Place::Active(text(2)?)),
+            ("wake", 2) => Row::Wake(text(1)?),
+            ("workers", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Member),
+            ("health", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Health),
+            ("signal", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Signal),
+            ("claims", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Claims),
+            ("workers_vs", 2) => Row::Membership(text(1)?),
+            ("databases", 2) => Row::Database(text(1)?),
+            ("sequence", 2) => Row::Sequence(text(1)?),
+            ("documents", 3) => Row::Document(text(1)?, text(2)?),
+            ("bodies", 4) => Row::Body(text(1)?, text(2)?, piece(3)?),
+            ("local", 3) => Row::Local(text(1)?, text(2)?),
+            ("changes", 3) => Row::Change(text(1)?, number(2)?),
+            ("replications", 3) => Row::Replication(text(1)?, text(2)?),
+            ("unresolved", 4) => Row::Unresolved(number(1)?, text(2)?, text(3)?),
+            ("unresolved_wake", 1) => Row::UnresolvedWake,
+            _ => return None,
+        })
+    }
+}
+
+impl Place {
+    /// The key of a job's row in this place.
+    pub fn key(&self, keys: &Keyspace, (job_type, id): &JobKey) -> bytes::Bytes {
+        match self {
+            Place::Pending(order_us) => keys.pending_entry(job_type, *order_us, id),
+            Place::Delayed(not_before_us) => keys.delayed_entry(job_type, *not_before_us, id),
+            Place::Active(worker) => keys.active_entry(job_type, worker, id),
+            Place::Ended(ended_us) => keys.ended_entry(job_type, *ended_us, id),
+        }
+    }
+}
+
+/// A key as a JSON array, without the subspace that all keys are in: `["jobs","replication","a"]`. What JSON has no word for is
+/// `{"$bytes": hex}`, or `{"$versionstamp": hex}`; a key that is no tuple is `{"$bytes": hex}` as a whole.
+pub fn key_text(key: &[u8]) -> String {
+    let Ok(elements) = unpack::<Vec<Element<'_>>>(key) else {
+        return tagged("$bytes", key).to_string();
+    };
+    let skipped =
+        usize::from(matches!(elements.first(), Some(Element::String(first)) if first == "turnwise"));
+    Value::Array(elements.iter().skip(skipped).map(element).collect()).to_string()
+}
+
+fn element(element: &Element<'_>) -> Value {
+    match element {
+        Element::Nil => Value::Null,
+        Element::Bytes(bytes) => tagged("$bytes", bytes),
+        Element::String(text) => Value::from(text.as_ref()),
+        Element::Tuple(elements) => Value::Array(elements.iter().map(self::element).collect()),
+        Element::Int(number) => Value::from(*number),
+        Element::Float(number) => Value::from(f64::from(*number)),
+        Element::Double(number) => Value::from(*number),
+        Element::Bool(is) => Value::from(*is),
+        Element::Versionstamp(stamp) => tagged("$versionstamp", stamp.as_bytes()),
+        // Only with features of the tuple crate that are off.
+        #[allow(unreachable_patterns, reason = "the crate's features decide")]
+        other => Value::from(format!("{other:?}")),
+    }
+}
+
+fn tagged(tag: &str, bytes: &[u8]) -> Value {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Value::Object(Map::from_iter([(tag.to_owned(), Value::from(hex))]))
+}

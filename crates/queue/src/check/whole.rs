@@ -1,0 +1,64 @@
+//! All rows of a small store at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::{
+    Finding, Invariant, JobKey, JobRows, Place, Row, WorkerRow, check_claims, check_job, check_stamp,
+    check_worker,
+};
+use crate::{Active, Keyspace};
+
+/// Checks every job, worker and type of a store, given all of its rows. Holds all of them in memory: for tests and simulations.
+/// Rows of `_replicator` databases are known, and not looked at.
+pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut jobs: BTreeMap<JobKey, JobRows> = BTreeMap::new();
+    let mut workers: BTreeMap<JobKey, BTreeMap<WorkerRow, Bytes>> = BTreeMap::new();
+    let mut active: BTreeMap<JobKey, BTreeMap<String, Active>> = BTreeMap::new();
+    let mut stamps: BTreeMap<Bytes, Bytes> = BTreeMap::new();
+    for (key, value) in rows {
+        match Row::parse(keys, key) {
+            None => findings.push(Finding::new(Invariant::Known, key, "it has no meaning here")),
+            Some(Row::Worker(worker, row)) => {
+                drop(workers.entry(worker).or_default().insert(row, value.clone()))
+            }
+            Some(row @ (Row::Job(_) | Row::Options(..) | Row::Place(..))) => {
+                let (Row::Job(job) | Row::Options(job, _) | Row::Place(job, _)) = row.clone() else {
+                    continue;
+                };
+                if let Row::Place(_, Place::Active(worker)) = &row
+                    && let Ok(report) = serde_json::from_slice(value)
+                {
+                    let worker = (job.0.clone(), worker.clone());
+                    active.entry(worker).or_default().insert(job.1.clone(), report);
+                }
+                // A record that cannot be read is found with its job.
+                let _ = jobs.entry(job).or_default().add(row, value);
+            }
+            Some(Row::Wake(_) | Row::Membership(_)) => drop(stamps.insert(key.clone(), value.clone())),
+            Some(_) => {}
+        }
+    }
+    for (job, rows) in &jobs {
+        findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));
+    }
+    for (worker, rows) in &workers {
+        findings.extend(check_worker(keys, worker, rows));
+    }
+    for (worker, active) in &active {
+        let counted = workers.get(worker).and_then(|rows| rows.get(&WorkerRow::Claims));
+        let counted = counted.and_then(|value| serde_json::from_slice(value).ok());
+        findings.extend(check_claims(keys, worker, active, counted));
+    }
+    let waits = |place: &Place| matches!(place, Place::Pending(_) | Place::Delayed(_));
+    let woken =
+        jobs.iter().filter(|(_, rows)| rows.places.keys().any(waits)).map(|(job, _)| keys.wake(&job.0));
+    let memberships = workers.keys().map(|worker| keys.workers_versionstamp(&worker.0));
+    let watched: BTreeSet<Bytes> = woken.chain(memberships).chain(stamps.keys().cloned()).collect();
+    for key in watched {
+        findings.extend(check_stamp(&key, stamps.get(&key)));
+    }
+    findings
+}
