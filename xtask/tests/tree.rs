@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates: each may use those before it, never those after it.
-const LAYERS: [&str; 10] = [
+const LAYERS: [&str; 11] = [
     "turnwise-policy",
     "turnwise-store",
     "turnwise-queue",
@@ -17,6 +17,7 @@ const LAYERS: [&str; 10] = [
     "turnwise-client",
     "turnwise-command",
     "turnwise-replicator",
+    "turnwise-admin",
     "turnwise-server",
     "turnwise",
 ];

@@ -242,6 +242,11 @@ impl Keyspace {
         pack(&self.space, &("workers_vs", job_type))
     }
 
+    /// The versionstamps of the memberships of all types.
+    pub fn all_memberships(&self) -> KeyRange {
+        children(&self.space, &("workers_vs",))
+    }
+
     /// A `_replicator` database.
     pub fn database(&self, db: &str) -> Bytes {
         pack(&self.space, &("databases", db))

@@ -1,0 +1,52 @@
+//! Two stores read side by side.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use turnwise_store::{Result, Store};
+
+use crate::scan::{Scan, everything};
+
+/// What there is at the next key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The same row in both.
+    Same(Bytes, Bytes),
+    /// Only in the source.
+    Missing(Bytes, Bytes),
+    /// In both, with another value; the source's.
+    Different(Bytes, Bytes),
+    /// Only in the target.
+    Extra(Bytes),
+}
+
+/// Source and target, in key order.
+pub(super) struct Merge {
+    source: Scan,
+    target: Scan,
+}
+
+impl Merge {
+    pub(super) fn new(source: &Store, target: &Store) -> Self {
+        Merge { source: Scan::new(source, everything()), target: Scan::new(target, everything()) }
+    }
+
+    /// The next key that is in either; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Step>> {
+        let (source, target) = (self.source.peek().await?, self.target.peek().await?);
+        let order = match (&source, &target) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((source, _)), Some((target, _))) => source.cmp(target),
+        };
+        let source = if order.is_le() { self.source.next().await? } else { None };
+        let target = if order.is_ge() { self.target.next().await? } else { None };
+        Ok(match (source, target) {
+            (Some((key, value)), None) => Some(Step::Missing(key, value)),
+            (Some((key, value)), Some((_, other))) if value == other => Some(Step::Same(key, value)),
+            (Some((key, value)), Some(_)) => Some(Step::Different(key, value)),
+            (None, other) => other.map(|(key, _)| Step::Extra(key)),
+        })
+    }
+}

@@ -1,0 +1,347 @@
+//! Copying a store into an empty one.
+//!
+//! *Model.* Source and target are read side by side, in key order, and the target's rows are made those of the source. So a copy that was
+//! killed goes on by being run again: what is equal is not written again, what has changed or gone since is set right. Then
+//! both are read once more and compared, and only then the target gets the source's format row. Until then it has a [marker](Copying), and no
+//! server starts on it.
+//!
+//! *Forces.* A copy is of one moment only if nobody writes to the source: an embedded one is locked by being open. On a shared one nobody
+//! may work, which shows in health counters that stand still for their timeout, and in memberships that are the same at the end as at the
+//! beginning: whoever starts meanwhile joins one. Values are copied as bytes: a versionstamp is what the source's engine made it,
+//! and is only ever compared with what it was before.
+//!
+//! Every batch proves that the marker is still this run's, so of two copies at once the first one stops.
+
+mod merge;
+mod quiet;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
+use turnwise_queue::check::key_text;
+use turnwise_queue::keyspace::FORMAT_VERSION;
+use turnwise_queue::{Copying, Format, Keyspace};
+use turnwise_store::{Error as StoreError, MaybeStoreError, Store, Transaction};
+
+use crate::scan;
+use merge::{Merge, Step};
+
+/// Batches that are written at once: commits that wait for a disk or a quorum overlap.
+const BATCHES_IN_FLIGHT: usize = 8;
+/// Rows of a batch, at most; an engine may allow less.
+const BATCH_ROWS: usize = 2_000;
+/// Bytes of a batch, at most; an engine may allow less.
+const BATCH_BYTES: usize = 2 << 20;
+
+/// Why a store was not copied.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The source holds nothing that turnwise wrote.
+    #[error("the source holds no turnwise store")]
+    NoSource,
+    /// The source is in another format.
+    #[error(
+        "the source has format {0}, and this release knows format {FORMAT_VERSION}: use the release that wrote it"
+    )]
+    Format(String),
+    /// The source is a copy that was never finished.
+    #[error("the source is itself an unfinished copy of {0}: finish that one first")]
+    Unfinished(String),
+    /// Somebody works on the source.
+    #[error("the source is in use, {0}: stop every node and worker that uses it first")]
+    InUse(String),
+    /// The target holds something else.
+    #[error(
+        "the target is not empty, and no unfinished copy of this source: name an empty one, or another prefix"
+    )]
+    NotEmpty,
+    /// The target is the unfinished copy of another store.
+    #[error("the target is an unfinished copy of another store, {0}: finish that one, or name an empty one")]
+    OtherCopy(String),
+    /// Another copy writes to the same target.
+    #[error("another `store copy` has taken over this target")]
+    TakenOver,
+    /// A row cannot be written to the target.
+    #[error("row {key} does not fit into the target: {cause}")]
+    Row {
+        /// Its key as text.
+        key: String,
+        /// Why.
+        cause: StoreError,
+    },
+    /// The comparison found a difference.
+    #[error(
+        "source and target differ at {0}: something writes to one of them; stop it and run the copy again"
+    )]
+    Differs(String),
+    /// Somebody has worked on the source meanwhile.
+    #[error(
+        "the source was used while it was copied: stop every node and worker that uses it, and run the copy again"
+    )]
+    Changed,
+}
+
+impl MaybeStoreError for Error {
+    fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Error::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// How far a copy is; read while it runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Rows of the source that are in the target.
+    pub copied: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Rows that were compared.
+    pub compared: AtomicU64,
+    /// The workers of the source that must not move, while they are looked at.
+    pub watched: AtomicU64,
+}
+
+impl Progress {
+    fn count(&self, rows: usize, bytes: usize) {
+        self.copied.fetch_add(rows as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// A copy that is complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Whether an unfinished copy was gone on with.
+    pub resumed: bool,
+    /// Rows that were written or cleared by this run.
+    pub written: u64,
+    /// Rows of the store.
+    pub rows: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// SHA-256 over all rows but the format row, each as the length of its key (32 bits, little endian), the key, the length of
+    /// its value, the value.
+    pub checksum: String,
+}
+
+/// What is copied, and where to.
+pub struct Copy {
+    /// What is copied.
+    pub source: Store,
+    /// The source's URL as it may be shown.
+    pub from: String,
+    /// Whether others may use the source.
+    pub source_is_shared: bool,
+    /// Where to.
+    pub target: Store,
+    /// How far it is.
+    pub progress: Arc<Progress>,
+}
+
+impl Copy {
+    /// Copies, compares, and releases the target.
+    ///
+    /// # Errors
+    /// [`Error`]. Whatever it is, the target can be copied to again.
+    pub async fn run(&self) -> Result<Report, Error> {
+        let keys = Keyspace::default();
+        let format = self.source_format(&keys).await?;
+        let quiet = quiet::watch(self, &keys).await?;
+        let marker = self.marker(&keys).await?;
+        let resumed = self.mark(&keys, &marker).await?;
+        let marker = marker.to_value();
+        let written = self.make_equal(&keys, &marker).await?;
+        let report = self.compare(&keys).await?;
+        quiet::check(self, &keys, &quiet).await?;
+        self.target
+            .transact(|tx| {
+                let (keys, format, marker) = (&keys, &format, &marker);
+                async move {
+                    match tx.get(&keys.format()).await? {
+                        Some(found) if found == *marker => Ok(tx.set(keys.format(), format.clone())?),
+                        // An earlier attempt of unknown outcome.
+                        Some(found) if found == *format => Ok(()),
+                        _ => Err(Error::TakenOver),
+                    }
+                }
+            })
+            .await?;
+        Ok(Report { resumed, written, ..report })
+    }
+
+    /// The format row, if the source can be copied.
+    async fn source_format(&self, keys: &Keyspace) -> Result<Bytes, Error> {
+        let format = self.source.transact(|tx| async move { tx.get(&keys.format()).await }).await?;
+        let format = format.ok_or(Error::NoSource)?;
+        match Format::read(&format) {
+            Format::Version(FORMAT_VERSION) => Ok(format),
+            Format::Version(other) => Err(Error::Format(other.to_string())),
+            Format::Copying(copying) => Err(Error::Unfinished(copying.from)),
+            Format::Unknown(found) => Err(Error::Format(found)),
+        }
+    }
+
+    /// What stands in the target while it is not complete.
+    async fn marker(&self, keys: &Keyspace) -> Result<Copying, Error> {
+        let uuid = self.source.transact(|tx| async move { tx.get(&keys.server_uuid()).await }).await?;
+        let of = uuid.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default();
+        let random = self.target.runtime().random();
+        Ok(Copying { of, from: self.from.clone(), run: format!("{random:016x}") })
+    }
+
+    /// Takes the target; returns whether it is an unfinished copy of the same source.
+    async fn mark(&self, keys: &Keyspace, marker: &Copying) -> Result<bool, Error> {
+        self.target
+            .transact(|tx| async move {
+                let format = tx.get(&keys.format()).await?;
+                let resumed = match format.as_deref().map(Format::read) {
+                    None if tx.range(&scan::everything(), 1).await?.is_empty() => false,
+                    // Its own run's after a commit of unknown outcome.
+                    Some(Format::Copying(found)) if found.of == marker.of => found.run != marker.run,
+                    Some(Format::Copying(found)) => return Err(Error::OtherCopy(found.from)),
+                    _ => return Err(Error::NotEmpty),
+                };
+                tx.set(keys.format(), marker.to_value())?;
+                Ok(resumed)
+            })
+            .await
+    }
+
+    /// Makes the target's rows those of the source; returns how many were written or cleared.
+    async fn make_equal(&self, keys: &Keyspace, marker: &Bytes) -> Result<u64, Error> {
+        let limits = self.target.limits();
+        // As `Transaction::has_room`; the marker is one of the things that a commit proves.
+        let most_bytes = BATCH_BYTES.min(limits.transaction_bytes / 5 * 2);
+        let most_rows = BATCH_ROWS.min(limits.transaction_writes.saturating_sub(1)).max(1);
+        let format = keys.format();
+        let mut merge = Merge::new(&self.source, &self.target);
+        let mut batch: Vec<(Bytes, Option<Bytes>)> = Vec::new();
+        let (mut batch_bytes, mut written) = (0, 0);
+        let mut in_flight: JoinSet<Result<(), Error>> = JoinSet::new();
+        loop {
+            let step = merge.next().await?;
+            let write = match &step {
+                Some(Step::Missing(key, _) | Step::Different(key, _) | Step::Extra(key))
+                    if *key == format =>
+                {
+                    None
+                }
+                Some(Step::Missing(key, value) | Step::Different(key, value)) => {
+                    Some((key.clone(), Some(value.clone())))
+                }
+                Some(Step::Extra(key)) => Some((key.clone(), None)),
+                Some(Step::Same(key, value)) => {
+                    self.progress.count(1, key.len() + value.len());
+                    None
+                }
+                None => None,
+            };
+            let row_bytes =
+                write.as_ref().map_or(0, |(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len));
+            let is_full = batch.len() == most_rows || batch_bytes + row_bytes > most_bytes;
+            if !batch.is_empty() && (is_full || step.is_none()) {
+                if in_flight.len() == BATCHES_IN_FLIGHT
+                    && let Some(done) = in_flight.join_next().await
+                {
+                    done.expect("a batch is written without a panic")?;
+                }
+                let write = Write {
+                    target: self.target.clone(),
+                    keys: keys.clone(),
+                    marker: marker.clone(),
+                    rows: std::mem::take(&mut batch),
+                    progress: self.progress.clone(),
+                };
+                in_flight.spawn(write.run());
+                batch_bytes = 0;
+            }
+            if step.is_none() {
+                break;
+            }
+            if let Some(row) = write {
+                batch.push(row);
+                batch_bytes += row_bytes;
+                written += 1;
+            }
+        }
+        while let Some(done) = in_flight.join_next().await {
+            done.expect("a batch is written without a panic")?;
+        }
+        Ok(written)
+    }
+
+    /// Reads both again, and compares row by row.
+    async fn compare(&self, keys: &Keyspace) -> Result<Report, Error> {
+        let format = keys.format();
+        let mut merge = Merge::new(&self.source, &self.target);
+        let mut digest = Sha256::new();
+        let (mut rows, mut bytes) = (0, 0);
+        while let Some(step) = merge.next().await? {
+            match step {
+                Step::Missing(key, _) | Step::Different(key, _) | Step::Extra(key) if key != format => {
+                    return Err(Error::Differs(key_text(&key)));
+                }
+                Step::Same(key, value) => {
+                    for part in [&key, &value] {
+                        digest.update(u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
+                        digest.update(part);
+                    }
+                    rows += 1;
+                    bytes += (key.len() + value.len()) as u64;
+                    self.progress.compared.store(rows, Ordering::Relaxed);
+                }
+                // The marker is in the place of the format row.
+                _ => {}
+            }
+        }
+        let checksum = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Report { resumed: false, written: 0, rows, bytes, checksum })
+    }
+}
+
+/// One batch on its way.
+struct Write {
+    target: Store,
+    keys: Keyspace,
+    marker: Bytes,
+    /// Keys with what they become.
+    rows: Vec<(Bytes, Option<Bytes>)>,
+    progress: Arc<Progress>,
+}
+
+impl Write {
+    async fn run(self) -> Result<(), Error> {
+        let this = &self;
+        this.target.transact(|tx| async move { this.attempt(&tx).await }).await?;
+        let bytes =
+            self.rows.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
+        self.progress.count(self.rows.iter().filter(|(_, value)| value.is_some()).count(), bytes);
+        Ok(())
+    }
+
+    /// Writes the rows, if the target is still this run's.
+    async fn attempt(&self, tx: &Transaction) -> Result<(), Error> {
+        if tx.get(&self.keys.format()).await?.as_ref() != Some(&self.marker) {
+            return Err(Error::TakenOver);
+        }
+        for (key, value) in &self.rows {
+            let written = match value {
+                Some(value) => tx.set(key.clone(), value.clone()),
+                None => tx.clear(key.clone()),
+            };
+            written.map_err(|cause| Error::Row { key: key_text(key), cause })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

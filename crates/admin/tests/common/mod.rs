@@ -1,0 +1,91 @@
+//! Stores for tests.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tempfile::TempDir;
+use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::{Claim, Format, Keyspace, NewJob, Worker, jobs, workers};
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::{KeyValue, Store, runtime};
+
+/// An embedded store in a folder of its own.
+pub struct Home {
+    pub store: Store,
+    _folder: TempDir,
+}
+
+impl Home {
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { durable: false, ..Options::default() };
+        let engine = Embedded::open_with(folder.path(), options).unwrap();
+        Home { store: Store::new(engine, Arc::new(runtime::System)), _folder: folder }
+    }
+}
+
+/// All rows of a store.
+pub async fn all_rows(store: &Store) -> Vec<KeyValue> {
+    let mut scan = turnwise_admin::scan::Scan::new(store, turnwise_admin::scan::everything());
+    let mut rows = Vec::new();
+    while let Some(row) = scan.next().await.unwrap() {
+        rows.push(row);
+    }
+    rows
+}
+
+fn json(text: String) -> Box<RawValue> {
+    RawValue::from_string(text).unwrap()
+}
+
+/// Jobs of type `t`, most of them pending, some delayed, running, ended in each way; some with large options.
+pub async fn fill(store: &Store, uuid: &str, count: usize) {
+    let keys = &Keyspace::default();
+    let uuid = Bytes::from(serde_json::to_string(uuid).unwrap());
+    store
+        .transact(|tx| {
+            let uuid = uuid.clone();
+            async move {
+                tx.set(keys.format(), Format::current())?;
+                tx.set(keys.server_uuid(), uuid)?;
+                workers::register(&tx, keys, "t", &Worker::new("worker", "node", 1, 10))
+            }
+        })
+        .await
+        .unwrap();
+    for begin in (0..count).step_by(100) {
+        let end = count.min(begin + 100);
+        store.transact(|tx| async move { fill_some(&tx, keys, begin..end).await }).await.unwrap();
+    }
+}
+
+async fn fill_some(
+    tx: &turnwise_store::Transaction,
+    keys: &Keyspace,
+    numbers: std::ops::Range<usize>,
+) -> turnwise_queue::Result<()> {
+    for n in numbers {
+        let now_us = i64::try_from(n).unwrap() + 1_000;
+        let id = format!("job-{n}");
+        let size = if n % 500 == 7 { 200_000 } else { 50 };
+        let mut new = NewJob::new("t", &id, json(format!("\"{}\"", "x".repeat(size))));
+        new.not_before_us = (n % 10 == 1).then_some(i64::MAX / 2);
+        jobs::add(tx, keys, &new, now_us).await?;
+        let claim = Claim { worker: "worker".into(), number: n as u64 + 1 };
+        let ending = match n % 10 {
+            2 => Ending::Completed(json("1".into())),
+            3 => Ending::Failed("no".into()),
+            4 => Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: i64::MAX / 2 },
+            5 if n % 50 == 5 => {
+                claims::claim(tx, keys, "t", &id, &claim, now_us, 20).await?;
+                continue;
+            }
+            _ => continue,
+        };
+        claims::claim(tx, keys, "t", &id, &claim, now_us, 20).await?;
+        claims::end(tx, keys, "t", &id, &claim, &ending, None, now_us, 20).await?;
+    }
+    Ok(())
+}

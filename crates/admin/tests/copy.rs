@@ -1,0 +1,139 @@
+//! Copies between embedded stores: equal row by row, resumed, refused, and never usable half done.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::{Home, all_rows, fill};
+use turnwise_admin::copy::{Copy, Error, Progress};
+use turnwise_queue::Keyspace;
+use turnwise_store::Store;
+
+fn copy(source: &Store, target: &Store) -> Copy {
+    Copy {
+        source: source.clone(),
+        from: "embedded:source".into(),
+        source_is_shared: false,
+        target: target.clone(),
+        progress: Arc::new(Progress::default()),
+    }
+}
+
+async fn set(store: &Store, key: &Bytes, value: Option<&'static str>) {
+    let write = |tx: turnwise_store::Transaction| async move {
+        match value {
+            Some(value) => tx.set(key.clone(), value.into()),
+            None => tx.clear(key.clone()),
+        }
+    };
+    store.transact(write).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_copy_is_equal_row_by_row_and_back_again() {
+    let (a, b, c) = (Home::new().await, Home::new().await, Home::new().await);
+    fill(&a.store, "u1", 3_000).await;
+    let there = copy(&a.store, &b.store).run().await.unwrap();
+    let rows = all_rows(&a.store).await;
+    assert_eq!(rows, all_rows(&b.store).await);
+    assert_eq!((there.rows, there.written, there.resumed), (rows.len() as u64 - 1, there.rows, false));
+    let back = copy(&b.store, &c.store).run().await.unwrap();
+    assert_eq!(back, there, "the same rows have the same checksum");
+    assert_eq!(rows, all_rows(&c.store).await);
+
+    let again = copy(&a.store, &b.store).run().await;
+    assert!(matches!(again, Err(Error::NotEmpty)), "{again:?}");
+}
+
+#[tokio::test]
+async fn what_is_equal_is_not_written_again_and_what_has_changed_is_set_right() {
+    let keys = Keyspace::default();
+    let (a, b) = (Home::new().await, Home::new().await);
+    fill(&a.store, "u1", 500).await;
+    copy(&a.store, &b.store).run().await.unwrap();
+    // As if it had not come to its end, and the source had been used since.
+    let marker = turnwise_queue::Copying { of: "u1".into(), from: "x".into(), run: "1".into() };
+    b.store
+        .transact(|tx| {
+            let (keys, value) = (&keys, marker.to_value());
+            async move { tx.set(keys.format(), value) }
+        })
+        .await
+        .unwrap();
+    set(&a.store, &keys.job("t", "new"), Some("\"changed\"")).await;
+    set(&a.store, &keys.job("t", "job-3"), None).await;
+    set(&b.store, &keys.job("t", "job-4"), Some("\"changed\"")).await;
+    set(&b.store, &keys.job("z", "extra"), Some("\"extra\"")).await;
+    let report = copy(&a.store, &b.store).run().await.unwrap();
+    assert_eq!((report.written, report.resumed), (4, true));
+    assert_eq!(all_rows(&a.store).await, all_rows(&b.store).await);
+}
+
+#[tokio::test]
+async fn what_is_no_target_or_no_source_is_refused() {
+    let keys = Keyspace::default();
+    let (a, b, empty) = (Home::new().await, Home::new().await, Home::new().await);
+    fill(&a.store, "u1", 10).await;
+    let refused = copy(&empty.store, &b.store).run().await;
+    assert!(matches!(refused, Err(Error::NoSource)), "{refused:?}");
+    assert_eq!(all_rows(&b.store).await, []);
+    // Another store's unfinished copy.
+    let marker = turnwise_queue::Copying { of: "u2".into(), from: "elsewhere".into(), run: "1".into() };
+    b.store
+        .transact(|tx| {
+            let (keys, value) = (&keys, marker.to_value());
+            async move { tx.set(keys.format(), value) }
+        })
+        .await
+        .unwrap();
+    let refused = copy(&a.store, &b.store).run().await;
+    assert!(matches!(&refused, Err(Error::OtherCopy(from)) if from == "elsewhere"), "{refused:?}");
+    let refused = copy(&b.store, &empty.store).run().await;
+    assert!(matches!(&refused, Err(Error::Unfinished(from)) if from == "elsewhere"), "{refused:?}");
+    set(&b.store, &keys.format(), Some("99")).await;
+    let refused = copy(&b.store, &empty.store).run().await;
+    assert!(matches!(&refused, Err(Error::Format(found)) if found == "99"), "{refused:?}");
+    // Anything else that is there.
+    set(&b.store, &keys.format(), None).await;
+    set(&b.store, &Bytes::from_static(b"\x02other\0"), Some("x")).await;
+    let refused = copy(&a.store, &b.store).run().await;
+    assert!(matches!(refused, Err(Error::NotEmpty)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_shared_source_that_somebody_works_on_is_refused() {
+    let (a, b) = (Home::new().await, Home::new().await);
+    fill(&a.store, "u1", 10).await;
+    let keys = Keyspace::default();
+    let worker = turnwise_queue::Worker {
+        health_timeout_us: 2_000_000,
+        ..turnwise_queue::Worker::new("w", "n", 1, 1)
+    };
+    let (keys, worker) = (&keys, &worker);
+    a.store
+        .transact(|tx| async move { turnwise_queue::workers::register(&tx, keys, "t", worker) })
+        .await
+        .unwrap();
+    let shared = || Copy { source_is_shared: true, ..copy(&a.store, &b.store) };
+    let run = shared();
+    let progress = run.progress.clone();
+    let refused = tokio::spawn(async move { run.run().await });
+    while progress.watched.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    a.store
+        .transact(|tx| async move { turnwise_queue::workers::ping(&tx, keys, "t", "w").await })
+        .await
+        .unwrap();
+    let refused = refused.await.unwrap();
+    assert!(
+        matches!(&refused, Err(Error::InUse(who)) if who == "worker w of type t is alive"),
+        "{refused:?}"
+    );
+    assert_eq!(all_rows(&b.store).await, []);
+    // It moves no more: its rows are what a crash has left.
+    shared().run().await.unwrap();
+    assert_eq!(all_rows(&a.store).await, all_rows(&b.store).await);
+}
