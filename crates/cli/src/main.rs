@@ -13,6 +13,7 @@ mod progress;
 mod remote;
 mod replicate;
 mod serve;
+mod store;
 mod table;
 mod units;
 mod work;
@@ -52,6 +53,9 @@ enum Command {
     Workers(workers::Args),
     /// Be a worker: run a command for each job of a type
     Work(work::Args),
+    /// Copy a store, check it, print it: without any server
+    #[command(subcommand)]
+    Store(store::Command),
     /// Used by turnwise itself, to end the commands of a process that was killed
     #[command(name = GUARD, hide = true)]
     Guard {
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
             Command::Jobs(command) => jobs::run(command).await,
             Command::Workers(args) => workers::run(args).await,
             Command::Work(args) => work::run(args).await,
+            Command::Store(command) => store::run(command).await,
             Command::Guard { .. } => unreachable!("it was seen to above"),
         }
     });

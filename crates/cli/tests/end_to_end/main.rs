@@ -10,4 +10,5 @@ mod secrets;
 mod server;
 mod start;
 mod stop;
+mod store;
 mod work;

@@ -1,0 +1,35 @@
+//! `turnwise store`: a store as a whole, without any server.
+
+mod copy;
+
+use anyhow::anyhow;
+use turnwise_store::{Error, Store, StoreUrl};
+
+use crate::Failure;
+
+/// `turnwise store`
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Copy a store into an empty one, while nobody uses either
+    Copy(copy::Args),
+}
+
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Copy(args) => copy::run(args).await,
+    }
+}
+
+/// Reads a store's URL. Not by the parser of the arguments: its error would repeat the password.
+fn parse(name: &str, text: &str) -> Result<StoreUrl, Failure> {
+    text.parse().map_err(|error| Failure::Usage(anyhow!("{name}: {error}")))
+}
+
+/// Opens a store that is there.
+async fn open(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
+    turnwise_admin::open_existing(url).await.map_err(|error| cannot_open(name, url, &error))
+}
+
+fn cannot_open(name: &str, url: &StoreUrl, error: &Error) -> Failure {
+    Failure::Failed(anyhow!("{name}: cannot open the store {url}: {error}"))
+}

@@ -1,0 +1,137 @@
+//! `turnwise store`: a store copied, checked and printed by the built binary.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use turnwise_admin::scan::{Scan, everything};
+use turnwise_queue::{Format, Keyspace};
+use turnwise_store::{KeyValue, Store, StoreUrl, runtime};
+
+use crate::server::{Home, PATIENCE, turnwise};
+
+/// Rows of the store that is killed while it is copied, and the size of each: some seconds of work.
+const ROWS: usize = 40_000;
+const ROW_BYTES: usize = 1_000;
+/// So much has been written when the copy is killed.
+const KILLED_AT_BYTES: u64 = 10_000_000;
+
+async fn run(args: &[&str]) -> Output {
+    turnwise().args(args).output().await.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn url(folder: &Path) -> String {
+    format!("embedded:{}", folder.display())
+}
+
+async fn open(folder: &Path) -> Store {
+    turnwise_store::open(&StoreUrl::embedded(folder), Arc::new(runtime::System)).await.unwrap()
+}
+
+async fn all_rows(folder: &Path) -> Vec<KeyValue> {
+    let store = open(folder).await;
+    let mut scan = Scan::new(&store, everything());
+    let mut rows = Vec::new();
+    while let Some(row) = scan.next().await.unwrap() {
+        rows.push(row);
+    }
+    rows
+}
+
+fn size(folder: &Path) -> u64 {
+    let Ok(entries) = folder.read_dir() else { return 0 };
+    let size = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .map(|path| if path.is_dir() { self::size(&path) } else { size(&path) })
+        .sum()
+}
+
+#[tokio::test]
+async fn a_copy_that_is_killed_goes_on_and_no_server_starts_on_it_before() {
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = &Keyspace::default();
+    let store = open(a.path()).await;
+    store.transact(|tx| async move { tx.set(keys.format(), Format::current()) }).await.unwrap();
+    for begin in (0..ROWS).step_by(2_000) {
+        let write = |tx: turnwise_store::Transaction| async move {
+            for n in begin..begin + 2_000 {
+                tx.set(keys.job("t", &n.to_string()), Bytes::from(vec![b'x'; ROW_BYTES]))?;
+            }
+            Ok::<_, turnwise_store::Error>(())
+        };
+        store.transact(write).await.unwrap();
+    }
+    drop(store);
+    let (from, to) = (url(a.path()), url(b.path()));
+    let mut child = turnwise()
+        .args(["store", "copy", &from, &to])
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let halfway = async {
+        while size(b.path()) < KILLED_AT_BYTES {
+            // Nothing tells when a file grows.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, halfway).await.expect("nothing is written");
+    child.kill().await.unwrap();
+    let there = all_rows(b.path()).await.len();
+    assert!(there > 1 && there < ROWS, "{there} rows are there already");
+
+    let refused = run(&["serve", "--listen", "127.0.0.1:0", "--store", &to]).await;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(text(&refused.stderr).contains(&format!("unfinished copy of {from}")), "{refused:?}");
+
+    let done = run(&["store", "copy", &from, &to]).await;
+    assert!(done.status.success(), "{done:?}");
+    let said = text(&done.stdout);
+    assert!(said.contains("written by this run") && said.contains("sha256 "), "{said}");
+    assert_eq!(all_rows(a.path()).await, all_rows(b.path()).await);
+}
+
+#[tokio::test]
+async fn the_jobs_of_a_server_move_to_another_one() {
+    let (home, other) = (Home::new(""), Home::new(""));
+    let server = home.serve().await;
+    let job = json!({ "type": "t", "id": "a", "options": { "password": "hunter2" } });
+    server.post("/v1/jobs", &json!({ "jobs": [job] })).await;
+    let in_use = run(&["store", "copy", &url(&home.data_dir()), &url(&other.data_dir())]).await;
+    assert_eq!((in_use.status.code(), text(&in_use.stderr).lines().count()), (Some(1), 1), "{in_use:?}");
+    assert!(text(&in_use.stderr).contains("in use"), "{in_use:?}");
+    server.terminate().await;
+    let copied = run(&["store", "copy", &url(&home.data_dir()), &url(&other.data_dir())]).await;
+    assert!(copied.status.success(), "{copied:?}");
+    assert_eq!(all_rows(&home.data_dir()).await, all_rows(&other.data_dir()).await);
+    let server = other.serve().await;
+    let job = server.get("/v1/jobs/t/a").await;
+    assert_eq!(job["state"], "pending", "{job}");
+}
+
+#[tokio::test]
+async fn wrong_usage_and_a_store_that_is_not_there_have_their_exit_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (here, there) = (url(folder.path()), url(&folder.path().join("there")));
+    for args in
+        [&["store", "copy", "redis://u:hunter2@h", &there][..], &["store", "copy", &here, &here], &["store"]]
+    {
+        let output = run(args).await;
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        assert!(!text(&output.stderr).contains("hunter2"), "{output:?}");
+    }
+    let output = run(&["store", "copy", &here, &there]).await;
+    assert_eq!((output.status.code(), text(&output.stderr).lines().count()), (Some(1), 1), "{output:?}");
+    assert!(text(&output.stderr).contains("there is no store"), "{output:?}");
+    assert!(!folder.path().join("store").exists(), "looking for it must not create it");
+}
