@@ -260,10 +260,10 @@ pub(super) fn limits(max_txn_ops: usize, max_request_bytes: usize, overhead: usi
 }
 
 pub(super) fn too_many_conflicts(count: usize, limits: Limits) -> Error {
-    Error::Misuse(format!(
-        "the commit has to prove at least {count} keys, ranges and rows unchanged, and etcd takes at most {} (max_txn_ops)",
-        limits.transaction_conflicts
-    ))
+    Error::TooMany {
+        what: format!("proves {count} keys, ranges and rows"),
+        limit: limits.transaction_conflicts,
+    }
 }
 
 /// One transaction of etcd: under the conditions, all operations.
@@ -281,11 +281,10 @@ pub(super) fn transaction(
         let each = |inner: usize| max_txn_ops - inner.max(compare.len());
         let inner = (1..max_txn_ops).find(|inner| inner * each(*inner) >= operations.len());
         let Some(inner) = inner else {
-            return Err(Error::Misuse(format!(
-                "the commit writes {} rows and ranges, and etcd takes at most {} (max_txn_ops)",
-                operations.len(),
-                limits.transaction_writes
-            )));
+            return Err(Error::TooMany {
+                what: format!("writes {} rows and ranges", operations.len()),
+                limit: limits.transaction_writes,
+            });
         };
         let each = each(inner);
         let mut rest = operations;
@@ -475,10 +474,10 @@ mod tests {
                 usize::MAX,
                 limits,
             );
-            assert!(matches!(more, Err(Error::Misuse(_))));
+            assert!(matches!(more, Err(Error::TooMany { .. })));
             let more =
                 transaction(conditions, puts(limits.transaction_writes + 1), max_txn_ops, usize::MAX, limits);
-            assert!(matches!(more, Err(Error::Misuse(_))));
+            assert!(matches!(more, Err(Error::TooMany { .. })));
         }
         assert_eq!(limits(128, 3 << 19, 9).transaction_writes, 960);
     }

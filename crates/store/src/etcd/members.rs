@@ -34,6 +34,11 @@ const AUTHENTICATE_DEADLINE: Duration = Duration::from_secs(3);
 /// How often an idle connection is tried: etcd closes those of clients that do it more often than every 5 s.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(3);
+/// What a member may send before it is read. `h2` takes half of it as the room for small frames, 256 bytes each, and
+/// closes the connection, with all commits that are under way, once more of them wait to be read: this is room for
+/// 250,000 answers and events at a time. With the protocol's own window of 64 kB it would be a hundred.
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 20;
+const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 /// Largest answer. Pages are made for a fraction of it.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// Rounds over all members before a read gives up.
@@ -113,7 +118,8 @@ impl Members {
                 .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
                 .keep_alive_timeout(KEEP_ALIVE_DEADLINE)
                 .keep_alive_while_idle(true)
-                .http2_adaptive_window(true);
+                .initial_stream_window_size(STREAM_WINDOW_BYTES)
+                .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
             if let Some(tls) = &tls {
                 address = address.tls_config(tls.clone()).map_err(unusable)?;
             }

@@ -1,0 +1,49 @@
+//! The engine on etcd, on a real cluster of three members: the suite that every engine passes, and what happens when
+//! members fail, are stopped, are full, or ask for passwords.
+//!
+//! Where etcd is not installed all of these are skipped, which one line says.
+
+#![allow(clippy::unwrap_used)]
+
+mod conformance;
+mod errors;
+mod faults;
+mod watches;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use turnwise_store::runtime::System;
+use turnwise_store::{Store, StoreUrl};
+
+/// A prefix that no other test uses.
+fn prefix() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+async fn open(url: &str) -> turnwise_store::Result<Store> {
+    let url: StoreUrl = url.parse().unwrap();
+    turnwise_store::open(&url, Arc::new(System)).await
+}
+
+fn key(name: &'static str) -> Bytes {
+    Bytes::from_static(name.as_bytes())
+}
+
+/// Sets a row, whatever it takes.
+async fn set(store: &Store, name: &'static str, value: &'static str) {
+    store
+        .transact::<_, turnwise_store::Error, _, _>(|tx| async move { tx.set(key(name), key(value)) })
+        .await
+        .unwrap();
+}
+
+/// What is stored now, whatever it takes.
+async fn get(store: &Store, name: &'static str) -> Option<Bytes> {
+    store
+        .transact::<_, turnwise_store::Error, _, _>(|tx| async move { tx.get(&key(name)).await })
+        .await
+        .unwrap()
+}
