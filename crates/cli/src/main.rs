@@ -9,6 +9,7 @@ macro_rules! say {
 }
 
 mod jobs;
+mod nodes;
 mod progress;
 mod remote;
 mod replicate;
@@ -51,6 +52,8 @@ enum Command {
     Jobs(jobs::Command),
     /// List who works for a running server
     Workers(workers::Args),
+    /// List the servers that share a running server's store
+    Nodes(nodes::Args),
     /// Be a worker: run a command for each job of a type
     Work(work::Args),
     /// Copy a store, check it, print it: without any server
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
             Command::Replicate(args) => replicate::run(args).await,
             Command::Jobs(command) => jobs::run(command).await,
             Command::Workers(args) => workers::run(args).await,
+            Command::Nodes(args) => nodes::run(args).await,
             Command::Work(args) => work::run(args).await,
             Command::Store(command) => store::run(command).await,
             Command::Guard { .. } => unreachable!("it was seen to above"),

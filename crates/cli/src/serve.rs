@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
-use turnwise_server::{Config, Server, ServerConfig, StoreUrl, check_node_name};
+use turnwise_server::{Config, Server, ServerConfig, StoreUrl, check_advertised_url, check_node_name};
 
 use crate::Failure;
 
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// This node's name, unlike that of every other node on its store [default: turnwise@ADDRESS:PORT]
     #[arg(long, value_name = "NODE", env = "TURNWISE_NODE", value_parser = parse_name)]
     name: Option<String>,
+    /// Where others reach this node, for the list of nodes [default: http://ADDRESS:PORT]
+    #[arg(long, value_name = "URL", value_parser = parse_advertised)]
+    advertise: Option<String>,
     /// Address to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7984")]
     #[arg(value_parser = parse_listen)]
@@ -44,6 +47,10 @@ fn parse_name(text: &str) -> Result<String, String> {
     check_node_name(text).map(|()| text.to_owned())
 }
 
+fn parse_advertised(text: &str) -> Result<String, String> {
+    check_advertised_url(text).map(|()| text.to_owned())
+}
+
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let store: StoreUrl = args.store.parse().map_err(|error| Failure::Usage(anyhow!("--store: {error}")))?;
     let config = match &args.config {
@@ -57,7 +64,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         None => Config::default(),
     };
     let guard = crate::guard().context("cannot start")?;
-    let config = ServerConfig { store, listen: args.listen, name: args.name, config, guard: Some(guard) };
+    let config = ServerConfig {
+        store,
+        listen: args.listen,
+        name: args.name,
+        advertise: args.advertise,
+        config,
+        guard: Some(guard),
+    };
     let server = Server::start(config).await.context("cannot start")?;
     say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());
     crate::stop_signal().await;

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, IfExists, Job, Jobs, MAX_WAIT_MS, NewJob,
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, IfExists, Job, Jobs, MAX_WAIT_MS, NewJob, Nodes,
     Removed, State, Types, WaitAnswer, Worker, Workers,
 };
 
@@ -113,6 +113,14 @@ impl Client {
     pub fn workers(&self, which: ListWorkers) -> Pages<Workers> {
         let request = Request::new(Method::GET, &["workers"]).query("type", which.job_type);
         Pages::new(self.clone(), request)
+    }
+
+    /// The nodes: the servers that share the server's store.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn nodes(&self) -> Result<Nodes> {
+        self.call(&Request::new(Method::GET, &["nodes"]), Repeat::Harmless).await
     }
 
     /// The job types that have jobs.

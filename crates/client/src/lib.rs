@@ -32,6 +32,7 @@ pub use events::{Events, JobUpdate};
 pub use jobs::{ListJobs, ListWorkers, Page, Pages};
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
-    AddJob, Added, AddedJob, IfExists, Job, NewJob, State, WaitAnswer, Worker as WorkerInfo,
+    AddJob, Added, AddedJob, IfExists, Job, NewJob, Node as NodeInfo, Nodes, State, WaitAnswer,
+    Worker as WorkerInfo,
 };
 pub use worker::{Outcome, Run, WorkerOptions, work};

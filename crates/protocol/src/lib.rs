@@ -10,6 +10,7 @@
 //! - [`jobs`]: what clients do: add, list, get, cancel, remove, wait.
 //! - [`events`]: what the server-sent events of a job hold.
 //! - [`workers`]: what workers in any language do: register, ping, accept, update, finish, fail, release, leave.
+//! - [`nodes`]: which servers share a store, and how it does.
 //! - [`error`]: the one shape of every error.
 //! - [`names`]: what types, ids and names may look like.
 
@@ -17,6 +18,7 @@ pub mod error;
 pub mod events;
 pub mod jobs;
 pub mod names;
+pub mod nodes;
 mod number;
 mod object;
 pub mod workers;
@@ -28,6 +30,7 @@ pub use jobs::{
     Removed, State, Types, WaitAnswer,
 };
 pub use names::Problem;
+pub use nodes::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
 pub use object::Object;
 pub use workers::{
     Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, Pinged, Register, Registered,

@@ -16,7 +16,7 @@
 //! | `("wake", type)` | versionstamp (10 bytes), new whenever a job becomes pending or delayed | whoever adds |
 //! | `("signal", type, worker)` | versionstamp (10 bytes), new whenever one of its jobs shall stop | whoever cancels |
 //! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |
-//! | `("workers", type, worker)` | what is known of the worker ([`crate::Worker`]) | that worker |
+//! | `("workers", type, worker)` | what is known of the worker ([`crate::Worker`]); nodes are workers of type `@nodes` | that worker |
 //! | `("health", type, worker)` | counter, alive while it moves ([`crate::Health`]); stays until a removal is done | that worker |
 //! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | whoever joins or leaves |
 //! | `("databases", db)` | a `_replicator` database ([`replicator::documents`]) | whoever creates it |

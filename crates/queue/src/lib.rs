@@ -8,6 +8,7 @@
 //! - [`claims`]: what workers do: claim, update, finish, crash, requeue; each fenced by the claim.
 //! - [`workers`]: who works: register, ping, leave, and the removal of the dead.
 //! - [`check`]: what must hold of the rows, always.
+//! - [`nodes`]: the servers of a store.
 
 pub mod check;
 pub mod claims;
@@ -16,6 +17,7 @@ mod format;
 mod job;
 pub mod jobs;
 pub mod keyspace;
+pub mod nodes;
 mod pieces;
 mod rows;
 pub mod workers;
@@ -27,5 +29,6 @@ pub use job::{
     MAX_OPTIONS_BYTES, MAX_REASON_BYTES, NewJob, State, Then,
 };
 pub use keyspace::Keyspace;
+pub use nodes::{NODE_TYPE, NodeOptions};
 pub use pieces::{read_pieces, write_pieces};
 pub use workers::{Health, MAX_WORKER_NAME_BYTES, Worker};

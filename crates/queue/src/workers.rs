@@ -8,6 +8,7 @@ use crate::claims::take_back;
 use crate::error::corrupt;
 use crate::job::{MAX_TYPE_BYTES, check_name};
 use crate::keyspace::KeyRange;
+use crate::nodes::NodeOptions;
 use crate::rows::{decode, encode, read_job};
 use crate::{Error, Keyspace, Result};
 
@@ -39,6 +40,9 @@ pub struct Worker {
     /// It reaches the store through a server only: it watches nobody, and survives that server's restart.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
+    /// What a node tells of itself; workers have none.
+    #[serde(default, rename = "options", skip_serializing_if = "Option::is_none")]
+    pub node_options: Option<NodeOptions>,
 }
 
 /// How long a health counter may stand still unless the configuration says otherwise, in µs: three pings.
@@ -55,6 +59,7 @@ impl Worker {
             slots,
             health_timeout_us: DEFAULT_HEALTH_TIMEOUT_US,
             external: false,
+            node_options: None,
         }
     }
 }

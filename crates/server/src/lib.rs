@@ -11,6 +11,7 @@
 //!     store: "embedded:./turnwise-data".parse()?,
 //!     listen: "127.0.0.1:7984".parse()?,
 //!     name: None,
+//!     advertise: None,
 //!     config: Config::default(),
 //!     guard: None,
 //! };
@@ -27,7 +28,7 @@ mod server;
 mod start;
 
 pub use config::Config;
-pub use node::check_name as check_node_name;
+pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};
 pub use turnwise_command::Guard;
 pub use turnwise_store::{InvalidUrl, StoreUrl};
 /// The description of the `/v1` API as OpenAPI 3.1: what `/v1/openapi.json` answers and `docs/openapi.json` holds.

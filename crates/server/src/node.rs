@@ -1,7 +1,9 @@
-//! What a node is called.
+//! What a node is called, and where it is reached.
 
 use std::net::SocketAddr;
 
+/// Longest URL of a node, in bytes.
+const MAX_URL_BYTES: usize = 500;
 /// Longest name of a node, in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
@@ -31,6 +33,35 @@ pub(crate) fn default_name(listen: SocketAddr) -> String {
         return format!("turnwise@{listen}");
     }
     format!("turnwise@{}:{}", host_name(), listen.port())
+}
+
+/// Where a node is reached, if its user does not say it.
+pub(crate) fn default_url(listen: SocketAddr) -> String {
+    match listen.ip().is_unspecified() {
+        false => format!("http://{listen}"),
+        true => format!("http://{}:{}", host_name(), listen.port()),
+    }
+}
+
+/// Whether a node can say that it is reached there.
+///
+/// # Errors
+/// What would be right.
+pub fn check_advertised(url: &str) -> Result<(), String> {
+    let parsed = url::Url::parse(url).ok().filter(|parsed| {
+        matches!(parsed.scheme(), "http" | "https")
+            && parsed.has_host()
+            && parsed.username().is_empty()
+            && parsed.password().is_none()
+            && parsed.query().is_none()
+            && parsed.fragment().is_none()
+    });
+    match parsed {
+        Some(_) if url.len() <= MAX_URL_BYTES => Ok(()),
+        _ => Err(format!(
+            "expected an http or https URL of at most {MAX_URL_BYTES} bytes without a user, for example http://10.0.1.1:7984"
+        )),
+    }
 }
 
 /// The machine's name, without what no node can be called.
@@ -65,5 +96,17 @@ mod tests {
             assert!(!name.contains("0.0.0.0") && !name.contains("[::]"), "{name}");
         }
         assert_eq!(default_name("127.0.0.1:7984".parse().unwrap()), "turnwise@127.0.0.1:7984");
+    }
+
+    #[test]
+    fn nodes_are_reached_under_plain_urls() {
+        for listen in ["127.0.0.1:7984", "[::1]:1", "0.0.0.0:7984", "[::]:7984"] {
+            let url = default_url(listen.parse().unwrap());
+            assert_eq!(check_advertised(&url), Ok(()), "{url}");
+        }
+        assert_eq!(check_advertised("https://jobs.example/turnwise"), Ok(()));
+        for url in ["", "a:1", "ftp://a", "http://u:p@a", "http://a/?q", "http://a/#f", "http://"] {
+            assert!(check_advertised(url).is_err(), "{url}");
+        }
     }
 }

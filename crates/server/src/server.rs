@@ -9,12 +9,13 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_command::{Guard, Programs};
-use turnwise_queue::Keyspace;
+use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
 use turnwise_store::{Store, StoreUrl, runtime};
 use turnwise_worker::{
-    External, ExternalOptions, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
+    External, ExternalOptions, Joined, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
+    join_nodes,
 };
 
 use crate::config::{self, Config};
@@ -24,6 +25,8 @@ use crate::start::{self, Opened, StartError, initialise};
 
 /// A stop takes at most this long, whatever hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a request waits for a store that is away.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks for jobs that have been kept for long enough: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
 /// See [`SHORTEST_RETENTION_PAUSE`].
@@ -38,6 +41,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// This node's name; made from the listener if there is none. See [`check_node_name`](crate::check_node_name).
     pub name: Option<String>,
+    /// Where other machines reach this node, for lists; its listener if there is none.
+    pub advertise: Option<String>,
     /// The configuration file's settings.
     pub config: Config,
     /// Ends the processes of `command` jobs when this process is killed. Without, they go on then.
@@ -66,9 +71,12 @@ impl Server {
     }
 
     async fn start_node(config: ServerConfig, store: Option<Store>) -> Result<RunningServer, StartError> {
-        let ServerConfig { store: url, listen, name, config, guard } = config;
+        let ServerConfig { store: url, listen, name, advertise, config, guard } = config;
         if let Some(name) = &name {
             node::check_name(name).map_err(StartError::Name)?;
+        }
+        if let Some(url) = &advertise {
+            node::check_advertised(url).map_err(StartError::Advertised)?;
         }
         if !listen.ip().is_loopback() {
             tracing::warn!(
@@ -103,6 +111,16 @@ impl Server {
             health_timeout: config.workers.health_timeout,
             ..turnwise_worker::Options::default()
         };
+        let membership = NodeOptions {
+            url: advertise.unwrap_or_else(|| node::default_url(listen)),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        // First, because it may be refused: nothing else has begun then.
+        let mut workers =
+            match opened.told(join_nodes(&store, &keys, &options, membership, opened.patience()).await)? {
+                Joined::Node(node) => vec![node],
+                Joined::NameTaken { url, .. } => return Err(StartError::NameTaken { name: node, url }),
+            };
         let external = ExternalOptions {
             node: node.clone(),
             health_interval: config.workers.health_interval,
@@ -110,11 +128,13 @@ impl Server {
             max_history: config.jobs.max_history,
             backoff: config.jobs.backoff,
         };
-        let external = External::new(store.clone(), keys.clone(), external);
+        // Clients have other servers to ask, or can try again: they hear soon that the store is away.
+        let impatient = store.impatient(REQUEST_PATIENCE);
+        let external = External::new(impatient.clone(), keys.clone(), external);
         let start = |job_type, handler, options| {
             Worker::start(store.clone(), keys.clone(), job_type, handler, options)
         };
-        let mut workers = vec![opened.asked(start(JOB_TYPE, Arc::new(handler), options.clone())).await?];
+        workers.push(opened.asked(start(JOB_TYPE, Arc::new(handler), options.clone())).await?);
         let commands = config.command.enabled.then(|| Arc::new(commands(&config.command, guard)));
         if let Some(handler) = &commands {
             let options = turnwise_worker::Options {
@@ -155,11 +175,12 @@ impl Server {
             service("retention", retention.run(stop.clone())),
         ];
         let app = App {
-            store,
+            store: impatient,
             keys,
             settings: Arc::new(settings),
             client,
             node: node.into(),
+            store_url: Arc::new(url),
             stop: stop.clone(),
             turns: http::Turns::default(),
             external,

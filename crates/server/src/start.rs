@@ -28,6 +28,19 @@ pub enum StartError {
     /// The node cannot be called so.
     #[error("the node's name {0}")]
     Name(String),
+    /// Another node has the name.
+    #[error(
+        "a node called {name} runs on this store{}: give each node a name of its own with --name", at(url.as_deref())
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Where that node is reached.
+        url: Option<String>,
+    },
+    /// The node cannot be reached there.
+    #[error("the node's URL: {0}")]
+    Advertised(String),
     /// The store cannot be used now.
     #[error("{}", told(store, cause))]
     Store {
@@ -97,6 +110,10 @@ fn told(store: &str, cause: &StoreError) -> String {
     }
 }
 
+fn at(url: Option<&str>) -> String {
+    url.map(|url| format!(" ({url})")).unwrap_or_default()
+}
+
 fn listen_hint(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::AddrInUse => {
@@ -151,20 +168,29 @@ impl Opened {
         &self,
         asked: impl Future<Output = Result<T, E>>,
     ) -> Result<T, StartError> {
-        let answer = match self.exclusive {
-            true => Ok(asked.await),
-            false => tokio::time::timeout(PATIENCE, asked).await,
+        let answer = match self.patience() {
+            None => Ok(asked.await),
+            Some(patience) => tokio::time::timeout(patience, asked).await,
         };
-        let refused: Refused = match answer {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => error.into(),
+        let refused = match answer {
+            Ok(answer) => return self.told(answer),
             Err(_) => Refused::Store(match self.store.condition() {
                 Condition::Failing { reason, .. } => StoreError::Unavailable(reason),
                 Condition::Working => silent(),
             }),
         };
+        self.told(Err(refused))
+    }
+
+    /// How long the store may take to answer.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        (!self.exclusive).then_some(PATIENCE)
+    }
+
+    /// What the store answered, as a start tells it.
+    pub(crate) fn told<T, E: Into<Refused>>(&self, answer: Result<T, E>) -> Result<T, StartError> {
         let store = self.url.clone();
-        Err(match refused {
+        answer.map_err(|error| match error.into() {
             Refused::Store(cause) => StartError::Store { store, cause },
             Refused::Foreign { key } => StartError::Foreign { store, key },
             Refused::Format { found } => StartError::Format { store, found },

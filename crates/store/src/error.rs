@@ -61,4 +61,9 @@ impl Error {
             Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) | Error::Corrupt(_) => false,
         }
     }
+
+    /// Whether the store could not be asked, or did not answer.
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self, Error::Unavailable(_) | Error::UnknownOutcome(_))
+    }
 }

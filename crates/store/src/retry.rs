@@ -34,6 +34,8 @@ pub struct Store {
     runtime: Arc<dyn Runtime>,
     meter: Arc<Meter>,
     limits: Limits,
+    /// See [`Store::impatient`].
+    patience: Option<Duration>,
 }
 
 impl Store {
@@ -41,13 +43,21 @@ impl Store {
     pub fn new(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>) -> Self {
         let meter = Meter::new(runtime.clone());
         let limits = engine.limits();
-        Store { engine, runtime, meter, limits }
+        Store { engine, runtime, meter, limits, patience: None }
     }
 
     /// The same store, held to tighter limits than its engine's: for tests of what must also run on engines that take less.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Store { limits, ..self }
+    }
+
+    /// The same store, for users who rather hear that it does not work than wait until it does: once a transaction has taken
+    /// this long, it is not tried again on a store that is away, and one that hangs has an unknown outcome. Conflicts are tried
+    /// again as ever.
+    #[must_use]
+    pub fn impatient(&self, patience: Duration) -> Store {
+        Store { patience: Some(patience), ..self.clone() }
     }
 
     /// The clock and the dice of this store's users.
@@ -96,13 +106,19 @@ impl Store {
         E: MaybeStoreError,
     {
         let mut attempt = 0;
+        let give_up_us = self.patience.map(|patience| {
+            let patience_us = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
+            self.runtime.now_us().saturating_add(patience_us)
+        });
+        let is_late = || give_up_us.is_some_and(|at_us| self.runtime.now_us() >= at_us);
         loop {
             attempt += 1;
-            let error = match self.attempt(&body).await {
+            let error = match self.bounded_attempt(&body).await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
             match error.store_error() {
+                Some(cause) if cause.is_away() && is_late() => return Err(error),
                 Some(cause) if cause.is_retryable() && attempt < MAX_ATTEMPTS => {
                     tracing::debug!(attempt, %cause, "transaction runs again");
                     let at_once = matches!(cause, Error::Conflict) && attempt <= IMMEDIATE_RETRIES;
@@ -111,6 +127,23 @@ impl Store {
                     }
                 }
                 _ => return Err(error),
+            }
+        }
+    }
+
+    /// One attempt, which takes no longer than this user's patience.
+    async fn bounded_attempt<T, E, F, Fut>(&self, body: &F) -> Result<T, E>
+    where
+        F: Fn(Transaction) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: MaybeStoreError,
+    {
+        let Some(patience) = self.patience else { return self.attempt(body).await };
+        tokio::select! {
+            biased;
+            done = self.attempt(body) => done,
+            () = self.runtime.sleep(patience) => {
+                Err(Error::UnknownOutcome(format!("no answer within {patience:?}")).into())
             }
         }
     }

@@ -83,6 +83,15 @@ impl StoreUrl {
         StoreUrl::Embedded { data_dir: data_dir.into() }
     }
 
+    /// The name of its engine.
+    pub fn engine(&self) -> &'static str {
+        match self {
+            StoreUrl::Embedded { .. } => "embedded",
+            StoreUrl::Etcd(_) => "etcd",
+            StoreUrl::Foundationdb { .. } => "foundationdb",
+        }
+    }
+
     /// Whether other processes may use the store at the same time.
     pub fn is_shared(&self) -> bool {
         !matches!(self, StoreUrl::Embedded { .. })

@@ -5,7 +5,8 @@
 //! one transaction, and starts a task per job ([`run`]). Nothing but rows of the store coordinates workers.
 //!
 //! Workers of one type watch each other ([`neighbours`]); a server speaks for those of other processes, in any
-//! language ([`External`]), watches them ([`Monitor`]), and removes what ended long ago ([`Retention`]).
+//! language ([`External`]), watches them ([`Monitor`]), and removes what ended long ago ([`Retention`]). Servers are
+//! members, too ([`join_nodes`]).
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -31,6 +32,7 @@ mod incarnation;
 mod membership;
 mod monitor;
 mod neighbours;
+mod nodes;
 mod record;
 mod retention;
 mod run;
@@ -41,5 +43,6 @@ pub use external::{Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTE
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use monitor::{Monitor, MonitorOptions};
+pub use nodes::{Joined, join_nodes};
 pub use retention::{Retention, RetentionOptions};
 pub use worker::{Options, Worker};

@@ -47,6 +47,15 @@ pub(crate) fn new_id(store: &Store) -> (String, i64) {
     (format!("{now_us:016x}-{:016x}", runtime.random()), now_us)
 }
 
+/// What the membership knows of a worker of this process.
+pub(crate) fn row(id: &str, started_us: i64, options: &Options) -> workers::Worker {
+    workers::Worker {
+        health_timeout_us: duration_us(options.health_timeout),
+        node_options: options.node_options.clone(),
+        ..workers::Worker::new(id, &options.node, started_us, options.max_jobs)
+    }
+}
+
 /// Registers under an id that was never used before.
 pub(crate) async fn join(
     store: &Store,
@@ -55,11 +64,7 @@ pub(crate) async fn join(
     options: &Options,
 ) -> Result<String> {
     let (id, started_us) = new_id(store);
-    let worker = workers::Worker {
-        health_timeout_us: duration_us(options.health_timeout),
-        ..workers::Worker::new(&id, &options.node, started_us, options.max_jobs)
-    };
-    let worker = &worker;
+    let worker = &row(&id, started_us, options);
     store.transact(|tx| async move { workers::register(&tx, keys, job_type, worker) }).await?;
     Ok(id)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
-use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, Result};
+use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result};
 use turnwise_store::{Runtime, Store};
 
 use crate::JobHandler;
@@ -42,6 +42,8 @@ pub struct Options {
     pub backoff: backoff::Rules,
     /// No other process can use the store: workers found in it at the start are dead, unless they are external.
     pub exclusive: bool,
+    /// What a node tells of itself ([`join_nodes`](crate::join_nodes)); workers tell nothing.
+    pub node_options: Option<NodeOptions>,
 }
 
 impl Default for Options {
@@ -56,6 +58,7 @@ impl Default for Options {
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
             exclusive: false,
+            node_options: None,
         }
     }
 }
@@ -85,15 +88,27 @@ impl Worker {
         if options.exclusive {
             remove_predecessors(&store, &keys, job_type, &options).await?;
         }
+        let id = join(&store, &keys, job_type, &options).await?;
+        Ok(Worker::registered(store, keys, job_type, handler, options, id))
+    }
+
+    /// Works under an id that is registered.
+    pub(crate) fn registered(
+        store: Store,
+        keys: Keyspace,
+        job_type: &str,
+        handler: Arc<dyn JobHandler>,
+        options: Options,
+        id: String,
+    ) -> Worker {
         let job_type = job_type.to_owned();
         let recorder = Recorder::default();
         let shared = Arc::new(Shared { store, keys, job_type, handler, options, recorder });
-        let id = join(&shared.store, &shared.keys, &shared.job_type, &shared.options).await?;
         let stop = CancellationToken::new();
         let runtime = shared.store.runtime().clone();
         let patience = shared.options.stop_grace.saturating_mul(2).saturating_add(SHUTDOWN_MARGIN);
         let task = tokio::spawn(incarnations(shared, id, stop.clone()));
-        Ok(Worker { stop, task, runtime, patience })
+        Worker { stop, task, runtime, patience }
     }
 
     /// Stops every job, gives all of them back, and leaves: no row stays behind. Returns when that is done; or after two

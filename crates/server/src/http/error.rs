@@ -89,12 +89,13 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict | StoreError::TooOld { .. } | StoreError::Unavailable(_) => {
-                tracing::error!(%error, "a request could not be served");
+                // Whether the store works is told once, not by every request.
+                tracing::debug!(%error, "a request could not be served");
                 let reason = "the store cannot answer now; nothing was changed, try again";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }
             StoreError::UnknownOutcome(_) => {
-                tracing::error!(%error, "a request has an unknown outcome");
+                tracing::debug!(%error, "a request has an unknown outcome");
                 let reason = "it is unknown whether the request took effect; look before trying again";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_outcome", reason)
             }
@@ -106,6 +107,14 @@ impl From<StoreError> for ApiError {
             StoreError::Misuse(_) | StoreError::Corrupt(_) => internal(&error),
         }
     }
+}
+
+/// When a request that could not be served may be made again, in s.
+const RETRY_AFTER_S: &str = "1";
+
+/// An answer with the advice to ask again soon.
+pub(crate) fn retry_later(response: Response) -> Response {
+    answer::with_header(response, header::RETRY_AFTER, RETRY_AFTER_S)
 }
 
 /// Something only a bug or a broken disk can cause.
@@ -124,6 +133,6 @@ impl IntoResponse for ApiError {
         {
             response.headers_mut().insert(name, value);
         }
-        response
+        if self.status == StatusCode::SERVICE_UNAVAILABLE { retry_later(response) } else { response }
     }
 }

@@ -19,6 +19,7 @@ mod route;
 mod scheduler;
 #[cfg(test)]
 mod slow_reader_tests;
+mod up;
 pub(crate) mod v1;
 
 use std::hash::{Hash, Hasher};
@@ -35,7 +36,7 @@ use turnwise_queue::Keyspace;
 use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::documents::names;
-use turnwise_store::Store;
+use turnwise_store::{Store, StoreUrl};
 use turnwise_worker::External;
 
 use self::error::ApiError;
@@ -55,6 +56,8 @@ pub(crate) struct App {
     pub client: Client,
     /// The node's name, as answers show it.
     pub node: Arc<str>,
+    /// Where the store is.
+    pub store_url: Arc<StoreUrl>,
     /// Cancelled when the server stops: whoever waits answers at once.
     pub stop: CancellationToken,
     /// See [`App::turn`].
@@ -159,11 +162,11 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
     }
     match target {
         Target::Root => root::welcome(&app),
-        Target::Up => root::up(),
+        Target::Up => up::up(&app).await,
         Target::AllDbs => root::all_dbs(&app, &call),
         Target::Uuids => root::uuids(&app, &call),
         Target::Session => root::session(),
-        Target::Membership => root::membership(&app),
+        Target::Membership => up::membership(&app).await,
         Target::ActiveTasks => scheduler::active_tasks(&app).await,
         Target::SchedulerJobs => scheduler::jobs(&app, &call).await,
         Target::SchedulerJob(id) => scheduler::job(&app, &id).await,

@@ -25,10 +25,6 @@ pub(super) fn welcome(app: &App) -> Result<Response, ApiError> {
     })))
 }
 
-pub(super) fn up() -> Result<Response, ApiError> {
-    Ok(ok(&json!({ "status": "ok", "seeds": {} })))
-}
-
 pub(super) fn uuids(app: &App, call: &Call) -> Result<Response, ApiError> {
     let count = call.params.number("count")?.unwrap_or(1);
     if count > MAX_UUIDS {
@@ -45,10 +41,6 @@ pub(super) fn session() -> Result<Response, ApiError> {
         "userCtx": { "name": null, "roles": ["_admin"] },
         "info": { "authentication_handlers": [] },
     })))
-}
-
-pub(super) fn membership(app: &App) -> Result<Response, ApiError> {
-    Ok(ok(&json!({ "all_nodes": [&*app.node], "cluster_nodes": [&*app.node] })))
 }
 
 pub(super) fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use turnwise_queue::{Claim, Worker, claims, jobs, workers};
 use turnwise_replicator::{Defaults, JOB_TYPE};
 use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Runtime, runtime};
+use turnwise_store::{Runtime, StoreUrl, runtime};
 use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, ExternalOptions};
 
 use super::*;
@@ -48,6 +48,7 @@ impl World {
             settings: Arc::new(Settings { server_uuid: "uuid".into(), defaults: Defaults::default() }),
             client: Client::new().unwrap(),
             node: "node".into(),
+            store_url: Arc::new(StoreUrl::embedded("store")),
             stop: CancellationToken::new(),
             turns: Turns::default(),
             body_room: BodyRoom::default(),

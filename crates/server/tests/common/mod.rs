@@ -53,7 +53,7 @@ impl TestServer {
         assert_eq!(ignored, []);
         let listen = "127.0.0.1:0".parse().unwrap();
         let store = StoreUrl::embedded(folder.path().join("data"));
-        let config = ServerConfig { store, listen, name: None, config, guard: None };
+        let config = ServerConfig { store, listen, name: None, advertise: None, config, guard: None };
         let server = Server::start(config).await.unwrap();
         let url = format!("http://{}", server.listen());
         TestServer { server, url, client: turnwise_testkit::client(), folder }

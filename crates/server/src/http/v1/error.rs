@@ -1,19 +1,17 @@
 //! Errors as clients of `/v1` see them: a status, a code that does not change, a reason, and what to do about it.
 
 use axum::extract::Request;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use turnwise_protocol::{Answer, Error, Problem, codes};
 use turnwise_queue::Error as QueueError;
 use turnwise_store::{Error as StoreError, MaybeStoreError};
 
 use crate::http::answer;
+use crate::http::error::retry_later;
 
 /// The result of a handler.
 pub(super) type Result<T, E = V1Error> = std::result::Result<T, E>;
-
-/// When a request that could not be served may be made again, in s.
-const RETRY_AFTER_S: &str = "1";
 
 /// An error answer; see [`Error`].
 #[derive(Debug)]
@@ -159,15 +157,16 @@ impl MaybeStoreError for V1Error {
 impl IntoResponse for V1Error {
     fn into_response(self) -> Response {
         if let (true, Some(error)) = (self.status.is_server_error(), &self.cause) {
-            tracing::error!(%error, "a request could not be served");
+            match error.is_retryable() {
+                // Whether the store works is told once, not by every request.
+                true => tracing::debug!(%error, "a request could not be served"),
+                false => tracing::error!(%error, "a request could not be served"),
+            }
         }
         let V1Error { status, code, reason, hint, answer, .. } = self;
         let body = Error { error: code.to_owned(), reason, hint: hint.to_owned(), answer };
-        let mut response = answer::json(status, &body);
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
-        }
-        response
+        let response = answer::json(status, &body);
+        if status == StatusCode::SERVICE_UNAVAILABLE { retry_later(response) } else { response }
     }
 }
 

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{RunningJob, Worker, Workers, names};
-use turnwise_queue::{jobs, workers};
+use turnwise_queue::{NODE_TYPE, jobs, workers};
 use utoipa::IntoParams;
 
 use super::Common;
@@ -60,7 +60,10 @@ pub(super) async fn list_workers(
         Some(job_type) => vec![job_type],
         None => {
             let tx = app.store.begin().await?;
-            workers::types(&tx, &app.keys, MAX_TYPES).await?
+            let mut types = workers::types(&tx, &app.keys, MAX_TYPES).await?;
+            // `/v1/nodes` has them.
+            types.retain(|job_type| job_type != NODE_TYPE);
+            types
         }
     };
     let (mut page, mut running) = (Vec::new(), 0);

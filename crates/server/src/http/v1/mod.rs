@@ -12,6 +12,7 @@ mod extract;
 mod jobs;
 mod list;
 mod members;
+mod nodes;
 mod openapi;
 mod owned;
 mod view;
@@ -117,6 +118,8 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(list::list_types))
         .routes(routes!(members::list_workers))
+        .routes(routes!(nodes::list_nodes))
+        .routes(routes!(nodes::get_store))
         .routes(routes!(workers::register))
         .routes(routes!(workers::ping))
         .routes(routes!(workers::accept))

@@ -23,6 +23,7 @@ use crate::http::answer;
     tags(
         (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, remove."),
         (name = "workers", description = "For workers: register, ping, accept, update, finish, fail, release, leave."),
+        (name = "nodes", description = "For operators: which servers share the store, and how it does."),
     ),
     components(schemas(
         turnwise_protocol::JobEvent, turnwise_protocol::Progress, turnwise_protocol::Removed, turnwise_protocol::Job,

@@ -1,0 +1,35 @@
+//! `turnwise nodes`: which servers share a store.
+
+use turnwise_client::NodeInfo;
+
+use crate::remote::ServerArgs;
+use crate::units::ago;
+use crate::{Failure, table};
+
+/// `turnwise nodes`
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print the nodes as a JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let nodes = args.server.client()?.nodes().await?.nodes;
+    if args.json {
+        return crate::say_json(&nodes);
+    }
+    if nodes.is_empty() {
+        say!("No nodes.");
+        return Ok(());
+    }
+    let rows: Vec<_> = nodes.iter().map(row).collect();
+    table::print(["NODE", "URL", "VERSION", "SINCE"], &rows);
+    Ok(())
+}
+
+fn row(node: &NodeInfo) -> [String; 4] {
+    [node.name.clone(), node.url.clone(), node.version.clone(), ago(node.started_us)]
+}

@@ -1,0 +1,57 @@
+//! Whether this node can do its work, and which nodes there are.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::json;
+use turnwise_queue::{Format, keyspace, nodes};
+use turnwise_store::{Condition, Isolation};
+
+use super::error::{ApiError, retry_later};
+use super::{App, answer};
+
+/// A store that takes longer to answer does not work: who asks whether it does wants to know now.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// CouchDB's answer while the store works. Otherwise 503, with the reason.
+pub(super) async fn up(app: &App) -> Result<Response, ApiError> {
+    let Some(reason) = problem(app).await else {
+        return Ok(answer::ok(&json!({ "status": "ok", "seeds": {} })));
+    };
+    let body = json!({ "status": "store_unavailable", "reason": reason, "seeds": {} });
+    Ok(retry_later(answer::json(StatusCode::SERVICE_UNAVAILABLE, &body)))
+}
+
+/// What keeps the store from working.
+async fn problem(app: &App) -> Option<String> {
+    let read = async {
+        let tx = app.store.begin().await?;
+        tx.get_with(&app.keys.format(), Isolation::Snapshot).await
+    };
+    let read = tokio::time::timeout(PATIENCE, read).await;
+    // Also when it could be read: it may be full.
+    if let Condition::Failing { reason, .. } = app.store.condition() {
+        return Some(reason);
+    }
+    match read {
+        Ok(Ok(Some(format))) if Format::read(&format) == Format::Version(keyspace::FORMAT_VERSION) => None,
+        Ok(Ok(_)) => {
+            Some("the store holds something else than when this node started: restart it".to_owned())
+        }
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("the store does not answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+/// CouchDB's two lists: the nodes that are there, and those that should be. Nobody is expected here who is not there.
+pub(super) async fn membership(app: &App) -> Result<Response, ApiError> {
+    let tx = app.store.begin().await?;
+    let nodes = nodes::list(&tx, &app.keys).await?;
+    let mut names: Vec<&str> = nodes.iter().map(|node| &*node.node).collect();
+    // It answers, so it is there; its row is not for as long as others took it for dead.
+    names.push(&app.node);
+    names.sort_unstable();
+    names.dedup();
+    Ok(answer::ok(&json!({ "all_nodes": names, "cluster_nodes": names })))
+}

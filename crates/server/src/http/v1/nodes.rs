@@ -1,0 +1,91 @@
+//! `GET /v1/nodes` and `GET /v1/store`: who shares the store, and how it does.
+
+use axum::extract::State;
+use axum::response::Response;
+use turnwise_protocol::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
+use turnwise_queue::nodes;
+use turnwise_store::{Condition, Counters, Limits};
+
+use super::Common;
+use super::error::Result;
+use crate::http::{App, answer};
+
+/// List nodes
+///
+/// The servers that share this server's store; it is one of them.
+#[utoipa::path(
+    get, path = "/nodes", tag = "nodes", operation_id = "list_nodes",
+    responses((status = 200, body = Nodes, description = "The nodes, at most 1,000."), Common),
+)]
+pub(super) async fn list_nodes(State(app): State<App>) -> Result<Response> {
+    let tx = app.store.begin().await?;
+    let nodes = nodes::list(&tx, &app.keys).await?.into_iter().filter_map(|node| {
+        let options = node.node_options?;
+        Some(Node {
+            id: node.id,
+            name: node.node,
+            url: options.url,
+            version: options.version,
+            started_us: node.started_us,
+        })
+    });
+    Ok(answer::ok(&Nodes { node: app.node.to_string(), nodes: nodes.collect() }))
+}
+
+/// Look at the store
+///
+/// As the node that answers sees it; its counters are of what this node does alone. It is answered also while the store does
+/// not work.
+#[utoipa::path(
+    get, path = "/store", tag = "nodes", operation_id = "get_store",
+    responses((status = 200, body = Store, description = "The store."), Common),
+)]
+pub(super) async fn get_store(State(app): State<App>) -> Result<Response> {
+    let failing = match app.store.condition() {
+        Condition::Working => None,
+        Condition::Failing { since_us, reason } => Some(Failing { since_us, reason }),
+    };
+    Ok(answer::ok(&Store {
+        node: app.node.to_string(),
+        engine: app.store_url.engine().to_owned(),
+        url: app.store_url.to_string(),
+        failing,
+        limits: limits(app.store.limits()),
+        counters: counters(app.store.counters()),
+    }))
+}
+
+fn limits(limits: Limits) -> StoreLimits {
+    let Limits {
+        key_bytes,
+        value_bytes,
+        transaction_bytes,
+        transaction_writes,
+        transaction_conflicts,
+        transaction_ms,
+    } = limits;
+    StoreLimits {
+        key_bytes,
+        value_bytes,
+        transaction_bytes,
+        transaction_writes,
+        transaction_conflicts,
+        transaction_ms,
+    }
+}
+
+fn counters(counters: Counters) -> StoreCounters {
+    StoreCounters {
+        transactions: counters.transactions,
+        commits: counters.commits,
+        conflicts: counters.conflicts,
+        too_old: counters.too_old,
+        unknown_outcomes: counters.unknown_outcomes,
+        unavailable: counters.unavailable,
+        gets: counters.gets,
+        ranges: counters.ranges,
+        rows_read: counters.rows_read,
+        rows_written: counters.rows_written,
+        commit_us: counters.commit_us,
+    }
+}

@@ -1,0 +1,116 @@
+//! Nodes as members, and their names.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::Duration;
+
+use turnwise_queue::nodes::{self, NODE_TYPE};
+use turnwise_queue::{NodeOptions, Result, workers};
+use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, Joined, Options, Worker, join_nodes};
+
+use common::{PATIENCE, World};
+
+/// How long a node watches another one of its name: half of a health timeout, and a second.
+const WATCHES: Duration = Duration::from_millis(8_500);
+
+async fn join(world: &World, name: &str) -> Result<Joined> {
+    let options = Options { node: name.to_owned(), ..Options::default() };
+    let node = NodeOptions { url: "http://127.0.0.1:1".to_owned(), version: "1".to_owned() };
+    tokio::time::timeout(PATIENCE, join_nodes(&world.store, &world.keys, &options, node, None)).await.unwrap()
+}
+
+async fn joined(world: &World, name: &str) -> Worker {
+    match join(world, name).await.unwrap() {
+        Joined::Node(node) => node,
+        Joined::NameTaken { id, .. } => panic!("{name} is taken by {id}"),
+    }
+}
+
+async fn names(world: &World) -> Vec<(String, String)> {
+    let nodes = world.run(async |tx, keys| nodes::list(tx, keys).await).await;
+    nodes.into_iter().map(|node| (node.node, node.id)).collect()
+}
+
+#[tokio::test]
+async fn nodes_are_listed_while_they_are_there() {
+    let world = World::new();
+    let (a, b) = (joined(&world, "a").await, joined(&world, "b").await);
+    let nodes = world.run(async |tx, keys| nodes::list(tx, keys).await).await;
+    let url = |node: &workers::Worker| node.node_options.as_ref().unwrap().url.clone();
+    assert_eq!(nodes.iter().map(url).collect::<Vec<_>>(), ["http://127.0.0.1:1"; 2]);
+    a.shutdown().await;
+    assert_eq!(names(&world).await.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["b"]);
+    b.shutdown().await;
+    // Not even a versionstamp of a type that nobody can see is read as a type with workers.
+    assert_eq!(world.run(async |tx, keys| workers::types(tx, keys, 10).await).await, Vec::<String>::new());
+    // Its name is free at once.
+    joined(&world, "a").await.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_name_that_a_living_node_has_is_refused() {
+    let world = World::new();
+    let first = joined(&world, "a").await;
+    let (second, ()) = tokio::join!(join(&world, "a"), async {
+        world.clock.wait_for_sleeper(WATCHES).await;
+        // It waits for its next ping, and the other for that.
+        world.tick(2).await;
+    });
+    let ids = names(&world).await;
+    let Joined::NameTaken { id, url } = second.unwrap() else { panic!("two nodes have one name") };
+    assert_eq!(ids, [("a".to_owned(), id)]);
+    assert_eq!(url.as_deref(), Some("http://127.0.0.1:1"));
+    first.shutdown().await;
+}
+
+#[tokio::test]
+async fn of_two_that_start_at_once_under_one_name_one_does() {
+    let world = World::new();
+    let (first, second, ()) = tokio::join!(join(&world, "a"), join(&world, "a"), async {
+        world.clock.wait_for_sleeper(WATCHES).await;
+        // It waits for its next ping, and the other for that.
+        world.tick(2).await;
+    });
+    let both = [first.unwrap(), second.unwrap()];
+    assert_eq!(both.iter().filter(|joined| matches!(joined, Joined::Node(_))).count(), 1);
+    assert_eq!(names(&world).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_node_that_was_killed_gives_its_name_to_the_next() {
+    let world = World::new();
+    drop(joined(&world, "a").await);
+    let killed = names(&world).await;
+    let (next, ()) = tokio::join!(joined(&world, "a"), async {
+        world.clock.wait_for_sleeper(WATCHES).await;
+        world.clock.advance(WATCHES - Duration::from_millis(1));
+        tokio::task::yield_now().await;
+        assert_eq!(names(&world).await, killed, "not before it has waited");
+        world.clock.advance(Duration::from_millis(1));
+    });
+    let now = names(&world).await;
+    assert_eq!(now.len(), 1);
+    assert_ne!(now, killed);
+    next.shutdown().await;
+    assert_eq!(names(&world).await, []);
+}
+
+#[tokio::test]
+async fn a_node_that_was_taken_for_dead_comes_back_under_its_name() {
+    let world = World::new();
+    let node = joined(&world, "a").await;
+    let (_, old) = names(&world).await.remove(0);
+    world.run(async |tx, keys| workers::remove(tx, keys, NODE_TYPE, &old, 1, 0, 20).await).await;
+    let membership = world.keys.workers_versionstamp(NODE_TYPE);
+    let seen = world.store.begin().await.unwrap().get(&membership).await.unwrap();
+    let changed = world.store.watch(membership, seen).await.unwrap();
+    world.clock.wait_for_sleeper(DEFAULT_HEALTH_INTERVAL).await;
+    world.clock.advance(DEFAULT_HEALTH_INTERVAL);
+    tokio::time::timeout(PATIENCE, changed).await.expect("it does not come back");
+    let nodes = world.run(async |tx, keys| nodes::list(tx, keys).await).await;
+    assert_eq!((nodes.len(), &*nodes[0].node), (1, "a"));
+    assert_ne!(nodes[0].id, old);
+    assert!(nodes[0].node_options.is_some());
+    node.shutdown().await;
+}
