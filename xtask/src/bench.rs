@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::command::{Result, cargo, root, run};
+use crate::command::{Failure, Result, cargo, root, run};
 use crate::peers;
 
 /// turnwise beside PouchDB's replicator: `crates/testkit/examples/bench_replicate`.
@@ -29,6 +29,29 @@ pub fn queue(options: &[&str]) -> Result {
         .arg("--apalis")
         .arg(apalis)
         .args(options))
+}
+
+/// Nodes on a shared store: `crates/testkit/examples/bench_cluster`. On FoundationDB only where there is a cluster, because
+/// its engine needs libfdb_c to be linked.
+pub fn cluster(options: &[&str]) -> Result {
+    peers::install_etcd()?;
+    let mut command = cargo();
+    command.args([
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "turnwise-testkit",
+        "--example",
+        "bench_cluster",
+    ]);
+    if std::env::var_os("FDB_CLUSTER_FILE").is_some() {
+        command.args(["--features", "turnwise-store/foundationdb"]);
+    }
+    // The members' data go where temporary files go: to the disk, not to a memory that is mounted as one.
+    let dir = target().join("bench-cluster");
+    std::fs::create_dir_all(&dir).map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;
+    run(command.env("TMPDIR", dir).arg("--").args(options))
 }
 
 /// Installs the job servers that [`queue`] measures turnwise beside.

@@ -13,6 +13,7 @@ usage: cargo xtask test [FILTER]...          install the peers if need be, then 
        cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
        cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
        cargo xtask bench queue [OPTION]...       jobs/s of turnwise beside other job servers
+       cargo xtask bench cluster [OPTION]...     jobs/s of 1, 2 and 3 nodes on etcd, and on FoundationDB where there is one
        cargo xtask bench --setup                 install those servers: apt-get, npm, cargo
        cargo xtask sim OPTION...                 the deterministic world: one seed, many, or the mutants it must catch
        cargo xtask api-check [OPTION]...         /v1 against its OpenAPI description: a validator, and schemathesis
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         ["bench", "replicate", options @ ..] => bench::replicate(options),
         ["bench", "store", options @ ..] => bench::store(options),
         ["bench", "queue", options @ ..] => bench::queue(options),
+        ["bench", "cluster", options @ ..] => bench::cluster(options),
         ["bench", "--setup"] => bench::setup(),
         ["api-check", options @ ..] => api_check::api_check(options),
         ["sim", options @ ..] => sim::sim(options),

@@ -31,6 +31,7 @@
 mod compare;
 mod database;
 pub mod dataset;
+pub mod disk;
 mod etcd;
 mod link;
 mod peer;

@@ -128,6 +128,16 @@ pub fn family_cpu_seconds(process: u32) -> f64 {
     (own + children.map(|stat| ticks(&stat, 11..15)).sum::<f64>()) / TICKS_PER_SECOND
 }
 
+/// What all processors of this machine have spent since its start: at work, and idle. In seconds.
+pub fn machine_cpu_seconds() -> (f64, f64) {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    // "cpu user nice system idle iowait irq softirq steal guest guest_nice": the guests' are part of user and nice.
+    let ticks = text.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
+    let ticks: Vec<f64> = ticks.filter_map(|word| word.parse().ok()).collect();
+    let idle: f64 = ticks.iter().skip(3).take(2).sum();
+    ((ticks.iter().sum::<f64>() - idle) / TICKS_PER_SECOND, idle / TICKS_PER_SECOND)
+}
+
 /// The memory of a process that is in use now, in bytes.
 pub fn memory_bytes(process: u32) -> Option<u64> {
     Some(status_kb(process, "VmRSS:")? * 1024)

@@ -6,7 +6,6 @@
 
 mod backlog;
 mod contender;
-mod disk;
 mod http_client;
 mod in_process;
 mod options;
@@ -20,6 +19,7 @@ use std::process::ExitCode;
 use contender::{Contender, Run, Task};
 use options::{Options, USAGE};
 use report::Runs;
+use turnwise_testkit::disk;
 
 /// Jobs per transaction where they come in batches.
 const BATCH: usize = 100;
