@@ -65,14 +65,16 @@ fn cluster_file() -> Option<PathBuf> {
 
 /// A store that runs.
 pub enum Backend {
-    Etcd(EtcdCluster),
+    Etcd(Box<EtcdCluster>),
     Foundationdb { cluster_file: PathBuf, servers: Vec<u32> },
 }
 
 impl Backend {
     pub async fn start(kind: Kind) -> Result<Self, String> {
         match kind {
-            Kind::Etcd => Ok(Self::Etcd(EtcdCluster::start().await.ok_or("etcd is not installed")?)),
+            Kind::Etcd => {
+                Ok(Self::Etcd(Box::new(EtcdCluster::start().await.ok_or("etcd is not installed")?)))
+            }
             Kind::Foundationdb => {
                 let cluster_file = cluster_file().ok_or("FDB_CLUSTER_FILE names no cluster")?;
                 let text = std::fs::read_to_string(&cluster_file).map_err(|error| error.to_string())?;
