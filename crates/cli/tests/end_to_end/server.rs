@@ -19,12 +19,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Where a server keeps its data, its configuration and its log; outlives the server's process.
 pub struct Home {
     dir: TempDir,
+    store: String,
 }
 
 impl Home {
     /// With the settings of `[replicator]` that make tests quick, and these lines after them.
     pub fn new(config: &str) -> Self {
-        let home = Home { dir: TempDir::new().unwrap() };
+        let mut home = Home::on("", config);
+        home.store = format!("embedded:{}", home.data_dir().display());
+        home
+    }
+
+    /// The same, on a store that others use too.
+    pub fn on(store: &str, config: &str) -> Self {
+        let home = Home { dir: TempDir::new().unwrap(), store: store.to_owned() };
         let quick = "[replicator]\nretries_per_request = 1\nconnection_timeout = 2000\ncheckpoint_interval = 250\n\
                      backoff_base_ms = 200\nbackoff_max_exponent = 2\n";
         std::fs::write(home.path("turnwise.ini"), format!("{quick}{config}\n")).unwrap();
@@ -55,7 +63,7 @@ impl Home {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut child = turnwise()
             .args(["--log", "debug", "serve", "--listen", listen, "--store"])
-            .arg(format!("embedded:{}", self.data_dir().display()))
+            .arg(&self.store)
             .arg("--config")
             .arg(self.path("turnwise.ini"))
             .stdout(Stdio::piped())
@@ -107,6 +115,12 @@ impl Server {
     /// The same, while others still talk to it.
     pub async fn kill_now(&self) {
         self.child.lock().await.kill().await.unwrap();
+    }
+
+    /// Sends it a signal, by its name: `-STOP`.
+    pub async fn signal(&self, name: &str) {
+        let pid = self.child.lock().await.id().unwrap().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
     }
 
     /// Sends SIGTERM and returns the exit status.

@@ -23,6 +23,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
+use crate::ports::free_ports;
 use certificates::Certificates;
 use guard::Guard;
 
@@ -36,10 +37,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// New ports are tried this often where another program was quicker to take one.
 const MAX_STARTS: usize = 5;
-/// Where ports are taken from: below those that Linux gives to outgoing connections, one of which might else hold
-/// the port of a member that is to be restarted.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
-
 /// How to start an [`EtcdCluster`].
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
@@ -345,18 +342,6 @@ impl EtcdCluster {
         let answer = crate::client().get(url).timeout(ANSWER_TIMEOUT).send().await.ok()?;
         answer.text().await.ok()
     }
-}
-
-/// Ports of loopback that nobody listens on now.
-fn free_ports(count: usize) -> Vec<u16> {
-    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
-    let length = u64::from(PORTS.end - PORTS.start);
-    let first = u16::try_from(random % length).expect("smaller than a port");
-    let from_there = (PORTS.start + first..PORTS.end).chain(PORTS.start..PORTS.start + first);
-    let free = from_there.filter(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    let ports: Vec<u16> = free.take(count).collect();
-    assert_eq!(ports.len(), count, "loopback has no free port left");
-    ports
 }
 
 #[cfg(test)]

@@ -1,0 +1,8 @@
+//! The built binary on a store that several nodes share, while nodes and store fail. Apart from the other end-to-end
+//! tests, because these need the whole machine: test binaries run one after the other.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../end_to_end/server.rs"]
+#[allow(dead_code, reason = "these tests need only a part of it")]
+mod server;
+mod start;
