@@ -6,3 +6,4 @@
 #[allow(dead_code, reason = "these tests need only a part of it")]
 mod server;
 mod start;
+mod trouble;
