@@ -23,6 +23,10 @@ pub struct NodeOptions {
     pub url: String,
     /// The release that it runs.
     pub version: String,
+    /// What only one living process can have, if there is such a thing: a listener on one machine. A node that starts in the
+    /// place of another one knows that the other is dead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
 }
 
 /// All nodes, sorted by id: the one that started first is the first. Takes no conflict.

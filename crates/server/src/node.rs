@@ -64,6 +64,14 @@ pub fn check_advertised(url: &str) -> Result<(), String> {
     }
 }
 
+/// A listener as only one process at a time can have it: this boot of the machine, the network that the process sees, and the
+/// address. Unknown where the system does not tell these.
+pub(crate) fn place(listen: SocketAddr) -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let network = std::fs::read_link("/proc/self/ns/net").ok()?;
+    Some(format!("{} {} {listen}", boot.trim(), network.display()))
+}
+
 /// The machine's name, without what no node can be called.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();

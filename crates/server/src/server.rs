@@ -27,6 +27,8 @@ use crate::start::{self, Opened, StartError, initialise};
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request waits for a store that is away.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+/// Before a part of the server that ended badly starts again.
+const SERVICE_PAUSE: Duration = Duration::from_secs(1);
 /// Between two looks for jobs that have been kept for long enough: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
 /// See [`SHORTEST_RETENTION_PAUSE`].
@@ -114,6 +116,7 @@ impl Server {
         let membership = NodeOptions {
             url: advertise.unwrap_or_else(|| node::default_url(listen)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            place: node::place(listen),
         };
         // First, because it may be refused: nothing else has begun then.
         let mut workers =
@@ -170,9 +173,9 @@ impl Server {
             },
         };
         let services = vec![
-            service("doc processor", processor.run(stop.clone())),
-            service("monitor", monitor.run(stop.clone())),
-            service("retention", retention.run(stop.clone())),
+            service("doc processor", &stop, move |stop| processor.clone().run(stop)),
+            service("monitor", &stop, move |stop| monitor.clone().run(stop)),
+            service("retention", &stop, move |stop| retention.clone().run(stop)),
         ];
         let app = App {
             store: impatient,
@@ -214,8 +217,28 @@ struct Service {
     task: AbortOnDropHandle<()>,
 }
 
-fn service(name: &'static str, run: impl Future<Output = ()> + Send + 'static) -> Service {
-    Service { name, task: AbortOnDropHandle::new(tokio::spawn(run)) }
+/// Runs a part of the server, and again after a bug ended it: what it looks after is in the store, so that it can go on.
+fn service<Run>(
+    name: &'static str,
+    stop: &CancellationToken,
+    run: impl Fn(CancellationToken) -> Run + Send + 'static,
+) -> Service
+where
+    Run: Future<Output = ()> + Send + 'static,
+{
+    let stop = stop.clone();
+    let task = async move {
+        while !stop.is_cancelled() {
+            if let Err(error) = AbortOnDropHandle::new(tokio::spawn(run(stop.clone()))).await {
+                tracing::error!(%error, part = name, "a part of the server ended badly: it starts again");
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(SERVICE_PAUSE) => {}
+            }
+        }
+    };
+    Service { name, task: AbortOnDropHandle::new(tokio::spawn(task)) }
 }
 
 impl Service {

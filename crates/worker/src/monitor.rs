@@ -41,6 +41,7 @@ impl Default for MonitorOptions {
 }
 
 /// Watches the workers of all types.
+#[derive(Clone)]
 pub struct Monitor {
     /// Where they are.
     pub store: Store,

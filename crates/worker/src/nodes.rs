@@ -1,7 +1,7 @@
 //! A node's place among the nodes of its store: a worker without room for jobs, whose name no other living node has.
 //!
-//! A node that was killed leaves its row behind for a health timeout. Whoever starts under the same name cannot tell it
-//! from one that lives, so it watches: a living node moves its counter at least twice in a timeout. One that does not is
+//! A node that was killed leaves its row behind for a health timeout. Whoever starts under the same name on the very listener
+//! that it had knows that it is dead. Others cannot tell it from one that lives, so they watch: a living node moves its counter at least twice in a timeout. One that does not is
 //! dead, or at least so late that others would soon take it for dead, and its row is removed. If it was only away it finds
 //! itself removed, as every worker does, and comes back beside the new one: then two nodes have one name, which is wrong in
 //! lists and nowhere else, because no claim, lock or row depends on a node's name.
@@ -79,7 +79,13 @@ pub async fn join_nodes(
             let worker = Worker::registered(store.clone(), keys.clone(), NODE_TYPE, idle, options, id);
             return Ok(Joined::Node(worker));
         };
-        match sign_of_life(&asked, keys, &namesake).await? {
+        let sign = match (&own.node_options, &namesake.node_options) {
+            (Some(own), Some(other)) if own.place.is_some() && own.place == other.place => {
+                replaced(&asked, keys, &namesake).await?
+            }
+            _ => sign_of_life(&asked, keys, &namesake).await?,
+        };
+        match sign {
             Sign::Moved => {
                 let url = namesake.node_options.map(|node| node.url);
                 return Ok(Joined::NameTaken { id: namesake.id, url });
@@ -103,6 +109,11 @@ enum Sign {
     Still(Health),
     /// It has left, or was removed.
     Gone,
+}
+
+/// A node whose place this process has taken is dead.
+async fn replaced(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Sign> {
+    Ok(look(store, keys, &node.id).await?.map_or(Sign::Gone, |(health, _)| Sign::Still(health)))
 }
 
 /// Watches a node until it moves, or has stood still for too long.

@@ -37,6 +37,7 @@ impl Default for RetentionOptions {
 }
 
 /// Removes jobs that ended long ago.
+#[derive(Clone)]
 pub struct Retention {
     /// Where they are.
     pub store: Store,

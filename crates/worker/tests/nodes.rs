@@ -15,8 +15,13 @@ use common::{PATIENCE, World};
 const WATCHES: Duration = Duration::from_millis(8_500);
 
 async fn join(world: &World, name: &str) -> Result<Joined> {
+    join_at(world, name, None).await
+}
+
+async fn join_at(world: &World, name: &str, place: Option<&str>) -> Result<Joined> {
     let options = Options { node: name.to_owned(), ..Options::default() };
-    let node = NodeOptions { url: "http://127.0.0.1:1".to_owned(), version: "1".to_owned() };
+    let (url, version) = ("http://127.0.0.1:1".to_owned(), "1".to_owned());
+    let node = NodeOptions { url, version, place: place.map(str::to_owned) };
     tokio::time::timeout(PATIENCE, join_nodes(&world.store, &world.keys, &options, node, None)).await.unwrap()
 }
 
@@ -94,6 +99,27 @@ async fn a_node_that_was_killed_gives_its_name_to_the_next() {
     assert_ne!(now, killed);
     next.shutdown().await;
     assert_eq!(names(&world).await, []);
+}
+
+#[tokio::test]
+async fn whoever_has_the_listener_of_another_one_does_not_wait_for_it() {
+    let world = World::new();
+    drop(join_at(&world, "a", Some("here")).await.unwrap());
+    let killed = names(&world).await;
+    // The clock stands still.
+    let Joined::Node(next) = join_at(&world, "a", Some("here")).await.unwrap() else { panic!("taken") };
+    let now = names(&world).await;
+    assert_eq!(now.len(), 1);
+    assert_ne!(now, killed);
+    // Another place, or none, says nothing.
+    for place in [Some("there"), None] {
+        let (other, ()) = tokio::join!(join_at(&world, "a", place), async {
+            world.clock.wait_for_sleeper(WATCHES).await;
+            world.tick(2).await;
+        });
+        assert!(matches!(other.unwrap(), Joined::NameTaken { .. }), "{place:?}");
+    }
+    next.shutdown().await;
 }
 
 #[tokio::test]

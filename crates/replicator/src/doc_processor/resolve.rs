@@ -50,6 +50,7 @@ impl FilterCode for Client {
 }
 
 /// The background task of replicator databases.
+#[derive(Clone)]
 pub struct DocProcessor {
     /// Where the documents are.
     pub store: Store,
@@ -112,10 +113,14 @@ impl DocProcessor {
 
     async fn sweep(&self) {
         loop {
-            if let Err(error) = sweep::remove_finished_requests(&self.store, &self.keys).await {
-                tracing::warn!(%error, "cannot remove finished requests");
-            }
-            self.store.runtime().sleep(SWEEP_INTERVAL).await;
+            let pause = match sweep::remove_finished_requests(&self.store, &self.keys).await {
+                Ok(_) => SWEEP_INTERVAL,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot remove finished requests: tries again soon");
+                    DELETIONS_INTERVAL
+                }
+            };
+            self.store.runtime().sleep(pause).await;
         }
     }
 

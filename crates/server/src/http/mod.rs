@@ -163,7 +163,7 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
     match target {
         Target::Root => root::welcome(&app),
         Target::Up => up::up(&app).await,
-        Target::AllDbs => root::all_dbs(&app, &call),
+        Target::AllDbs => root::all_dbs(&app, &call).await,
         Target::Uuids => root::uuids(&app, &call),
         Target::Session => root::session(),
         Target::Membership => up::membership(&app).await,

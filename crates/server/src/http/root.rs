@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use serde_json::json;
-use turnwise_replicator::documents::databases;
+use turnwise_replicator::documents::databases::{self, Database};
 
 use super::answer::{in_pieces, ok};
 use super::error::ApiError;
@@ -43,17 +43,17 @@ pub(super) fn session() -> Result<Response, ApiError> {
     })))
 }
 
-pub(super) fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {
+pub(super) async fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {
     let mut skip = call.params.number("skip")?.unwrap_or(0);
     let mut limit = call.params.number("limit")?.unwrap_or(usize::MAX);
     let app = app.clone();
+    // Before the answer begins: it can still be another one.
+    let first = page(&app, None).await?;
     Ok(in_pieces(async move |mut pieces| {
-        let mut after: Option<String> = None;
         let written = async {
             pieces.text("[").await?;
+            let mut page = first;
             loop {
-                let tx = app.store.begin().await?;
-                let page = databases::list(&tx, &app.keys, after.as_deref(), PAGE).await?;
                 for (name, _) in page.iter().filter(|(_, database)| !database.deleting) {
                     if skip > 0 {
                         skip -= 1;
@@ -63,7 +63,7 @@ pub(super) fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {
                     }
                 }
                 match page.into_iter().next_back() {
-                    Some((last, _)) if limit > 0 => after = Some(last),
+                    Some((last, _)) if limit > 0 => page = self::page(&app, Some(&last)).await?,
                     _ => break,
                 }
             }
@@ -72,4 +72,9 @@ pub(super) fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {
         let written = written.await;
         (pieces, written)
     }))
+}
+
+async fn page(app: &App, after: Option<&str>) -> Result<Vec<(String, Database)>, ApiError> {
+    let tx = app.store.begin().await?;
+    Ok(databases::list(&tx, &app.keys, after, PAGE).await?)
 }
