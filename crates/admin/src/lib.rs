@@ -3,7 +3,9 @@
 //! What these have in common: they read every row of a store, which may be larger than memory and, on a shared store, in use
 //! by servers. They read page by page ([`scan`]), each page in a transaction of its own.
 
+pub mod check;
 pub mod copy;
+pub mod dump;
 mod open;
 pub mod scan;
 

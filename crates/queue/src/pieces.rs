@@ -5,8 +5,8 @@ use turnwise_store::{Isolation, RangeRead, Result, Transaction};
 
 use crate::keyspace::KeyRange;
 
-/// Below the store's 100 kB for a value on every engine.
-pub(crate) const PIECE_BYTES: usize = 90_000;
+/// Size of all pieces of a value but the last: below the store's 100 kB for a value on every engine.
+pub const PIECE_BYTES: usize = 90_000;
 /// No value has more pieces: far above every bound on what is stored this way.
 const MAX_PIECES: usize = 1_000;
 

@@ -21,6 +21,7 @@
 
 mod attachments;
 mod changes;
+pub mod check;
 mod checkpoint;
 mod copy;
 mod database;

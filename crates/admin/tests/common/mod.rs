@@ -50,7 +50,8 @@ pub async fn fill(store: &Store, uuid: &str, count: usize) {
             async move {
                 tx.set(keys.format(), Format::current())?;
                 tx.set(keys.server_uuid(), uuid)?;
-                workers::register(&tx, keys, "t", &Worker::new("worker", "node", 1, 10))
+                let worker = Worker { health_timeout_us: 1_000_000, ..Worker::new("worker", "node", 1, 10) };
+                workers::register(&tx, keys, "t", &worker)
             }
         })
         .await

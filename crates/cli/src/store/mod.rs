@@ -1,6 +1,8 @@
 //! `turnwise store`: a store as a whole, without any server.
 
+mod check;
 mod copy;
+mod dump;
 
 use anyhow::anyhow;
 use turnwise_store::{Error, Store, StoreUrl};
@@ -12,11 +14,17 @@ use crate::Failure;
 pub(crate) enum Command {
     /// Copy a store into an empty one, while nobody uses either
     Copy(copy::Args),
+    /// Check every invariant over all rows of a store; repair nothing, explain everything
+    Check(check::Args),
+    /// Print rows as text: a key and a value per line
+    Dump(dump::Args),
 }
 
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Copy(args) => copy::run(args).await,
+        Command::Check(args) => check::run(args).await,
+        Command::Dump(args) => dump::run(args).await,
     }
 }
 

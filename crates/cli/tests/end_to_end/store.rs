@@ -120,6 +120,75 @@ async fn the_jobs_of_a_server_move_to_another_one() {
 }
 
 #[tokio::test]
+async fn a_store_is_checked_and_printed() {
+    let home = Home::new("");
+    let server = home.serve().await;
+    let job = json!({ "type": "t", "id": "a", "options": { "password": "hunter2" } });
+    server.post("/v1/jobs", &json!({ "jobs": [job] })).await;
+    let doc = json!({ "source": "http://u:hunter2@127.0.0.1:1/a", "target": "http://127.0.0.1:1/b" });
+    server.put("/_replicator/doc", &doc).await;
+    server.kill().await;
+    let store = url(&home.data_dir());
+    let clean = run(&["store", "check", &store]).await;
+    assert!(clean.status.success() && text(&clean.stdout).contains("All invariants hold."), "{clean:?}");
+
+    let shown = run(&["store", "dump", &store]).await;
+    let lines = text(&shown.stdout);
+    assert!(shown.status.success() && !lines.contains("hunter2"), "{lines}");
+    assert_eq!(lines.lines().count(), all_rows(&home.data_dir()).await.len());
+    for line in lines.lines() {
+        let (key, value) = line.split_once('\t').expect("a key and a value");
+        assert!(serde_json::from_str::<serde_json::Value>(key).unwrap().is_array(), "{line}");
+        serde_json::from_str::<serde_json::Value>(value).unwrap();
+    }
+    let secrets = run(&["store", "dump", &store, "--secrets"]).await;
+    assert_eq!(text(&secrets.stdout).matches("hunter2").count(), 3, "in two jobs and a document");
+    let one = run(&["store", "dump", &store, "--prefix", r#"["jobs"]"#, "--from", r#"["jobs","t"]"#]).await;
+    assert!(text(&one.stdout).starts_with(r#"["jobs","t","a"]"#), "{one:?}");
+    assert_eq!(text(&one.stdout).lines().count(), 1);
+    let one = run(&["store", "dump", &store, "--limit", "1"]).await;
+    assert_eq!(text(&one.stdout).lines().count(), 1);
+    let wrong = run(&["store", "dump", &store, "--prefix", "["]).await;
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+
+    let damaged = open(&home.data_dir()).await;
+    let keys = &Keyspace::default();
+    damaged.transact(|tx| async move { tx.clear_range(keys.pending("t")) }).await.unwrap();
+    drop(damaged);
+    let found = run(&["store", "check", &store]).await;
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    let said = text(&found.stdout);
+    assert!(said.starts_with("[\"jobs\",\"t\",\"a\"]\n  must hold: a job is in one place"), "{said}");
+    let json = run(&["store", "check", &store, "--json"]).await;
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&report["found"], &report["findings"][0]["key"]), (&json!(1), &json!(["jobs", "t", "a"])));
+}
+
+#[tokio::test]
+async fn a_reader_of_rows_may_go_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let keys = &Keyspace::default();
+    let fill = |tx: turnwise_store::Transaction| async move {
+        for n in 0..5_000 {
+            tx.set(keys.job("t", &n.to_string()), Bytes::from(vec![b'1'; 100]))?;
+        }
+        Ok::<_, turnwise_store::Error>(())
+    };
+    store.transact(fill).await.unwrap();
+    drop(store);
+    let mut child = turnwise()
+        .args(["store", "dump", &url(folder.path())])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().await.unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[tokio::test]
 async fn wrong_usage_and_a_store_that_is_not_there_have_their_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let (here, there) = (url(folder.path()), url(&folder.path().join("there")));
@@ -130,8 +199,12 @@ async fn wrong_usage_and_a_store_that_is_not_there_have_their_exit_codes() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
         assert!(!text(&output.stderr).contains("hunter2"), "{output:?}");
     }
-    let output = run(&["store", "copy", &here, &there]).await;
-    assert_eq!((output.status.code(), text(&output.stderr).lines().count()), (Some(1), 1), "{output:?}");
-    assert!(text(&output.stderr).contains("there is no store"), "{output:?}");
+    let missing: [&[&str]; 3] =
+        [&["store", "copy", &here, &there], &["store", "check", &here], &["store", "dump", &here]];
+    for args in missing {
+        let output = run(args).await;
+        assert_eq!((output.status.code(), text(&output.stderr).lines().count()), (Some(1), 1), "{output:?}");
+        assert!(text(&output.stderr).contains("there is no store"), "{output:?}");
+    }
     assert!(!folder.path().join("store").exists(), "looking for it must not create it");
 }

@@ -19,6 +19,8 @@ pub use row::{Place, Row, WorkerRow, key_text};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 
+pub use crate::pieces::PIECE_BYTES;
+
 /// A job's type and id, or a worker's.
 pub type JobKey = (String, String);
 

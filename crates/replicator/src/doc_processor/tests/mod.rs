@@ -51,6 +51,14 @@ impl World {
         &self.documents.keys
     }
 
+    /// All rows of the store.
+    pub async fn rows(&self) -> Vec<turnwise_store::KeyValue> {
+        let tx = self.store().begin().await.unwrap();
+        let (begin, end) = (bytes::Bytes::new(), bytes::Bytes::from_static(b"\xff"));
+        let read = RangeRead { begin, end, limit: 100_000, reverse: false };
+        tx.range_with(read, Isolation::Snapshot).await.unwrap()
+    }
+
     pub fn now_us(&self) -> i64 {
         self.documents.clock.now_us()
     }

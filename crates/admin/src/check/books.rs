@@ -1,0 +1,380 @@
+//! The books of a pass: what rows say about subjects that have rows elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bytes::Bytes;
+use serde::de::IgnoredAny;
+use turnwise_queue::check::{
+    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, key_text, read_record,
+};
+use turnwise_queue::{Active, Keyspace, State, Then};
+use turnwise_replicator::JOB_TYPE;
+use turnwise_replicator::check::{Tally, document_of, is_replicated, unreadable};
+use turnwise_replicator::doc_processor;
+use turnwise_replicator::documents::databases::Database;
+use turnwise_replicator::documents::{Counters, Head};
+
+use super::examine::Subject;
+
+/// Unknown families that are told apart, at most.
+const UNKNOWN_FAMILIES: usize = 100;
+/// Rows that cannot be read and are told of, at most.
+const UNREADABLE: usize = 1_000;
+
+/// There are more open subjects than may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// What a pass has seen.
+pub(super) struct Books<'a> {
+    keys: &'a Keyspace,
+    /// Only subjects whose hash falls into this part are entered.
+    part: (u64, u64),
+    most: usize,
+    /// For each open subject, what it was promised less what was found.
+    open: HashMap<u64, u64>,
+    /// Suspected, whatever the books say.
+    flagged: HashSet<u64>,
+    /// The piece of options or of a body that was read last: whose, which, and its size.
+    piece: Option<(u64, u32, usize)>,
+    /// Workers that hold jobs.
+    holders: BTreeSet<JobKey>,
+    /// Workers that have rows.
+    workers: BTreeSet<JobKey>,
+    /// Types that have jobs or workers.
+    types: BTreeSet<String>,
+    /// Databases: their rows, and what their documents add up to.
+    pub(super) databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)>,
+    pub(super) families: BTreeMap<String, u64>,
+    pub(super) findings: Vec<Finding>,
+}
+
+/// The number of a subject in the books.
+pub(super) fn hash(subject: &impl Hash) -> u64 {
+    // The same in every pass.
+    let mut hasher = DefaultHasher::new();
+    subject.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The subjects that a row says something of.
+pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
+    let document = |db: &String, id: &String| Subject::Document((db.clone(), id.clone()));
+    match row {
+        Row::Job(job) if job.0 == JOB_TYPE => {
+            vec![Subject::Job(job.clone()), Subject::DocumentsJob(job.1.clone())]
+        }
+        Row::Job(job) | Row::Options(job, _) | Row::Place(job, _) => vec![Subject::Job(job.clone())],
+        Row::Document(db, id) | Row::Body(db, id, _) | Row::Unresolved(_, db, id) => vec![document(db, id)],
+        Row::Change(db, _) => match serde_json::from_slice(value) {
+            Ok(id) => vec![document(db, &id)],
+            Err(_) => Vec::new(),
+        },
+        Row::Replication(db, id) => {
+            let mut subjects = vec![document(db, id)];
+            let row: Option<doc_processor::Row> = serde_json::from_slice(value).ok();
+            subjects.extend(row.and_then(|row| row.job).map(Subject::DocumentsJob));
+            subjects
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a row says that a job is held by a worker that has no rows.
+pub(super) fn is_of_lost(row: &Row, lost: &BTreeSet<JobKey>) -> bool {
+    match row {
+        Row::Place((job_type, _), Place::Active(worker)) => {
+            lost.contains(&(job_type.clone(), worker.clone()))
+        }
+        _ => false,
+    }
+}
+
+impl<'a> Books<'a> {
+    pub(super) fn new(keys: &'a Keyspace, part: (u64, u64), most: usize) -> Self {
+        Books {
+            keys,
+            part,
+            most,
+            open: HashMap::new(),
+            flagged: HashSet::new(),
+            piece: None,
+            holders: BTreeSet::new(),
+            workers: BTreeSet::new(),
+            types: BTreeSet::new(),
+            databases: BTreeMap::new(),
+            families: BTreeMap::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// The subjects whose sides do not agree. The books are closed then.
+    pub(super) fn take_suspects(&mut self) -> BTreeSet<u64> {
+        let open = std::mem::take(&mut self.open);
+        open.into_keys().chain(std::mem::take(&mut self.flagged)).collect()
+    }
+
+    /// Workers that hold jobs and have no rows.
+    pub(super) fn lost_holders(&self) -> BTreeSet<JobKey> {
+        self.holders.difference(&self.workers).cloned().collect()
+    }
+
+    /// Subjects that are few, and always examined.
+    pub(super) fn whole(&self) -> Vec<Subject> {
+        let workers = self.workers.iter().cloned().map(Subject::Worker);
+        workers.chain(self.types.iter().cloned().map(Subject::Type)).collect()
+    }
+
+    /// Enters a row.
+    pub(super) fn enter(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Full> {
+        let Some(row) = Row::parse(self.keys, key) else {
+            self.enter_unknown(key);
+            return Ok(());
+        };
+        *self.family(family(&row)) += 1;
+        if let Some(problem) = unreadable(&row, value) {
+            self.enter_unreadable(key, problem);
+            self.flag_all(&row, value);
+            return Ok(());
+        }
+        match &row {
+            Row::Job(job) => self.enter_job(job, key, value)?,
+            Row::Options(job, n) => {
+                let subject = hash(&Subject::Job(job.clone()));
+                self.enter_piece(subject, *n, value.len())?;
+            }
+            Row::Place(job, place) => {
+                let fact = match place {
+                    Place::Active(worker) => match serde_json::from_slice::<Active>(value) {
+                        Ok(active) => {
+                            self.holders.insert((job.0.clone(), worker.clone()));
+                            hash(&(place, active.claim, active.cancel_requested))
+                        }
+                        Err(error) => {
+                            self.enter_unreadable(key, error.to_string());
+                            0
+                        }
+                    },
+                    _ => hash(&(place, 0_u64, false)),
+                };
+                self.types.insert(job.0.clone());
+                self.find(hash(&Subject::Job(job.clone())), fact)?;
+            }
+            Row::Worker(worker, _) => {
+                self.types.insert(worker.0.clone());
+                self.workers.insert(worker.clone());
+            }
+            Row::Wake(job_type) | Row::Membership(job_type) => {
+                self.types.insert(job_type.clone());
+            }
+            Row::Database(db) => self.database(db).0 = serde_json::from_slice(value).ok(),
+            Row::Sequence(db) => self.database(db).1 = serde_json::from_slice(value).ok(),
+            Row::Local(db, _) => drop(self.database(db)),
+            Row::Document(..)
+            | Row::Body(..)
+            | Row::Change(..)
+            | Row::Replication(..)
+            | Row::Unresolved(..) => {
+                self.enter_document(&row, value)?;
+            }
+            Row::Format | Row::ServerUuid | Row::UnresolvedWake => {}
+        }
+        Ok(())
+    }
+
+    fn enter_job(&mut self, key: &JobKey, row: &Bytes, value: &Bytes) -> Result<(), Full> {
+        let subject = hash(&Subject::Job(key.clone()));
+        let job = match read_record(key, value) {
+            Ok(job) => job,
+            Err(error) => {
+                self.enter_unreadable(row, error.to_string());
+                self.flagged.insert(subject);
+                return Ok(());
+            }
+        };
+        self.types.insert(key.0.clone());
+        let is_running = job.state == State::Running;
+        let is_odd =
+            job.claim.is_some() != is_running || job.ended_claim.is_some() && job.ended_claim == job.claim;
+        let has_next = job.cancel_requested || job.then != Then::Keep;
+        if is_odd || !is_running && has_next {
+            self.flag(subject);
+        }
+        match (job.place(), &job.claim) {
+            (Some(place @ Place::Active(_)), Some(claim)) => {
+                self.holders.insert((key.0.clone(), claim.worker.clone()));
+                self.promise(subject, hash(&(place, claim.number, job.cancel_requested)))?;
+            }
+            (Some(place), _) => self.promise(subject, hash(&(place, 0_u64, false)))?,
+            (None, _) => self.flag(subject),
+        }
+        if job.has_pieces() {
+            self.promise(subject, hash(&"pieces"))?;
+        }
+        if let Some(document) = document_of(&job) {
+            self.promise(hash(&Subject::DocumentsJob(key.1.clone())), hash(&document))?;
+        }
+        Ok(())
+    }
+
+    fn enter_document(&mut self, row: &Row, value: &Bytes) -> Result<(), Full> {
+        let subject = |db: &String, id: &String| hash(&Subject::Document((db.clone(), id.clone())));
+        match row {
+            Row::Document(db, id) => {
+                let Ok(head) = serde_json::from_slice::<Head>(value) else { return Ok(()) };
+                let (_, _, tally) = self.database(db);
+                tally.add(&head);
+                let subject = subject(db, id);
+                self.promise(subject, hash(&("change", head.sequence)))?;
+                self.promise(subject, hash(&"pieces"))?;
+                // Rows of a database that is being deleted are cleared of the suspicion by their examination.
+                if is_replicated(id, &head) {
+                    self.promise(subject, hash(&("replication", head.rev.to_string())))?;
+                }
+            }
+            Row::Change(db, sequence) => {
+                let Ok(id) = serde_json::from_slice::<String>(value) else { return Ok(()) };
+                self.database(db);
+                self.find(subject(db, &id), hash(&("change", *sequence)))?;
+            }
+            Row::Body(db, id, n) => {
+                self.database(db);
+                let subject = subject(db, id);
+                self.enter_piece(subject, *n, value.len())?;
+                // Whole bodies are read here, the others by their examination.
+                if value.len() == PIECE_BYTES || serde_json::from_slice::<IgnoredAny>(value).is_err() {
+                    self.flag(subject);
+                }
+            }
+            Row::Replication(db, id) => {
+                let Ok(row) = serde_json::from_slice::<doc_processor::Row>(value) else { return Ok(()) };
+                self.database(db);
+                let subject = subject(db, id);
+                self.find(subject, hash(&("replication", row.rev.to_string())))?;
+                if let Some(due_us) = row.due_us {
+                    self.promise(subject, hash(&("due", due_us)))?;
+                }
+                if let Some(job) = &row.job {
+                    self.find(hash(&Subject::DocumentsJob(job.clone())), hash(&(db, id)))?;
+                }
+                if row.job.is_some() != (row.state == doc_processor::RowState::Scheduled) {
+                    self.flag(subject);
+                }
+            }
+            Row::Unresolved(due_us, db, id) => {
+                self.database(db);
+                self.find(subject(db, id), hash(&("due", *due_us)))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Pieces follow one another, and only the last one is short; the first one is what the record promises.
+    fn enter_piece(&mut self, subject: u64, n: u32, bytes: usize) -> Result<(), Full> {
+        if n == 0 {
+            self.find(subject, hash(&"pieces"))?;
+        } else if self.piece != Some((subject, n - 1, PIECE_BYTES)) {
+            self.flag(subject);
+        }
+        self.piece = Some((subject, n, bytes));
+        Ok(())
+    }
+
+    fn promise(&mut self, subject: u64, fact: u64) -> Result<(), Full> {
+        self.book(subject, fact)
+    }
+
+    fn find(&mut self, subject: u64, fact: u64) -> Result<(), Full> {
+        self.book(subject, fact.wrapping_neg())
+    }
+
+    fn book(&mut self, subject: u64, amount: u64) -> Result<(), Full> {
+        let (part, parts) = self.part;
+        if subject % parts != part {
+            return Ok(());
+        }
+        let balance = self.open.entry(subject).or_default();
+        *balance = balance.wrapping_add(amount);
+        if *balance == 0 {
+            self.open.remove(&subject);
+        }
+        if self.open.len() > self.most { Err(Full) } else { Ok(()) }
+    }
+
+    fn flag(&mut self, subject: u64) {
+        self.flagged.insert(subject);
+    }
+
+    fn flag_all(&mut self, row: &Row, value: &Bytes) {
+        self.flagged.extend(subjects(row, value).iter().map(hash));
+    }
+
+    fn database(&mut self, db: &str) -> &mut (Option<Database>, Option<Counters>, Tally) {
+        if !self.databases.contains_key(db) {
+            self.databases.insert(db.to_owned(), Default::default());
+        }
+        self.databases.get_mut(db).expect("it is there by now")
+    }
+
+    fn family(&mut self, name: &str) -> &mut u64 {
+        if !self.families.contains_key(name) {
+            self.families.insert(name.to_owned(), 0);
+        }
+        self.families.get_mut(name).expect("it is there by now")
+    }
+
+    /// The first row of each family that is unknown is told of.
+    fn enter_unknown(&mut self, key: &Bytes) {
+        let text = key_text(key);
+        let name = match serde_json::from_str::<Vec<serde_json::Value>>(&text) {
+            Ok(elements) => elements.first().map_or_else(|| "[]".to_owned(), ToString::to_string),
+            Err(_) => "no tuple".to_owned(),
+        };
+        let is_known = self.families.contains_key(&name);
+        if !is_known && self.families.len() > UNKNOWN_FAMILIES {
+            *self.family("other unknown") += 1;
+            return;
+        }
+        *self.family(&name) += 1;
+        if !is_known {
+            self.findings.push(Finding::new(Invariant::Known, key, "no key of this release looks like this"));
+        }
+    }
+
+    fn enter_unreadable(&mut self, key: &Bytes, problem: String) {
+        if self.findings.len() < UNREADABLE {
+            self.findings.push(Finding::new(Invariant::Readable, key, problem));
+        }
+    }
+}
+
+/// The first element of a row's key.
+fn family(row: &Row) -> &'static str {
+    match row {
+        Row::Format => "format",
+        Row::ServerUuid => "server",
+        Row::Job(_) => "jobs",
+        Row::Options(..) => "options",
+        Row::Place(_, Place::Pending(_)) => "pending",
+        Row::Place(_, Place::Delayed(_)) => "delayed",
+        Row::Place(_, Place::Ended(_)) => "ended",
+        Row::Place(_, Place::Active(_)) => "active",
+        Row::Wake(_) => "wake",
+        Row::Worker(_, WorkerRow::Member) => "workers",
+        Row::Worker(_, WorkerRow::Health) => "health",
+        Row::Worker(_, WorkerRow::Signal) => "signal",
+        Row::Worker(_, WorkerRow::Claims) => "claims",
+        Row::Membership(_) => "workers_vs",
+        Row::Database(_) => "databases",
+        Row::Sequence(_) => "sequence",
+        Row::Document(..) => "documents",
+        Row::Body(..) => "bodies",
+        Row::Local(..) => "local",
+        Row::Change(..) => "changes",
+        Row::Replication(..) => "replications",
+        Row::Unresolved(..) => "unresolved",
+        Row::UnresolvedWake => "unresolved_wake",
+    }
+}

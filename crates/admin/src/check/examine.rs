@@ -1,0 +1,253 @@
+//! One subject, with all of its rows, in one transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use turnwise_queue::check::{
+    Finding, JobKey, JobRows, Place, Row, WorkerRow, check_claims, check_job, check_stamp, check_worker,
+    read_record,
+};
+use turnwise_queue::keyspace::KeyRange;
+use turnwise_queue::{Active, Job, Keyspace};
+use turnwise_replicator::JOB_TYPE;
+use turnwise_replicator::check::{
+    DocumentKey, DocumentRows, Tally, check_database, check_document, check_documents_job, document_of,
+};
+use turnwise_replicator::doc_processor;
+use turnwise_replicator::documents::databases::Database;
+use turnwise_replicator::documents::{Counters, Head};
+use turnwise_store::key::successor;
+use turnwise_store::{Error, Isolation, KeyValue, RangeRead, Result, Store, Transaction};
+
+use crate::scan::PAGE_ROWS;
+
+/// Pieces of a value, at most: more than anything is stored in.
+const PIECES: usize = 1_000;
+/// Jobs that a worker holds, at most: the bound of `max_jobs`.
+const ACTIVE: usize = 100_000;
+/// Attempts to count a database's documents in one transaction.
+const COUNT_ATTEMPTS: u32 = 3;
+
+/// What rows belong to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Subject {
+    /// A job.
+    Job(JobKey),
+    /// A worker, by type and id.
+    Worker(JobKey),
+    /// A job type.
+    Type(String),
+    /// A document of a `_replicator` database.
+    Document(DocumentKey),
+    /// A replication job, and the document that it belongs to.
+    DocumentsJob(String),
+}
+
+/// Looks at subjects.
+pub(super) struct Examiner {
+    pub(super) store: Store,
+    pub(super) keys: Keyspace,
+}
+
+async fn get(tx: &Transaction, key: &Bytes) -> Result<Option<Bytes>> {
+    tx.get_with(key, Isolation::Snapshot).await
+}
+
+async fn range(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<Vec<KeyValue>> {
+    tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await
+}
+
+async fn read<T: DeserializeOwned>(tx: &Transaction, key: &Bytes) -> Result<Option<T>> {
+    Ok(get(tx, key).await?.and_then(|value| serde_json::from_slice(&value).ok()))
+}
+
+impl Examiner {
+    /// What is wrong with a subject. `seen` are keys of its rows that cannot be guessed from the others.
+    pub(super) async fn examine(&self, subject: &Subject, seen: &BTreeSet<Bytes>) -> Result<Vec<Finding>> {
+        self.store
+            .transact(|tx| async move {
+                let tx = &tx;
+                match subject {
+                    Subject::Job(job) => self.job(tx, job, seen).await,
+                    Subject::Worker(worker) => self.worker(tx, worker).await,
+                    Subject::Type(job_type) => self.job_type(tx, job_type).await,
+                    Subject::Document(document) => self.document(tx, document, seen).await,
+                    Subject::DocumentsJob(id) => self.documents_job(tx, id).await,
+                }
+            })
+            .await
+    }
+
+    async fn job(&self, tx: &Transaction, key: &JobKey, seen: &BTreeSet<Bytes>) -> Result<Vec<Finding>> {
+        let keys = &self.keys;
+        let mut rows = JobRows::default();
+        // A record that cannot be read is known to be there, and that is a finding.
+        let _ = rows.set_record(key, get(tx, &keys.job(&key.0, &key.1)).await?.as_ref());
+        for (piece, value) in range(tx, keys.options(&key.0, &key.1), PIECES).await? {
+            let _ = Row::parse(keys, &piece).map(|row| rows.add(row, &value));
+        }
+        let named = rows.record.as_ref().and_then(Job::place).map(|place| place.key(keys, key));
+        for index in seen.iter().chain(&named) {
+            if let Some(row @ Row::Place(..)) = Row::parse(keys, index)
+                && let Some(value) = get(tx, index).await?
+            {
+                let _ = rows.add(row, &value);
+            }
+        }
+        let claim = rows.record.as_ref().and_then(|job| job.claim.clone());
+        let mut holder_rows = BTreeMap::new();
+        if let Some(claim) = claim {
+            holder_rows = self.worker_rows(tx, &(key.0.clone(), claim.worker)).await?;
+        }
+        Ok(check_job(keys, key, &rows, |_| !holder_rows.is_empty()))
+    }
+
+    async fn worker_rows(&self, tx: &Transaction, worker: &JobKey) -> Result<BTreeMap<WorkerRow, Bytes>> {
+        let mut rows = BTreeMap::new();
+        for row in [WorkerRow::Member, WorkerRow::Health, WorkerRow::Signal, WorkerRow::Claims] {
+            if let Some(value) = get(tx, &row.key(&self.keys, worker)).await? {
+                rows.insert(row, value);
+            }
+        }
+        Ok(rows)
+    }
+
+    async fn worker(&self, tx: &Transaction, worker: &JobKey) -> Result<Vec<Finding>> {
+        let keys = &self.keys;
+        let rows = self.worker_rows(tx, worker).await?;
+        let mut findings = check_worker(keys, worker, &rows);
+        let mut active: BTreeMap<String, Active> = BTreeMap::new();
+        for (key, value) in range(tx, keys.active_of(&worker.0, &worker.1), ACTIVE).await? {
+            if let (Some(Row::Place(job, Place::Active(_))), Ok(report)) =
+                (Row::parse(keys, &key), serde_json::from_slice(&value))
+            {
+                active.insert(job.1, report);
+            }
+        }
+        let counted = rows.get(&WorkerRow::Claims).and_then(|value| serde_json::from_slice(value).ok());
+        findings.extend(check_claims(keys, worker, &active, counted));
+        Ok(findings)
+    }
+
+    async fn job_type(&self, tx: &Transaction, job_type: &str) -> Result<Vec<Finding>> {
+        let keys = &self.keys;
+        let mut findings = Vec::new();
+        for (stamp, needed_by) in [
+            (keys.wake(job_type), [keys.pending(job_type), keys.delayed(job_type)]),
+            (keys.workers_versionstamp(job_type), [keys.workers(job_type), keys.healths(job_type)]),
+        ] {
+            let value = get(tx, &stamp).await?;
+            let mut is_needed = value.is_some();
+            for rows in needed_by {
+                is_needed = is_needed || !range(tx, rows, 1).await?.is_empty();
+            }
+            if is_needed {
+                findings.extend(check_stamp(&stamp, value.as_ref()));
+            }
+        }
+        Ok(findings)
+    }
+
+    async fn document(
+        &self,
+        tx: &Transaction,
+        key: &DocumentKey,
+        seen: &BTreeSet<Bytes>,
+    ) -> Result<Vec<Finding>> {
+        let (keys, (db, id)) = (&self.keys, key);
+        let mut rows = DocumentRows::default();
+        for single in [keys.document(db, id), keys.replication(db, id)] {
+            if let (Some(row), Some(value)) = (Row::parse(keys, &single), get(tx, &single).await?) {
+                rows.add(&row, &single, &value);
+            }
+        }
+        for (piece, value) in range(tx, keys.body(db, id), PIECES).await? {
+            if let Some(row) = Row::parse(keys, &piece) {
+                rows.add(&row, &piece, &value);
+            }
+        }
+        let change = rows.head.as_ref().map(|head| keys.change(db, head.sequence));
+        let due_us = rows.replication.as_ref().and_then(|row| row.due_us);
+        let due = due_us.map(|due_us| keys.unresolved_entry(due_us, db, id));
+        for index in seen.iter().chain(&change).chain(&due) {
+            let Some(row @ (Row::Change(..) | Row::Unresolved(..))) = Row::parse(keys, index) else {
+                continue;
+            };
+            let Some(value) = get(tx, index).await? else { continue };
+            let is_own = match &row {
+                Row::Change(..) => serde_json::from_slice::<String>(&value).is_ok_and(|named| named == *id),
+                _ => true,
+            };
+            if is_own {
+                rows.add(&row, index, &value);
+            }
+        }
+        let database: Option<Database> = read(tx, &keys.database(db)).await?;
+        let job = match rows.replication.as_ref().and_then(|row| row.job.as_ref()) {
+            Some(id) => self.replication_job(tx, id).await?,
+            None => None,
+        };
+        Ok(check_document(keys, key, &rows, database.as_ref(), job.as_ref()))
+    }
+
+    async fn replication_job(&self, tx: &Transaction, id: &str) -> Result<Option<Job>> {
+        let value = get(tx, &self.keys.job(JOB_TYPE, id)).await?;
+        Ok(value.and_then(|value| read_record(&(JOB_TYPE.to_owned(), id.to_owned()), &value).ok()))
+    }
+
+    /// That the document knows of the job. Whether the job is there that a document names is the document's.
+    async fn documents_job(&self, tx: &Transaction, id: &str) -> Result<Vec<Finding>> {
+        let Some(job) = self.replication_job(tx, id).await? else { return Ok(Vec::new()) };
+        let Some((db, doc)) = document_of(&job) else { return Ok(Vec::new()) };
+        let row: Option<doc_processor::Row> = read(tx, &self.keys.replication(&db, &doc)).await?;
+        Ok(check_documents_job(&self.keys, &job, row.as_ref()).into_iter().collect())
+    }
+}
+
+/// Counts a database's documents in one transaction, and checks its counters. `None` if no transaction is long enough.
+pub(super) async fn count(store: &Store, keys: &Keyspace, db: &str) -> Result<Option<Vec<Finding>>> {
+    for _ in 0..COUNT_ATTEMPTS {
+        let tx = store.begin().await?;
+        match count_in(&tx, keys, db).await {
+            Err(Error::TooOld { .. }) => {}
+            counted => return counted.map(Some),
+        }
+    }
+    Ok(None)
+}
+
+async fn count_in(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Vec<Finding>> {
+    let database: Option<Database> = read(tx, &keys.database(db)).await?;
+    let counters: Option<Counters> = read(tx, &keys.sequence(db)).await?;
+    let (mut begin, end) = keys.documents(db);
+    let mut tally = Tally::default();
+    let mut any = database.is_some() || counters.is_some();
+    loop {
+        let heads = range(tx, (begin, end.clone()), PAGE_ROWS).await?;
+        any = any || !heads.is_empty();
+        for (_, value) in &heads {
+            if let Ok(head) = serde_json::from_slice::<Head>(value) {
+                tally.add(&head);
+            }
+        }
+        match heads.last() {
+            Some((last, _)) if heads.len() == PAGE_ROWS => begin = successor(last),
+            _ => break,
+        }
+    }
+    // Deleted since it was seen, and nothing is left.
+    if !any && !has_rows(tx, keys, db).await? {
+        return Ok(Vec::new());
+    }
+    Ok(check_database(keys, db, database.as_ref(), counters.as_ref(), &tally).into_iter().collect())
+}
+
+async fn has_rows(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<bool> {
+    for family in [keys.bodies(db), keys.changes(db), keys.locals(db), keys.replications(db)] {
+        if !range(tx, family, 1).await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

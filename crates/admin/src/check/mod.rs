@@ -1,0 +1,244 @@
+//! Every invariant over all rows of a store.
+//!
+//! *Model.* Rows that belong together (a job's record and its place, a document's head and its change) are far apart in key order. So one pass
+//! over all rows keeps [books](books): each row enters what it says about a subject, on one side what a record promises, on the other
+//! what an index shows. A subject whose sides agree is forgotten. What is open at the end is *suspected*, and only that
+//! is looked at closely ([`examine`]): all rows of the subject in one transaction, by the functions that also check the simulation.
+//!
+//! *Forces.* The pass may take minutes, a transaction seconds, and a cluster does not stand still meanwhile: a job that moved while the pass
+//! went on is suspected, and cleared of it by its transaction. So a finding was true at one moment, and a store in use gives no false
+//! alarms. Subjects are in the books as hashes of 64 bits, 20 to 40 bytes of memory for each that is open: a pass over more than
+//! [`OPEN_SUBJECTS`] is done in parts. The names of the suspected come from a second pass, if there are any.
+
+mod books;
+mod examine;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use tokio::task::JoinSet;
+use turnwise_queue::check::{Finding, Invariant, Row};
+use turnwise_queue::keyspace::FORMAT_VERSION;
+use turnwise_queue::{Format, Keyspace};
+use turnwise_replicator::check::check_database;
+use turnwise_store::{Result, Store};
+
+use crate::scan::{Scan, everything};
+use books::{Books, Full};
+use examine::{Examiner, Subject};
+
+/// Subjects that are open at once, at most: 160 MB.
+const OPEN_SUBJECTS: usize = 4_000_000;
+/// Suspected subjects that are examined, at most.
+const SUSPECTS: usize = 200_000;
+/// Subjects that are examined at once.
+const EXAMINED_AT_ONCE: usize = 32;
+/// Findings that are kept, at most; all are counted.
+const FINDINGS: usize = 1_000;
+
+/// How far a check is; read while it runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Rows that were read.
+    pub rows: AtomicU64,
+    /// Subjects that were suspected, and examined.
+    pub examined: AtomicU64,
+}
+
+/// What a check has found.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Rows of each family.
+    pub families: BTreeMap<String, u64>,
+    /// What does not hold, the first of them.
+    pub findings: Vec<Finding>,
+    /// How many findings there are.
+    pub found: u64,
+    /// Subjects that were looked at in a transaction of their own.
+    pub examined: u64,
+    /// What could not be decided.
+    pub undecided: Vec<String>,
+}
+
+impl Report {
+    /// Rows of the store.
+    pub fn rows(&self) -> u64 {
+        self.families.values().sum()
+    }
+
+    fn add(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        for finding in findings {
+            let known = |other: &Finding| (other.invariant, &other.key) == (finding.invariant, &finding.key);
+            if self.findings.iter().any(known) {
+                continue;
+            }
+            self.found += 1;
+            if self.findings.len() < FINDINGS {
+                self.findings.push(finding);
+            }
+        }
+    }
+}
+
+/// Checks a store.
+///
+/// # Errors
+/// The store's.
+pub async fn check(store: &Store, is_shared: bool, progress: &Progress) -> Result<Report> {
+    check_with(store, is_shared, progress, OPEN_SUBJECTS).await
+}
+
+async fn check_with(store: &Store, is_shared: bool, progress: &Progress, open: usize) -> Result<Report> {
+    let keys = Keyspace::default();
+    let mut report = Report::default();
+    let mut suspects = BTreeSet::new();
+    let mut parts = 1;
+    let mut part = 0;
+    let mut first = None;
+    while part < parts {
+        let mut books = Books::new(&keys, (part, parts), open);
+        match pass(store, &mut books, progress).await? {
+            Err(Full) => {
+                // Again from the beginning, in more parts.
+                (part, parts) = (0, parts * 2);
+                suspects.clear();
+                first = None;
+                continue;
+            }
+            Ok(()) => part += 1,
+        }
+        suspects.append(&mut books.take_suspects());
+        first.get_or_insert(books);
+    }
+    let Some(mut books) = first else { return Ok(report) };
+    report.families = std::mem::take(&mut books.families);
+    report.add(std::mem::take(&mut books.findings));
+    check_format(store, &keys, &mut report).await?;
+
+    let lost = books.lost_holders();
+    let mut subjects: BTreeMap<Subject, BTreeSet<Bytes>> = BTreeMap::new();
+    for subject in books.whole() {
+        subjects.insert(subject, BTreeSet::new());
+    }
+    if !suspects.is_empty() || !lost.is_empty() {
+        let left_out = name(store, &keys, &suspects, &lost, &mut subjects, progress).await?;
+        if left_out > 0 {
+            report.undecided.push(format!(
+                "{left_out} more jobs and documents were suspected, and not looked at: run the check again, at a calmer time"
+            ));
+        }
+    }
+    examine(store, &keys, subjects, &mut report, progress).await?;
+    for (db, (database, counters, tally)) in &books.databases {
+        let finding = check_database(&keys, db, database.as_ref(), counters.as_ref(), tally);
+        match finding {
+            Some(_) if is_shared => match examine::count(store, &keys, db).await? {
+                Some(finding) => report.add(finding),
+                None => report.undecided.push(format!(
+                    "database {db:?} is in use, and has too many documents to be counted in one transaction"
+                )),
+            },
+            finding => report.add(finding),
+        }
+    }
+    report.findings.sort_by(|a, b| (a.invariant, &a.key).cmp(&(b.invariant, &b.key)));
+    Ok(report)
+}
+
+/// Enters all rows into the books.
+async fn pass(store: &Store, books: &mut Books<'_>, progress: &Progress) -> Result<Result<(), Full>> {
+    let mut scan = Scan::new(store, everything());
+    while let Some((key, value)) = scan.next().await? {
+        progress.rows.fetch_add(1, Ordering::Relaxed);
+        if let Err(full) = books.enter(&key, &value) {
+            return Ok(Err(full));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Finds out who the suspected are, and where rows of them were seen. Returns how many are left out.
+async fn name(
+    store: &Store,
+    keys: &Keyspace,
+    suspects: &BTreeSet<u64>,
+    lost: &BTreeSet<(String, String)>,
+    subjects: &mut BTreeMap<Subject, BTreeSet<Bytes>>,
+    progress: &Progress,
+) -> Result<u64> {
+    let mut left_out = BTreeSet::new();
+    let mut scan = Scan::new(store, everything());
+    while let Some((key, value)) = scan.next().await? {
+        progress.rows.fetch_add(1, Ordering::Relaxed);
+        let Some(row) = Row::parse(keys, &key) else { continue };
+        let of_row = books::subjects(&row, &value);
+        let is_suspected = |subject| suspects.contains(&books::hash(subject));
+        if !of_row.iter().any(is_suspected) && !books::is_of_lost(&row, lost) {
+            continue;
+        }
+        for subject in of_row {
+            let named = subjects.len();
+            if let Some(seen) = subjects.get_mut(&subject) {
+                seen.insert(key.clone());
+            } else if named < SUSPECTS {
+                subjects.insert(subject, BTreeSet::from([key.clone()]));
+            } else {
+                left_out.insert(books::hash(&subject));
+            }
+        }
+    }
+    Ok(left_out.len() as u64)
+}
+
+/// Looks at each subject in a transaction of its own, several at once.
+async fn examine(
+    store: &Store,
+    keys: &Keyspace,
+    subjects: BTreeMap<Subject, BTreeSet<Bytes>>,
+    report: &mut Report,
+    progress: &Progress,
+) -> Result<()> {
+    let examiner = Arc::new(Examiner { store: store.clone(), keys: keys.clone() });
+    let mut at_work: JoinSet<Result<Vec<Finding>>> = JoinSet::new();
+    let mut rest = subjects.into_iter();
+    loop {
+        while at_work.len() < EXAMINED_AT_ONCE
+            && let Some((subject, seen)) = rest.next()
+        {
+            let examiner = examiner.clone();
+            at_work.spawn(async move { examiner.examine(&subject, &seen).await });
+        }
+        let Some(done) = at_work.join_next().await else { return Ok(()) };
+        report.add(done.expect("an examination ends without a panic")?);
+        report.examined += 1;
+        progress.examined.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Result<()> {
+    let key = keys.format();
+    let format = store
+        .transact(|tx| {
+            let key = &key;
+            async move { tx.get(key).await }
+        })
+        .await?;
+    let problem = match format.as_deref().map(Format::read) {
+        Some(Format::Version(FORMAT_VERSION)) => return Ok(()),
+        Some(Format::Version(other)) => {
+            format!("it is in format {other}, this release knows {FORMAT_VERSION}")
+        }
+        Some(Format::Copying(copying)) => format!("it is an unfinished copy of {}", copying.from),
+        Some(Format::Unknown(found)) => format!("its format is {found:?}"),
+        // A server that has started once has written it.
+        None if report.rows() == 0 => return Ok(()),
+        None => "it has no format row".to_owned(),
+    };
+    report.add([Finding::new(Invariant::Format, &key, problem)]);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

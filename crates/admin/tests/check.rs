@@ -1,0 +1,306 @@
+//! A sound store is clean, even while it is used; each kind of damage is found as what it is.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use common::{Home, fill};
+use serde_json::{Value, json};
+use turnwise_admin::check::{Progress, Report, check};
+use turnwise_queue::check::Invariant;
+use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::{Claim, Keyspace, NewJob, Worker, jobs, workers};
+use turnwise_replicator::doc_processor::{self, Settings};
+use turnwise_replicator::documents::{Draft, databases};
+use turnwise_replicator::{Defaults, JOB_TYPE};
+use turnwise_store::{Error, Store, Transaction};
+
+const DB: &str = "_replicator";
+
+async fn look(store: &Store) -> Report {
+    check(store, false, &Progress::default()).await.unwrap()
+}
+
+/// A store with jobs in every state, and replication documents.
+async fn home() -> Home {
+    let home = Home::new().await;
+    fill(&home.store, "u", 200).await;
+    let keys = &Keyspace::default();
+    let create = |tx: Transaction| async move {
+        let worker = Worker { external: true, ..Worker::new("counted", "n", 1, 1) };
+        workers::register(&tx, keys, "t", &worker)?;
+        let number = claims::next_number(&tx, keys, "t", "counted").await?;
+        let claim = Claim { worker: "counted".into(), number };
+        claims::claim(&tx, keys, "t", "job-6", &claim, 5_000, 20).await?;
+        databases::create(&tx, keys, DB, 1).await.unwrap();
+        Ok::<_, turnwise_queue::Error>(())
+    };
+    home.store.transact(create).await.unwrap();
+    let settings = &Settings { server_uuid: "u".into(), defaults: Defaults::default() };
+    for id in ["plain", "filtered", "done", "_design/x"] {
+        let mut body = json!({ "_id": id, "source": format!("http://a:1/{id}"), "target": "http://b:1/t" });
+        if id == "filtered" {
+            body["filter"] = json!("d/f");
+        }
+        if id == "done" {
+            body["_replication_state"] = json!("completed");
+            body["filler"] = json!("x".repeat(100_000));
+        }
+        let draft = &Draft::parse(None, body.as_object().unwrap().clone(), "").unwrap();
+        let write = |tx: Transaction| async move {
+            doc_processor::write(&tx, keys, settings, DB, draft, 7).await.map(drop)
+        };
+        home.store.transact(write).await.unwrap();
+    }
+    home
+}
+
+#[tokio::test]
+async fn a_sound_store_is_clean() {
+    let home = home().await;
+    let report = look(&home.store).await;
+    assert_eq!((report.findings.as_slice(), report.found, report.undecided.len()), (&[][..], 0, 0));
+    assert_eq!((report.families["jobs"], report.families["documents"]), (201, 4));
+    assert_eq!(report.families["options"], 3, "{:?}", report.families);
+    let empty = Home::new().await;
+    assert_eq!(look(&empty.store).await.found, 0);
+}
+
+/// What is done to a store.
+enum Damage {
+    Clear(Bytes),
+    Set(Bytes, Value),
+    Raw(Bytes, &'static [u8]),
+    /// Members of a JSON row.
+    Change(Bytes, Value),
+}
+use Damage::{Change, Clear, Raw, Set};
+
+async fn damage(store: &Store, damage: &Damage) {
+    let write = |tx: Transaction| async move {
+        match damage {
+            Clear(key) => tx.clear(key.clone()),
+            Set(key, value) => tx.set(key.clone(), value.to_string().into()),
+            Raw(key, value) => tx.set(key.clone(), Bytes::from_static(value)),
+            Change(key, members) => {
+                let value = tx.get(key).await?.expect("the row is there");
+                let mut row: Value = serde_json::from_slice(&value).unwrap();
+                for (name, member) in members.as_object().unwrap() {
+                    row[name] = member.clone();
+                }
+                tx.set(key.clone(), row.to_string().into())
+            }
+        }
+    };
+    store.transact::<_, Error, _, _>(write).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_damage_is_found_as_what_it_is() {
+    use Invariant as I;
+    let keys = Keyspace::default();
+    let home = home().await;
+    let rows = common::all_rows(&home.store).await;
+    let key_of = |prefix: &str| {
+        let text = |key: &Bytes| turnwise_queue::check::key_text(key);
+        rows.iter().map(|(key, _)| key.clone()).find(|key| text(key).starts_with(prefix)).expect(prefix)
+    };
+    let plain: Value = {
+        let key = keys.replication(DB, "plain");
+        let (_, value) = rows.iter().find(|(found, _)| *found == key).unwrap();
+        serde_json::from_slice(value).unwrap()
+    };
+    let replication = plain["job"].as_str().unwrap();
+    let foreign = turnwise_store::tuple::pack(&("turnwise", "new", 1));
+    let cases: Vec<(Vec<Damage>, &[I])> = vec![
+        // Jobs.
+        (vec![Clear(key_of(r#"["pending","t""#))], &[I::OnePlace]),
+        (vec![Clear(key_of(r#"["delayed""#))], &[I::OnePlace]),
+        (vec![Clear(key_of(r#"["ended""#))], &[I::OnePlace]),
+        (vec![Clear(keys.active_entry("t", "worker", "job-5"))], &[I::OnePlace]),
+        (vec![Raw(keys.pending_entry("t", 1, "job-8"), b"")], &[I::OnePlace]),
+        (vec![Raw(keys.pending_entry("t", 1, "nobody"), b"")], &[I::Owned]),
+        (vec![Raw(keys.options_piece("t", "nobody", 0), b"1")], &[I::Owned]),
+        (vec![Raw(keys.job("t", "job-8"), b"{")], &[I::Readable]),
+        (vec![Clear(keys.options_piece("t", "job-7", 1))], &[I::OptionsWhole]),
+        (vec![Clear(keys.options_piece("t", "job-7", 0))], &[I::OptionsWhole]),
+        (vec![Raw(keys.options_piece("t", "job-7", 1), b"short")], &[I::OptionsWhole]),
+        (
+            vec![Change(keys.job("t", "job-8"), json!({ "claim": { "worker": "worker", "number": 1 } }))],
+            &[I::Unclaimed],
+        ),
+        (vec![Change(keys.job("t", "job-8"), json!({ "then": "remove" }))], &[I::Unclaimed]),
+        (vec![Change(keys.job("t", "job-5"), json!({ "claim": null }))], &[I::OnePlace, I::Claimed]),
+        (vec![Change(keys.job("t", "job-5"), json!({ "cancel_requested": true }))], &[I::ActiveAgrees]),
+        (
+            vec![Change(keys.active_entry("t", "worker", "job-5"), json!({ "claim": 999 }))],
+            &[I::ActiveAgrees],
+        ),
+        (
+            vec![
+                Change(keys.active_entry("t", "worker", "job-5"), json!({ "claim": 56 })),
+                Change(keys.job("t", "job-5"), json!({ "claim": { "worker": "worker", "number": 56 } })),
+            ],
+            &[I::ClaimUnique],
+        ),
+        (vec![Raw(keys.active_entry("t", "worker", "job-5"), b"x")], &[I::Readable]),
+        (vec![Raw(keys.claim_number("t", "counted"), b"0")], &[I::ClaimCounted]),
+        (vec![Raw(keys.claim_number("t", "counted"), b"x")], &[I::Readable]),
+        // Workers.
+        (vec![Clear(keys.health("t", "worker"))], &[I::MemberHealthy]),
+        (vec![Clear(keys.health("t", "counted")), Clear(keys.worker("t", "counted"))], &[I::Outlived]),
+        (
+            vec![Clear(keys.health("t", "worker")), Clear(keys.worker("t", "worker"))],
+            &[I::HolderKnown, I::HolderKnown, I::HolderKnown, I::HolderKnown],
+        ),
+        (vec![Change(keys.health("t", "worker"), json!({ "timeout_us": 1 }))], &[I::WorkerAgrees]),
+        (vec![Clear(keys.workers_versionstamp("t"))], &[I::Stamped]),
+        (vec![Raw(keys.wake("t"), b"short")], &[I::Stamped]),
+        // The store.
+        (vec![Raw(keys.format(), b"99")], &[I::Format]),
+        (vec![Clear(keys.format())], &[I::Format]),
+        (vec![Set(foreign.into(), json!(1))], &[I::Known]),
+        // Documents.
+        (vec![Change(keys.sequence(DB), json!({ "documents": 9 }))], &[I::Counted]),
+        (vec![Clear(keys.sequence(DB))], &[I::Counted]),
+        (vec![Clear(keys.change(DB, 1))], &[I::Changed]),
+        (vec![Set(keys.change(DB, 99), json!("plain"))], &[I::Changed]),
+        (vec![Set(keys.change(DB, 99), json!("nothing"))], &[I::Changed]),
+        (vec![Clear(keys.body_piece(DB, "plain", 0))], &[I::BodyWhole]),
+        (vec![Raw(keys.body_piece(DB, "plain", 0), b"{\"a\"")], &[I::BodyWhole]),
+        (vec![Clear(keys.body_piece(DB, "done", 1))], &[I::BodyWhole]),
+        (vec![Clear(keys.replication(DB, "done"))], &[I::Scheduled]),
+        (vec![Change(keys.replication(DB, "done"), json!({ "rev": "9-x" }))], &[I::Scheduled]),
+        (vec![Clear(key_of(r#"["unresolved","#))], &[I::Resolved]),
+        (vec![Raw(keys.unresolved_entry(3, DB, "plain"), b"")], &[I::Resolved]),
+        (
+            vec![Change(keys.replication(DB, "plain"), json!({ "job": null }))],
+            &[I::DocumentsJob, I::DocumentsJob],
+        ),
+        (
+            vec![Change(keys.replication(DB, "plain"), json!({ "job": "other" }))],
+            &[I::DocumentsJob, I::DocumentsJob],
+        ),
+        (
+            vec![Clear(keys.job(JOB_TYPE, replication)), Clear(key_of(r#"["pending","replication""#))],
+            &[I::DocumentsJob],
+        ),
+        (vec![Raw(keys.document(DB, "plain"), b"1")], &[I::Readable]),
+        (vec![Raw(keys.local(DB, "x"), b"1")], &[I::Readable]),
+        (vec![Raw(keys.local("gone/_replicator", "x"), b"{\"rev\":1,\"body\":{}}")], &[I::DatabaseThere]),
+    ];
+    for (n, (damages, expected)) in cases.iter().enumerate() {
+        for one in damages {
+            damage(&home.store, one).await;
+        }
+        let report = look(&home.store).await;
+        let mut found: Vec<Invariant> = report.findings.iter().map(|finding| finding.invariant).collect();
+        // What follows from a head that cannot be read, or from a job that is gone, is told, too.
+        found.retain(|found| {
+            expected.contains(found) || !expected.contains(&I::Readable) && *found != I::Counted
+        });
+        let mut expected = expected.to_vec();
+        expected.sort();
+        assert_eq!(found, expected, "case {n}: {:#?}", report.findings);
+        restore(&home.store, &rows).await;
+    }
+    assert_eq!(look(&home.store).await.findings, []);
+}
+
+/// Writes what was there back.
+async fn restore(store: &Store, rows: &[(Bytes, Bytes)]) {
+    let now = common::all_rows(store).await;
+    let (now, rows) = (&now, &rows);
+    let write = |tx: Transaction| async move {
+        for (key, _) in now.iter().filter(|row| !rows.contains(row)) {
+            tx.clear(key.clone())?;
+        }
+        for (key, value) in rows.iter().filter(|row| !now.contains(row)) {
+            tx.set(key.clone(), value.clone())?;
+        }
+        Ok::<_, Error>(())
+    };
+    store.transact(write).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_in_use_gives_no_false_alarm() {
+    let home = home().await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut users = Vec::new();
+    for user in 0..3 {
+        let (store, stop) = (home.store.clone(), stop.clone());
+        users.push(tokio::spawn(async move {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                n += 1;
+                step(&store, user, n).await;
+            }
+            n
+        }));
+    }
+    let mut examined = 0;
+    for _ in 0..8 {
+        let report = check(&home.store, true, &Progress::default()).await.unwrap();
+        assert_eq!(report.findings, []);
+        examined += report.examined;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for user in users {
+        assert!(user.await.unwrap() > 0);
+    }
+    assert!(examined > 0);
+    assert_eq!(look(&home.store).await.findings, []);
+}
+
+/// One user of a store adds, runs, ends and removes jobs, comes and goes as a worker, writes and deletes documents.
+async fn step(store: &Store, user: i64, n: i64) {
+    let keys = &Keyspace::default();
+    let (id, worker) = (&format!("u{user}-{}", n % 20), &format!("worker-{user}-{}", n / 30));
+    let claim = &Claim { worker: worker.clone(), number: u64::try_from(n).unwrap() };
+    let now_us = 10_000 + n;
+    let settings = &Settings { server_uuid: "u".into(), defaults: Defaults::default() };
+    let write = |tx: Transaction| async move {
+        match n % 7 {
+            0 => workers::register(&tx, keys, "t", &Worker::new(worker, "n", 1, 1))?,
+            1 | 2 => {
+                let options = serde_json::value::RawValue::from_string("{}".into()).unwrap();
+                jobs::add(&tx, keys, &NewJob::new("t", id, options), now_us).await?;
+                claims::claim(&tx, keys, "t", id, claim, now_us, 20).await?;
+            }
+            3 => {
+                for (id, active) in jobs::active_of(&tx, keys, "t", worker, 3).await? {
+                    let claim = Claim { worker: worker.clone(), number: active.claim };
+                    claims::end(&tx, keys, "t", &id, &claim, &Ending::Stopped, None, now_us, 20).await?;
+                }
+            }
+            4 => drop(workers::remove(&tx, keys, "t", worker, 100, now_us, 20).await?),
+            5 => jobs::remove(&tx, keys, "t", id).await?,
+            _ => {
+                let body = json!({ "source": format!("http://a:1/{id}"), "target": "http://b:1/t" });
+                let current = turnwise_replicator::documents::read::get(&tx, keys, DB, id, None).await.ok();
+                let rev = current.map(|document| document.head.rev);
+                let draft = Draft {
+                    id: id.clone(),
+                    rev,
+                    deleted: n % 2 == 0,
+                    body: body.as_object().unwrap().clone(),
+                };
+                doc_processor::write(&tx, keys, settings, DB, &draft, now_us).await.map(drop).or_else(
+                    |error| match error {
+                        turnwise_replicator::documents::Error::Queue(error) => Err(error),
+                        _ => Ok(()),
+                    },
+                )?;
+            }
+        }
+        Ok::<_, turnwise_queue::Error>(())
+    };
+    match store.transact(write).await {
+        Ok(()) | Err(turnwise_queue::Error::Halt | turnwise_queue::Error::NotFound) => {}
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -1,0 +1,132 @@
+//! `turnwise store check`: what was found, in words.
+
+use std::io::IsTerminal;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use indicatif::HumanCount;
+use serde_json::json;
+use turnwise_admin::check::{Progress, Report, check};
+
+use crate::Failure;
+
+/// Between two lines that say how far it is.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// `turnwise store check`
+#[derive(clap::Args)]
+#[command(after_help = "\
+Reads every row, and repairs nothing. A store on etcd or FoundationDB may be in use meanwhile: what looks wrong is read \
+once more, with all rows that belong to it, in one transaction, so that a job that moved while it was looked at is no finding. \
+Such a check sees each job at one moment, not the whole store at the same. An embedded store is checked while no \
+server uses it.
+
+Examples:
+  turnwise store check embedded:/var/lib/turnwise
+  turnwise store check etcd://10.0.0.1,10.0.0.2,10.0.0.3/turnwise --json
+
+Exit codes: 0 all invariants hold, 1 there are findings, or it could not be checked, 2 wrong usage.")]
+pub(crate) struct Args {
+    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
+    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
+    url: String,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let url = super::parse("URL", &args.url)?;
+    let store = super::open("URL", &url).await?;
+    let progress = Progress::default();
+    let begun = Instant::now();
+    let done = tokio::select! {
+        done = check(&store, url.is_shared(), &progress) => done.map_err(|error| anyhow!("not checked: {error}")),
+        () = crate::stop_signal() => Err(anyhow!("interrupted")),
+        never = show(&progress) => match never {},
+    };
+    let report = done?;
+    match args.json {
+        true => crate::say_json(&as_json(&report))?,
+        false => print(&report, begun.elapsed()),
+    }
+    match (report.found, report.undecided.len()) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(anyhow!("not everything could be checked").into()),
+        (found, _) => Err(anyhow!("{} findings", HumanCount(found)).into()),
+    }
+}
+
+fn print(report: &Report, elapsed: Duration) {
+    for finding in &report.findings {
+        say!("{}", finding.key);
+        say!("  must hold: {}", finding.invariant.holds());
+        say!("  but:       {}", finding.problem);
+        say!("  it means:  {}", finding.invariant.means());
+        say!("  to do:     {}", finding.invariant.remedy());
+    }
+    let listed = report.findings.len() as u64;
+    if report.found > listed {
+        say!("… and {} more findings", HumanCount(report.found - listed));
+    }
+    for undecided in &report.undecided {
+        say!("Undecided: {undecided}.");
+    }
+    let families: Vec<String> =
+        report.families.iter().map(|(family, rows)| format!("{family} {}", HumanCount(*rows))).collect();
+    say!(
+        "{} rows in {:.1} s ({}); {} jobs, workers, types and documents looked at closely.",
+        HumanCount(report.rows()),
+        elapsed.as_secs_f64(),
+        families.join(", "),
+        HumanCount(report.examined),
+    );
+    if report.found == 0 && report.undecided.is_empty() {
+        say!("All invariants hold.");
+    }
+}
+
+fn as_json(report: &Report) -> serde_json::Value {
+    let findings: Vec<_> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            let key: serde_json::Value = serde_json::from_str(&finding.key).unwrap_or_default();
+            json!({
+                "key": key,
+                "invariant": finding.invariant.holds(),
+                "problem": finding.problem,
+                "meaning": finding.invariant.means(),
+                "remedy": finding.invariant.remedy(),
+            })
+        })
+        .collect();
+    json!({
+        "rows": report.families,
+        "findings": findings,
+        "found": report.found,
+        "examined": report.examined,
+        "undecided": report.undecided,
+    })
+}
+
+/// Says how far it is, now and then, until it is dropped.
+async fn show(progress: &Progress) -> std::convert::Infallible {
+    let bar = std::io::stderr().is_terminal().then(indicatif::ProgressBar::new_spinner);
+    loop {
+        tokio::time::sleep(if bar.is_some() { Duration::from_millis(100) } else { LINE_INTERVAL }).await;
+        let line = format!(
+            "{} rows read, {} subjects looked at closely",
+            HumanCount(progress.rows.load(Ordering::Relaxed)),
+            HumanCount(progress.examined.load(Ordering::Relaxed))
+        );
+        match &bar {
+            Some(bar) => {
+                bar.set_message(line);
+                bar.tick();
+            }
+            None => eprintln!("{line}"),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `turnwise store dump`: rows to stdout.
+
+use std::io::{BufWriter, ErrorKind, Write};
+
+use anyhow::anyhow;
+use turnwise_admin::dump::{below, line, parse_key};
+use turnwise_admin::scan::{Scan, everything};
+use turnwise_queue::Keyspace;
+
+use crate::Failure;
+
+/// `turnwise store dump`
+#[derive(clap::Args)]
+#[command(after_help = "\
+Each line is a row: its key as a JSON array, a tab, its value as JSON. An empty value is null; a versionstamp is \
+{\"$versionstamp\": hex}; a piece of a value that is stored in pieces, and what is no JSON, is {\"$text\": …} or \
+{\"$bytes\": hex}. Rows come in the order of the store.
+
+Job options and replication documents may hold passwords. Without --secrets, options are *****, passwords in \
+documents are hidden as in every answer of a server, and what cannot be looked into is {\"$hidden\": bytes}. With \
+--secrets values are printed as they are stored: the output can log in wherever the jobs can.
+
+Examples:
+  turnwise store dump embedded:/var/lib/turnwise --prefix jobs --limit 10
+  turnwise store dump etcd://10.0.0.1/turnwise --prefix '[\"active\",\"replication\"]'
+  turnwise store dump etcd://10.0.0.1/turnwise --from '[\"jobs\",\"mail\",\"4711\"]' --limit 1
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+pub(crate) struct Args {
+    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
+    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
+    url: String,
+    /// Only rows whose key begins so: a word, or a JSON array
+    #[arg(long, value_name = "KEY")]
+    prefix: Option<String>,
+    /// Only rows from this key on
+    #[arg(long, value_name = "KEY")]
+    from: Option<String>,
+    /// At most so many rows
+    #[arg(long, value_name = "ROWS")]
+    limit: Option<u64>,
+    /// Print passwords and options, too
+    #[arg(long)]
+    secrets: bool,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let url = super::parse("URL", &args.url)?;
+    let key = |name: &str, text: &Option<String>| {
+        let key = text.as_deref().map(parse_key).transpose();
+        key.map_err(|error| Failure::Usage(anyhow!("{name}: {error}")))
+    };
+    let mut range = key("--prefix", &args.prefix)?.map_or_else(everything, |prefix| below(&prefix));
+    if let Some(from) = key("--from", &args.from)? {
+        range.0 = range.0.max(from);
+    }
+    let store = super::open("URL", &url).await?;
+    let keys = Keyspace::default();
+    let mut scan = Scan::new(&store, range);
+    let mut output = BufWriter::with_capacity(1 << 16, std::io::stdout());
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    while left > 0 {
+        left -= 1;
+        let row = scan.next().await.map_err(|error| anyhow!("cannot read the store: {error}"))?;
+        let Some((key, value)) = row else { break };
+        let written = writeln!(output, "{}", line(&keys, &key, &value, args.secrets));
+        if is_done(written)? {
+            return Ok(());
+        }
+    }
+    is_done(output.flush()).map(drop)
+}
+
+/// Whether the reader has gone away (`| head`), which is no reason to fail.
+fn is_done(written: std::io::Result<()>) -> Result<bool, Failure> {
+    match written {
+        Ok(()) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),
+        Err(error) => Err(anyhow!("cannot write: {error}").into()),
+    }
+}

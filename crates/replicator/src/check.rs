@@ -1,0 +1,310 @@
+//! What must hold of the rows of `_replicator` databases: of one document, of one job that belongs to a document, of one
+//! database. As [`turnwise_queue::check`], each is a function from rows, read in one snapshot, to findings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::{Bytes, BytesMut};
+use serde_json::{Map, Value};
+use turnwise_queue::check::{Finding, Invariant, Row as Key, whole};
+use turnwise_queue::{Job, Keyspace, Then};
+
+use crate::JOB_TYPE;
+use crate::doc_processor::{Row, RowState, Summary};
+use crate::documents::databases::Database;
+use crate::documents::{Counters, Head, local::Local, names};
+
+/// A document: its database and its id.
+pub type DocumentKey = (String, String);
+
+/// What is known of one document.
+#[derive(Debug, Clone, Default)]
+pub struct DocumentRows {
+    /// Its head, if it is there and can be read.
+    pub head: Option<Head>,
+    /// The pieces of its body.
+    pub body: BTreeMap<u32, Bytes>,
+    /// The numbers of the changes that name it.
+    pub changes: BTreeSet<i64>,
+    /// The state of its replication, if it is there and can be read.
+    pub replication: Option<Row>,
+    /// Its entries among the unresolved.
+    pub unresolved: BTreeSet<i64>,
+    /// What cannot be read.
+    pub unreadable: Vec<Finding>,
+}
+
+impl DocumentRows {
+    /// Adds a row, if it is one of a document's.
+    pub fn add(&mut self, row: &Key, key: &[u8], value: &Bytes) {
+        match row {
+            Key::Document(..) => self.head = self.read(key, value),
+            Key::Replication(..) => self.replication = self.read(key, value),
+            Key::Body(_, _, n) => {
+                self.body.insert(*n, value.clone());
+            }
+            Key::Change(_, sequence) => {
+                self.changes.insert(*sequence);
+            }
+            Key::Unresolved(due_us, ..) => {
+                self.unresolved.insert(*due_us);
+            }
+            _ => {}
+        }
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(&mut self, key: &[u8], value: &[u8]) -> Option<T> {
+        match serde_json::from_slice(value) {
+            Ok(read) => Some(read),
+            Err(error) => {
+                self.unreadable.push(Finding::new(Invariant::Readable, key, error.to_string()));
+                None
+            }
+        }
+    }
+}
+
+/// Why the value of a row of a `_replicator` database cannot be read, if it cannot. Rows of other families can.
+pub fn unreadable(row: &Key, value: &[u8]) -> Option<String> {
+    let read = match row {
+        Key::Database(_) => serde_json::from_slice::<Database>(value).map(drop),
+        Key::Sequence(_) => serde_json::from_slice::<Counters>(value).map(drop),
+        Key::Document(..) => serde_json::from_slice::<Head>(value).map(drop),
+        Key::Local(..) => serde_json::from_slice::<Local>(value).map(drop),
+        Key::Change(..) => serde_json::from_slice::<String>(value).map(drop),
+        Key::Replication(..) => serde_json::from_slice::<Row>(value).map(drop),
+        _ => Ok(()),
+    };
+    read.err().map(|error| error.to_string())
+}
+
+/// Whether a document that is there has a replication, done or to be done.
+pub fn is_replicated(id: &str, head: &Head) -> bool {
+    !head.deleted && !names::is_design(id)
+}
+
+/// The document that a job belongs to, as long as it must know of the job: not if it has ended, or is about to go.
+pub fn document_of(job: &Job) -> Option<DocumentKey> {
+    if job.job_type != JOB_TYPE || job.state.is_final() || job.then == Then::Remove {
+        return None;
+    }
+    let summary = Summary::of(job)?;
+    summary.document().map(|(db, id)| (db.to_owned(), id.to_owned()))
+}
+
+/// Checks the rows of one document. `job` is the one that its replication's row names.
+pub fn check_document(
+    keys: &Keyspace,
+    (db, id): &DocumentKey,
+    rows: &DocumentRows,
+    database: Option<&Database>,
+    job: Option<&Job>,
+) -> Vec<Finding> {
+    let mut findings = rows.unreadable.clone();
+    if !findings.is_empty() {
+        return findings;
+    }
+    let mut found =
+        |invariant, key: Bytes, problem: &str| findings.push(Finding::new(invariant, &key, problem));
+    let (head_key, row_key) = (keys.document(db, id), keys.replication(db, id));
+    let Some(head) = &rows.head else {
+        for sequence in &rows.changes {
+            found(Invariant::Changed, keys.change(db, *sequence), "it names a document that is not there");
+        }
+        for n in rows.body.keys() {
+            found(Invariant::BodyWhole, keys.body_piece(db, id, *n), "there is no document");
+        }
+        if rows.replication.is_some() {
+            found(Invariant::Scheduled, row_key, "there is no document");
+        }
+        for due_us in &rows.unresolved {
+            found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "there is no document");
+        }
+        return findings;
+    };
+    let Some(database) = database else {
+        found(Invariant::DatabaseThere, head_key, "there is no database of this name");
+        return findings;
+    };
+    if !rows.changes.contains(&head.sequence) {
+        let problem = format!("there is no change {}", head.sequence);
+        found(Invariant::Changed, head_key.clone(), &problem);
+    }
+    for other in rows.changes.iter().filter(|sequence| **sequence != head.sequence) {
+        let problem = format!("the document's latest change is {}", head.sequence);
+        found(Invariant::Changed, keys.change(db, *other), &problem);
+    }
+    if let Err((n, problem)) = check_body(&rows.body) {
+        found(Invariant::BodyWhole, keys.body_piece(db, id, n), &problem);
+    }
+    let Some(row) = &rows.replication else {
+        // A database that is being deleted loses these rows first.
+        if is_replicated(id, head) && !database.deleting {
+            found(Invariant::Scheduled, head_key, "nothing is known of its replication");
+        }
+        for due_us in &rows.unresolved {
+            found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "nothing waits for it");
+        }
+        return findings;
+    };
+    if !is_replicated(id, head) {
+        found(Invariant::Scheduled, row_key.clone(), "the document is deleted, or no replication");
+    } else if row.rev != head.rev {
+        let problem = format!("it is about revision {}, the document has {}", row.rev, head.rev);
+        found(Invariant::Scheduled, row_key.clone(), &problem);
+    }
+    let waits = matches!(row.state, RowState::Initializing | RowState::Error);
+    if waits != row.due_us.is_some() {
+        let problem = format!("it is {:?} and has {} due time", row.state, if waits { "no" } else { "a" });
+        found(Invariant::Resolved, row_key.clone(), &problem);
+    }
+    if let Some(due_us) = row.due_us.filter(|due_us| !rows.unresolved.contains(due_us)) {
+        found(Invariant::Resolved, row_key.clone(), &format!("there is no entry at {due_us}"));
+    }
+    for other in rows.unresolved.iter().filter(|due_us| row.due_us != Some(**due_us)) {
+        found(Invariant::Resolved, keys.unresolved_entry(*other, db, id), "nothing waits for it");
+    }
+    match (&row.job, job) {
+        (None, _) if row.state == RowState::Scheduled => {
+            found(Invariant::DocumentsJob, row_key, "it is scheduled and names no job");
+        }
+        (None, _) => {}
+        (Some(_), _) if row.state != RowState::Scheduled => {
+            found(Invariant::DocumentsJob, row_key, &format!("it is {:?} and names a job", row.state));
+        }
+        (Some(name), None) => {
+            found(Invariant::DocumentsJob, row_key, &format!("its job {name} is not there"));
+        }
+        (Some(name), Some(job)) => {
+            if document_of(job).as_ref() != Some(&(db.clone(), id.clone())) {
+                let problem =
+                    format!("its job {name} has ended, is about to go, or belongs to another document");
+                found(Invariant::DocumentsJob, row_key, &problem);
+            }
+        }
+    }
+    findings
+}
+
+/// Whether the pieces are a JSON object.
+fn check_body(pieces: &BTreeMap<u32, Bytes>) -> Result<(), (u32, String)> {
+    if pieces.is_empty() {
+        return Err((0, "there is no piece of it".to_owned()));
+    }
+    whole(&pieces.iter().map(|(n, piece)| (*n, piece.len())).collect())?;
+    let mut body = BytesMut::with_capacity(pieces.values().map(Bytes::len).sum());
+    pieces.values().for_each(|piece| body.extend_from_slice(piece));
+    // Without the parser's words: they may repeat what is secret.
+    serde_json::from_slice::<Map<String, Value>>(&body)
+        .map(drop)
+        .map_err(|_| (0, "it is no JSON object".to_owned()))
+}
+
+/// Checks that the document that a job belongs to knows of it. `row` is that document's.
+pub fn check_documents_job(keys: &Keyspace, job: &Job, row: Option<&Row>) -> Option<Finding> {
+    let (db, id) = document_of(job)?;
+    let known = row.and_then(|row| row.job.as_ref()) == Some(&job.id);
+    let problem = || format!("document {id:?} of {db:?} does not know of it");
+    (!known).then(|| Finding::new(Invariant::DocumentsJob, &keys.job(JOB_TYPE, &job.id), problem()))
+}
+
+/// What the heads of a database's documents add up to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Documents that are there.
+    pub documents: u64,
+    /// Tombstones.
+    pub deleted: u64,
+    /// The number of the latest write.
+    pub latest: i64,
+}
+
+impl Tally {
+    /// Counts a head.
+    pub fn add(&mut self, head: &Head) {
+        self.documents += u64::from(!head.deleted);
+        self.deleted += u64::from(head.deleted);
+        self.latest = self.latest.max(head.sequence);
+    }
+}
+
+/// Checks a database of which there are rows.
+pub fn check_database(
+    keys: &Keyspace,
+    db: &str,
+    database: Option<&Database>,
+    counters: Option<&Counters>,
+    tally: &Tally,
+) -> Option<Finding> {
+    let (key, sequence) = (keys.database(db), keys.sequence(db));
+    let Some(database) = database else {
+        return Some(Finding::new(Invariant::DatabaseThere, &key, "there are rows, but no database"));
+    };
+    if database.deleting {
+        return None;
+    }
+    let Some(counters) = counters else {
+        return Some(Finding::new(Invariant::Counted, &key, "it has no update sequence"));
+    };
+    let counted = Counters { sequence: tally.latest, documents: tally.documents, deleted: tally.deleted };
+    let problem = || format!("{} are stored, and counted are {}", words(counters), words(&counted));
+    (*counters != counted).then(|| Finding::new(Invariant::Counted, &sequence, problem()))
+}
+
+fn words(Counters { sequence, documents, deleted }: &Counters) -> String {
+    format!("{documents} documents, {deleted} deleted, sequence {sequence}")
+}
+
+/// Checks every `_replicator` database of a store, given all of its rows. Holds all of them in memory: for tests.
+pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
+    let mut documents: BTreeMap<DocumentKey, DocumentRows> = BTreeMap::new();
+    let mut databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)> = BTreeMap::new();
+    let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for (key, value) in rows {
+        let Some(row) = Key::parse(keys, key) else { continue };
+        if let Some(problem) = unreadable(&row, value) {
+            findings.push(Finding::new(Invariant::Readable, key, problem));
+            continue;
+        }
+        let document = match &row {
+            Key::Database(db) => {
+                databases.entry(db.clone()).or_default().0 = serde_json::from_slice(value).ok();
+                continue;
+            }
+            Key::Sequence(db) => {
+                databases.entry(db.clone()).or_default().1 = serde_json::from_slice(value).ok();
+                continue;
+            }
+            Key::Job(job) => {
+                let read = turnwise_queue::check::read_record(job, value).ok();
+                jobs.extend(read.filter(|job| job.job_type == JOB_TYPE).map(|job| (job.id.clone(), job)));
+                continue;
+            }
+            Key::Change(db, _) => (db.clone(), serde_json::from_slice(value).unwrap_or_default()),
+            Key::Document(db, id)
+            | Key::Body(db, id, _)
+            | Key::Replication(db, id)
+            | Key::Unresolved(_, db, id) => (db.clone(), id.clone()),
+            _ => continue,
+        };
+        let rows = documents.entry(document.clone()).or_default();
+        rows.add(&row, key, value);
+        let tally = &mut databases.entry(document.0).or_default().2;
+        if let (Key::Document(..), Some(head)) = (&row, &rows.head) {
+            tally.add(head);
+        }
+    }
+    for (key, rows) in &documents {
+        let database = databases.get(&key.0).and_then(|(database, ..)| database.as_ref());
+        let job = rows.replication.as_ref().and_then(|row| jobs.get(row.job.as_ref()?));
+        findings.extend(check_document(keys, key, rows, database, job));
+    }
+    for job in jobs.values() {
+        let rows = document_of(job).and_then(|key| documents.get(&key));
+        findings.extend(check_documents_job(keys, job, rows.and_then(|rows| rows.replication.as_ref())));
+    }
+    for (db, (database, counters, tally)) in &databases {
+        findings.extend(check_database(keys, db, database.as_ref(), counters.as_ref(), tally));
+    }
+    findings
+}
