@@ -104,6 +104,22 @@ pub async fn ping(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &st
     Ok(tx.set(keys.health(job_type, worker), encode(&health))?)
 }
 
+/// Changes how many jobs a member runs at most; nothing if it is none.
+pub async fn set_slots(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    slots: usize,
+) -> Result<()> {
+    match get(tx, keys, job_type, worker).await? {
+        Some(row) if row.slots != slots => {
+            Ok(tx.set(keys.worker(job_type, worker), encode(&Worker { slots, ..row }))?)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Once this is committed, no transaction that the worker began before can be committed any more: all of them
 /// read its membership row, which this writes again. For a worker that must know whether one was.
 pub async fn fence(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {

@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES};
 use turnwise_store::{Runtime, Transaction};
-use turnwise_worker::{JobContext, JobHandler, Outcome};
+use turnwise_worker::{JobContext, JobHandler, Live, Outcome};
 
-use crate::{Client, Context, Defaults, Error, Replication, Report, Stats, doc_processor, replicate};
+use crate::doc_processor::Settings;
+use crate::{Client, Context, Error, Replication, Report, Stats, doc_processor, replicate};
 
 /// The type of replication jobs.
 pub const JOB_TYPE: &str = "replication";
@@ -17,22 +18,22 @@ pub const JOB_TYPE: &str = "replication";
 /// Runs replications. A job's options are the JSON object of its document or `_replicate` body.
 pub struct Handler {
     client: Client,
-    server_uuid: String,
-    defaults: Defaults,
+    settings: Live<Settings>,
     runtime: Arc<dyn Runtime>,
 }
 
 impl Handler {
-    /// A handler whose jobs share the connections of `client`.
-    pub fn new(client: Client, server_uuid: String, defaults: Defaults, runtime: Arc<dyn Runtime>) -> Self {
-        Handler { client, server_uuid, defaults, runtime }
+    /// A handler whose jobs share the connections of `client`. Each run begins with the settings of its time.
+    pub fn new(client: Client, settings: Live<Settings>, runtime: Arc<dyn Runtime>) -> Self {
+        Handler { client, settings, runtime }
     }
 
     async fn replicate(&self, job: &JobContext) -> Result<Report, Error> {
         let object: Map<String, Value> = serde_json::from_str(job.options.get())
             .map_err(|error| crate::SpecError::new("options", error.to_string()))?;
-        let replication = Replication::parse(&object, &self.defaults)?;
-        let mut context = Context::new(self.client.clone(), self.server_uuid.clone());
+        let Settings { server_uuid, defaults } = self.settings.get();
+        let replication = Replication::parse(&object, &defaults)?;
+        let mut context = Context::new(self.client.clone(), server_uuid);
         context.stop = job.stop.clone();
         let (progress, mut stats) = watch::channel(Stats::default());
         context.progress = progress;

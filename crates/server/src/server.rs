@@ -14,7 +14,7 @@ use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
 use turnwise_store::{Store, StoreUrl, runtime};
 use turnwise_worker::{
-    External, ExternalOptions, Joined, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
+    External, ExternalOptions, Joined, Live, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
     join_nodes,
 };
 
@@ -99,10 +99,10 @@ impl Server {
         let keys = Keyspace::default();
         let server_uuid = opened.asked(initialise(&store, &keys, config.uuid.as_deref())).await?;
         let client = Client::new().map_err(StartError::Client)?;
-        let settings = Settings { server_uuid: server_uuid.clone(), defaults: config.replication.clone() };
+        let settings = Live::from(Settings { server_uuid, defaults: config.replication });
         let node = name.unwrap_or_else(|| node::default_name(listen));
 
-        let handler = Handler::new(client.clone(), server_uuid, config.replication, runtime);
+        let handler = Handler::new(client.clone(), settings.clone(), runtime);
         let options = turnwise_worker::Options {
             node: node.clone(),
             max_jobs: config.max_jobs,
@@ -158,19 +158,19 @@ impl Server {
         let monitor = Monitor {
             store: store.clone(),
             keys: keys.clone(),
-            options: MonitorOptions {
+            options: Live::from(MonitorOptions {
                 interval: config.workers.health_interval,
                 max_history: config.jobs.max_history,
-            },
+            }),
         };
         let retention = Retention {
             store: store.clone(),
             keys: keys.clone(),
-            options: RetentionOptions {
+            options: Live::from(RetentionOptions {
                 retention: config.jobs.retention,
                 interval: (config.jobs.retention / 10)
                     .clamp(SHORTEST_RETENTION_PAUSE, LONGEST_RETENTION_PAUSE),
-            },
+            }),
         };
         let services = vec![
             service("doc processor", &stop, move |stop| processor.clone().run(stop)),
@@ -180,7 +180,7 @@ impl Server {
         let app = App {
             store: impatient,
             keys,
-            settings: Arc::new(settings),
+            settings,
             client,
             node: node.into(),
             store_url: Arc::new(url),

@@ -295,7 +295,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "retention_too_short",
         file: "crates/worker/src/retention.rs",
-        find: "duration_us(self.options.retention)",
+        find: "duration_us(self.options.get().retention)",
         replace: "duration_us(self.options.retention / 2)",
         why: "Jobs are removed before their time.",
     },

@@ -198,9 +198,9 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> [AbortOn
     let external = External::new(store.clone(), keys.clone(), options);
     lock(&setting.servers).insert(link.place, Server { link: link.clone(), external });
     let options = MonitorOptions { interval: health_interval, max_history };
-    let monitor = Monitor { store: store.clone(), keys: keys.clone(), options };
+    let monitor = Monitor { store: store.clone(), keys: keys.clone(), options: options.into() };
     let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
-    let retention = Retention { store: store.clone(), keys, options };
+    let retention = Retention { store: store.clone(), keys, options: options.into() };
     // They never stop by themselves here: a process that has left has no more work for them.
     let never = CancellationToken::new();
     let listener = listen(setting.clone(), link.clone(), store.clone());

@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
-use turnwise_store::Store;
+use turnwise_store::{Isolation, Store};
 
+use crate::Live;
 use crate::cycle::{Claimant, Numbers, Pass, Reserved, pass};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::record::crashed;
@@ -32,7 +33,7 @@ pub const MAX_ACCEPTED: usize = 50;
 const REDELIVER_BATCH: usize = 10;
 
 /// Settings for external workers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalOptions {
     /// The name of the node that they reach the store through, as the API shows it.
     pub node: String,
@@ -63,7 +64,7 @@ impl Default for ExternalOptions {
 pub struct External {
     store: Store,
     keys: Keyspace,
-    options: Arc<ExternalOptions>,
+    options: Live<ExternalOptions>,
     lines: Arc<Lines>,
     reserved: Arc<Reserved>,
 }
@@ -103,7 +104,12 @@ pub enum ExternalEnd {
 impl External {
     /// Speaks for external workers on `store`.
     pub fn new(store: Store, keys: Keyspace, options: ExternalOptions) -> External {
-        External { store, keys, options: Arc::new(options), lines: Arc::default(), reserved: Arc::default() }
+        External { store, keys, options: options.into(), lines: Arc::default(), reserved: Arc::default() }
+    }
+
+    /// Its settings, which may be changed.
+    pub fn options(&self) -> &Live<ExternalOptions> {
+        &self.options
     }
 
     /// Adds a worker to the membership, under an id that was never used before. From then on it pings.
@@ -121,11 +127,12 @@ impl External {
             return Err(Error::Invalid { field: "slots", problem });
         }
         let (id, started_us) = new_id(&self.store);
+        let options = self.options.get();
         let worker = workers::Worker {
             name: name.map(str::to_owned),
-            health_timeout_us: duration_us(self.options.health_timeout),
+            health_timeout_us: duration_us(options.health_timeout),
             external: true,
-            ..workers::Worker::new(&id, &self.options.node, started_us, slots)
+            ..workers::Worker::new(&id, &options.node, started_us, slots)
         };
         let row = &worker;
         self.store.transact(|tx| async move { workers::register(&tx, &self.keys, job_type, row) }).await?;
@@ -172,7 +179,7 @@ impl External {
         let mut turn: Option<Turn> = None;
         loop {
             let released = self.reserved.released();
-            let given = match self.give(job_type, worker, received, limit).await? {
+            let (given, claims_seen) = match self.give(job_type, worker, received, limit).await? {
                 Given::Jobs(jobs) => return Ok(jobs),
                 Given::NoSlot => {
                     // Whoever has no free slot must not hold up the line.
@@ -184,13 +191,17 @@ impl External {
                     }
                     return Ok(Vec::new());
                 }
-                Given::Nothing(pass) => pass,
+                Given::Nothing(pass, claims_seen) => (pass, claims_seen),
             };
+            // A request of the same worker to another server, whose answer may be lost: what it was given is given again here.
+            let claims = self.keys.claim_number(job_type, worker);
+            let claimed = self.store.watch(claims, claims_seen).await?;
             if turn.is_none() {
                 tokio::select! {
                     biased;
                     () = leave.cancelled() => return Ok(Vec::new()),
                     first = self.lines.join(job_type) => turn = Some(first),
+                    () = claimed => {}
                     () = &mut deadline => return Ok(Vec::new()),
                 }
                 // What came while it stood there was for those before it; look again.
@@ -205,6 +216,7 @@ impl External {
                 biased;
                 () = leave.cancelled() => return Ok(Vec::new()),
                 () = wake => {}
+                () = claimed => {}
                 () = released, if given.left_to_others => {}
                 () = due => {}
                 () = &mut deadline => return Ok(Vec::new()),
@@ -214,7 +226,7 @@ impl External {
 
     /// One look for jobs.
     async fn give(&self, job_type: &str, worker: &str, received: u64, limit: usize) -> Result<Given> {
-        let (store, keys, max_history) = (&self.store, &self.keys, self.options.max_history);
+        let (store, keys, max_history) = (&self.store, &self.keys, self.options.get().max_history);
         // Until the commit: then everyone sees that they are no longer pending.
         let hold = &self.reserved.hold();
         store
@@ -239,7 +251,9 @@ impl External {
                 let claimant = Claimant { job_type, worker, running, max_jobs, numbers, hold, max_history };
                 let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
                 if pass.claimed.is_empty() {
-                    return Ok(Given::Nothing(pass));
+                    let key = keys.claim_number(job_type, worker);
+                    let claims_seen = tx.get_with(&key, Isolation::Snapshot).await?;
+                    return Ok(Given::Nothing(pass, claims_seen));
                 }
                 let claimed = pass.claimed.drain(..);
                 Ok(Given::Jobs(claimed.map(|(job, options)| accepted(job, options)).collect()))
@@ -282,7 +296,7 @@ impl External {
         end: ExternalEnd,
         info: Option<&RawValue>,
     ) -> Result<Option<Job>> {
-        let (keys, options, now_us) = (&self.keys, &self.options, self.store.runtime().now_us());
+        let (keys, options, now_us) = (&self.keys, &self.options.get(), self.store.runtime().now_us());
         let (claim, end) = (&claim_of(worker, claim), &end);
         let ended = self
             .store
@@ -315,7 +329,8 @@ impl External {
             self.store.transact(|tx| async move { workers::health(&tx, &self.keys, job_type, worker).await });
         match health.await? {
             Some(health) if health.external => {
-                remove(&self.store, &self.keys, job_type, worker, self.options.max_history).await
+                let max_history = self.options.get().max_history;
+                remove(&self.store, &self.keys, job_type, worker, max_history).await
             }
             Some(_) => Err(Error::Halt),
             None => Ok(()),
@@ -326,7 +341,8 @@ impl External {
 /// What a look for jobs came to.
 enum Given {
     Jobs(Vec<Accepted>),
-    Nothing(Pass),
+    /// With the number of its latest claim, as it is in the store.
+    Nothing(Pass, Option<bytes::Bytes>),
     NoSlot,
 }
 

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use futures::future::{Either, pending};
 use serde_json::value::RawValue;
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Error, Job, Result, claims, jobs, workers};
 use turnwise_store::{Error as StoreError, Isolation, Watch};
 
+use crate::Tunables;
 use crate::cycle::{Claimant, Numbers, Pass, pass};
 use crate::membership::{duration_us, remove, remove_dead};
 use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
@@ -54,6 +56,7 @@ pub(crate) struct Incarnation {
     removals: JoinSet<Vec<String>>,
     /// The neighbours that these are at.
     being_removed: BTreeSet<String>,
+    tuned: watch::Receiver<Tunables>,
 }
 
 /// How the task of a run ended.
@@ -65,6 +68,7 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Incarnation {
     pub(crate) fn new(shared: Arc<Shared>, id: String) -> Self {
         let neighbours = Observations::new(shared.options.health_interval);
+        let tuned = shared.tunables.changes();
         Incarnation {
             shared,
             id,
@@ -76,6 +80,7 @@ impl Incarnation {
             neighbours,
             removals: JoinSet::new(),
             being_removed: BTreeSet::new(),
+            tuned,
         }
     }
 
@@ -135,6 +140,12 @@ impl Incarnation {
                         signal = Some(self.sleep(ERROR_PAUSE));
                     }
                 }
+                Ok(()) = self.tuned.changed() => {
+                    if let Err(error) = self.show_slots().await {
+                        tracing::error!(%error, "cannot write how many jobs run at most");
+                    }
+                    look = true;
+                }
                 Some(ended) = self.runs.join_next() => {
                     if self.forget(ended) && !self.ping().await {
                         return End::Removed;
@@ -150,7 +161,7 @@ impl Incarnation {
 
     /// No slot is free; but who has a doubt looks even so.
     fn is_full(&self) -> bool {
-        self.running.len() >= self.shared.options.max_jobs && !self.doubt
+        self.running.len() >= self.shared.tunables.get().max_jobs && !self.doubt
     }
 
     fn until(&self, at_us: i64) -> Duration {
@@ -182,14 +193,15 @@ impl Incarnation {
     /// claim more than there are slots for.
     async fn pass(&self) -> Result<Pass> {
         let Shared { store, keys, job_type, options, .. } = &*self.shared;
+        let Tunables { max_jobs, max_history, .. } = self.shared.tunables.get();
         let claimant = Claimant {
             job_type,
             worker: &self.id,
             running: self.running.len(),
-            max_jobs: options.max_jobs,
+            max_jobs,
             numbers: Numbers::Counted(&self.next_claim),
             hold: None,
-            max_history: options.max_history,
+            max_history,
         };
         // A ping does not wait for a pass that others are always faster than.
         let health_interval_us = duration_us(options.health_interval);
@@ -321,6 +333,14 @@ impl Incarnation {
         Ok(())
     }
 
+    /// Shows how many jobs it runs at most, after a change.
+    async fn show_slots(&self) -> Result<()> {
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let slots = self.shared.tunables.get().max_jobs;
+        let (store, id) = (&self.shared.store, &self.id);
+        store.transact(|tx| async move { workers::set_slots(&tx, keys, job_type, id, slots).await }).await
+    }
+
     /// Whether it could show that it lives; an error that may pass counts as such.
     async fn ping(&self) -> bool {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
@@ -341,7 +361,7 @@ impl Incarnation {
     /// Shows that it lives and looks at its neighbours, in one transaction: those that are dead, and its business, are
     /// removed. Whether it is a member still.
     async fn ping_and_look(&mut self) -> bool {
-        let Shared { store, keys, job_type, options, .. } = &*self.shared;
+        let Shared { store, keys, job_type, .. } = &*self.shared;
         let (id, neighbours) = (&self.id, &self.neighbours);
         let ring = store
             .transact(|tx| async move {
@@ -372,7 +392,7 @@ impl Incarnation {
         dead.retain(|(worker, _)| self.being_removed.insert(worker.clone()));
         if !dead.is_empty() {
             let (store, keys, job_type) = (store.clone(), keys.clone(), job_type.clone());
-            let max_history = options.max_history;
+            let max_history = self.shared.tunables.get().max_history;
             self.removals.spawn(async move {
                 for (worker, health) in &dead {
                     remove_dead(&store, &keys, &job_type, worker, *health, max_history).await;
@@ -404,9 +424,8 @@ impl Incarnation {
             }
         }
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
-        if let Err(error) =
-            remove(&self.shared.store, keys, job_type, &self.id, self.shared.options.max_history).await
-        {
+        let max_history = self.shared.tunables.get().max_history;
+        if let Err(error) = remove(&self.shared.store, keys, job_type, &self.id, max_history).await {
             tracing::error!(%error, "cannot leave the membership");
         }
     }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers as rows};
 use turnwise_store::Store;
 
+use crate::Live;
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, remove_dead};
 use crate::neighbours::{Condition, Observations};
 
@@ -26,7 +27,7 @@ const BATCH: usize = 1_000;
 const MAX_WORKERS: usize = 100_000;
 
 /// Settings of the monitor.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MonitorOptions {
     /// Between two looks; at most half of any worker's timeout.
     pub interval: Duration,
@@ -48,7 +49,7 @@ pub struct Monitor {
     /// Its keys.
     pub keys: Keyspace,
     /// Settings.
-    pub options: MonitorOptions,
+    pub options: Live<MonitorOptions>,
 }
 
 impl Monitor {
@@ -60,7 +61,7 @@ impl Monitor {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = runtime.sleep(self.options.interval) => {}
+                () = runtime.sleep(self.options.get().interval) => {}
             }
             let removed = async {
                 if let Err(error) = self.look(&mut types).await {
@@ -78,6 +79,7 @@ impl Monitor {
     /// One look at all of them, and the removal of the dead.
     async fn look(&self, types: &mut BTreeMap<String, Observations>) -> Result<()> {
         let keys = &self.keys;
+        let MonitorOptions { interval, max_history } = self.options.get();
         let names = self.store.transact(|tx| async move { rows::types(&tx, keys, MAX_TYPES).await }).await?;
         types.retain(|name, _| names.binary_search(name).is_ok());
         for job_type in names {
@@ -87,12 +89,10 @@ impl Monitor {
                 let timeout_us = health.timeout_us.saturating_mul(patience);
                 (worker.clone(), Health { timeout_us, ..*health })
             });
-            let observations =
-                types.entry(job_type.clone()).or_insert_with(|| Observations::new(self.options.interval));
+            let observations = types.entry(job_type.clone()).or_insert_with(|| Observations::new(interval));
             let looks = observations.look(patient.collect());
             for ((worker, health), (_, _, condition)) in workers.into_iter().zip(looks) {
                 if condition == Condition::Dead {
-                    let max_history = self.options.max_history;
                     remove_dead(&self.store, keys, &job_type, &worker, health, max_history).await;
                 }
             }

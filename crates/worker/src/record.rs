@@ -91,7 +91,7 @@ fn ending(shared: &Shared, held: &Held, outcome: Outcome) -> Ending {
         Outcome::Stopped => Ending::Stopped,
         Outcome::Crashed(reason) => {
             let now_us = shared.store.runtime().now_us();
-            crashed(&shared.options.backoff, (held.started_us, held.crashes), reason, now_us)
+            crashed(&shared.tunables.get().backoff, (held.started_us, held.crashes), reason, now_us)
         }
     }
 }
@@ -215,7 +215,7 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
 }
 
 async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
-    let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.options.max_history);
+    let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.tunables.get().max_history);
     let End { held: Held { id, claim, .. }, ending, info } = end;
     let info = info.as_deref();
     match claims::end(tx, keys, job_type, id, claim, ending, info, now_us, max_history).await? {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Keyspace, Result, jobs};
-use turnwise_store::Store;
+use turnwise_store::{Error, Store};
 
+use crate::Live;
 use crate::membership::duration_us;
 
 /// Job types that are looked after at most.
@@ -19,7 +20,7 @@ const MAX_PER_PASS: usize = 10_000;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of the retention.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionOptions {
     /// How long a job is kept after its end.
     pub retention: Duration,
@@ -44,21 +45,22 @@ pub struct Retention {
     /// Its keys.
     pub keys: Keyspace,
     /// Settings.
-    pub options: RetentionOptions,
+    pub options: Live<RetentionOptions>,
 }
 
 impl Retention {
     /// Looks again and again, until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         let runtime = self.store.runtime().clone();
+        let mut changes = self.options.changes();
         loop {
             let pass = async {
                 match self.pass().await {
                     Ok(true) => PAUSE,
-                    Ok(false) => self.options.interval,
+                    Ok(false) => self.options.get().interval,
                     Err(error) => {
                         tracing::error!(%error, "cannot remove jobs that ended long ago: tries again later");
-                        self.options.interval
+                        self.options.get().interval
                     }
                 }
             };
@@ -70,6 +72,7 @@ impl Retention {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
+                Ok(()) = changes.changed() => {}
                 () = runtime.sleep(pause) => {}
             }
         }
@@ -79,16 +82,20 @@ impl Retention {
     /// jobs does not hold up the others.
     async fn pass(&self) -> Result<bool> {
         let (store, keys) = (&self.store, &self.keys);
-        let before_us = store.runtime().now_us().saturating_sub(duration_us(self.options.retention));
+        let before_us = store.runtime().now_us().saturating_sub(duration_us(self.options.get().retention));
         let mut types = store.transact(|tx| async move { jobs::types(&tx, keys, MAX_TYPES).await }).await?;
         let mut removed = 0;
         while !types.is_empty() {
             let mut more = Vec::new();
             for job_type in types {
-                let name = job_type.as_str();
-                let pruned = store
-                    .transact(|tx| async move { jobs::prune(&tx, keys, name, before_us, BATCH).await })
-                    .await?;
+                let tx = store.begin().await?;
+                let pruned = jobs::prune(&tx, keys, &job_type, before_us, BATCH).await?;
+                match tx.commit().await {
+                    Ok(_) => {}
+                    // Another node is at it: two who remove from one end only get in each other's way.
+                    Err(Error::Conflict) => continue,
+                    Err(error) => return Err(error.into()),
+                }
                 removed += pruned;
                 if removed >= MAX_PER_PASS {
                     return Ok(true);

@@ -11,8 +11,9 @@ use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::Store;
 
+use crate::membership::join;
 use crate::record::{Finished, Recorder, record};
-use crate::{JobContext, JobHandler, Options, Outcome};
+use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
 
 /// What all runs of a worker share.
 pub(crate) struct Shared {
@@ -21,7 +22,18 @@ pub(crate) struct Shared {
     pub job_type: String,
     pub handler: Arc<dyn JobHandler>,
     pub options: Options,
+    /// What of them is in force now.
+    pub tunables: Live<Tunables>,
     pub recorder: Recorder,
+}
+
+impl Shared {
+    /// Registers an incarnation.
+    pub async fn join(&self) -> turnwise_queue::Result<String> {
+        let max_jobs = self.tunables.get().max_jobs;
+        let options = Options { max_jobs, ..self.options.clone() };
+        join(&self.store, &self.keys, &self.job_type, &options).await
+    }
 }
 
 /// How the worker's loop steers a run.

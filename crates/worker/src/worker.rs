@@ -9,13 +9,13 @@ use turnwise_policy::backoff;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result};
 use turnwise_store::{Runtime, Store};
 
-use crate::JobHandler;
 use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
 use crate::membership::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, check_health_times, join, remove_predecessors,
 };
 use crate::record::Recorder;
 use crate::run::Shared;
+use crate::{JobHandler, Live};
 
 /// Beyond the handlers' two grace periods a shutdown takes at most this long; what is left then is found by
 /// others, or by the next process.
@@ -46,6 +46,24 @@ pub struct Options {
     pub node_options: Option<NodeOptions>,
 }
 
+/// Those of a worker's settings that may change while it works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunables {
+    /// Jobs that run at the same time at most. When it is lowered, no job is stopped, and none is started before
+    /// enough have ended.
+    pub max_jobs: usize,
+    /// History entries that a job keeps, from its next one on.
+    pub max_history: usize,
+    /// How long crashed jobs wait, from the next crash on.
+    pub backoff: backoff::Rules,
+}
+
+impl Options {
+    fn tunables(&self) -> Tunables {
+        Tunables { max_jobs: self.max_jobs, max_history: self.max_history, backoff: self.backoff }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Options {
@@ -68,6 +86,7 @@ pub struct Worker {
     stop: CancellationToken,
     task: JoinHandle<()>,
     runtime: Arc<dyn Runtime>,
+    tunables: Live<Tunables>,
     /// How long a shutdown may take.
     patience: Duration,
 }
@@ -103,12 +122,26 @@ impl Worker {
     ) -> Worker {
         let job_type = job_type.to_owned();
         let recorder = Recorder::default();
-        let shared = Arc::new(Shared { store, keys, job_type, handler, options, recorder });
+        let tunables = Live::from(options.tunables());
+        let shared = Arc::new(Shared {
+            store,
+            keys,
+            job_type,
+            handler,
+            options,
+            tunables: tunables.clone(),
+            recorder,
+        });
         let stop = CancellationToken::new();
         let runtime = shared.store.runtime().clone();
         let patience = shared.options.stop_grace.saturating_mul(2).saturating_add(SHUTDOWN_MARGIN);
         let task = tokio::spawn(incarnations(shared, id, stop.clone()));
-        Worker { stop, task, runtime, patience }
+        Worker { stop, task, runtime, tunables, patience }
+    }
+
+    /// Its settings that may be changed.
+    pub fn tunables(&self) -> &Live<Tunables> {
+        &self.tunables
     }
 
     /// Stops every job, gives all of them back, and leaves: no row stays behind. Returns when that is done; or after two
@@ -146,7 +179,7 @@ async fn incarnations(shared: Arc<Shared>, mut id: String, stop: CancellationTok
             }
         }
         id = loop {
-            match join(&shared.store, &shared.keys, &shared.job_type, &shared.options).await {
+            match shared.join().await {
                 Ok(id) => break id,
                 Err(error) => tracing::error!(%error, "cannot register"),
             }

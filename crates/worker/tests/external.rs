@@ -7,8 +7,8 @@ mod common;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::claims::Answer;
-use turnwise_queue::{Error, EventKind, Job, NewJob, Result, State, jobs, workers};
+use turnwise_queue::claims::{self, Answer};
+use turnwise_queue::{Claim, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
 use turnwise_worker::{Accepted, External, ExternalEnd, ExternalOptions, MAX_EXTERNAL_SLOTS};
 
 use common::faulty::Fault;
@@ -54,6 +54,32 @@ fn completed() -> ExternalEnd {
 
 async fn end(external: &External, worker: &str, accepted: &Accepted, end: ExternalEnd) -> Option<Job> {
     external.end(T, worker, &accepted.job.id, accepted.claim, end, None).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_another_server_gave_is_given_again_to_who_waits_here() {
+    let world = World::new();
+    let external = external(&world);
+    let (first, worker) = (join(&external, 1).await, join(&external, 1).await);
+    let waits = |worker: String| {
+        let external = external.clone();
+        tokio::spawn(async move { wait_for(&external, &worker, 0, 1, Duration::from_secs(600)).await })
+    };
+    // The first in the line is woken by the arrival; the second one hears of it only as its own.
+    let _in_front = waits(first);
+    world.clock.wait_for_sleepers(Duration::from_secs(600), 1).await;
+    let waiting = waits(worker.clone());
+    world.clock.wait_for_sleepers(Duration::from_secs(600), 2).await;
+    let (new, id) = (NewJob::new(T, "a", json("1")), worker.as_str());
+    let claimed = world.run(async |tx, keys| {
+        jobs::add(tx, keys, &new, 7).await?;
+        let number = claims::next_number(tx, keys, T, id).await?;
+        let claim = Claim { worker: id.to_owned(), number };
+        claims::claim(tx, keys, T, "a", &claim, 7, 20).await
+    });
+    claimed.await.unwrap();
+    let accepted = tokio::time::timeout(PATIENCE, waiting).await.expect("it waits on").unwrap().unwrap();
+    assert_eq!((ids(&accepted), accepted[0].claim), (vec!["a"], 1));
 }
 
 #[tokio::test]

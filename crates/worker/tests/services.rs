@@ -10,7 +10,8 @@ use turnwise_queue::claims::Ending;
 use turnwise_queue::{Claim, NewJob, State, claims, jobs, workers};
 use turnwise_store::Runtime;
 use turnwise_worker::{
-    DEFAULT_HEALTH_INTERVAL, External, ExternalOptions, Monitor, MonitorOptions, Retention, RetentionOptions,
+    DEFAULT_HEALTH_INTERVAL, External, ExternalOptions, Live, Monitor, MonitorOptions, Retention,
+    RetentionOptions,
 };
 
 use common::{PATIENCE, T, World, json};
@@ -23,7 +24,7 @@ fn external(world: &World) -> External {
 fn monitor(world: &World) -> CancellationToken {
     let stop = CancellationToken::new();
     let (store, keys) = (world.store.clone(), world.keys.clone());
-    let monitor = Monitor { store, keys, options: MonitorOptions::default() };
+    let monitor = Monitor { store, keys, options: MonitorOptions::default().into() };
     tokio::spawn(monitor.run(stop.clone()));
     stop
 }
@@ -146,11 +147,11 @@ async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
     ended(&world, T, "young", now_us - 6 * DAY_US).await;
     ended(&world, "other", "old", now_us - 8 * DAY_US).await;
     world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "pending", json("{}")), 1).await).await;
-    let options = RetentionOptions::default();
-    let interval = options.interval;
+    let options = Live::from(RetentionOptions::default());
+    let interval = options.get().interval;
     let (store, keys) = (world.store.clone(), world.keys.clone());
     let stop = CancellationToken::new();
-    let service = tokio::spawn(Retention { store, keys, options }.run(stop.clone()));
+    let service = tokio::spawn(Retention { store, keys, options: options.clone() }.run(stop.clone()));
     let pass_done = async || {
         let wait = world.clock.wait_for_sleeper(interval);
         tokio::time::timeout(PATIENCE, wait).await.expect("the pass does not end");
@@ -162,6 +163,15 @@ async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
     world.clock.advance(Duration::from_secs(2 * 24 * 60 * 60));
     pass_done().await;
     assert_eq!(left(&world, T).await, ["pending"]);
+    // The time is shortened, and heard of at once.
+    ended(&world, T, "just ended", world.clock.now_us() - 1).await;
+    options.set(RetentionOptions { retention: Duration::ZERO, ..options.get() });
+    let removed = async {
+        while left(&world, T).await != ["pending"] {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, removed).await.expect("it is not removed");
     stop.cancel();
     service.await.unwrap();
 }

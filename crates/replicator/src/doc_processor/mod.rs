@@ -23,6 +23,7 @@
 //! The state of each document's replication is a row of its own ([`Row`]), so that `_scheduler/docs` reads no bodies.
 
 mod ended;
+mod nodes;
 mod resolve;
 mod schedule;
 mod status;
@@ -38,6 +39,7 @@ use crate::handler::JOB_TYPE;
 use crate::{Defaults, Replication, replication_id};
 
 pub use ended::job_ended;
+pub use nodes::Nodes;
 pub use resolve::{DocProcessor, FilterCode};
 pub use schedule::{Row, RowState};
 pub use status::{STATES, Status, status, statuses};
@@ -48,7 +50,7 @@ pub use sweep::remove_finished_requests;
 const REMOVE_BATCH: usize = 100;
 
 /// What validation and replication ids depend on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The server's UUID, part of every replication id.
     pub server_uuid: String,

@@ -3,6 +3,11 @@
 //! The id covers the function's code, which is on the source; so such a document waits, as an entry among the
 //! unresolved, until this task has fetched the code. A source that cannot be asked is asked again after a backoff, and
 //! one that hangs holds up nobody else.
+//!
+//! Every node runs this task, and they share out the entries by claiming them: an entry moves to the time at which its
+//! source must have answered or failed, and so to the back of the index. Nobody else looks at it before; whoever claimed it
+//! and died has lost it then. The new time is also what the claimer writes under, so that of two who ask (clocks differ,
+//! stores hang) one writes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,16 +18,19 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Store, Transaction};
+use turnwise_worker::Live;
 
 use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
 use super::{Settings, corrupt, ended, finish_deletion, parse, sweep};
-use crate::documents::{Error, Result, Revision, databases, read, write::Slot};
+use crate::documents::{Error, Result, Revision, databases, read, rows, write::Slot};
 use crate::{Client, Replication, replication_id};
 
 /// Sources that are asked at once, at most.
 const MAX_IN_FLIGHT: usize = 32;
 /// How long one may take to answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an entry is its claimer's: the time for an answer, and some for writing down what came of it.
+const CLAIM: Duration = Duration::from_secs(90);
 /// The pause after the store could not be read.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// Between two looks for finished requests that nobody waits for any more.
@@ -57,7 +65,7 @@ pub struct DocProcessor {
     /// Their keys.
     pub keys: Keyspace,
     /// What documents are validated against.
-    pub settings: Settings,
+    pub settings: Live<Settings>,
     /// Asks sources for filters.
     pub filters: Arc<dyn FilterCode>,
 }
@@ -85,7 +93,7 @@ impl DocProcessor {
     async fn finish_deletions(&self) {
         loop {
             self.finish_deletions_once().await;
-            self.store.runtime().sleep(DELETIONS_INTERVAL).await;
+            self.pause(DELETIONS_INTERVAL).await;
         }
     }
 
@@ -120,8 +128,15 @@ impl DocProcessor {
                     DELETIONS_INTERVAL
                 }
             };
-            self.store.runtime().sleep(pause).await;
+            self.pause(pause).await;
         }
+    }
+
+    /// Sleeps for about this long: nodes that were started together do not do the same work at the same time.
+    async fn pause(&self, about: Duration) {
+        let runtime = self.store.runtime();
+        let part = runtime.random() % 1_000;
+        runtime.sleep(about.mul_f64(0.75 + part as f64 / 2_000.0)).await;
     }
 
     async fn resolve_all(self: &Arc<Self>) {
@@ -189,7 +204,7 @@ impl DocProcessor {
             .transact(|tx| async move {
                 let seen = tx.get_with(&keys.unresolved_wake(), Isolation::Snapshot).await?;
                 let (begin, end) = keys.unresolved();
-                // Those in flight are in front: beyond them there is room for as many again.
+                // Those that were found and not claimed yet are in front: beyond them there is room for as many again.
                 let read = RangeRead { begin, end, limit: 2 * MAX_IN_FLIGHT, reverse: false };
                 let rows = tx.range_with(read, Isolation::Snapshot).await?;
                 let entry = |key: &bytes::Bytes| {
@@ -205,7 +220,13 @@ impl DocProcessor {
         let now_us = store.runtime().now_us();
         let waiting = || entries.iter().filter(|entry| !in_flight.contains(entry));
         let room = MAX_IN_FLIGHT.saturating_sub(in_flight.len());
-        let due = waiting().filter(|entry| entry.due_us <= now_us).take(room).cloned().collect();
+        let mut due: Vec<Entry> = waiting().filter(|entry| entry.due_us <= now_us).cloned().collect();
+        if due.len() > room {
+            // Other nodes look at the same ones: all begin somewhere else.
+            let first = store.runtime().random() % due.len() as u64;
+            due.rotate_left(usize::try_from(first).unwrap_or(0));
+            due.truncate(room);
+        }
         let next_us = waiting().map(|entry| entry.due_us).find(|due_us| *due_us > now_us);
         let wake = store.watch(keys.unresolved_wake(), seen).await?;
         Ok((due, next_us, Some(wake)))
@@ -219,11 +240,15 @@ impl DocProcessor {
     }
 
     async fn try_resolve(&self, entry: &Entry) -> Result<()> {
-        let (keys, settings) = (&self.keys, &self.settings);
+        let (keys, settings) = (&self.keys, &self.settings.get());
         let runtime = self.store.runtime();
-        let found =
-            self.store.transact(|tx| async move { waiting(&tx, keys, settings, entry).await }).await?;
-        let Some((rev, replication)) = found else { return Ok(()) };
+        // Nobody else's claim ends in the same microsecond: it is also what tells whose claim it is.
+        let apart_us = i64::try_from(runtime.random() % 1_000_000).unwrap_or(0);
+        let until_us = runtime.now_us().saturating_add(duration_us(CLAIM) + apart_us);
+        let claimed =
+            self.store.transact(|tx| async move { claim(&tx, keys, settings, entry, until_us).await });
+        let Some((entry, rev, replication)) = claimed.await? else { return Ok(()) };
+        let entry = &entry;
         let code = match &replication {
             Err(reason) => Err(reason.clone()),
             Ok(replication) if replication_id::needs_filter_code(replication) => {
@@ -270,6 +295,33 @@ impl DocProcessor {
             })
             .await
     }
+}
+
+/// The document of an entry, if it still waits and nobody else has claimed it; and the entry as it is from now on.
+async fn claim(
+    tx: &Transaction,
+    keys: &Keyspace,
+    settings: &Settings,
+    entry: &Entry,
+    until_us: i64,
+) -> Result<Option<(Entry, Revision, Result<Replication, String>)>> {
+    let claimed = Entry { due_us: until_us, ..entry.clone() };
+    let row = read_row(tx, keys, &entry.db, &entry.id).await?;
+    // By an attempt whose outcome was not known.
+    let is_mine = row.as_ref().is_some_and(|row| row.due_us == Some(until_us));
+    let held = if is_mine { &claimed } else { entry };
+    let Some((rev, replication)) = waiting(tx, keys, settings, held).await? else { return Ok(None) };
+    if !is_mine && let Some(row) = row {
+        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
+        // Nobody is woken: there is nothing new to do.
+        tx.set(keys.unresolved_entry(until_us, &entry.db, &entry.id), bytes::Bytes::new())?;
+        tx.set(keys.replication(&entry.db, &entry.id), rows::encode(&Row { due_us: Some(until_us), ..row }))?;
+    }
+    Ok(Some((claimed, rev, replication)))
+}
+
+fn duration_us(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// The document of an entry, if it still waits; an entry that nobody waits for is cleared.

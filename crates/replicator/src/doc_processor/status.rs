@@ -7,7 +7,7 @@ use turnwise_queue::{Job, Keyspace, State, jobs};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::schedule::{Row, RowState, read_row};
-use super::{corrupt, timestamp};
+use super::{Nodes, corrupt, timestamp};
 use crate::documents::{Result, databases, rows};
 use crate::handler::JOB_TYPE;
 
@@ -24,9 +24,9 @@ pub struct Status {
     pub doc_id: String,
     /// The replication id; none before it is found and after the end.
     pub id: Option<String>,
-    /// Who runs it; not after the end.
+    /// The node that runs it, null while none does; not after the end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
+    pub node: Option<Option<String>>,
     /// The source's URL without credentials.
     pub source: Option<String>,
     /// The target's URL without credentials.
@@ -56,13 +56,13 @@ pub struct Status {
 pub async fn status(
     tx: &Transaction,
     keys: &Keyspace,
-    node: &str,
+    nodes: &mut Nodes,
     db: &str,
     id: &str,
 ) -> Result<Option<Status>> {
     databases::check(tx, keys, db).await?;
     match read_row(tx, keys, db, id).await? {
-        Some(row) => Ok(Some(of_row(tx, keys, node, db, id, row).await?)),
+        Some(row) => Ok(Some(of_row(tx, keys, nodes, db, id, row).await?)),
         None => Ok(None),
     }
 }
@@ -74,7 +74,7 @@ pub async fn status(
 pub async fn statuses(
     tx: &Transaction,
     keys: &Keyspace,
-    node: &str,
+    nodes: &mut Nodes,
     db: &str,
     next: Option<Bytes>,
     limit: usize,
@@ -91,7 +91,7 @@ pub async fn statuses(
     for (key, value) in rows {
         let (_, id) = keys.parse_replication(&key).ok_or_else(|| corrupt("replication key"))?;
         let row = rows::decode("replication row", &value)?;
-        found.push(of_row(tx, keys, node, db, &id, row).await?);
+        found.push(of_row(tx, keys, nodes, db, &id, row).await?);
     }
     Ok((found, next))
 }
@@ -99,7 +99,7 @@ pub async fn statuses(
 async fn of_row(
     tx: &Transaction,
     keys: &Keyspace,
-    node: &str,
+    nodes: &mut Nodes,
     db: &str,
     id: &str,
     row: Row,
@@ -109,7 +109,7 @@ async fn of_row(
         database: db.to_owned(),
         doc_id: id.to_owned(),
         id: row.job.clone(),
-        node: (!ended).then(|| node.to_owned()),
+        node: (!ended).then_some(None),
         source: row.source,
         target: row.target,
         state: match row.state {
@@ -131,6 +131,7 @@ async fn of_row(
     {
         let active = jobs::active_report(tx, keys, &job).await?;
         status.state = state(&job);
+        status.node = Some(nodes.of_job(tx, keys, &job).await?);
         status.error_count = job.crashes;
         status.last_updated = timestamp(job.changed_us);
         status.info = match job.reason() {

@@ -36,12 +36,13 @@ pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> R
     };
     let tx = app.store.begin().await?;
     databases::check(&tx, &app.keys, db).await?;
+    let settings = app.settings.get();
     let mut drafts = Vec::with_capacity(docs.len());
     for doc in docs {
         let object =
             doc.as_object().ok_or_else(|| ApiError::bad_request("Document must be a JSON object"))?;
         let draft = Draft::parse(None, object.clone(), &app.new_uuid())?;
-        doc_processor::check(&app.settings, &draft).map_err(|error| {
+        doc_processor::check(&settings, &draft).map_err(|error| {
             let mut error = ApiError::from(error);
             error.reason = format!("{} (in document `{}`)", error.reason, draft.id);
             error
@@ -95,7 +96,7 @@ impl MaybeStoreError for BatchError {
 /// that fails is left out, and the others are written again without it: half a document is never written. Returns what
 /// became of each, in order.
 async fn write_batch(app: &App, db: &str, batch: &[Draft]) -> Result<Vec<Value>, ApiError> {
-    let (keys, settings) = (&app.keys, &app.settings);
+    let (keys, settings) = (&app.keys, &app.settings.get());
     let mut failed: Vec<Option<Error>> = vec![None; batch.len()];
     let mut most = batch.len();
     let _turn = app.turn(db).await;

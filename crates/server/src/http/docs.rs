@@ -171,7 +171,7 @@ pub(super) async fn post(app: &App, call: &Call, body: Body, db: &str) -> Result
 }
 
 async fn write(app: &App, db: &str, draft: &Draft) -> Result<Written, ApiError> {
-    let (keys, settings, now_us) = (&app.keys, &app.settings, app.now_us());
+    let (keys, settings, now_us) = (&app.keys, &app.settings.get(), app.now_us());
     let _turn = app.turn(db).await;
     let written = app
         .store

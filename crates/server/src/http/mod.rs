@@ -37,7 +37,7 @@ use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::documents::names;
 use turnwise_store::{Store, StoreUrl};
-use turnwise_worker::External;
+use turnwise_worker::{External, Live};
 
 use self::error::ApiError;
 use self::request::Params;
@@ -51,7 +51,7 @@ pub(crate) use self::v1::{Accepting, BodyRoom};
 pub(crate) struct App {
     pub store: Store,
     pub keys: Keyspace,
-    pub settings: Arc<Settings>,
+    pub settings: Live<Settings>,
     /// Asks sources for the code of filters.
     pub client: Client,
     /// The node's name, as answers show it.

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
-use turnwise_queue::{EventKind, Job, State, Then, jobs};
+use turnwise_queue::{Event, EventKind, Job, Keyspace, State, Then, jobs};
 use turnwise_replicator::doc_processor::{Origin, Summary, new_job, same_options};
 use turnwise_replicator::documents::{Error, redaction};
 use turnwise_replicator::{JOB_TYPE, Replication};
@@ -39,16 +39,15 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
     }
     let replication = parse(app, &body)?;
     let id = replication_id(app, &replication).await?;
-    let asked_us = app.now_us();
-    start(app, &replication, &id, &body).await?;
+    let before = start(app, &replication, &id, &body).await?;
     if replication.continuous {
         return Ok(answer::json(StatusCode::ACCEPTED, &json!({ "ok": true, "_local_id": id })));
     }
-    wait(app, &id, asked_us).await
+    wait(app, &id, before.as_ref()).await
 }
 
 fn parse(app: &App, body: &Map<String, Value>) -> Result<Replication, ApiError> {
-    Ok(Replication::parse(body, &app.settings.defaults).map_err(Error::field)?)
+    Ok(Replication::parse(body, &app.settings.get().defaults).map_err(Error::field)?)
 }
 
 /// The id that a request to cancel names.
@@ -64,7 +63,7 @@ fn named_id(body: &Map<String, Value>) -> Result<Option<String>, ApiError> {
 }
 
 async fn replication_id(app: &App, replication: &Replication) -> Result<String, ApiError> {
-    let uuid = &app.settings.server_uuid;
+    let uuid = &app.settings.get().server_uuid;
     let id =
         turnwise_replicator::replication_id(replication, &app.client, uuid).await.map_err(
             |error| match error.status() {
@@ -126,20 +125,22 @@ fn is_gone(job: &Job) -> bool {
     job.state.is_final() || job.then == Then::Remove || job.cancel_requested && job.then == Then::Keep
 }
 
-/// Makes sure that there is a job for the request. One that does the same already is joined.
+/// Makes sure that there is a job for the request. One that does the same already is joined. Returns the latest thing that
+/// has happened to the job then: what ended before it is not this request's end. Times would not tell, because another
+/// node's clock may have written them.
 async fn start(
     app: &App,
     replication: &Replication,
     id: &str,
     body: &Map<String, Value>,
-) -> Result<(), ApiError> {
+) -> Result<Option<Event>, ApiError> {
     let (keys, now_us) = (&app.keys, app.now_us());
     let new = &new_job(replication, id, Origin::Request, body, now_us)?;
     let started = app.store.transact(|tx| async move {
         let job = jobs::get(&tx, keys, JOB_TYPE, id).await?.filter(|job| !is_gone(job));
         let Some(job) = job else {
             jobs::add(&tx, keys, new, now_us).await?;
-            return Ok(());
+            return latest(&tx, keys, id).await;
         };
         if let Some((db, doc)) = document_of(&job)? {
             let reason =
@@ -159,9 +160,14 @@ async fn start(
                 jobs::add(&tx, keys, new, now_us).await?;
             }
         }
-        Ok(())
+        latest(&tx, keys, id).await
     });
     Ok(started.await?)
+}
+
+async fn latest(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Event>, Refused> {
+    let job = jobs::get(tx, keys, JOB_TYPE, id).await?;
+    Ok(job.and_then(|job| job.history.into_iter().next()))
 }
 
 async fn cancel_job(app: &App, id: &str) -> Result<(), ApiError> {
@@ -182,13 +188,13 @@ async fn cancel_job(app: &App, id: &str) -> Result<(), ApiError> {
     Ok(cancelled.await?)
 }
 
-/// Waits for a job's first end after `since_us`, and answers with it.
-async fn wait(app: &App, id: &str, since_us: i64) -> Result<Response, ApiError> {
+/// Waits for a job's first end after `before`, and answers with it.
+async fn wait(app: &App, id: &str, before: Option<&Event>) -> Result<Response, ApiError> {
     let key = app.keys.job(JOB_TYPE, id);
     loop {
         let tx = app.store.begin().await?;
         let seen = tx.get(&key).await?;
-        if let Some(end) = end_of(app, &tx, id, since_us).await? {
+        if let Some(end) = end_of(app, &tx, id, before).await? {
             return end;
         }
         let changed = app.store.watch(key.clone(), seen).await?;
@@ -204,7 +210,7 @@ async fn end_of(
     app: &App,
     tx: &Transaction,
     id: &str,
-    since_us: i64,
+    before: Option<&Event>,
 ) -> Result<Option<Result<Response, ApiError>>, ApiError> {
     let Some(job) = jobs::get(tx, &app.keys, JOB_TYPE, id).await? else {
         return Ok(Some(Err(failed("the replication was cancelled"))));
@@ -213,7 +219,7 @@ async fn end_of(
         let result = job.result.ok_or_else(|| internal(&NoResult))?;
         return Ok(Some(Ok(respond(StatusCode::OK, Body::from(format!("{result}\n"))))));
     }
-    let ends = job.history.iter().take_while(|event| event.at_us >= since_us);
+    let ends = job.history.iter().take_while(|event| Some(*event) != before);
     let crash = ends
         .filter(|event| matches!(event.kind, EventKind::Crashed { .. } | EventKind::Failed { .. }))
         .last();

@@ -19,7 +19,7 @@ pub(super) fn welcome(app: &App) -> Result<Response, ApiError> {
     Ok(ok(&json!({
         "couchdb": "Welcome",
         "version": API_VERSION,
-        "uuid": app.settings.server_uuid,
+        "uuid": app.settings.get().server_uuid,
         "features": ["scheduler"],
         "vendor": { "name": "turnwise", "version": env!("CARGO_PKG_VERSION") },
     })))

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use turnwise_queue::{EventKind, Job, State, jobs};
-use turnwise_replicator::doc_processor::{self, STATES, Status, Summary, timestamp};
+use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary, timestamp};
 use turnwise_replicator::documents::{Error, databases};
 use turnwise_replicator::{JOB_TYPE, Stats};
 use turnwise_store::Transaction;
@@ -71,14 +71,14 @@ async fn write_jobs(
         let page = jobs::list(&tx, &app.keys, JOB_TYPE, after.as_deref(), PAGE).await?;
         let more = page.len() == PAGE;
         let mut jobs = page.into_iter();
-        let mut batch = Batch::default();
+        let (mut batch, mut nodes) = (Batch::default(), Nodes::default());
         while limit > 0 && !batch.is_full() {
             let Some(job) = jobs.next() else { break };
             if is_scheduled(&job) && skip > 0 {
                 skip -= 1;
             } else if is_scheduled(&job) {
                 limit -= 1;
-                batch.push(&shown_job(app, &tx, &job).await?)?;
+                batch.push(&shown_job(app, &tx, &mut nodes, &job).await?)?;
             }
             after = Some(job.id);
         }
@@ -96,7 +96,7 @@ async fn write_jobs(
 pub(super) async fn job(app: &App, id: &str) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
     match jobs::get(&tx, &app.keys, JOB_TYPE, id).await? {
-        Some(job) if is_scheduled(&job) => Ok(ok(&shown_job(app, &tx, &job).await?)),
+        Some(job) if is_scheduled(&job) => Ok(ok(&shown_job(app, &tx, &mut Nodes::default(), &job).await?)),
         _ => Err(ApiError::not_found("missing")),
     }
 }
@@ -115,7 +115,7 @@ fn pid(worker: &str, claim: u64) -> String {
     format!("<{worker}.{claim}>")
 }
 
-async fn shown_job(app: &App, tx: &Transaction, job: &Job) -> Result<Value, ApiError> {
+async fn shown_job(app: &App, tx: &Transaction, nodes: &mut Nodes, job: &Job) -> Result<Value, ApiError> {
     let summary = summary(job)?;
     let info = match job.state {
         State::Running => jobs::active_report(tx, &app.keys, job).await?.and_then(|active| active.info),
@@ -142,7 +142,7 @@ async fn shown_job(app: &App, tx: &Transaction, job: &Job) -> Result<Value, ApiE
         "doc_id": summary.doc_id,
         "info": info,
         "history": history,
-        "node": &*app.node,
+        "node": nodes.of_job(tx, &app.keys, job).await?,
         "start_time": timestamp(summary.start_time_us),
     }))
 }
@@ -162,7 +162,7 @@ fn event_type(kind: &EventKind) -> &'static str {
 pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
     let active = jobs::active(&tx, &app.keys, JOB_TYPE, MAX_TASKS).await?;
-    let mut tasks = Vec::with_capacity(active.len());
+    let (mut tasks, mut nodes) = (Vec::with_capacity(active.len()), Nodes::default());
     for (worker, id, active) in active {
         let summary = Summary::parse(&active.summary).ok_or_else(|| internal(&Unreadable))?;
         let info = active.info.as_deref().map_or("null", |info| info.get());
@@ -174,7 +174,7 @@ pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
             None => serde_json::to_value(Stats::default()).map_err(|error| internal(&error))?,
         };
         let mut task = json!({
-            "node": &*app.node,
+            "node": nodes.of_worker(&tx, &app.keys, &worker).await?,
             "pid": pid(&worker, active.claim),
             "process_status": "waiting",
             "type": "replication",
@@ -281,7 +281,8 @@ impl DocsQuery {
             let mut next = None;
             loop {
                 let tx = app.store.begin().await?;
-                let page = doc_processor::statuses(&tx, &app.keys, &app.node, db, next, PAGE).await;
+                let mut nodes = Nodes::default();
+                let page = doc_processor::statuses(&tx, &app.keys, &mut nodes, db, next, PAGE).await;
                 let (page, rest) = match page {
                     Ok(page) => page,
                     // Deleted meanwhile.
@@ -312,7 +313,7 @@ impl DocsQuery {
 
 pub(super) async fn doc(app: &App, db: &str, id: &str) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
-    match doc_processor::status(&tx, &app.keys, &app.node, db, id).await? {
+    match doc_processor::status(&tx, &app.keys, &mut Nodes::default(), db, id).await? {
         Some(status) => Ok(ok(&status)),
         None => Err(ApiError::not_found("missing")),
     }

@@ -45,7 +45,7 @@ impl World {
             accepting: Accepting::default(),
             store,
             keys,
-            settings: Arc::new(Settings { server_uuid: "uuid".into(), defaults: Defaults::default() }),
+            settings: Settings { server_uuid: "uuid".into(), defaults: Defaults::default() }.into(),
             client: Client::new().unwrap(),
             node: "node".into(),
             store_url: Arc::new(StoreUrl::embedded("store")),

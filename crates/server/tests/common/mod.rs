@@ -7,6 +7,7 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StoreUrl};
+use turnwise_store::Store;
 
 /// Longer than anything here takes on a machine that is busy compiling.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,15 +49,25 @@ impl TestServer {
     }
 
     pub async fn start_in(folder: tempfile::TempDir, replicator: &str) -> TestServer {
-        let text = format!("[replicator]\nconnection_timeout = 5000\nretries_per_request = 0\n{replicator}");
-        let (config, ignored) = Config::parse("test.ini", &text).unwrap();
-        assert_eq!(ignored, []);
-        let listen = "127.0.0.1:0".parse().unwrap();
-        let store = StoreUrl::embedded(folder.path().join("data"));
-        let config = ServerConfig { store, listen, name: None, advertise: None, config, guard: None };
-        let server = Server::start(config).await.unwrap();
+        let config = server_config(&folder, replicator);
+        Self::new(folder, Server::start(config).await.unwrap())
+    }
+
+    /// Starts another node on a store that others may be on, too.
+    pub async fn start_on(store: &Store, replicator: &str) -> TestServer {
+        let folder = tempfile::tempdir().unwrap();
+        let config = server_config(&folder, replicator);
+        Self::new(folder, Server::start_on(store.clone(), config).await.unwrap())
+    }
+
+    fn new(folder: tempfile::TempDir, server: RunningServer) -> TestServer {
         let url = format!("http://{}", server.listen());
         TestServer { server, url, client: turnwise_testkit::client(), folder }
+    }
+
+    /// What it is called among its like.
+    pub fn name(&self) -> String {
+        format!("turnwise@{}", self.server.listen())
     }
 
     /// Stops cleanly and starts again on the same data.
@@ -128,6 +139,14 @@ impl TestServer {
         assert!(reached.is_ok(), "{path} never came to what was waited for: {last}");
         last
     }
+}
+
+fn server_config(folder: &tempfile::TempDir, replicator: &str) -> ServerConfig {
+    let text = format!("[replicator]\nconnection_timeout = 5000\nretries_per_request = 0\n{replicator}");
+    let (config, ignored) = Config::parse("test.ini", &text).unwrap();
+    assert_eq!(ignored, []);
+    let store = StoreUrl::embedded(folder.path().join("data"));
+    ServerConfig { store, listen: "127.0.0.1:0".parse().unwrap(), name: None, advertise: None, config, guard: None }
 }
 
 /// A document that never runs: for tests of databases.

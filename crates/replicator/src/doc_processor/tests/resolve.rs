@@ -73,14 +73,8 @@ impl Running {
     }
 
     fn of(world: World, sources: Arc<Sources>) -> Running {
-        let processor = DocProcessor {
-            store: world.store().clone(),
-            keys: world.keys().clone(),
-            settings: world.settings.clone(),
-            filters: sources.clone(),
-        };
         let stop = CancellationToken::new();
-        let task = tokio::spawn(processor.run(stop.clone()));
+        let task = tokio::spawn(processor(&world, &sources).run(stop.clone()));
         Running { world, sources, stop, task }
     }
 
@@ -104,6 +98,15 @@ impl Running {
             }
         };
         tokio::time::timeout(PATIENCE, reached).await.expect(state);
+    }
+}
+
+fn processor(world: &World, sources: &Arc<Sources>) -> DocProcessor {
+    DocProcessor {
+        store: world.store().clone(),
+        keys: world.keys().clone(),
+        settings: world.settings.clone().into(),
+        filters: sources.clone(),
     }
 }
 
@@ -316,7 +319,7 @@ async fn an_entry_of_a_database_that_goes_is_looked_at_once() {
     let processor = DocProcessor {
         store: world.store().clone(),
         keys: keys.clone(),
-        settings: world.settings.clone(),
+        settings: world.settings.clone().into(),
         filters: Arc::<Sources>::default(),
     };
     let none = HashSet::new();
@@ -346,5 +349,70 @@ async fn a_document_waits_for_the_end_of_a_request_with_its_id() {
     clock.wait_for_sleeper(Duration::from_secs(32)).await;
     clock.advance(Duration::from_secs(32));
     running.until("a", "pending").await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn nodes_share_out_what_waits_and_ask_each_source_once() {
+    const DOCUMENTS: usize = 100;
+    let world = World::new().await;
+    for n in 0..DOCUMENTS {
+        let body = with(filtered(&format!("d/{n}")), doc(&format!("s{n}")));
+        world.put(&n.to_string(), body).await.unwrap();
+    }
+    // Sources of one node's own, which tell who has asked.
+    let others: [Arc<Sources>; 2] = Default::default();
+    let sources = Arc::<Sources>::default();
+    for n in 0..DOCUMENTS {
+        for sources in others.iter().chain([&sources]) {
+            sources.answer(&format!("d/{n}"), Ok("f"));
+        }
+    }
+    let stop = CancellationToken::new();
+    let tasks: Vec<_> =
+        others.iter().map(|sources| tokio::spawn(processor(&world, sources).run(stop.clone()))).collect();
+    let running = Running::of(world, sources.clone());
+    for n in 0..DOCUMENTS {
+        running.until(&n.to_string(), "pending").await;
+    }
+    stop.cancel();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    running.stop().await;
+    let asked: Vec<Vec<String>> =
+        others.iter().chain([&sources]).map(|sources| sources.asked.lock().unwrap().clone()).collect();
+    let mut all = asked.concat();
+    all.sort();
+    all.dedup();
+    assert_eq!((all.len(), asked.concat().len()), (DOCUMENTS, DOCUMENTS), "each one, and once");
+    assert!(
+        asked.iter().all(|asked| !asked.is_empty()),
+        "{:?}",
+        asked.iter().map(Vec::len).collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn what_a_dead_node_was_asking_is_asked_by_another_one() {
+    let world = World::new().await;
+    let dead = Arc::<Sources>::default();
+    let task = tokio::spawn(processor(&world, &dead).run(CancellationToken::new()));
+    world.put("a", filtered("d/f")).await.unwrap();
+    dead.asked("d/f", 1).await;
+    let sources = Arc::<Sources>::default();
+    sources.answer("d/f", Ok("f"));
+    sources.answer("d/g", Ok("g"));
+    let running = Running::of(world, sources);
+    let clock = running.world.documents.clock.clone();
+    running.world.put("b", with(filtered("d/g"), doc("other"))).await.unwrap();
+    running.until("b", "pending").await;
+    assert_eq!(running.world.state("a").await, "initializing", "it is the other node's");
+    task.abort();
+    let _ = task.await;
+    clock.wait_for_sleeper(Duration::from_secs(90)).await;
+    clock.advance(Duration::from_secs(91));
+    running.until("a", "pending").await;
+    assert_eq!(*running.sources.asked.lock().unwrap(), ["d/g", "d/f"]);
     running.stop().await;
 }

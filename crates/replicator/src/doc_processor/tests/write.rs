@@ -22,7 +22,7 @@ async fn a_document_gets_a_job_and_only_the_job_knows_the_password() {
     let status = world.status("a").await.unwrap();
     assert_eq!(
         status,
-        json!({"database": DB, "doc_id": "a", "id": job.id, "node": "node", "source": "http://s/db/",
+        json!({"database": DB, "doc_id": "a", "id": job.id, "node": null, "source": "http://s/db/",
             "target": "http://t/db/", "state": "pending", "info": null, "error_count": 0,
             "last_updated": "1970-01-01T00:00:01Z", "start_time": "1970-01-01T00:00:01Z",
             "source_proxy": null, "target_proxy": null})
@@ -68,7 +68,8 @@ async fn the_later_of_two_documents_with_the_same_replication_fails() {
     );
     assert_eq!(second.body["_replication_state"], "failed");
     assert_eq!(second.body["_replication_state_reason"], json!(reason));
-    let status = status(&tx, world.keys(), "node", "x/_replicator", "b").await.unwrap().unwrap();
+    let status =
+        status(&tx, world.keys(), &mut Nodes::default(), "x/_replicator", "b").await.unwrap().unwrap();
     assert_eq!((status.state, status.error_count, status.id), ("failed", 1, None));
     // Another login is another replication.
     world.put("c", json!({"source": "http://other:pw@s/db", "target": "http://t/db"})).await.unwrap();

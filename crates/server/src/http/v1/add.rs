@@ -87,9 +87,13 @@ struct Ready {
 /// Adds jobs, in as few transactions as the store allows. `place` names the n-th one in errors.
 async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> Result<Vec<AddedJob>> {
     let now_us = app.now_us();
+    let commands = match jobs.iter().any(|job| job.job_type == turnwise_command::JOB_TYPE) {
+        true => owned::Commands::find(app).await?,
+        false => owned::Commands::Nowhere,
+    };
     let mut ready = Vec::with_capacity(jobs.len());
     for (n, job) in jobs.into_iter().enumerate() {
-        ready.push(prepare(app, job, now_us, &place(n))?);
+        ready.push(prepare(app, &commands, job, now_us, &place(n))?);
     }
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
@@ -156,7 +160,13 @@ fn is_full(store: &Store, tx: &Transaction, added: usize) -> bool {
     added > 0 && is_small(store) && !tx.has_room()
 }
 
-fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
+fn prepare(
+    app: &App,
+    commands: &owned::Commands<'_>,
+    new: NewJob,
+    now_us: i64,
+    place: &str,
+) -> Result<Ready> {
     let bad = |problem: &str| {
         V1Error::bad(format!("{place}{problem}"), "correct the member; /v1/openapi.json has the bounds")
     };
@@ -164,7 +174,7 @@ fn prepare(app: &App, new: NewJob, now_us: i64, place: &str) -> Result<Ready> {
     checked(names::check_type(&new.job_type))?;
     let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
     let options = new.options.unwrap_or_else(empty);
-    owned::check_addable(app, &new.job_type, &options).map_err(|error| error.at(place))?;
+    owned::check_addable(commands, &new.job_type, &options).map_err(|error| error.at(place))?;
     let made = new.id.is_none();
     let id = new.id.unwrap_or_else(|| app.new_uuid());
     checked(names::check_id(&id))?;

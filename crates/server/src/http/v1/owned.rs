@@ -2,32 +2,58 @@
 
 use serde_json::value::RawValue;
 use turnwise_command::JOB_TYPE as COMMAND;
-use turnwise_queue::Job;
+use turnwise_queue::{Job, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
 
 use super::error::{Result, V1Error};
 use crate::http::App;
 
-/// Whether a job may be added. Options that its handler could not read are refused here, where someone reads why.
-pub(super) fn check_addable(app: &App, job_type: &str, options: &RawValue) -> Result<()> {
-    match (job_type, &app.commands) {
-        (REPLICATION, _) => Err(V1Error::forbidden(
-            "replications are not added here",
-            "use CouchDB's API: POST /_replicate, or a document in /_replicator",
-        )),
-        (COMMAND, None) => Err(V1Error::forbidden(
-            "this server runs no commands",
-            "set [command] enabled = true in its configuration, or choose another job type and run your own worker",
-        )),
-        (COMMAND, Some(handler)) => handler.check(options).map_err(|problem| {
-            V1Error::bad(
-                problem,
-                r#"options are like {"argv": ["sh", "-c", "echo hello"]}; see docs/configuration.md"#,
-            )
-        }),
-        _ => Ok(()),
+/// Who runs jobs of type `command`.
+pub(super) enum Commands<'a> {
+    /// This node.
+    Here(&'a turnwise_command::Handler),
+    /// Another node: whether it has the program is its business.
+    Elsewhere,
+    /// No node.
+    Nowhere,
+}
+
+impl Commands<'_> {
+    /// Asks the store, unless this node runs them itself.
+    pub(super) async fn find(app: &App) -> Result<Commands<'_>> {
+        if let Some(handler) = &app.commands {
+            return Ok(Commands::Here(handler));
+        }
+        let tx = app.store.begin().await?;
+        let workers = workers::healths(&tx, &app.keys, COMMAND, None, 1).await?;
+        Ok(if workers.is_empty() { Commands::Nowhere } else { Commands::Elsewhere })
     }
+}
+
+/// Whether a job may be added. Options that its handler could not read are refused here, where someone reads why.
+pub(super) fn check_addable(commands: &Commands<'_>, job_type: &str, options: &RawValue) -> Result<()> {
+    let checked = match (job_type, commands) {
+        (REPLICATION, _) => {
+            return Err(V1Error::forbidden(
+                "replications are not added here",
+                "use CouchDB's API: POST /_replicate, or a document in /_replicator",
+            ));
+        }
+        (COMMAND, Commands::Nowhere) => {
+            return Err(V1Error::forbidden(
+                "no server runs commands",
+                "set [command] enabled = true in the configuration of one, or choose another job type and run your own worker",
+            ));
+        }
+        (COMMAND, Commands::Here(handler)) => handler.check(options),
+        (COMMAND, Commands::Elsewhere) => turnwise_command::Options::parse(options).map(drop),
+        _ => Ok(()),
+    };
+    checked.map_err(|problem| {
+        let hint = r#"options are like {"argv": ["sh", "-c", "echo hello"]}; see docs/configuration.md"#;
+        V1Error::bad(problem, hint)
+    })
 }
 
 /// Whether clients may have workers for this type.

@@ -1,0 +1,323 @@
+//! Several nodes on one store: whatever is asked of one is answered for all, and a node that goes takes nothing along.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use common::{PATIENCE, TestServer, failed};
+use serde_json::{Value, json};
+use turnwise_store::{StoreUrl, runtime};
+use turnwise_testkit::Peer;
+
+/// Nodes of one process on one store.
+struct Cluster {
+    nodes: Vec<TestServer>,
+    _folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn start<const N: usize>(configs: [&str; N]) -> Cluster {
+        let folder = tempfile::tempdir().unwrap();
+        let url = StoreUrl::embedded(folder.path().join("data"));
+        let store = turnwise_store::open(&url, Arc::new(runtime::System)).await.unwrap();
+        let mut nodes = Vec::new();
+        for config in configs {
+            nodes.push(TestServer::start_on(&store, config).await);
+        }
+        Cluster { nodes, _folder: folder }
+    }
+
+    /// The node with this number.
+    fn at(&self, n: usize) -> &TestServer {
+        &self.nodes[n]
+    }
+
+    /// Every node's answer, which is the same.
+    async fn get(&self, path: &str) -> Value {
+        let first = self.at(0).get(path).await;
+        for node in &self.nodes[1..] {
+            assert_eq!(node.get(path).await.body, first.body, "{path}");
+        }
+        first.body
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        self.nodes.iter().map(TestServer::name).collect()
+    }
+
+    /// Ends a node as if its process was killed.
+    fn kill(&mut self, n: usize) {
+        drop(self.nodes.remove(n));
+    }
+}
+
+/// A request that is under way: its answer, once there is one.
+fn begun(request: reqwest::RequestBuilder) -> tokio::task::JoinHandle<Value> {
+    tokio::spawn(async move {
+        let answer = request.send().await.unwrap();
+        serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+    })
+}
+
+async fn answer(request: tokio::task::JoinHandle<Value>) -> Value {
+    tokio::time::timeout(PATIENCE, request).await.expect("no answer comes").unwrap()
+}
+
+/// Reads a stream until it holds `text`.
+async fn read_until(stream: &mut reqwest::Response, text: &str) -> String {
+    let mut read = String::new();
+    let found = async {
+        while !read.contains(text) {
+            let chunk = stream.chunk().await.unwrap().expect("the stream ends");
+            read.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, found).await.is_ok(), "no {text} in {read}");
+    read
+}
+
+fn node_of(task: &Value) -> String {
+    task["node"].as_str().unwrap_or_else(|| panic!("no node: {task}")).to_owned()
+}
+
+/// Nodes that find a dead one soon, and give a busy machine some time.
+const QUICK: &str = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 4\n";
+
+#[tokio::test]
+async fn a_job_its_client_and_its_worker_are_each_at_another_node() {
+    let cluster = Cluster::start(["", "", ""]).await;
+    let (a, b, c) = (cluster.at(0), cluster.at(1), cluster.at(2));
+    let registered = a.post("/v1/workers/t", &json!({"slots": 2})).await.body;
+    let worker = format!("/v1/workers/t/{}", registered["worker"].as_str().unwrap());
+    // The worker waits at B, and the job comes at C.
+    let accept = json!({"received": 0, "wait_ms": 300_000});
+    let accepting = begun(
+        b.request("POST", &format!("{worker}/accept"))
+            .header("content-type", "application/json")
+            .body(accept.to_string()),
+    );
+    let job = json!({"id": "j", "options": {"n": 1}});
+    assert_eq!(c.post("/v1/jobs/t", &job).await.body["added"], "queued");
+    assert_eq!(answer(accepting).await["jobs"][0]["claim"], 1);
+    // Asked again at another node before it has heard of it: the same job.
+    let again = c.post(&format!("{worker}/accept"), &json!({"received": 0})).await.body;
+    assert_eq!(again["jobs"][0]["id"], "j");
+    let waiting = begun(a.request("GET", "/v1/jobs/t/j/wait"));
+    let mut events = c.request("GET", "/v1/jobs/t/j/events").send().await.unwrap();
+    read_until(&mut events, "started").await;
+    let updated = a.post(&format!("{worker}/jobs/j/update"), &json!({"claim": 1, "info": {"done": 5}})).await;
+    assert_eq!(updated.body, json!({"answer": "continue"}));
+    read_until(&mut events, "{\"done\":5}").await;
+    assert_eq!(cluster.get("/v1/jobs/t/j").await["info"], json!({"done": 5}));
+    assert_eq!(cluster.get("/v1/workers?type=t").await["workers"][0]["running"][0]["id"], "j");
+    for node in [b, a, c] {
+        let finished = node.post(&format!("{worker}/jobs/j/finish"), &json!({"claim": 1, "result": 7})).await;
+        assert_eq!(finished.body, json!({"state": "completed"}), "however often, and wherever");
+    }
+    assert_eq!(answer(waiting).await["job"]["result"], 7);
+    read_until(&mut events, "event: end").await;
+    assert_eq!(cluster.get("/v1/jobs/t/j").await["state"], "completed");
+    assert_eq!(cluster.get("/v1/jobs").await["jobs"].as_array().unwrap().len(), 1);
+
+    // A job that is cancelled at one node is stopped by the ping to another one.
+    c.post("/v1/jobs/t", &json!({"id": "k"})).await;
+    assert_eq!(
+        b.post(&format!("{worker}/accept"), &json!({"received": 1})).await.body["jobs"][0]["claim"],
+        2
+    );
+    assert_eq!(a.post("/v1/jobs/t/k/cancel", &json!({})).await.body["state"], "running");
+    assert_eq!(b.post(&format!("{worker}/ping"), &json!({})).await.body, json!({"cancel": [2]}));
+    let released = c.post(&format!("{worker}/jobs/k/release"), &json!({"claim": 2})).await;
+    assert_eq!(released.body, json!({"state": "cancelled"}));
+    assert_eq!(b.post(&format!("{worker}/leave"), &json!({})).await.body, json!({"left": true}));
+    assert_eq!(cluster.get("/v1/workers?type=t").await, json!({"workers": []}));
+}
+
+#[tokio::test]
+async fn an_external_worker_outlives_the_node_that_it_registered_with() {
+    let mut cluster = Cluster::start([QUICK, QUICK]).await;
+    let client = turnwise_client::Client::new(&format!("{},{}", cluster.at(0).url, cluster.at(1).url));
+    let (starts, mut started) = tokio::sync::mpsc::unbounded_channel();
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let handler = move |run: turnwise_client::Run| {
+        let (starts, mut gone) = (starts.clone(), gone.clone());
+        async move {
+            starts.send(run.job.id.clone()).unwrap();
+            gone.wait_for(|gone| *gone).await.unwrap();
+            turnwise_client::Outcome::completed(&run.job.id)
+        }
+    };
+    let stop = tokio_util::sync::CancellationToken::new();
+    let options = turnwise_client::WorkerOptions { slots: 2, ..turnwise_client::WorkerOptions::new("t") };
+    let working = tokio::spawn({
+        let (client, stop) = (client.unwrap(), stop.clone());
+        async move { turnwise_client::work(&client, options, handler, stop).await }
+    });
+    cluster.at(1).post("/v1/jobs/t", &json!({"id": "a"})).await;
+    assert_eq!(started.recv().await.unwrap(), "a");
+    let before = cluster.get("/v1/workers?type=t").await["workers"][0]["id"].clone();
+    cluster.kill(0);
+    cluster.at(0).post("/v1/jobs/t", &json!({"id": "b"})).await;
+    assert_eq!(started.recv().await.unwrap(), "b");
+    go.send(true).unwrap();
+    for id in ["a", "b"] {
+        let ended = cluster.at(0).get(&format!("/v1/jobs/t/{id}/wait")).await.body;
+        assert_eq!((&ended["job"]["state"], &ended["job"]["result"]), (&json!("completed"), &json!(id)));
+        assert_eq!(ended["job"]["history"].as_array().unwrap().len(), 3, "one run: {ended}");
+    }
+    let workers = cluster.get("/v1/workers?type=t").await;
+    assert_eq!(workers["workers"].as_array().unwrap().len(), 1, "{workers}");
+    assert_eq!(workers["workers"][0]["id"], before, "it is who it was");
+    stop.cancel();
+    working.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_replicator_database_is_the_same_everywhere() {
+    let cluster = Cluster::start(["", ""]).await;
+    let (a, b) = (cluster.at(0), cluster.at(1));
+    assert_eq!(cluster.get("/").await["uuid"].as_str().unwrap().len(), 32, "one uuid");
+    let mut feed = a
+        .request("GET", "/_replicator/_changes?feed=continuous&heartbeat=60000&since=now")
+        .send()
+        .await
+        .unwrap();
+    let longpoll = begun(a.request("GET", "/_replicator/_changes?feed=longpoll&since=0&timeout=600000"));
+    let rev = b.put_ok("/_replicator/a", &failed(1)).await;
+    read_until(&mut feed, &rev).await;
+    assert_eq!(answer(longpoll).await["results"][0]["id"], "a");
+    // Revisions and numbers go on wherever the next write happens.
+    let rev = a.put_ok(&format!("/_replicator/a?rev={rev}"), &failed(2)).await;
+    assert_eq!(b.put(&format!("/_replicator/a?rev=1-{}", "0".repeat(32)), &failed(3)).await.status, 409);
+    assert_eq!(cluster.get("/_replicator/_changes").await["last_seq"], "2");
+    // Writers at both nodes get in each other's way, and all of them come through.
+    let writes = (0..40).map(|n| {
+        let node = cluster.at(n % 2);
+        async move { node.put(&format!("/_replicator/d{n}"), &failed(n)).await.status }
+    });
+    assert_eq!(futures::future::join_all(writes).await, [201; 40]);
+    assert_eq!(cluster.get("/_replicator").await["doc_count"], 41);
+    let changes = cluster.get("/_replicator/_changes").await;
+    assert_eq!(changes["last_seq"], "42");
+    assert_eq!(changes["results"].as_array().unwrap().len(), 41, "no number is used twice");
+    assert_eq!(a.delete(&format!("/_replicator/a?rev={rev}")).await.status, 200);
+    assert_eq!(b.get("/_replicator/a").await.status, 404);
+    // A database that is created at one node and deleted at another one.
+    assert_eq!(a.put("/x%2F_replicator", &json!(null)).await.status, 201);
+    for n in 0..150 {
+        b.put_ok(&format!("/x%2F_replicator/{n}"), &failed(n)).await;
+    }
+    let mut feed =
+        a.request("GET", "/x%2F_replicator/_changes?feed=continuous&heartbeat=60000").send().await.unwrap();
+    assert_eq!(b.delete("/x%2F_replicator").await.status, 200);
+    read_until(&mut feed, "last_seq").await;
+    assert_eq!(cluster.get("/_all_dbs").await, json!(["_replicator"]));
+    assert_eq!(a.put("/x%2F_replicator", &json!(null)).await.status, 201);
+}
+
+#[tokio::test]
+async fn what_runs_where_is_told_by_every_node() {
+    let (source, target) = Peer::pair().await;
+    let from = source.create("from").await;
+    from.put("a", &json!({})).await;
+    let two = format!("max_jobs = 2\n{QUICK}");
+    let mut cluster = Cluster::start([two.as_str(), two.as_str(), two.as_str()]).await;
+    // Six jobs, and two places on each node.
+    for n in 0..6 {
+        let body = json!({"source": from.url(), "target": target.db(&format!("t{n}")).url(), "create_target": true,
+            "continuous": true});
+        cluster.at(n % 3).put_ok(&format!("/_replicator/d{n}"), &body).await;
+    }
+    let all_run = |tasks: &Value| {
+        tasks
+            .as_array()
+            .is_some_and(|tasks| tasks.len() == 6 && tasks.iter().all(|task| task["docs_written"] == 1))
+    };
+    cluster.at(0).poll("/_active_tasks", all_run).await;
+    let tasks = cluster.at(1).get("/_active_tasks").await.body;
+    let nodes: Vec<String> = tasks.as_array().unwrap().iter().map(node_of).collect();
+    assert_eq!(nodes.iter().cloned().collect::<BTreeSet<_>>(), cluster.names());
+    for path in ["/_scheduler/jobs", "/_scheduler/docs"] {
+        let told = cluster.get(path).await;
+        let rows = told[path.rsplit('/').next().unwrap()].as_array().unwrap().clone();
+        assert_eq!(rows.len(), 6, "{told}");
+        for row in &rows {
+            let task = tasks.as_array().unwrap().iter().find(|task| task["doc_id"] == row["doc_id"]).unwrap();
+            assert_eq!(row["node"], task["node"], "{row}");
+        }
+    }
+    // A seventh waits, and no node runs it.
+    let body = json!({"source": from.url(), "target": target.db("t6").url(), "continuous": true, "create_target": true});
+    cluster.at(2).put_ok("/_replicator/d6", &body).await;
+    let waits = cluster.get("/_scheduler/docs/_replicator/d6").await;
+    assert_eq!((&waits["state"], &waits["node"]), (&json!("pending"), &json!(null)), "{waits}");
+    // Asked for by a request at one node, and cancelled at another one than it runs on.
+    let request = json!({"source": from.url(), "target": target.db("t7").url(), "continuous": true, "create_target": true});
+    let id = cluster.at(0).post("/_replicate", &request).await.body["_local_id"].clone();
+    let cancelled = cluster.at(1).post("/_replicate", &json!({"replication_id": id, "cancel": true})).await;
+    assert_eq!(cancelled.status, 200, "{}", cancelled.body);
+    let stopped = &tasks[0];
+    let elsewhere = cluster.nodes.iter().find(|node| node.name() != node_of(stopped)).unwrap();
+    let doc = format!("/_replicator/{}", stopped["doc_id"].as_str().unwrap());
+    let rev = elsewhere.get(&doc).await.body["_rev"].as_str().unwrap().to_owned();
+    assert_eq!(elsewhere.delete(&format!("{doc}?rev={rev}")).await.status, 200);
+    elsewhere.until("d6", &["running"]).await;
+    // A node dies. What it ran goes on with the others as soon as there is room: each has two places.
+    let dead = cluster.at(0).name();
+    cluster.kill(0);
+    let moved = |tasks: &Value| {
+        let tasks = tasks.as_array().unwrap();
+        tasks.len() == 4 && tasks.iter().all(|task| task["node"] != json!(dead) && task["node"].is_string())
+    };
+    cluster.at(0).poll("/_active_tasks", moved).await;
+    from.put("b", &json!({})).await;
+    let go_on = |tasks: &Value| tasks.as_array().unwrap().iter().all(|task| task["docs_read"] != json!(0));
+    cluster.at(1).poll("/_active_tasks", go_on).await;
+}
+
+#[tokio::test]
+async fn a_request_is_answered_with_the_end_of_a_replication_that_any_node_runs() {
+    let (source, target) = Peer::pair().await;
+    let from = source.create("from").await;
+    from.put("a", &json!({})).await;
+    let cluster = Cluster::start(["max_jobs = 1\n", "max_jobs = 1\n"]).await;
+    let requests = (0..6).map(|n| {
+        let request =
+            json!({"source": from.url(), "target": target.db(&format!("t{n}")).url(), "create_target": true});
+        let node = cluster.at(n % 2);
+        async move { node.post("/_replicate", &request).await }
+    });
+    for answer in futures::future::join_all(requests).await {
+        assert_eq!((answer.status, &answer.body["history"][0]["docs_written"]), (200, &json!(1)));
+    }
+    // One that fails is told so at each, however often it is asked for.
+    let missing = json!({"source": format!("{}x", from.url()), "target": target.db("t0").url()});
+    for n in 0..4 {
+        let failed = cluster.at(n % 2).post("/_replicate", &missing).await;
+        assert_eq!(failed.error(), (500, "db_not_found"), "{}", failed.body);
+    }
+}
+
+#[tokio::test]
+async fn commands_run_on_the_nodes_that_may_and_are_steered_from_all() {
+    let cluster = Cluster::start(["", "[command]\nenabled = true\n"]).await;
+    let (without, with) = (cluster.at(0), cluster.at(1));
+    let hello = json!({"id": "hello", "options": {"argv": ["sh", "-c", "echo hello"]}});
+    let added = without.post("/v1/jobs/command", &hello).await;
+    assert_eq!(added.status, 201, "{}", added.body);
+    let ended = without.get("/v1/jobs/command/hello/wait").await.body;
+    assert_eq!(ended["job"]["result"]["stdout"], "hello\n", "{ended}");
+    let wrong = json!({"options": {"argv": "echo"}});
+    assert_eq!(without.post("/v1/jobs/command", &wrong).await.error(), (400, "bad_request"));
+    let sleep = json!({"id": "sleep", "options": {"argv": ["sleep", "600"]}});
+    without.post("/v1/jobs/command", &sleep).await;
+    with.poll("/v1/jobs/command/sleep", |job| job["state"] == "running").await;
+    without.post("/v1/jobs/command/sleep/cancel", &json!({})).await;
+    let ended = without.get("/v1/jobs/command/sleep/wait").await.body;
+    assert_eq!(ended["job"]["state"], "cancelled", "{ended}");
+    let alone = Cluster::start([""]).await;
+    assert_eq!(alone.at(0).post("/v1/jobs/command", &hello).await.error(), (403, "forbidden"));
+}

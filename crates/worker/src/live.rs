@@ -1,0 +1,49 @@
+//! Settings that change while others use them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// A value that may change at any time. Clones are the same one.
+#[derive(Clone)]
+pub struct Live<T>(Arc<watch::Sender<T>>);
+
+impl<T> Live<T> {
+    /// What it is now.
+    pub fn get(&self) -> T
+    where
+        T: Clone,
+    {
+        self.0.borrow().clone()
+    }
+
+    /// Changes it. Whether it was another one before; otherwise nobody is woken.
+    pub fn set(&self, value: T) -> bool
+    where
+        T: PartialEq,
+    {
+        self.0.send_if_modified(|current| {
+            let modified = *current != value;
+            *current = value;
+            modified
+        })
+    }
+
+    /// Tells when it changes.
+    pub fn changes(&self) -> watch::Receiver<T> {
+        self.0.subscribe()
+    }
+}
+
+impl<T> From<T> for Live<T> {
+    fn from(value: T) -> Self {
+        Live(Arc::new(watch::Sender::new(value)))
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Live<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.borrow().fmt(f)
+    }
+}
