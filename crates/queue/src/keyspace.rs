@@ -28,6 +28,8 @@
 //! | `("replications", db, id)` | the state of the document's replication, and its job | with the job |
 //! | `("unresolved", due, db, id)` | empty; its replication id is still to be found, not before `due` | with the state |
 //! | `("unresolved_wake")` | versionstamp (10 bytes), new whenever one is added | with the state |
+//! | `("config", section, key)` | a setting that all servers share, as it would stand in their files | whoever changes it |
+//! | `("config_vs")` | versionstamp (10 bytes) of the settings | with them |
 //!
 //! Kept free for what comes: `("usage", type, tenant, worker)`, `("locks", level, resource, …)`.
 //!
@@ -342,6 +344,27 @@ impl Keyspace {
     /// Changes whenever there is one more of [`Keyspace::unresolved`].
     pub fn unresolved_wake(&self) -> Bytes {
         pack(&self.space, &("unresolved_wake",))
+    }
+
+    /// A setting that all servers share.
+    pub fn config_entry(&self, section: &str, key: &str) -> Bytes {
+        pack(&self.space, &("config", section, key))
+    }
+
+    /// All settings that servers share, by section.
+    pub fn config(&self) -> KeyRange {
+        children(&self.space, &("config",))
+    }
+
+    /// Section and name of a key of [`Keyspace::config`].
+    pub fn parse_config(&self, key: &[u8]) -> Option<(String, String)> {
+        let (_, section, key): (String, String, String) = self.space.unpack(key).ok()?;
+        Some((section, key))
+    }
+
+    /// The versionstamp of the settings that servers share.
+    pub fn config_versionstamp(&self) -> Bytes {
+        pack(&self.space, &("config_vs",))
     }
 
     /// Document id of a key of [`Keyspace::documents`].

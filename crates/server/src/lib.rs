@@ -23,6 +23,7 @@
 
 pub mod config;
 mod http;
+mod live;
 mod node;
 mod server;
 mod start;

@@ -13,13 +13,11 @@ use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
 use turnwise_store::{Store, StoreUrl, runtime};
-use turnwise_worker::{
-    External, ExternalOptions, Joined, Live, Monitor, MonitorOptions, Retention, RetentionOptions, Worker,
-    join_nodes,
-};
+use turnwise_worker::{External, ExternalOptions, Joined, Live, Monitor, Retention, Worker, join_nodes};
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, Shared};
 use crate::http::{self, App};
+use crate::live::{self, Parts};
 use crate::node;
 use crate::start::{self, Opened, StartError, initialise};
 
@@ -29,10 +27,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// Before a part of the server that ended badly starts again.
 const SERVICE_PAUSE: Duration = Duration::from_secs(1);
-/// Between two looks for jobs that have been kept for long enough: a tenth of the retention, within these bounds.
-const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
-/// See [`SHORTEST_RETENTION_PAUSE`].
-const LONGEST_RETENTION_PAUSE: Duration = Duration::from_secs(60);
 
 /// What a server needs to start.
 #[derive(Debug, Clone)]
@@ -98,8 +92,12 @@ impl Server {
         let runtime = store.runtime().clone();
         let keys = Keyspace::default();
         let server_uuid = opened.asked(initialise(&store, &keys, config.uuid.as_deref())).await?;
+        // What the store has been told to do with it later counts for more than the file.
+        let file = Config { uuid: Some(server_uuid.clone()), ..config };
+        let shared = Shared::new(store.clone(), keys.clone(), file);
+        let config = opened.asked(shared.current()).await?;
         let client = Client::new().map_err(StartError::Client)?;
-        let settings = Live::from(Settings { server_uuid, defaults: config.replication });
+        let settings = Live::from(Settings { server_uuid, defaults: config.replication.clone() });
         let node = name.unwrap_or_else(|| node::default_name(listen));
 
         let handler = Handler::new(client.clone(), settings.clone(), runtime);
@@ -137,7 +135,10 @@ impl Server {
         let start = |job_type, handler, options| {
             Worker::start(store.clone(), keys.clone(), job_type, handler, options)
         };
-        workers.push(opened.asked(start(JOB_TYPE, Arc::new(handler), options.clone())).await?);
+        let replications = opened.asked(start(JOB_TYPE, Arc::new(handler), options.clone())).await?;
+        let replication_tunables = replications.tunables().clone();
+        workers.push(replications);
+        let mut command_tunables = None;
         let commands = config.command.enabled.then(|| Arc::new(commands(&config.command, guard)));
         if let Some(handler) = &commands {
             let options = turnwise_worker::Options {
@@ -147,6 +148,7 @@ impl Server {
                 ..options
             };
             workers.push(opened.asked(start(turnwise_command::JOB_TYPE, handler.clone(), options)).await?);
+            command_tunables = workers.last().map(|worker| worker.tunables().clone());
         }
         let stop = CancellationToken::new();
         let processor = DocProcessor {
@@ -155,29 +157,32 @@ impl Server {
             settings: settings.clone(),
             filters: Arc::new(client.clone()),
         };
-        let monitor = Monitor {
-            store: store.clone(),
-            keys: keys.clone(),
-            options: Live::from(MonitorOptions {
-                interval: config.workers.health_interval,
-                max_history: config.jobs.max_history,
-            }),
+        let monitor =
+            Monitor { store: store.clone(), keys: keys.clone(), options: live::monitor(&config).into() };
+        let retention =
+            Retention { store: store.clone(), keys: keys.clone(), options: live::retention(&config).into() };
+        let parts = Parts {
+            config: Arc::new(config.clone()).into(),
+            replications: replication_tunables,
+            commands: command_tunables,
+            external: external.options().clone(),
+            monitor: monitor.options.clone(),
+            retention: retention.options.clone(),
+            settings: settings.clone(),
         };
-        let retention = Retention {
-            store: store.clone(),
-            keys: keys.clone(),
-            options: Live::from(RetentionOptions {
-                retention: config.jobs.retention,
-                interval: (config.jobs.retention / 10)
-                    .clamp(SHORTEST_RETENTION_PAUSE, LONGEST_RETENTION_PAUSE),
-            }),
-        };
+        let current = parts.config.clone();
+        let (following, parts) = (shared.clone(), Arc::new(parts));
         let services = vec![
+            service("configuration", &stop, move |stop| {
+                let parts = parts.clone();
+                following.clone().follow(move |config| parts.apply(config), stop)
+            }),
             service("doc processor", &stop, move |stop| processor.clone().run(stop)),
             service("monitor", &stop, move |stop| monitor.clone().run(stop)),
             service("retention", &stop, move |stop| retention.clone().run(stop)),
         ];
         let app = App {
+            shared: shared.on(impatient.clone()),
             store: impatient,
             keys,
             settings,
@@ -193,7 +198,7 @@ impl Server {
             },
             accepting: http::Accepting::default(),
             body_room: http::BodyRoom::default(),
-            max_wait: config.jobs.max_wait,
+            config: current,
             commands,
         };
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));

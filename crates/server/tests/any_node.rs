@@ -5,54 +5,10 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use common::{PATIENCE, TestServer, failed};
+use common::{Cluster, PATIENCE, failed};
 use serde_json::{Value, json};
-use turnwise_store::{StoreUrl, runtime};
 use turnwise_testkit::Peer;
-
-/// Nodes of one process on one store.
-struct Cluster {
-    nodes: Vec<TestServer>,
-    _folder: tempfile::TempDir,
-}
-
-impl Cluster {
-    async fn start<const N: usize>(configs: [&str; N]) -> Cluster {
-        let folder = tempfile::tempdir().unwrap();
-        let url = StoreUrl::embedded(folder.path().join("data"));
-        let store = turnwise_store::open(&url, Arc::new(runtime::System)).await.unwrap();
-        let mut nodes = Vec::new();
-        for config in configs {
-            nodes.push(TestServer::start_on(&store, config).await);
-        }
-        Cluster { nodes, _folder: folder }
-    }
-
-    /// The node with this number.
-    fn at(&self, n: usize) -> &TestServer {
-        &self.nodes[n]
-    }
-
-    /// Every node's answer, which is the same.
-    async fn get(&self, path: &str) -> Value {
-        let first = self.at(0).get(path).await;
-        for node in &self.nodes[1..] {
-            assert_eq!(node.get(path).await.body, first.body, "{path}");
-        }
-        first.body
-    }
-
-    fn names(&self) -> BTreeSet<String> {
-        self.nodes.iter().map(TestServer::name).collect()
-    }
-
-    /// Ends a node as if its process was killed.
-    fn kill(&mut self, n: usize) {
-        drop(self.nodes.remove(n));
-    }
-}
 
 /// A request that is under way: its answer, once there is one.
 fn begun(request: reqwest::RequestBuilder) -> tokio::task::JoinHandle<Value> {

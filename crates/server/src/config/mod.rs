@@ -4,9 +4,13 @@
 //! cannot be right is refused, with its place and with what would be right: running on a guess would be worse
 //! than not running. A key that is given twice counts the last time, as in CouchDB.
 //!
-//! Every key and what it does: `docs/configuration.md`.
+//! What servers on one store share of it, and how it changes while they run: [`shared`]. Every key and what it does:
+//! `docs/configuration.md`; what it may be: [`settings`].
 
 mod parse;
+mod settings;
+mod shared;
+mod value;
 
 use std::fmt;
 use std::path::Path;
@@ -17,6 +21,9 @@ use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
 use turnwise_replicator::Defaults;
 use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
+
+pub use self::settings::{Changes, SETTINGS, Setting};
+pub(crate) use self::shared::{Refused, Shared};
 
 /// A configuration file is not larger than this, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -173,3 +173,59 @@ fn a_file_that_is_missing_or_huge_is_refused_with_its_name() {
     let error = Config::load(&huge).unwrap_err().to_string();
     assert!(error.contains("at most"), "{error}");
 }
+
+#[test]
+fn every_setting_is_read_as_it_is_written() {
+    let (mut config, _) = parse("");
+    for setting in SETTINGS {
+        let value = match (setting.section, setting.key) {
+            ("couchdb", "uuid") => "b0000000000000000000000000000025",
+            (_, "valid_endpoint_protocols") => "https",
+            (_, "programs") => "/bin/sh,ls",
+            ("workers", _) => "2.25",
+            (_, "use_checkpoints" | "use_bulk_get" | "enabled") => match setting.read(&config).as_deref() {
+                Some("true") => "false",
+                _ => "true",
+            },
+            _ => "12",
+        };
+        assert_ne!(setting.read(&config).as_deref(), Some(value), "{}", setting.key);
+        setting.write(&mut config, value).unwrap();
+        assert_eq!(setting.read(&config).as_deref(), Some(value), "{}", setting.key);
+        let before = config.clone();
+        assert!(setting.write(&mut config, "not this!/").is_err(), "{}", setting.key);
+        assert_eq!(config, before);
+    }
+}
+
+/// `docs/configuration.md` has a row for each setting, and says whether it can change while servers run.
+#[test]
+fn the_documentation_tells_every_setting() {
+    let text = include_str!("../../../../docs/configuration.md");
+    let (_, used) = text.split_once("## Used").unwrap();
+    let (used, _) = used.split_once("\n## ").unwrap();
+    let mut section = String::new();
+    let mut told = Vec::new();
+    for row in used
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| section") && !line.starts_with("| ---"))
+    {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        if cells[0].starts_with('`') {
+            section = cells[0].trim_matches('`').to_owned();
+        }
+        for key in cells[1].split(", ") {
+            told.push((section.clone(), key.trim_matches('`').to_owned(), cells[3].to_owned()));
+        }
+    }
+    let mut expected: Vec<(String, String, String)> = SETTINGS
+        .iter()
+        .map(|setting| {
+            let changes = if setting.changes == Changes::Live { "yes" } else { "no" };
+            (setting.section.to_owned(), setting.key.to_owned(), changes.to_owned())
+        })
+        .collect();
+    told.sort();
+    expected.sort();
+    assert_eq!(told, expected);
+}

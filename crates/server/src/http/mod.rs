@@ -7,6 +7,7 @@ mod all_docs;
 mod answer;
 mod bulk;
 mod changes;
+mod config;
 mod databases;
 mod docs;
 mod error;
@@ -42,6 +43,7 @@ use turnwise_worker::{External, Live};
 use self::error::ApiError;
 use self::request::Params;
 use self::route::{Part, Target};
+use crate::config::{Config, Shared};
 
 pub(crate) use self::listener::serve;
 pub(crate) use self::v1::{Accepting, BodyRoom};
@@ -70,8 +72,10 @@ pub(crate) struct App {
     pub accepting: v1::Accepting,
     /// Memory for bodies of requests of `/v1`.
     pub body_room: v1::BodyRoom,
-    /// How long a request of `/v1` waits at most.
-    pub max_wait: Duration,
+    /// What is configured now.
+    pub config: Live<Arc<Config>>,
+    /// The settings that nodes share.
+    pub shared: Shared,
     /// Runs jobs of type `command`; without, none may be added.
     pub commands: Option<Arc<turnwise_command::Handler>>,
 }
@@ -109,6 +113,11 @@ impl App {
 
     pub fn now_us(&self) -> i64 {
         self.store.runtime().now_us()
+    }
+
+    /// How long a request of `/v1` waits at most.
+    pub fn max_wait(&self) -> Duration {
+        self.config.get().jobs.max_wait
     }
 
     /// 32 hexadecimal digits that nobody has seen before.
@@ -157,7 +166,9 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
     // The body of an answer to HEAD is left out on the way to the client.
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method };
     let call = Call { method, params, headers: parts.headers };
-    if !matches!(target, Target::Replicate | Target::Db(..) | Target::Unknown) && call.method != Method::GET {
+    let takes_more =
+        matches!(target, Target::Replicate | Target::Node(..) | Target::Db(..) | Target::Unknown);
+    if !takes_more && call.method != Method::GET {
         return Err(ApiError::method("GET,HEAD"));
     }
     match target {
@@ -174,6 +185,7 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
         Target::SchedulerDoc(db, id) => scheduler::doc(&app, &db, &id).await,
         Target::Replicate if call.method == Method::POST => replicate::post(&app, &call, body).await,
         Target::Replicate => Err(ApiError::method("POST")),
+        Target::Node(node, part) => config::config(&app, &call, body, &node, part).await,
         Target::Db(db, part) => database(&app, &call, body, &db, part).await,
         Target::Unknown => Err(ApiError::not_found("turnwise has nothing under this path")),
     }

@@ -6,6 +6,7 @@
 use percent_encoding::percent_decode_str;
 use turnwise_replicator::documents::names;
 
+use super::config;
 use super::error::ApiError;
 
 /// What a request is about.
@@ -24,6 +25,8 @@ pub(crate) enum Target {
     /// Of all databases, or of one.
     SchedulerDocs(Option<String>),
     SchedulerDoc(String, String),
+    /// A node, or its configuration.
+    Node(String, config::Part),
     /// A database, or something of it.
     Db(String, Part),
     /// A server-level path that does not exist.
@@ -76,6 +79,10 @@ pub(crate) fn target(path: &str) -> Result<Target, ApiError> {
         ["_scheduler", "docs"] => Target::SchedulerDocs(None),
         ["_scheduler", "docs", ref rest @ ..] => scheduler_docs(rest)?,
         ["_scheduler", ..] => Target::Unknown,
+        ["_node", name, ref rest @ ..] => match node(rest) {
+            Some(part) => Target::Node(name.to_owned(), part),
+            None => Target::Unknown,
+        },
         _ => match split_database(&names) {
             Some((db, rest)) => Target::Db(db, part(rest)),
             None if names[0].starts_with('_') => Target::Unknown,
@@ -97,6 +104,16 @@ fn scheduler_docs(rest: &[&str]) -> Result<Target, ApiError> {
         Some((db, [])) => Ok(Target::SchedulerDocs(Some(db))),
         Some((db, [id])) => Ok(Target::SchedulerDoc(db, (*id).to_owned())),
         _ => Err(ApiError::bad_request("Invalid path")),
+    }
+}
+
+fn node(rest: &[&str]) -> Option<config::Part> {
+    match *rest {
+        [] => Some(config::Part::Node),
+        ["_config"] => Some(config::Part::All),
+        ["_config", section] => Some(config::Part::Section(section.to_owned())),
+        ["_config", section, key] => Some(config::Part::Value(section.to_owned(), key.to_owned())),
+        _ => None,
     }
 }
 
@@ -174,6 +191,13 @@ mod tests {
             assert!(target(path).is_err(), "{path}");
         }
         assert_eq!(of("/_scheduler"), Target::Unknown);
+        let node = |part| Target::Node("a@b:1".into(), part);
+        assert_eq!(of("/_node/a@b:1"), node(config::Part::Node));
+        assert_eq!(of("/_node/a%40b:1/_config"), node(config::Part::All));
+        let key = config::Part::Value("replicator.shares".into(), "x/_replicator".into());
+        assert_eq!(of("/_node/a@b:1/_config/replicator.shares/x%2F_replicator"), node(key));
+        assert_eq!(of("/_node/_local/_stats"), Target::Unknown);
+        assert_eq!(of("/_node"), Target::Unknown);
         assert_eq!(of("/_utils"), Target::Unknown);
     }
 }

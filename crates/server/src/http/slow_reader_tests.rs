@@ -43,6 +43,7 @@ impl World {
             external: External::new(store.clone(), keys.clone(), ExternalOptions::default()),
             health: Health { interval: DEFAULT_HEALTH_INTERVAL, timeout: DEFAULT_HEALTH_TIMEOUT },
             accepting: Accepting::default(),
+            shared: Shared::new(store.clone(), keys.clone(), Config::default()),
             store,
             keys,
             settings: Settings { server_uuid: "uuid".into(), defaults: Defaults::default() }.into(),
@@ -52,7 +53,7 @@ impl World {
             stop: CancellationToken::new(),
             turns: Turns::default(),
             body_room: BodyRoom::default(),
-            max_wait: Duration::ZERO,
+            config: Arc::new(Config::default()).into(),
             commands: None,
         };
         let world = World { app, clock, _folder: folder };

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "each test file uses a part")]
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StoreUrl};
-use turnwise_store::Store;
+use turnwise_store::{Store, runtime};
 
 /// Longer than anything here takes on a machine that is busy compiling.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -141,12 +143,61 @@ impl TestServer {
     }
 }
 
+/// Nodes of one process on one store.
+pub struct Cluster {
+    pub nodes: Vec<TestServer>,
+    _folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    pub async fn start<const N: usize>(configs: [&str; N]) -> Cluster {
+        let folder = tempfile::tempdir().unwrap();
+        let url = StoreUrl::embedded(folder.path().join("data"));
+        let store = turnwise_store::open(&url, Arc::new(runtime::System)).await.unwrap();
+        let mut nodes = Vec::new();
+        for config in configs {
+            nodes.push(TestServer::start_on(&store, config).await);
+        }
+        Cluster { nodes, _folder: folder }
+    }
+
+    /// The node with this number.
+    pub fn at(&self, n: usize) -> &TestServer {
+        &self.nodes[n]
+    }
+
+    /// Every node's answer, which is the same.
+    pub async fn get(&self, path: &str) -> Value {
+        let first = self.at(0).get(path).await;
+        for node in &self.nodes[1..] {
+            assert_eq!(node.get(path).await.body, first.body, "{path}");
+        }
+        first.body
+    }
+
+    pub fn names(&self) -> BTreeSet<String> {
+        self.nodes.iter().map(TestServer::name).collect()
+    }
+
+    /// Ends a node as if its process was killed.
+    pub fn kill(&mut self, n: usize) {
+        drop(self.nodes.remove(n));
+    }
+}
+
 fn server_config(folder: &tempfile::TempDir, replicator: &str) -> ServerConfig {
     let text = format!("[replicator]\nconnection_timeout = 5000\nretries_per_request = 0\n{replicator}");
     let (config, ignored) = Config::parse("test.ini", &text).unwrap();
     assert_eq!(ignored, []);
     let store = StoreUrl::embedded(folder.path().join("data"));
-    ServerConfig { store, listen: "127.0.0.1:0".parse().unwrap(), name: None, advertise: None, config, guard: None }
+    ServerConfig {
+        store,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        name: None,
+        advertise: None,
+        config,
+        guard: None,
+    }
 }
 
 /// A document that never runs: for tests of databases.

@@ -61,7 +61,7 @@ pub(super) async fn wait_for_job(
         return Err(V1Error::bad(reason, "ask again for as long as the answer is not `finished`"));
     }
     let key = app.keys.job(&path.job_type, &path.id);
-    let timeout = Duration::from_millis(timeout_ms).min(app.max_wait);
+    let timeout = Duration::from_millis(timeout_ms).min(app.max_wait());
     let mut over = timeout.is_zero();
     let mut timeout = app.store.runtime().sleep(timeout);
     loop {

@@ -1,0 +1,96 @@
+//! From a setting's text to what it means, and back.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Texts in a list at most.
+const MAX_LIST: usize = 100;
+
+/// What would be right.
+pub(super) type Right = String;
+
+/// A setting's text.
+#[derive(Clone, Copy)]
+pub(super) struct Value<'a>(pub &'a str);
+
+impl Value<'_> {
+    pub fn number<T>(self, allowed: RangeInclusive<T>) -> Result<T, Right>
+    where
+        T: std::str::FromStr + PartialOrd + std::fmt::Display,
+    {
+        let number = self.0.parse().ok().filter(|number| allowed.contains(number));
+        number.ok_or_else(|| format!("a whole number from {} to {}", allowed.start(), allowed.end()))
+    }
+
+    /// Milliseconds.
+    pub fn ms(self, allowed: RangeInclusive<u64>) -> Result<Duration, Right> {
+        self.number(allowed).map(Duration::from_millis)
+    }
+
+    /// Seconds, as µs.
+    pub fn seconds_us(self) -> Result<i64, Right> {
+        Ok(self.number::<i64>(0..=i64::from(u32::MAX))? * 1_000_000)
+    }
+
+    /// Milliseconds, as µs.
+    pub fn ms_us(self) -> Result<i64, Right> {
+        Ok(self.number::<i64>(1..=i64::from(u32::MAX))? * 1_000)
+    }
+
+    /// A length in seconds, with up to three decimals, whose bounds are in ms.
+    pub fn seconds(self, allowed_ms: RangeInclusive<u64>) -> Result<Duration, Right> {
+        let (whole, decimals) = self.0.split_once('.').unwrap_or((self.0, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let ms = match (digits(whole), digits(decimals) && decimals.len() <= 3) {
+            (true, true) => format!("{whole}{decimals:0<3}").parse().ok(),
+            _ => None,
+        };
+        let ms = ms.filter(|ms| allowed_ms.contains(ms)).ok_or_else(|| {
+            let seconds = |ms: &u64| Duration::from_millis(*ms).as_secs_f64();
+            format!("seconds from {} to {}", seconds(allowed_ms.start()), seconds(allowed_ms.end()))
+        })?;
+        Ok(Duration::from_millis(ms))
+    }
+
+    pub fn boolean(self) -> Result<bool, Right> {
+        match self.0 {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err("true or false".to_owned()),
+        }
+    }
+
+    /// One or more of a few words, separated by commas.
+    pub fn choices(self, allowed: &[&str]) -> Result<Vec<String>, Right> {
+        let chosen: Vec<String> = self.0.split(',').map(|word| word.trim().to_ascii_lowercase()).collect();
+        if chosen.iter().all(|word| allowed.contains(&word.as_str())) {
+            Ok(chosen)
+        } else {
+            Err(format!("one or more of {}, separated by commas", allowed.join(", ")))
+        }
+    }
+
+    /// One or more texts, separated by commas.
+    fn list(self) -> Result<Vec<String>, Right> {
+        let list: Vec<String> = self.0.split(',').map(|text| text.trim().to_owned()).collect();
+        let right = list.len() <= MAX_LIST && list.iter().all(|text| !text.is_empty());
+        if right { Ok(list) } else { Err(format!("up to {MAX_LIST} texts, separated by commas")) }
+    }
+
+    /// Programs: a path that is relative would mean another one in every folder.
+    pub fn programs(self) -> Result<Vec<String>, Right> {
+        let list = self.list()?;
+        let right = list.iter().all(|text| text.starts_with('/') || !text.contains('/'));
+        if right { Ok(list) } else { Err("names, or absolute paths, separated by commas".to_owned()) }
+    }
+
+    pub fn uuid(self) -> Result<String, Right> {
+        let is_hex = self.0.len() == 32 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_hex { Ok(self.0.to_owned()) } else { Err("32 hexadecimal digits".to_owned()) }
+    }
+}
+
+/// A length as [`Value::seconds`] reads it.
+pub(super) fn seconds(length: Duration) -> Option<String> {
+    Some(length.as_secs_f64().to_string())
+}

@@ -1,0 +1,122 @@
+//! `/_node/{name}/_config`: settings, read and changed as CouchDB has it. Names, values and errors are CouchDB's; what is
+//! different is that a change is for all nodes, whichever one is named.
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::answer::ok;
+use super::error::ApiError;
+use super::{App, Call, request};
+use crate::config::{Config, Refused, SETTINGS, Setting};
+
+/// Largest body: a value.
+const BODY_BYTES: usize = 64 << 10;
+/// This node, whatever it is called.
+const LOCAL: &str = "_local";
+
+/// What of a node's configuration a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The node itself.
+    Node,
+    All,
+    Section(String),
+    Value(String, String),
+}
+
+pub(super) async fn config(
+    app: &App,
+    call: &Call,
+    body: Body,
+    node: &str,
+    part: Part,
+) -> Result<Response, ApiError> {
+    let is_this = check_node(app, node).await?;
+    match (part, call.method.as_str()) {
+        (Part::Value(section, key), "PUT") => put(app, call, body, &section, &key).await,
+        (Part::Value(section, key), "DELETE") => match app.shared.unset(&section, &key).await {
+            Err(Refused::Unknown(_)) => Err(unknown()),
+            unset => answer(unset, &section, &key),
+        },
+        (Part::Value(..), method) if method != "GET" => Err(ApiError::method("DELETE,GET,HEAD,PUT")),
+        (_, method) if method != "GET" => Err(ApiError::method("GET,HEAD")),
+        (Part::Node, _) => Ok(ok(&json!({ "name": if is_this { &app.node } else { node } }))),
+        // What another node's file says is not known here.
+        _ if !is_this => {
+            let reason = format!("ask {node} itself for its settings: /_node/{LOCAL}/_config");
+            Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason))
+        }
+        (Part::All, _) => {
+            let config = app.shared.current().await?;
+            let mut sections: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
+            for (setting, value) in values(&config) {
+                sections.entry(setting.section).or_default().insert(setting.key, value);
+            }
+            Ok(ok(&sections))
+        }
+        (Part::Section(section), _) => {
+            let config = app.shared.current().await?;
+            let in_section = values(&config).filter(|(setting, _)| setting.section == section);
+            Ok(ok(&in_section.map(|(setting, value)| (setting.key, value)).collect::<BTreeMap<_, _>>()))
+        }
+        (Part::Value(section, key), _) => {
+            let setting = Setting::find(&section, &key).ok_or_else(unknown)?;
+            let value = setting.read(&app.shared.current().await?).ok_or_else(unknown)?;
+            Ok(ok(&value))
+        }
+    }
+}
+
+/// Whether the name is this node's; an error if it is no node's.
+async fn check_node(app: &App, node: &str) -> Result<bool, ApiError> {
+    if node == LOCAL || node == &*app.node {
+        return Ok(true);
+    }
+    let tx = app.store.begin().await?;
+    let nodes = turnwise_queue::nodes::list(&tx, &app.keys).await?;
+    match nodes.iter().any(|other| other.node == node) {
+        true => Ok(false),
+        false => Err(ApiError::not_found(format!("no such node: {node}"))),
+    }
+}
+
+fn values(config: &Config) -> impl Iterator<Item = (&'static Setting, String)> + '_ {
+    SETTINGS.iter().filter_map(|setting| Some((setting, setting.read(config)?)))
+}
+
+fn unknown() -> ApiError {
+    ApiError::not_found("unknown_config_value")
+}
+
+async fn put(app: &App, call: &Call, body: Body, section: &str, key: &str) -> Result<Response, ApiError> {
+    if call.headers.get("x-couch-persist").is_some_and(|persist| persist == "false") {
+        return Err(ApiError::bad_request("X-Couch-Persist: settings are for all nodes, and always kept"));
+    }
+    let text = request::bytes(body, &call.headers, BODY_BYTES).await?;
+    let Ok(Value::String(value)) = serde_json::from_slice(&text) else {
+        return Err(ApiError::bad_request("the body must be the value, as a JSON string: \"500\""));
+    };
+    answer(app.shared.set(section, key, value.trim()).await, section, key)
+}
+
+/// The old value; the empty string where there was none, as in CouchDB.
+fn answer(changed: Result<Option<String>, Refused>, section: &str, key: &str) -> Result<Response, ApiError> {
+    match changed {
+        Ok(before) => Ok(ok(&before.unwrap_or_default())),
+        Err(Refused::NotSet) => Err(unknown()),
+        Err(Refused::Store(error)) => Err(error.into()),
+        Err(Refused::Unknown(why)) => Err(ApiError::bad_request(why)),
+        Err(Refused::Wrong(right)) => {
+            Err(ApiError::bad_request(format!("[{section}] {key}: expected {right}")))
+        }
+        Err(Refused::InFile(why)) => {
+            let reason =
+                format!("[{section}] {key} cannot be changed here. {why}: change it in the server's file");
+            Err(ApiError::bad_request(reason))
+        }
+    }
+}

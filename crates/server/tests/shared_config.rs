@@ -1,0 +1,144 @@
+//! `/_node/{name}/_config`: what is changed at one node holds for all, at once and after a restart.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Answer, Cluster, TestServer};
+use serde_json::{Value, json};
+
+const CONFIG: &str = "/_node/_local/_config";
+
+async fn set(node: &TestServer, name: &str, value: &str) -> Answer {
+    node.put(&format!("{CONFIG}/{name}"), &json!(value)).await
+}
+
+async fn get(node: &TestServer, name: &str) -> Value {
+    node.get(&format!("{CONFIG}/{name}")).await.body
+}
+
+#[tokio::test]
+async fn a_setting_is_read_changed_and_left_again_as_in_couchdb() {
+    let server = TestServer::start_with("max_history = 7\n").await;
+    assert_eq!(get(&server, "replicator/max_jobs").await, "500");
+    let changed = set(&server, "replicator/max_jobs", " 20 ").await;
+    assert_eq!((changed.status, changed.body), (200, json!("500")), "the old value is answered");
+    assert_eq!(set(&server, "replicator/max_jobs", "21").await.body, "20");
+    assert_eq!(get(&server, "replicator/max_jobs").await, "21");
+    let section = get(&server, "replicator").await;
+    assert_eq!((&section["max_jobs"], &section["max_history"]), (&json!("21"), &json!("7")));
+    let all = server.get(CONFIG).await.body;
+    assert_eq!(all["replicator"], section);
+    assert_eq!(all["couchdb"]["uuid"], server.get("/").await.body["uuid"]);
+    assert_eq!(all["workers"]["health_interval"], "5");
+    // It outlives the server, and counts for more than the file.
+    let server = server.restart("max_jobs = 3\n").await;
+    assert_eq!(get(&server, "replicator/max_jobs").await, "21");
+    assert_eq!(server.get("/v1/workers?type=replication").await.body["workers"][0]["slots"], 21);
+    let left = server.delete(&format!("{CONFIG}/replicator/max_jobs")).await;
+    assert_eq!((left.status, left.body), (200, json!("21")));
+    assert_eq!(get(&server, "replicator/max_jobs").await, "3");
+    let again = server.delete(&format!("{CONFIG}/replicator/max_jobs")).await;
+    assert_eq!(again.body, json!({"error": "not_found", "reason": "unknown_config_value"}));
+    let slots = |workers: &Value| workers["workers"][0]["slots"] == 3;
+    server.poll("/v1/workers?type=replication", slots).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_and_the_old_value_stays() {
+    let server = TestServer::start().await;
+    let cases = [
+        ("replicator/max_jobs", "0", "[replicator] max_jobs: expected a whole number from 1 to 100000"),
+        ("replicator/use_bulk_get", "", "[replicator] use_bulk_get: expected true or false"),
+        ("jobs/retention", "-1", "expected seconds from 0 to"),
+        ("command/enabled", "true", "said on that machine alone: change it in the server's file"),
+        ("couchdb/uuid", "00000000000000000000000000000000", "part of every replication's id"),
+        ("workers/health_timeout", "60", "read when a server starts"),
+        ("admins/admin", "hunter2", "[admins] admin is unknown"),
+        ("replicator/interval", "1", "has no effect yet"),
+    ];
+    for (name, value, reason) in cases {
+        let before = get(&server, name).await;
+        let refused = set(&server, name, value).await;
+        assert_eq!(refused.error(), (400, "bad_request"), "{name}");
+        assert!(refused.body["reason"].as_str().unwrap().contains(reason), "{}", refused.body);
+        assert!(!refused.body.to_string().contains("hunter2"));
+        assert_eq!(get(&server, name).await, before);
+    }
+    for body in [json!(5), json!(null), json!({})] {
+        let refused = server.put(&format!("{CONFIG}/replicator/max_jobs"), &body).await;
+        assert_eq!(refused.error(), (400, "bad_request"), "{body}");
+    }
+    for (path, reason) in [
+        ("_local/_config/replicator/nothing", "unknown_config_value"),
+        ("_local/_config/nothing/nothing", "unknown_config_value"),
+        ("_local/_config/replicator/password", "unknown_config_value"),
+        ("nobody@nowhere/_config", "no such node: nobody@nowhere"),
+    ] {
+        let missing = server.get(&format!("/_node/{path}")).await;
+        assert_eq!((missing.error(), &missing.body["reason"]), ((404, "not_found"), &json!(reason)));
+    }
+    assert_eq!(get(&server, "nothing").await, json!({}));
+    assert_eq!(server.get("/_node/_local").await.body, json!({"name": server.name()}));
+    for (method, path, allowed) in
+        [("POST", "replicator/max_jobs", "DELETE,GET,HEAD,PUT"), ("PUT", "replicator", "GET,HEAD")]
+    {
+        let refused = server.send(server.request(method, &format!("{CONFIG}/{path}"))).await;
+        assert_eq!((refused.status, refused.header("allow")), (405, allowed));
+    }
+}
+
+#[tokio::test]
+async fn a_change_at_one_node_is_in_force_at_all() {
+    let commands = "[command]\nenabled = true\nmax_jobs = 5\n";
+    let cluster = Cluster::start([commands, commands, ""]).await;
+    let (a, b, c) = (cluster.at(0), cluster.at(1), cluster.at(2));
+    // Through a node by its name, or another one's: it is the same change.
+    let named = format!("/_node/{}/_config/command/max_jobs", a.name());
+    assert_eq!(c.put(&named, &json!("1")).await.status, 200);
+    for node in &cluster.nodes {
+        assert_eq!(get(node, "command/max_jobs").await, "1", "at once");
+    }
+    assert_eq!(b.get(&named).await.error(), (501, "not_implemented"), "its file is not known here");
+    let slots = |n: u64| {
+        move |workers: &Value| {
+            let workers = workers["workers"].as_array().unwrap();
+            workers.len() == 2 && workers.iter().all(|worker| worker["slots"] == n)
+        }
+    };
+    a.poll("/v1/workers?type=command", slots(1)).await;
+    for n in 0..4 {
+        let sleep = json!({"id": format!("{n}"), "options": {"argv": ["sleep", "600"]}});
+        assert_eq!(cluster.at(n % 3).post("/v1/jobs/command", &sleep).await.status, 201);
+    }
+    let running = |n: usize| move |jobs: &Value| jobs["jobs"].as_array().unwrap().len() == n;
+    a.poll("/v1/jobs?type=command&state=running", running(2)).await;
+    assert_eq!(b.get("/v1/jobs?type=command&state=pending").await.body["jobs"].as_array().unwrap().len(), 2);
+    // More room is used at once, by workers that wait for nothing else.
+    set(c, "command/max_jobs", "2").await;
+    a.poll("/v1/jobs?type=command&state=running", running(4)).await;
+    // With less, nobody is stopped; and nobody is started before enough have ended.
+    set(b, "command/max_jobs", "1").await;
+    a.poll("/v1/workers?type=command", slots(1)).await;
+    let one_more = json!({"id": "4", "options": {"argv": ["sleep", "600"]}});
+    a.post("/v1/jobs/command", &one_more).await;
+    a.post("/v1/jobs/command/0/cancel", &json!({})).await;
+    assert_eq!(a.get("/v1/jobs/command/0/wait").await.body["job"]["state"], "cancelled");
+    assert_eq!(a.get("/v1/jobs?type=command&state=running").await.body["jobs"].as_array().unwrap().len(), 3);
+    // Requests, validation and services hear of it, too.
+    set(a, "jobs/max_wait", "0").await;
+    set(a, "replicator/valid_endpoint_protocols", "https").await;
+    let body = json!({"source": "http://s/db", "target": "http://t/db", "_replication_state": "completed"});
+    let refused = async {
+        let mut n = 0;
+        while b.put(&format!("/_replicator/{n}"), &body).await.status != 400 {
+            n += 1;
+        }
+    };
+    tokio::time::timeout(common::PATIENCE, refused).await.expect("http is never refused");
+    let waited = b.poll("/v1/jobs/command/4/wait?timeout_ms=300000", |answer| answer["finished"] == false);
+    assert_eq!(waited.await["job"]["state"], "pending");
+    set(c, "jobs/retention", "0").await;
+    let gone = |job: &Value| job["error"] == "not_found";
+    b.poll("/v1/jobs/command/0", gone).await;
+}
