@@ -64,6 +64,12 @@ impl Intervals {
         self.last_until(key).is_some_and(|(_, end)| *key < end)
     }
 
+    /// Whether any key of `[begin, end)` is in one of them.
+    pub(super) fn overlaps(&self, begin: &Bytes, end: &Bytes) -> bool {
+        let before = (Bound::Unbounded, Bound::Excluded(end));
+        self.ends.range::<Bytes, _>(before).next_back().is_some_and(|(_, other_end)| begin < other_end)
+    }
+
     /// What of these ranges is not in `other`.
     fn without(&self, other: &Intervals) -> Intervals {
         let mut rest = Intervals::default();
@@ -86,7 +92,7 @@ impl Intervals {
 #[derive(Debug, Default)]
 pub(super) struct Needed {
     /// Everything, keys as ranges of one.
-    all: Intervals,
+    pub(super) all: Intervals,
     ranges: Intervals,
     /// Those that are in no range.
     keys: Vec<Bytes>,
@@ -216,14 +222,23 @@ pub(super) fn writes(space: &Space, changes: &Changes) -> Result<Writes> {
         set.add(key.clone(), successor(key));
     }
     let cleared = cleared.without(&set);
-    if puts.is_empty() {
-        // Where nothing is deleted etcd makes no new revision, and this commit would have the versionstamp of another.
-        puts.insert(space.own("cleared"), Put::Value(Bytes::new()));
-    }
     Ok(Writes { puts, cleared })
 }
 
 impl Writes {
+    /// How many operations these will be.
+    pub(super) fn len(&self) -> usize {
+        self.puts.len().max(1) + self.cleared.ends.len()
+    }
+
+    /// Sets something if nothing is set: where nothing is deleted etcd makes no new revision, and this commit would
+    /// have the versionstamp of another one.
+    pub(super) fn anchor(&mut self, space: &Space, place: u16) {
+        if self.puts.is_empty() {
+            self.puts.insert(space.own(&format!("cleared {place}")), Put::Value(Bytes::new()));
+        }
+    }
+
     /// The operations of the `place`th commit of a revision.
     pub(super) fn operations(&self, place: u16) -> Vec<RequestOp> {
         let deletes = self.cleared.iter().map(|(begin, end)| {
@@ -235,6 +250,27 @@ impl Writes {
             Put::Versionstamp => put(key.clone(), space::stamped(place)),
         });
         deletes.chain(puts).collect()
+    }
+}
+
+/// A commit that is ready to be sent.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) needed: Needed,
+    pub(super) compares: Vec<Compare>,
+    pub(super) writes: Writes,
+}
+
+impl Prepared {
+    /// About what it adds to a request.
+    pub(super) fn bytes(&self) -> usize {
+        let compares: usize = self.compares.iter().map(|compare| compare.encoded_len() + 4).sum();
+        let puts = self.writes.puts.iter().map(|(key, value)| match value {
+            Put::Value(value) => key.len() + value.len() + 32,
+            Put::Versionstamp => key.len() + 64,
+        });
+        let cleared = self.writes.cleared.iter().map(|(begin, end)| begin.len() + end.len() + 32);
+        compares + puts.chain(cleared).sum::<usize>() + 64
     }
 }
 
@@ -442,8 +478,11 @@ mod tests {
     #[test]
     fn what_only_clears_sets_something_too() {
         let changes = Changes { puts: vec![(key("a"), None)], ..Changes::default() };
-        let writes = writes(&space(), &changes).unwrap();
-        assert_eq!(writes.puts.keys().cloned().collect::<Vec<_>>(), [space().own("cleared")]);
+        let mut writes = writes(&space(), &changes).unwrap();
+        assert_eq!(writes.len(), 2);
+        writes.anchor(&space(), 3);
+        assert_eq!(writes.puts.keys().cloned().collect::<Vec<_>>(), [space().own("cleared 3")]);
+        assert_eq!(writes.operations(3).len(), 2);
     }
 
     /// How many operations etcd counts, outside and in the largest transaction within.

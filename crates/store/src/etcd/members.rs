@@ -17,8 +17,8 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::api::{
-    AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse,
-    TxnRequest, TxnResponse, WatchRequest, WatchResponse, path,
+    self, AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, RangeRequest,
+    RangeResponse, RequestOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse, path,
 };
 use super::failure::{FULL, Failure, Refusal, innermost};
 use crate::{Error, EtcdUrl, Result};
@@ -185,6 +185,38 @@ impl Members {
             member = (member + 1) % self.members.len();
         }
         Err(self.nobody(failures))
+    }
+
+    /// Several ranges in one call, which is tried once; an error says nothing about each of them. If `member` is given
+    /// all of them name revisions that it has seen.
+    pub(super) async fn ranges(
+        &self,
+        mut requests: Vec<RangeRequest>,
+        member: Option<usize>,
+    ) -> Result<(Vec<RangeResponse>, usize), Failure> {
+        let count = requests.len();
+        for request in &mut requests {
+            request.serializable = member.is_some();
+        }
+        let read = |request| RequestOp { request: Some(api::Request::Range(request)) };
+        let txn = TxnRequest { success: requests.into_iter().map(read).collect(), ..TxnRequest::default() };
+        let member = member.unwrap_or_else(|| self.current());
+        let answer: TxnResponse = self.call(member, path::TXN, txn, READ_DEADLINE).await?;
+        let header = answer.header;
+        let responses = answer.responses.into_iter().map_while(|answer| match answer.response {
+            Some(api::Response::Range(range)) => Some(RangeResponse { header: header.clone(), ..range }),
+            _ => None,
+        });
+        let responses: Vec<_> = responses.collect();
+        if responses.len() != count {
+            return Err(Failure::Lost("etcd has answered something else than was asked".into()));
+        }
+        Ok((responses, member))
+    }
+
+    /// How many they are.
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
     }
 
     /// One error of many: what the member that was asked last said, or that none can be reached.

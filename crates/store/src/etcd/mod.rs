@@ -25,7 +25,9 @@ mod api;
 mod commit;
 mod compaction;
 mod failure;
+mod group;
 mod members;
+mod reads;
 mod snapshot;
 mod space;
 mod watches;
@@ -36,13 +38,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::task::AbortHandle;
 
-use self::api::{Compare, RangeRequest};
-use self::commit::Writes;
+use self::api::RangeRequest;
+use self::group::Groups;
 use self::members::Members;
+use self::reads::Reads;
 use self::snapshot::EtcdSnapshot;
 use self::space::Space;
 use self::watches::Watches;
-use crate::{Engine, Error, EtcdUrl, Limits, Result, Runtime, Snapshot, Versionstamp, Watch};
+use crate::{Engine, EtcdUrl, Limits, Result, Runtime, Snapshot, Watch};
 
 /// A store in an etcd cluster. Dropping it wakes its watches.
 pub struct Etcd {
@@ -55,31 +58,18 @@ pub struct Etcd {
 struct Shared {
     space: Space,
     members: Members,
+    groups: Groups,
+    reads: Reads,
     limits: Limits,
     max_txn_ops: usize,
     max_request_bytes: usize,
 }
 
 impl Shared {
-    async fn commit(&self, compares: Vec<Compare>, writes: Writes) -> Result<Versionstamp> {
-        let request = commit::transaction(
-            compares,
-            writes.operations(0),
-            self.max_txn_ops,
-            self.max_request_bytes,
-            self.limits,
-        )?;
-        let response = self.members.commit(request).await?;
-        if !response.succeeded {
-            return Err(Error::Conflict);
-        }
-        Ok(space::versionstamp(response.header.map_or(0, |header| header.revision), 0))
-    }
-
     /// The newest value of a key, which must be one of etcd's.
-    async fn newest(&self, key: &Bytes) -> Result<(Option<Bytes>, i64)> {
+    async fn newest(self: &Arc<Self>, key: &Bytes) -> Result<(Option<Bytes>, i64)> {
         let request = RangeRequest { key: key.clone(), ..RangeRequest::default() };
-        let (response, _) = self.members.range(request, None).await?;
+        let (response, _) = reads::range(self, request, None).await?;
         let revision = response.header.map_or(0, |header| header.revision);
         Ok((response.kvs.first().map(space::value), revision))
     }
@@ -93,8 +83,11 @@ impl Etcd {
     /// cannot be read.
     pub async fn open(url: &EtcdUrl, runtime: Arc<dyn Runtime>) -> Result<Arc<Self>> {
         let space = Space::new(&url.prefix);
+        let members = Members::new(url, runtime.random())?;
         let shared = Arc::new(Shared {
-            members: Members::new(url, runtime.random())?,
+            groups: Groups::default(),
+            reads: Reads::new(members.len()),
+            members,
             limits: commit::limits(url.max_txn_ops, url.max_request_bytes, space.overhead()),
             space,
             max_txn_ops: url.max_txn_ops,

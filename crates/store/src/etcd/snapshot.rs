@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::api::{RangeRequest, RangeResponse, SortOrder};
-use super::commit::{self, Intervals, Seen};
-use super::{Shared, space};
+use super::commit::{self, Intervals, Prepared, Seen};
+use super::{Shared, group, reads, space};
 use crate::key::successor;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
 
@@ -62,7 +62,7 @@ impl EtcdSnapshot {
         if let Some(pin) = pin {
             return self.read_at(pin, request).await;
         }
-        let (response, member) = self.shared.members.range(request, None).await?;
+        let (response, member) = reads::range(&self.shared, request, None).await?;
         let header = response.header.as_ref();
         let revision = header
             .map(|header| header.revision)
@@ -74,7 +74,7 @@ impl EtcdSnapshot {
 
     async fn read_at(&self, pin: Pin, mut request: RangeRequest) -> Result<RangeResponse> {
         request.revision = pin.revision;
-        let (response, member) = self.shared.members.range(request, Some(pin.member)).await?;
+        let (response, member) = reads::range(&self.shared, request, Some(pin.member)).await?;
         if member != pin.member {
             self.state().pin = Some(Pin { member, ..pin });
         }
@@ -158,15 +158,15 @@ impl Snapshot for EtcdSnapshot {
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         let pin = self.state().pin;
-        let mut compares = Vec::new();
+        let (mut needed, mut compares) = Default::default();
         // Who has read nothing has nothing to prove.
         if let Some(pin) = pin {
-            let needed = commit::needed(&self.shared.space, &changes)?;
+            needed = commit::needed(&self.shared.space, &changes)?;
             let missing = self.state().seen.missing(&needed);
             self.see(&missing, self.shared.limits.transaction_conflicts + 1).await?;
             compares = self.state().seen.compares(&needed, pin.revision);
         }
         let writes = commit::writes(&self.shared.space, &changes)?;
-        self.shared.commit(compares, writes).await
+        group::commit(&self.shared, Prepared { needed, compares, writes }).await
     }
 }

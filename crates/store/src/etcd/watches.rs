@@ -35,10 +35,11 @@ use crate::{Error, Result, Watch};
 
 /// Most watches at a time.
 const MAX_WATCHES: usize = 100_000;
-/// How long a watch may take to come up.
-const CREATE_DEADLINE: Duration = Duration::from_secs(4);
+/// How long a watch may take to come up: longer than it takes to find out that the stream is dead.
+const CREATE_DEADLINE: Duration = Duration::from_secs(7);
+const CREATE_ATTEMPTS: u32 = 3;
 /// A stream that says nothing for this long is asked for a sign of life, and is dead after as long again.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(3);
 /// A pause after a stream that could not be opened.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 /// Whoever has waited this long looks again, whether or not there was an event; up to half as long again, so that not
@@ -145,9 +146,23 @@ impl Watches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `key`, one of etcd's, holds something else than `seen`.
+    /// Waits until `key`, one of etcd's, holds something else than `seen`. A stream that breaks meanwhile is no reason
+    /// to give up yet: the next one may go to a member that works.
     pub(super) async fn watch(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
-        let (registration, woken, created) = self.register(&key, &seen)?;
+        let mut attempt = 1;
+        loop {
+            match self.try_watch(&key, &seen).await {
+                Err(Error::Unavailable(why)) if attempt < CREATE_ATTEMPTS && !self.state().closed => {
+                    tracing::debug!(why, attempt, "etcd: no watch yet");
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn try_watch(self: &Arc<Self>, key: &Bytes, seen: &Option<Bytes>) -> Result<Watch> {
+        let (registration, woken, created) = self.register(key, seen)?;
         if let Some(created) = created {
             match tokio::time::timeout(CREATE_DEADLINE, created).await {
                 Ok(Ok(None)) => {}
@@ -156,16 +171,16 @@ impl Watches {
                 Err(_) => return Err(Error::Unavailable("etcd: no watch in time".into())),
             }
         }
-        let known = self.state().watched.get(&key).and_then(|watched| watched.latest.clone());
-        if known.is_none_or(|(value, _)| value != seen) {
-            let (value, revision) = self.shared.newest(&key).await?;
+        let known = self.state().watched.get(key).and_then(|watched| watched.latest.clone());
+        if known.is_none_or(|(value, _)| value != *seen) {
+            let (value, revision) = self.shared.newest(key).await?;
             let mut state = self.state();
-            if let Some(watched) = state.watched.get_mut(&key) {
+            if let Some(watched) = state.watched.get_mut(key) {
                 let woken = watched.learn(value.clone(), revision);
                 state.waiting -= woken;
             }
             drop(state);
-            if value != seen {
+            if value != *seen {
                 return Ok(Box::pin(std::future::ready(())));
             }
         }
