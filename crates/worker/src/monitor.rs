@@ -5,6 +5,8 @@
 //! one. A server that has just started knows nothing, so it gives everyone a full timeout. Where several servers
 //! watch the same worker, the first to find it dead removes it.
 //!
+//! While no commit succeeds nobody can show that it lives, so that nobody is judged, and everyone has a full timeout after it.
+//!
 //! Workers in a process are their neighbours' business. But all of a type may be gone, its last one without a
 //! neighbour: whoever has been silent for twice its timeout, and was removed by nobody, is removed here.
 
@@ -13,10 +15,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers as rows};
-use turnwise_store::Store;
+use turnwise_store::{Condition as StoreCondition, Store};
 
 use crate::Live;
-use crate::membership::{DEFAULT_HEALTH_INTERVAL, remove_dead};
+use crate::membership::{DEFAULT_HEALTH_INTERVAL, duration_us, remove_dead};
 use crate::neighbours::{Condition, Observations};
 
 /// Job types that are watched at most.
@@ -41,6 +43,14 @@ impl Default for MonitorOptions {
     }
 }
 
+/// What is remembered from one look to the next.
+#[derive(Default)]
+struct Seen {
+    types: BTreeMap<String, Observations>,
+    /// Commits that had been tried.
+    commits: u64,
+}
+
 /// Watches the workers of all types.
 #[derive(Clone)]
 pub struct Monitor {
@@ -56,7 +66,7 @@ impl Monitor {
     /// Removes whoever shows no sign of life, until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         let runtime = self.store.runtime().clone();
-        let mut types = BTreeMap::new();
+        let mut seen = Seen::default();
         loop {
             tokio::select! {
                 biased;
@@ -64,7 +74,7 @@ impl Monitor {
                 () = runtime.sleep(self.options.get().interval) => {}
             }
             let removed = async {
-                if let Err(error) = self.look(&mut types).await {
+                if let Err(error) = self.look(&mut seen).await {
                     tracing::error!(%error, "cannot look after the workers: looks again soon");
                 }
             };
@@ -77,9 +87,14 @@ impl Monitor {
     }
 
     /// One look at all of them, and the removal of the dead.
-    async fn look(&self, types: &mut BTreeMap<String, Observations>) -> Result<()> {
+    async fn look(&self, seen: &mut Seen) -> Result<()> {
         let keys = &self.keys;
         let MonitorOptions { interval, max_history } = self.options.get();
+        if self.nobody_can_ping(seen, interval) {
+            seen.types.clear();
+            return Ok(());
+        }
+        let types = &mut seen.types;
         let names = self.store.transact(|tx| async move { rows::types(&tx, keys, MAX_TYPES).await }).await?;
         types.retain(|name, _| names.binary_search(name).is_ok());
         for job_type in names {
@@ -98,6 +113,15 @@ impl Monitor {
             }
         }
         Ok(())
+    }
+
+    /// Whether no commit has succeeded here for an interval, though some were tried. A store may be full, and answer reads
+    /// nevertheless: then everyone stands still, and nobody is dead.
+    fn nobody_can_ping(&self, seen: &mut Seen, interval: Duration) -> bool {
+        let commits = self.store.counters().commits;
+        let tried = std::mem::replace(&mut seen.commits, commits) != commits;
+        let StoreCondition::Failing { since_us, .. } = self.store.condition() else { return false };
+        tried && self.store.runtime().now_us().saturating_sub(since_us) >= duration_us(interval)
     }
 
     async fn workers(&self, job_type: &str) -> Result<Vec<(String, Health)>> {

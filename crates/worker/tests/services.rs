@@ -14,6 +14,7 @@ use turnwise_worker::{
     RetentionOptions,
 };
 
+use common::faulty::Fault;
 use common::{PATIENCE, T, World, json};
 
 fn external(world: &World) -> External {
@@ -89,6 +90,47 @@ async fn a_server_that_has_just_started_gives_everyone_a_full_timeout() {
     world.tick(1).await;
     looked(&world).await;
     assert!(!exists(&world, T, &worker).await);
+}
+
+#[tokio::test]
+async fn nobody_is_dead_while_nobody_can_ping() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = external.register(T, None, 1).await.unwrap().id;
+    let (store, faulty) = world.faulty();
+    let commit = async || {
+        let tx = store.begin().await.unwrap();
+        tx.set("mark".into(), "x".into()).unwrap();
+        tx.commit().await.is_ok()
+    };
+    let stop = CancellationToken::new();
+    let monitor =
+        Monitor { store: store.clone(), keys: world.keys.clone(), options: MonitorOptions::default().into() };
+    tokio::spawn(monitor.run(stop.clone()));
+    for tick in 0..12 {
+        // Reads work all the time.
+        faulty.fail(Fault::Lost, "mark");
+        assert!(!commit().await);
+        world.tick(1).await;
+        looked(&world).await;
+        assert!(exists(&world, T, &worker).await, "tick {tick}");
+    }
+    assert!(commit().await);
+    for tick in 0..4 {
+        world.tick(1).await;
+        looked(&world).await;
+        assert_eq!(exists(&world, T, &worker).await, tick < 3, "tick {tick}");
+    }
+    // A failure from long ago, since which nobody has tried anything, says nothing.
+    let second = external.register(T, None, 1).await.unwrap().id;
+    faulty.fail(Fault::Lost, "mark");
+    assert!(!commit().await);
+    for _ in 0..5 {
+        world.tick(1).await;
+        looked(&world).await;
+    }
+    assert!(!exists(&world, T, &second).await);
+    stop.cancel();
 }
 
 #[tokio::test]

@@ -125,9 +125,8 @@ impl Server {
 
     /// Sends SIGTERM and returns the exit status.
     pub async fn terminate(self) -> std::process::ExitStatus {
+        self.signal("-TERM").await;
         let mut child = self.child.into_inner();
-        let pid = child.id().unwrap().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
         child.wait().await.unwrap()
     }
 
