@@ -36,9 +36,13 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
     }
     let hidden = || json!({ "$hidden": value.len() }).to_string();
     match row {
-        Some(Row::Wake(_) | Row::Membership(_) | Row::UnresolvedWake | Row::Worker(_, WorkerRow::Signal)) => {
-            json!({ "$versionstamp": hex(value) }).to_string()
-        }
+        Some(
+            Row::Wake(_)
+            | Row::Membership(_)
+            | Row::UnresolvedWake
+            | Row::ConfigStamp
+            | Row::Worker(_, WorkerRow::Signal),
+        ) => json!({ "$versionstamp": hex(value) }).to_string(),
         Some(Row::Options(..)) if with_secrets => text(value),
         Some(Row::Body(_, _, n)) if with_secrets && (*n > 0 || value.len() == PIECE_BYTES) => text(value),
         None | Some(Row::Options(..)) if !with_secrets => hidden(),

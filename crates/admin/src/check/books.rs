@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 use turnwise_queue::check::{
-    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, key_text, read_record,
+    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_stamp, key_text, read_record,
 };
 use turnwise_queue::{Active, Keyspace, State, Then};
 use turnwise_replicator::JOB_TYPE;
@@ -178,7 +178,8 @@ impl<'a> Books<'a> {
             | Row::Unresolved(..) => {
                 self.enter_document(&row, value)?;
             }
-            Row::Format | Row::ServerUuid | Row::UnresolvedWake => {}
+            Row::UnresolvedWake | Row::ConfigStamp => self.findings.extend(check_stamp(key, Some(value))),
+            Row::Format | Row::ServerUuid | Row::Config(..) => {}
         }
         Ok(())
     }
@@ -376,5 +377,7 @@ fn family(row: &Row) -> &'static str {
         Row::Replication(..) => "replications",
         Row::Unresolved(..) => "unresolved",
         Row::UnresolvedWake => "unresolved_wake",
+        Row::Config(..) => "config",
+        Row::ConfigStamp => "config_vs",
     }
 }

@@ -43,6 +43,10 @@ pub enum Row {
     Unresolved(i64, String, String),
     /// What wakes those who find replication ids.
     UnresolvedWake,
+    /// A setting that all servers share: section and name.
+    Config(String, String),
+    /// The versionstamp of these settings.
+    ConfigStamp,
 }
 
 /// Where a job is.
@@ -110,6 +114,8 @@ impl Row {
             ("replications", 3) => Row::Replication(text(1)?, text(2)?),
             ("unresolved", 4) => Row::Unresolved(number(1)?, text(2)?, text(3)?),
             ("unresolved_wake", 1) => Row::UnresolvedWake,
+            ("config", 3) => Row::Config(text(1)?, text(2)?),
+            ("config_vs", 1) => Row::ConfigStamp,
             _ => return None,
         })
     }

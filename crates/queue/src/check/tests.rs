@@ -36,8 +36,10 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.local("a", "b"), Row::Local(a.clone(), b.clone())),
         (keys.change("a", 9), Row::Change(a.clone(), 9)),
         (keys.replication("a", "b"), Row::Replication(a.clone(), b.clone())),
-        (keys.unresolved_entry(3, "a", "b"), Row::Unresolved(3, a, b)),
+        (keys.unresolved_entry(3, "a", "b"), Row::Unresolved(3, a.clone(), b.clone())),
         (keys.unresolved_wake(), Row::UnresolvedWake),
+        (keys.config_entry("a", "b"), Row::Config(a, b)),
+        (keys.config_versionstamp(), Row::ConfigStamp),
     ] {
         assert_eq!(Row::parse(&keys, &key), Some(row), "{}", key_text(&key));
     }
