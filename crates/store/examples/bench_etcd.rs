@@ -35,7 +35,7 @@ fn update(tx: Transaction, name: String) -> futures::future::BoxFuture<'static, 
 /// About what adding a job does: two reads, a range, four writes.
 fn job(tx: Transaction, name: String) -> futures::future::BoxFuture<'static, Result<(), Error>> {
     Box::pin(async move {
-        let row = |what: &str| Bytes::from(format!("job {what} {name}"));
+        let row = |what: &str| Bytes::from(format!("job {name} {what}"));
         tx.get(&row("a")).await?;
         tx.get(&row("b")).await?;
         let read = RangeRead { begin: row("c"), end: row("d"), limit: 5, reverse: false };

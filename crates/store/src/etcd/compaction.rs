@@ -40,7 +40,7 @@ pub(super) async fn run(shared: Arc<Shared>, runtime: Arc<dyn Runtime>) {
     loop {
         // A little random, so that processes that were started together do not stay together.
         let jitter = Duration::from_millis(runtime.random() % 5_000);
-        tokio::time::sleep(PERIOD + jitter).await;
+        runtime.sleep(PERIOD + jitter).await;
         match take_turn(&shared, &mut turn).await {
             Ok(Some(revision)) => compact(&shared, revision).await,
             Ok(None) => {}

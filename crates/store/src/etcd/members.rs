@@ -187,20 +187,20 @@ impl Members {
         Err(self.nobody(failures))
     }
 
-    /// Several ranges in one call, which is tried once; an error says nothing about each of them. If `member` is given
-    /// all of them name revisions that it has seen.
+    /// Several ranges in one call to `member`, which is tried once; an error says nothing about each of them. If they
+    /// are `pinned` all of them name revisions that the member has seen.
     pub(super) async fn ranges(
         &self,
         mut requests: Vec<RangeRequest>,
-        member: Option<usize>,
-    ) -> Result<(Vec<RangeResponse>, usize), Failure> {
+        pinned: bool,
+        member: usize,
+    ) -> Result<Vec<RangeResponse>, Failure> {
         let count = requests.len();
         for request in &mut requests {
-            request.serializable = member.is_some();
+            request.serializable = pinned;
         }
         let read = |request| RequestOp { request: Some(api::Request::Range(request)) };
         let txn = TxnRequest { success: requests.into_iter().map(read).collect(), ..TxnRequest::default() };
-        let member = member.unwrap_or_else(|| self.current());
         let answer: TxnResponse = self.call(member, path::TXN, txn, READ_DEADLINE).await?;
         let header = answer.header;
         let responses = answer.responses.into_iter().map_while(|answer| match answer.response {
@@ -211,7 +211,7 @@ impl Members {
         if responses.len() != count {
             return Err(Failure::Lost("etcd has answered something else than was asked".into()));
         }
-        Ok((responses, member))
+        Ok(responses)
     }
 
     /// How many they are.
@@ -288,11 +288,11 @@ impl Members {
         A: prost::Message + Default + 'static,
     {
         let token = self.token(member).await?;
-        let again = message.clone();
+        let again = self.credentials.is_some().then(|| message.clone());
         let first = self.attempt(member, path, message, &token, deadline).await;
-        if self.credentials.is_none() || !matches!(first, Err(Failure::Refused(Refusal::Token, _))) {
+        let Some(again) = again.filter(|_| matches!(first, Err(Failure::Refused(Refusal::Token, _)))) else {
             return first;
-        }
+        };
         let token = self.renewed(member, token.generation).await?;
         self.attempt(member, path, again, &token, deadline).await
     }

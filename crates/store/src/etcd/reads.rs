@@ -108,18 +108,28 @@ async fn run(shared: Arc<Shared>, member: Option<usize>) {
     }
 }
 
-async fn read_all(shared: &Shared, together: Vec<Read>, member: Option<usize>) {
+async fn read_all(shared: &Shared, together: Vec<Read>, mut member: Option<usize>) {
+    let members = &shared.members;
     if together.len() > 1 {
         let requests = together.iter().map(|read| read.request.clone()).collect();
-        if let Ok((responses, by)) = shared.members.ranges(requests, member).await {
-            for (read, response) in together.into_iter().zip(responses) {
-                let _ = read.answer.send(Ok((response, by)));
+        let asked = member.unwrap_or_else(|| members.current());
+        match members.ranges(requests, member.is_some(), asked).await {
+            Ok(responses) => {
+                for (read, response) in together.into_iter().zip(responses) {
+                    let _ = read.answer.send(Ok((response, asked)));
+                }
+                return;
             }
-            return;
+            // Not again the one that has just been waited for.
+            Err(failure) if failure.is_of_member() => {
+                members.turn_from(asked, &failure);
+                member = member.map(|_| members.current());
+            }
+            Err(_) => {}
         }
     }
     let each = together.into_iter().map(|read| async move {
-        let _ = read.answer.send(shared.members.range(read.request, member).await);
+        let _ = read.answer.send(members.range(read.request, member).await);
     });
     futures::future::join_all(each).await;
 }

@@ -1,7 +1,10 @@
 //! What cannot be done, and the one line that says why and what to do.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use turnwise_store::{Error, RangeRead, Store};
+use turnwise_store::runtime::Manual;
+use turnwise_store::{Error, Isolation, RangeRead, Store, StoreUrl};
 use turnwise_testkit::EtcdCluster;
 
 use super::{get, key, open, prefix, set};
@@ -41,9 +44,44 @@ async fn a_compacted_revision_is_too_old() {
     let read = tx.get(&key("b")).await;
     assert!(matches!(read, Err(Error::TooOld { .. })), "{read:?}");
     let read = RangeRead { begin: key("a"), end: key("z"), limit: 2, reverse: false };
-    let read = tx.range_with(read, turnwise_store::Isolation::Snapshot).await;
+    let read = tx.range_with(read, Isolation::Snapshot).await;
     assert!(matches!(read, Err(Error::TooOld { .. })), "{read:?}");
     assert_eq!(get(&store, "a").await, Some(key("2")));
+}
+
+/// The engine compacts by itself, and keeps what a transaction needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_revisions_are_forgotten() {
+    const PERIOD: Duration = Duration::from_secs(60);
+    let Some(cluster) = EtcdCluster::options().members(1).start().await else { return };
+    for (compacts, options) in [(true, ""), (false, "?compact=off")] {
+        let clock = Manual::new(0, 1);
+        let url: StoreUrl = format!("{}{options}", cluster.url("p")).parse().unwrap();
+        let store = turnwise_store::open(&url, clock.clone()).await.unwrap();
+        set(&store, "a", "1").await;
+        let tx = store.begin().await.unwrap();
+        assert_eq!(tx.get(&key("a")).await.unwrap(), Some(key("1")));
+        set(&store, "a", "2").await;
+        for period in 0..5 {
+            let read = tx.get_with(&key("b"), Isolation::Snapshot).await;
+            if let Err(error) = read {
+                assert!(
+                    compacts && period >= 2 && matches!(error, Error::TooOld { .. }),
+                    "{period}: {error}"
+                );
+                break;
+            }
+            assert!(!compacts || period < 4, "nothing was compacted");
+            if compacts {
+                clock.wait_for_sleeper(PERIOD).await;
+            }
+            clock.advance(PERIOD + Duration::from_secs(5));
+            if compacts {
+                clock.wait_for_sleeper(PERIOD).await;
+            }
+        }
+        assert_eq!(get(&store, "a").await, Some(key("2")));
+    }
 }
 
 /// Fills a small etcd up, and makes room again. The engine needs no restart.
