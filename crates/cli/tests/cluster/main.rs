@@ -2,8 +2,13 @@
 //! tests, because these need the whole machine: test binaries run one after the other.
 #![allow(clippy::unwrap_used)]
 
+mod node;
+mod replications;
 #[path = "../end_to_end/server.rs"]
 #[allow(dead_code, reason = "these tests need only a part of it")]
 mod server;
+mod shared_store;
 mod start;
+mod three_nodes;
 mod trouble;
+mod workers;

@@ -1,0 +1,99 @@
+//! One of several nodes: a process that dies and comes back on the address that clients know.
+
+use reqwest::Method;
+use serde_json::Value;
+use turnwise_testkit::free_ports;
+
+use crate::server::{Home, Server};
+
+/// A node that runs.
+pub struct Node {
+    pub home: Home,
+    address: String,
+    server: Server,
+}
+
+impl Node {
+    /// Starts a node on the store at this URL.
+    pub async fn start(store: &str, config: &str) -> Self {
+        let home = Home::on(store, config);
+        let address = format!("127.0.0.1:{}", free_ports(1)[0]);
+        let server = home.serve_on(&address).await;
+        Node { home, address, server }
+    }
+
+    pub fn url(&self) -> &str {
+        self.server.url()
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// As `kill -9` does.
+    pub async fn kill(&self) {
+        self.server.kill_now().await;
+    }
+
+    /// Starts it again where it was.
+    pub async fn restart(&mut self) {
+        self.server = self.home.serve_on(&self.address).await;
+    }
+
+    /// Sends it a signal.
+    pub async fn signal(&self, name: &str) {
+        self.server.signal(name).await;
+    }
+
+    /// Stops it as an operator does.
+    pub async fn stop(self) {
+        assert!(self.server.terminate().await.success(), "a node did not stop cleanly");
+    }
+
+    /// The ids of the workers of a type that are registered.
+    pub async fn workers(&self, job_type: &str) -> Vec<String> {
+        let mut ids = Vec::new();
+        let mut after = String::new();
+        loop {
+            let page = self.server.get(&format!("/v1/workers?type={job_type}{after}")).await;
+            let workers = page["workers"].as_array().unwrap();
+            ids.extend(workers.iter().map(|worker| worker["id"].as_str().unwrap().to_owned()));
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return ids,
+            }
+        }
+    }
+
+    /// The ids of this node's own workers of a type.
+    pub async fn own_workers(&self, job_type: &str, of: &Node) -> Vec<String> {
+        let page = self.server.get(&format!("/v1/workers?type={job_type}")).await;
+        let own = |worker: &&Value| worker["node"].as_str().is_some_and(|node| node.ends_with(&of.address));
+        let workers = page["workers"].as_array().unwrap().iter().filter(own);
+        workers.map(|worker| worker["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Waits until none of these workers is registered any more.
+    pub async fn until_gone(&self, job_type: &str, ids: &[String]) {
+        let gone = |page: &Value| {
+            let workers = page["workers"].as_array().unwrap();
+            workers.iter().all(|worker| !ids.iter().any(|id| worker["id"] == id.as_str()))
+        };
+        self.server.until(&format!("/v1/workers?type={job_type}"), gone).await;
+    }
+
+    /// Calls `visit` with every job of a type.
+    pub async fn for_each_job(&self, job_type: &str, mut visit: impl FnMut(&Value)) {
+        let mut after = String::new();
+        loop {
+            let path = format!("/v1/jobs?type={job_type}&limit=1000{after}");
+            let (status, page) = self.server.request(Method::GET, &path, None).await;
+            assert!(status.is_success(), "{path}: {page}");
+            page["jobs"].as_array().unwrap().iter().for_each(&mut visit);
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A store that nodes share, and what can be done to it.
+
+use std::time::Duration;
+
+use tokio::process::Command;
+use turnwise_testkit::{EtcdCluster, Link};
+
+/// The variable that names a FoundationDB cluster to test against by hand.
+const CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
+/// Shell commands that kill (as `kill -9` does) and start the one `fdbserver` of that cluster.
+const FDB_KILL: &str = "TURNWISE_TEST_FDB_KILL";
+const FDB_START: &str = "TURNWISE_TEST_FDB_START";
+
+/// One of the two.
+pub enum SharedStore {
+    /// Three members, and a way to each of them that can be cut, for the node whose store is lost.
+    Etcd { cluster: Box<EtcdCluster>, links: Vec<Link>, prefix: String },
+    /// A cluster that runs anyway. It is left with what the test has written under its prefix.
+    Foundationdb { cluster_file: String, prefix: String },
+}
+
+impl SharedStore {
+    /// A fresh etcd cluster; `None` where there is no etcd.
+    pub async fn etcd() -> Option<Self> {
+        let cluster = EtcdCluster::start().await?;
+        let mut links = Vec::new();
+        for endpoint in cluster.endpoints() {
+            links.push(Link::before(&endpoint).await);
+        }
+        Some(SharedStore::Etcd { cluster: Box::new(cluster), links, prefix: "jobs".to_owned() })
+    }
+
+    /// The cluster that the environment names, under a prefix that nobody has used.
+    pub fn foundationdb() -> Option<Self> {
+        let cluster_file = std::env::var(CLUSTER_FILE).ok()?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let prefix = format!("test-{}-{}", now.as_secs(), std::process::id());
+        Some(SharedStore::Foundationdb { cluster_file, prefix })
+    }
+
+    /// The store's URL.
+    pub fn url(&self) -> String {
+        match self {
+            SharedStore::Etcd { cluster, prefix, .. } => cluster.url(prefix),
+            SharedStore::Foundationdb { cluster_file, prefix } => format!("fdb:{cluster_file}/{prefix}"),
+        }
+    }
+
+    /// The same, by a way that [`SharedStore::cut`] cuts.
+    pub fn url_that_can_be_cut(&self) -> String {
+        match self {
+            SharedStore::Etcd { cluster, links, prefix } => {
+                let addresses: Vec<String> = links.iter().map(Link::address).collect();
+                cluster.url_at(&addresses, prefix)
+            }
+            SharedStore::Foundationdb { .. } => self.url(),
+        }
+    }
+
+    /// Takes the store from the node that uses that way. `false` where that cannot be done: a client of FoundationDB
+    /// goes to the addresses that its servers tell it.
+    pub fn cut(&self) -> bool {
+        match self {
+            SharedStore::Etcd { links, .. } => {
+                links.iter().for_each(Link::cut);
+                true
+            }
+            SharedStore::Foundationdb { .. } => false,
+        }
+    }
+
+    /// Gives it back.
+    pub fn restore(&self) {
+        if let SharedStore::Etcd { links, .. } = self {
+            links.iter().for_each(Link::restore);
+        }
+    }
+
+    /// Kills who leads the store (the one server of FoundationDB), and starts it again as soon as another one leads.
+    pub async fn lose_leader(&self) {
+        match self {
+            SharedStore::Etcd { cluster, .. } => {
+                let leader = cluster.leader().await;
+                cluster.kill(leader).await;
+                assert_ne!(cluster.leader().await, leader);
+                cluster.restart(leader).await;
+            }
+            SharedStore::Foundationdb { .. } => {
+                shell(FDB_KILL).await;
+                shell(FDB_START).await;
+            }
+        }
+    }
+
+    /// Stops a member as it stands for this long, and lets it go on: one that leads, or one that follows.
+    pub async fn pause(&self, leading: bool, pause: Duration) {
+        match self {
+            SharedStore::Etcd { cluster, .. } => {
+                let leader = cluster.leader().await;
+                let member = if leading { leader } else { (leader + 1) % cluster.members() };
+                cluster.stop(member);
+                // Its length is what the fault is about.
+                tokio::time::sleep(pause).await;
+                assert_ne!(cluster.leader().await, member);
+                cluster.resume(member);
+            }
+            // There is one server: all are without a store for so long.
+            SharedStore::Foundationdb { .. } => {
+                shell(FDB_KILL).await;
+                tokio::time::sleep(pause).await;
+                shell(FDB_START).await;
+            }
+        }
+    }
+}
+
+/// Runs the shell command that a variable holds.
+async fn shell(variable: &str) {
+    let command = std::env::var(variable).unwrap_or_else(|_| panic!("{variable} must hold a shell command"));
+    let status = Command::new("sh").args(["-c", &command]).status().await.unwrap();
+    assert!(status.success(), "{variable} failed: {command}");
+}

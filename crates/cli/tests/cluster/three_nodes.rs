@@ -1,0 +1,287 @@
+//! Twenty thousand jobs and a hundred replications on three nodes, while nodes, the members of their store, and the way
+//! to it fail.
+//!
+//! What happens next depends on how far the jobs are, never on the time; only what must last longer than the health
+//! timeout is given that long. In the end every job has ended once, in its record, with what one of its runs has told.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use turnwise_client::{Client, NewJob};
+
+use crate::node::Node;
+use crate::replications::Replications;
+use crate::server::{PATIENCE, turnwise};
+use crate::shared_store::SharedStore;
+use crate::workers::{Kind, Workers};
+
+const JOBS: usize = 20_000;
+const BATCH: usize = 500;
+const COMMANDS: usize = 300;
+const SLOTS: usize = 16;
+/// Longer than the health timeout below, which is longer than etcd takes to find a new leader.
+const LONGER: Duration = Duration::from_secs(6);
+/// Each is another fault.
+const ROUNDS: usize = 8;
+const CONFIG: &str = "checkpoint_interval = 2000\n[workers]\nhealth_interval = 1\nhealth_timeout = 4\n\
+                      [jobs]\nbackoff_base_ms = 100\n[command]\nenabled = true\n";
+
+/// Adds all jobs. A server that is away is waited for, and the next one asked.
+async fn add_jobs(client: Client) {
+    for batch in 0..JOBS / BATCH {
+        let job = |n: usize| -> NewJob {
+            let number = batch * BATCH + n;
+            let kind = Kind::of(number);
+            let mut job =
+                json!({ "type": kind.job_type(), "id": format!("{number:05}"), "options": { "n": number } });
+            if kind == Kind::Crashing {
+                job["max_attempts"] = json!(2);
+            }
+            serde_json::from_value(job).unwrap()
+        };
+        client.add_many((0..BATCH).map(job).collect()).await.expect("jobs are added");
+    }
+}
+
+/// Of every three commands one sleeps, and one fails for good.
+async fn add_commands(client: Client) {
+    let job = |n: usize| -> NewJob {
+        let argv = [json!(["true"]), json!(["sleep", "0.2"]), json!(["sh", "-c", "exit 65"])];
+        let options = json!({ "argv": argv[n % 3] });
+        serde_json::from_value(json!({ "type": "command", "id": format!("{n:05}"), "options": options }))
+            .unwrap()
+    };
+    client.add_many((0..COMMANDS).map(job).collect()).await.expect("commands are added");
+}
+
+/// The node's own workers of both types.
+async fn own_workers(seen_by: &Node, of: &Node) -> [Vec<String>; 2] {
+    [seen_by.own_workers("command", of).await, seen_by.own_workers("replication", of).await]
+}
+
+async fn until_gone(seen_by: &Node, [commands, replications]: &[Vec<String>; 2]) {
+    seen_by.until_gone("command", commands).await;
+    seen_by.until_gone("replication", replications).await;
+}
+
+/// One fault, to its end.
+async fn fault(round: usize, store: &SharedStore, nodes: &mut [Node]) {
+    let started = Instant::now();
+    let what = match round % ROUNDS {
+        // A node dies, and is back before anybody has missed it.
+        0 => {
+            nodes[0].kill().await;
+            nodes[0].restart().await;
+            "a node was killed"
+        }
+        1 => {
+            store.lose_leader().await;
+            "the leader was killed"
+        }
+        // A node's store is away until the others have taken the node for dead; then it is back.
+        2 => {
+            let own = own_workers(&nodes[0], &nodes[2]).await;
+            if !store.cut() {
+                nodes[2].signal("-STOP").await;
+            }
+            until_gone(&nodes[0], &own).await;
+            store.restore();
+            nodes[2].signal("-CONT").await;
+            "a node was without its store"
+        }
+        3 => {
+            store.pause(false, LONGER).await;
+            "a follower stood still"
+        }
+        // A node dies, and is back after the others have cleaned up behind it.
+        4 => {
+            let own = own_workers(&nodes[0], &nodes[1]).await;
+            nodes[1].kill().await;
+            until_gone(&nodes[0], &own).await;
+            nodes[1].restart().await;
+            "a node was dead"
+        }
+        5 => {
+            store.pause(true, LONGER).await;
+            "the leader stood still"
+        }
+        // A node stands still until it is taken for dead, and then goes on as if nothing had been.
+        6 => {
+            let own = own_workers(&nodes[1], &nodes[0]).await;
+            nodes[0].signal("-STOP").await;
+            until_gone(&nodes[1], &own).await;
+            nodes[0].signal("-CONT").await;
+            "a node stood still"
+        }
+        // Both at once.
+        _ => {
+            let (first, _) = nodes.split_at_mut(1);
+            first[0].kill().await;
+            tokio::join!(store.lose_leader(), first[0].restart());
+            "a node and the leader were killed"
+        }
+    };
+    eprintln!("round {round}: {what}, {:.1} s", started.elapsed().as_secs_f64());
+}
+
+/// Checks the record of a job that must have ended so. How often it was started.
+fn check(job: &Value, end: &str, wrong: &mut Vec<Value>) -> usize {
+    let events = job["history"].as_array().unwrap();
+    let count = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+    let ends = count("completed") + count("failed") + count("cancelled");
+    if job["state"] != end || ends != 1 || count(end) != 1 || count("added") != 1 || !job["worker"].is_null()
+    {
+        wrong.push(job.clone());
+    }
+    count("started")
+}
+
+/// No invariant is violated, as `turnwise store check` sees it.
+async fn check_store(store: &SharedStore) {
+    let checked =
+        turnwise().args(["store", "check"]).env("TURNWISE_STORE", store.url()).output().await.unwrap();
+    let said = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+    assert!(checked.status.success(), "{}{}", said(&checked.stdout), said(&checked.stderr));
+}
+
+/// Waits until every job of a type has ended: none is pending, delayed or running.
+async fn until_ended(node: &Node, job_type: &str, wanted: usize) {
+    let (mut most, mut since) = (0, Instant::now());
+    loop {
+        let (mut ended, mut seen) = (0, 0);
+        node.for_each_job(job_type, |job| {
+            seen += 1;
+            ended += usize::from(job["state"] == "completed" || job["state"] == "failed");
+        })
+        .await;
+        if ended == wanted {
+            return;
+        }
+        if ended > most {
+            (most, since) = (ended, Instant::now());
+        }
+        assert!(
+            since.elapsed() < PATIENCE,
+            "{job_type}: {ended} of {wanted} have ended, of {seen} that there are"
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// The test, on whatever store.
+async fn nothing_is_lost_on(store: SharedStore) {
+    let started = Instant::now();
+    let after = |what: &str| eprintln!("{:6.1} s: {what}", started.elapsed().as_secs_f64());
+    let mut nodes = vec![
+        Node::start(&store.url(), CONFIG).await,
+        Node::start(&store.url(), CONFIG).await,
+        Node::start(&store.url_that_can_be_cut(), CONFIG).await,
+    ];
+    after("three nodes");
+    let mut replications = Replications::start(&nodes).await;
+    after("a hundred replications");
+    let servers: Vec<String> = nodes.iter().map(|node| node.url().to_owned()).collect();
+    let client = |first: usize| {
+        let urls: Vec<String> = servers.iter().cycle().skip(first).take(3).cloned().collect();
+        Client::new(&urls.join(",")).unwrap().retry_for(PATIENCE)
+    };
+    let adding = (tokio::spawn(add_jobs(client(0))), tokio::spawn(add_commands(client(1))));
+    let mut workers = Workers::start(servers, SLOTS);
+
+    for round in 0..ROUNDS {
+        workers.until_run(JOBS * round / (ROUNDS + 1), PATIENCE).await;
+        replications.add_documents().await;
+        workers.replace_oldest(round).await;
+        fault(round, &store, &mut nodes).await;
+    }
+    after("all faults");
+    // While jobs go on: no claim is live twice now, either.
+    check_store(&store).await;
+    after("the store was checked in use");
+    adding.0.await.unwrap();
+    adding.1.await.unwrap();
+    workers.until_run(JOBS, PATIENCE).await;
+    replications.add_documents().await;
+    after("all jobs had a run");
+    let kinds = [Kind::Nothing, Kind::Sleeping, Kind::Failing];
+    for kind in kinds {
+        let wanted = (0..JOBS).filter(|n| Kind::of(*n).job_type() == kind.job_type()).count();
+        until_ended(&nodes[0], kind.job_type(), wanted).await;
+    }
+    until_ended(&nodes[1], "command", COMMANDS).await;
+    after("all jobs have ended");
+    workers.stop().await;
+    replications.until_copied().await;
+    after("everything is copied");
+
+    let (mut seen, mut restarted, mut wrong) = (0, 0, Vec::new());
+    for kind in kinds {
+        let job_type = kind.job_type();
+        nodes[2]
+            .for_each_job(job_type, |job| {
+                seen += 1;
+                let id = job["id"].as_str().unwrap();
+                let kind = Kind::of(id.parse().unwrap());
+                restarted += usize::from(check(job, kind.end(), &mut wrong) > 1 && kind != Kind::Crashing);
+                if kind.end() == "completed" && !workers.has_told(id, &job["result"]) {
+                    wrong.push(job.clone());
+                }
+            })
+            .await;
+        assert_eq!(
+            nodes[0].workers(job_type).await,
+            Vec::<String>::new(),
+            "workers that have left are listed"
+        );
+    }
+    let mut commands = 0;
+    nodes[2]
+        .for_each_job("command", |job| {
+            commands += 1;
+            let number: usize = job["id"].as_str().unwrap().parse().unwrap();
+            restarted +=
+                usize::from(check(job, ["completed", "completed", "failed"][number % 3], &mut wrong) > 1);
+        })
+        .await;
+    eprintln!("{restarted} jobs were started more than once");
+    assert_eq!((seen, commands, wrong), (JOBS, COMMANDS, vec![]));
+    assert!(restarted > 0, "the faults have hit no job");
+    for job_type in ["command", "replication"] {
+        assert_eq!(
+            nodes[1].workers(job_type).await.len(),
+            nodes.len(),
+            "{job_type}: one worker for each node"
+        );
+    }
+    let members = nodes[1].server().get("/_membership").await;
+    assert_eq!(members["all_nodes"].as_array().unwrap().len(), nodes.len(), "{members}");
+
+    for node in nodes {
+        node.stop().await;
+    }
+    check_store(&store).await;
+    after("the store was checked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_on_etcd_whatever_fails() {
+    let Some(store) = SharedStore::etcd().await else { return };
+    nothing_is_lost_on(store).await;
+}
+
+/// By hand: `FDB_CLUSTER_FILE=… TURNWISE_TEST_FDB_KILL=… TURNWISE_TEST_FDB_START=… cargo test -p turnwise
+/// --features foundationdb --test cluster foundationdb -- --nocapture`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_on_foundationdb_whatever_fails() {
+    let store = SharedStore::foundationdb().filter(|_| cfg!(feature = "foundationdb"));
+    let Some(store) = store else {
+        use std::io::Write;
+        // Past the test harness, which keeps what passing tests print to itself.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: the nodes on FoundationDB: FDB_CLUSTER_FILE names no cluster"
+        );
+        return;
+    };
+    nothing_is_lost_on(store).await;
+}

@@ -1,0 +1,159 @@
+//! External workers in the test's own process, that remember what they did.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use turnwise_client::{Client, Outcome, Run, WorkerOptions, work};
+
+/// What a job of this type does to its worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    Nothing,
+    /// Waits for a while.
+    Sleeping,
+    /// Fails for good.
+    Failing,
+    /// Crashes, every time.
+    Crashing,
+}
+
+impl Kind {
+    /// Of every ten jobs five do nothing, three sleep, one fails and one crashes.
+    pub fn of(number: usize) -> Self {
+        match number % 10 {
+            0..5 => Kind::Nothing,
+            5..8 => Kind::Sleeping,
+            8 => Kind::Failing,
+            _ => Kind::Crashing,
+        }
+    }
+
+    /// The type of its jobs.
+    pub fn job_type(self) -> &'static str {
+        match self {
+            Kind::Nothing => "nothing",
+            Kind::Sleeping => "sleeping",
+            Kind::Failing | Kind::Crashing => "failing",
+        }
+    }
+
+    /// How such a job ends.
+    pub fn end(self) -> &'static str {
+        match self {
+            Kind::Nothing | Kind::Sleeping => "completed",
+            Kind::Failing | Kind::Crashing => "failed",
+        }
+    }
+}
+
+/// Workers of all types, and the runs that they had.
+pub struct Workers {
+    runs: Arc<Runs>,
+    servers: Vec<String>,
+    slots: usize,
+    stop: CancellationToken,
+    /// The oldest first.
+    working: VecDeque<(&'static str, JoinHandle<turnwise_client::Result<()>>)>,
+}
+
+#[derive(Default)]
+struct Runs {
+    /// By job: the claims of its runs that came to their end.
+    of: Mutex<BTreeMap<String, Vec<String>>>,
+    /// How many jobs had at least one.
+    jobs: watch::Sender<usize>,
+}
+
+impl Workers {
+    /// One worker of each type for each of these servers, which goes to the others when that one is away.
+    pub fn start(servers: Vec<String>, slots: usize) -> Self {
+        let (runs, stop) = (Arc::new(Runs::default()), CancellationToken::new());
+        let mut workers = Workers { runs, servers, slots, stop, working: VecDeque::new() };
+        for first in 0..workers.servers.len() {
+            // A worker of those whose jobs take a while is the first to die.
+            ["sleeping", "nothing", "failing"].into_iter().for_each(|job_type| workers.add(job_type, first));
+        }
+        workers
+    }
+
+    fn add(&mut self, job_type: &'static str, first: usize) {
+        let count = self.servers.len();
+        let urls: Vec<String> =
+            self.servers.iter().cycle().skip(first % count).take(count).cloned().collect();
+        let client = Client::new(&urls.join(",")).unwrap();
+        let options = WorkerOptions { slots: self.slots, ..WorkerOptions::new(job_type) };
+        let (runs, stop) = (self.runs.clone(), self.stop.clone());
+        let handler = move |run: Run| runs.clone().run(run);
+        let working = tokio::spawn(async move { work(&client, options, handler, stop).await });
+        self.working.push_back((job_type, working));
+    }
+
+    /// Ends the oldest worker as `kill -9` of its process would, and starts another one at the server of this number.
+    pub async fn replace_oldest(&mut self, first: usize) {
+        let (job_type, oldest) = self.working.pop_front().unwrap();
+        oldest.abort();
+        let _ = oldest.await;
+        self.add(job_type, first);
+    }
+
+    /// Waits until so many jobs had a run; fails when there is none for `patience`.
+    pub async fn until_run(&self, wanted: usize, patience: Duration) {
+        let mut jobs = self.runs.jobs.subscribe();
+        while *jobs.borrow_and_update() < wanted {
+            let more = tokio::time::timeout(patience, jobs.changed()).await;
+            assert!(more.is_ok(), "only {} of {wanted} jobs had a run, and no other begins", *jobs.borrow());
+        }
+    }
+
+    /// Stops them, as the ends of their processes would.
+    pub async fn stop(&mut self) {
+        self.stop.cancel();
+        for (_, working) in self.working.drain(..) {
+            working.await.unwrap().expect("a worker gave up");
+        }
+    }
+
+    /// Whether this is what a run of this job has told.
+    pub fn has_told(&self, id: &str, result: &Value) -> bool {
+        let runs = self.runs.of.lock().unwrap();
+        runs.get(id).is_some_and(|runs| runs.iter().any(|run| result["run"] == run.as_str()))
+    }
+}
+
+impl Runs {
+    async fn run(self: Arc<Self>, run: Run) -> Outcome {
+        let (id, number) = (run.job.id.clone(), run.job.id.parse().unwrap());
+        let kind = Kind::of(number);
+        if kind == Kind::Sleeping {
+            // It is what this job does: from 1 to 50 ms.
+            let nap = Duration::from_millis(1 + number as u64 % 50);
+            if run.stop.run_until_cancelled(tokio::time::sleep(nap)).await.is_none() {
+                return Outcome::Stopped;
+            }
+        }
+        let told = self.told(id);
+        match kind {
+            Kind::Nothing | Kind::Sleeping => Outcome::completed(&json!({ "run": told })),
+            Kind::Failing => Outcome::Failed("as it should".to_owned()),
+            Kind::Crashing => Outcome::Crashed("as it should".to_owned()),
+        }
+    }
+
+    /// Remembers a run; its name, like no other's.
+    fn told(&self, id: String) -> String {
+        let mut of = self.of.lock().unwrap();
+        let runs = of.entry(id.clone()).or_default();
+        let name = format!("{id}/{}", runs.len());
+        runs.push(name.clone());
+        let jobs = of.len();
+        drop(of);
+        self.jobs.send_replace(jobs);
+        name
+    }
+}
