@@ -10,6 +10,7 @@ use reqwest::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
+use turnwise_protocol::codes;
 
 use crate::backoff::Backoff;
 use crate::servers::{Server, Servers};
@@ -158,11 +159,11 @@ impl Client {
         }
     }
 
-    /// Makes a request once. If the server does not answer or cannot, the next request goes to another one.
+    /// Makes a request once. If the server does not answer, cannot, or has a fault, the next request goes to another one.
     pub(crate) async fn once<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
         let server = self.servers.current();
         let answered = self.ask(server, request).await;
-        if answered.as_ref().is_err_and(Error::may_pass) {
+        if answered.as_ref().is_err_and(|error| error.may_pass() || error.code() == Some(codes::INTERNAL)) {
             self.servers.leave(server);
         }
         answered

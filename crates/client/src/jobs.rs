@@ -17,6 +17,8 @@ use crate::{Client, Result};
 
 /// One request waits on the server for at most this long: what stands between may cut connections that are still for longer.
 const WAIT_PER_REQUEST: Duration = Duration::from_secs(60);
+/// For less where there are other servers: one that hangs is noticed by its silence after the wait.
+const WAIT_AMONG_SERVERS: Duration = Duration::from_secs(10);
 
 /// A server may let nobody wait for long (`[jobs] max_wait`); it is not asked more often than this.
 pub(crate) const SHORTEST_WAIT: Duration = Duration::from_millis(500);
@@ -139,9 +141,10 @@ impl Client {
     /// There is no such job, or the server does not answer.
     pub async fn wait(&self, job_type: &str, id: &str, timeout: Option<Duration>) -> Result<WaitAnswer> {
         let started = Instant::now();
+        let longest = if self.servers.len() > 1 { WAIT_AMONG_SERVERS } else { WAIT_PER_REQUEST };
         loop {
             let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
-            let wait = left.unwrap_or(WAIT_PER_REQUEST).min(WAIT_PER_REQUEST);
+            let wait = left.unwrap_or(longest).min(longest);
             let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(MAX_WAIT_MS).min(MAX_WAIT_MS);
             let request = about(Method::GET, job_type, id, Some("wait"))?;
             let request = request.query("timeout_ms", Some(wait_ms)).waiting(wait);

@@ -91,7 +91,7 @@ impl Server {
         let store = opened.store.clone();
         let runtime = store.runtime().clone();
         let keys = Keyspace::default();
-        let server_uuid = opened.asked(initialise(&store, &keys, config.uuid.as_deref())).await?;
+        let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref())).await?;
         // What the store has been told to do with it later counts for more than the file.
         let file = Config { uuid: Some(server_uuid.clone()), ..config };
         let shared = Shared::new(store.clone(), keys.clone(), file);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use turnwise_queue::{Error as QueueError, Format, Keyspace, keyspace};
+use turnwise_queue::{Error as QueueError, Format, Keyspace, keyspace, nodes};
 use turnwise_replicator::documents::{self, databases, names};
 use turnwise_store::{
     Condition, Error as StoreError, Isolation, MaybeStoreError, RangeRead, Runtime, Store, StoreUrl,
@@ -80,6 +80,17 @@ pub enum StartError {
         store: String,
         /// Where it is copied from.
         from: String,
+    },
+    /// Other nodes are on the store, with another UUID.
+    #[error(
+        "the configured [couchdb] uuid is not {theirs}, which the nodes on the store {store} have: give all of them the same \
+         one, or none; to change it, stop all of them first"
+    )]
+    OtherUuid {
+        /// Its URL, without a password.
+        store: String,
+        /// The UUID that they have.
+        theirs: String,
     },
     /// The address cannot be listened on.
     #[error("cannot listen on {listen}: {cause}{}", listen_hint(cause))]
@@ -195,6 +206,7 @@ impl Opened {
             Refused::Foreign { key } => StartError::Foreign { store, key },
             Refused::Format { found } => StartError::Format { store, found },
             Refused::CopyUnderWay { from } => StartError::CopyUnderWay { store, from },
+            Refused::OtherUuid { theirs } => StartError::OtherUuid { store, theirs },
             Refused::Settings(error) => StartError::Settings(error),
         })
     }
@@ -207,6 +219,7 @@ pub(crate) enum Refused {
     Foreign { key: String },
     Format { found: String },
     CopyUnderWay { from: String },
+    OtherUuid { theirs: String },
     Settings(QueueError),
 }
 
@@ -236,17 +249,18 @@ impl MaybeStoreError for Refused {
 
 /// Checks the store's format, and makes what every store has. Returns the server's UUID.
 pub(crate) async fn initialise(
-    store: &Store,
+    opened: &Opened,
     keys: &Keyspace,
     uuid: Option<&str>,
 ) -> Result<String, Refused> {
+    let Opened { store, exclusive, .. } = opened;
     let runtime = store.runtime();
     let new_uuid = format!("{:016x}{:016x}", runtime.random(), runtime.random());
     let (now_us, new_uuid) = (runtime.now_us(), new_uuid.as_str());
     store
         .transact(|tx| async move {
             check_format(&tx, keys).await?;
-            let uuid = server_uuid(&tx, keys, uuid, new_uuid).await?;
+            let uuid = server_uuid(&tx, keys, uuid, new_uuid, *exclusive).await?;
             match databases::create(&tx, keys, names::REPLICATOR, now_us).await {
                 Ok(()) | Err(documents::Error::DatabaseExists) => Ok(uuid),
                 Err(documents::Error::Queue(error)) => Err(error.into()),
@@ -290,6 +304,7 @@ async fn server_uuid(
     keys: &Keyspace,
     configured: Option<&str>,
     new: &str,
+    exclusive: bool,
 ) -> Result<String, Refused> {
     let corrupt = |error| turnwise_store::Error::Corrupt(format!("server uuid: {error}"));
     let stored: Option<String> = match tx.get(&keys.server_uuid()).await? {
@@ -298,7 +313,11 @@ async fn server_uuid(
     };
     let uuid = configured.or(stored.as_deref()).unwrap_or(new).to_owned();
     if stored.as_ref() != Some(&uuid) {
-        if stored.is_some() {
+        if let Some(theirs) = stored {
+            // Each would look for checkpoints under ids of its own, and every move of a job would start it over.
+            if !exclusive && !nodes::list(tx, keys).await?.is_empty() {
+                return Err(Refused::OtherUuid { theirs });
+            }
             tracing::warn!(
                 "the configured uuid is not the one that this store was used with: replications look for checkpoints under \
                  new ids, and start over where there are none"

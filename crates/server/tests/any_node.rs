@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Cluster, PATIENCE, failed};
+use common::{Cluster, PATIENCE, TestServer, failed};
 use serde_json::{Value, json};
 use turnwise_testkit::Peer;
 
@@ -276,4 +276,21 @@ async fn commands_run_on_the_nodes_that_may_and_are_steered_from_all() {
     assert_eq!(ended["job"]["state"], "cancelled", "{ended}");
     let alone = Cluster::start([""]).await;
     assert_eq!(alone.at(0).post("/v1/jobs/command", &hello).await.error(), (403, "forbidden"));
+}
+
+#[tokio::test]
+async fn a_node_with_another_uuid_is_no_node_of_the_cluster() {
+    let mut cluster = Cluster::start(["", ""]).await;
+    let uuid = cluster.get("/").await["uuid"].as_str().unwrap().to_owned();
+    let other = "[couchdb]\nuuid = b0000000000000000000000000000025\n";
+    let refused = TestServer::try_start_on(&cluster.store, other).await.err().expect("it starts").to_string();
+    assert!(refused.contains(&uuid) && refused.contains("stop all of them first"), "{refused}");
+    let same = format!("[couchdb]\nuuid = {uuid}\n");
+    cluster.nodes.push(TestServer::start_on(&cluster.store, &same).await);
+    assert_eq!(cluster.get("/").await["uuid"], json!(uuid));
+    for node in cluster.nodes.drain(..) {
+        node.server.shutdown().await;
+    }
+    let first = TestServer::start_on(&cluster.store, other).await;
+    assert_eq!(first.get("/").await.body["uuid"], "b0000000000000000000000000000025");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use turnwise_server::{Config, RunningServer, Server, ServerConfig, StoreUrl};
+use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Store, runtime};
 
 /// Longer than anything here takes on a machine that is busy compiling.
@@ -57,9 +57,15 @@ impl TestServer {
 
     /// Starts another node on a store that others may be on, too.
     pub async fn start_on(store: &Store, replicator: &str) -> TestServer {
+        Self::try_start_on(store, replicator).await.unwrap()
+    }
+
+    /// The same, if it can.
+    pub async fn try_start_on(store: &Store, replicator: &str) -> Result<TestServer, StartError> {
         let folder = tempfile::tempdir().unwrap();
         let config = server_config(&folder, replicator);
-        Self::new(folder, Server::start_on(store.clone(), config).await.unwrap())
+        let server = Server::start_on(store.clone(), config).await?;
+        Ok(Self::new(folder, server))
     }
 
     fn new(folder: tempfile::TempDir, server: RunningServer) -> TestServer {
@@ -146,6 +152,7 @@ impl TestServer {
 /// Nodes of one process on one store.
 pub struct Cluster {
     pub nodes: Vec<TestServer>,
+    pub store: Store,
     _folder: tempfile::TempDir,
 }
 
@@ -158,7 +165,7 @@ impl Cluster {
         for config in configs {
             nodes.push(TestServer::start_on(&store, config).await);
         }
-        Cluster { nodes, _folder: folder }
+        Cluster { nodes, store, _folder: folder }
     }
 
     /// The node with this number.
