@@ -32,25 +32,41 @@ pub async fn front(tx: &Transaction, keys: &Keyspace, job_type: &str, limit: usi
         .collect()
 }
 
-/// Moves up to `limit` delayed jobs whose time has come into the pending queue, and returns when the next
-/// one is due, if there is one.
+/// What is left among the delayed jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StillDelayed {
+    /// When the next one is due, if there is one; in the past if there are more to be released at once.
+    pub next_due_us: Option<i64>,
+    /// The first one whose time has come, but that is not one's own.
+    pub left: Option<String>,
+}
+
+/// Moves up to `limit` delayed jobs whose time has come into the pending queue, if they are `mine`: where several release
+/// jobs, each leaves some to the others.
 pub async fn release_due(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     now_us: i64,
     limit: usize,
-) -> Result<Option<i64>> {
+    mine: impl Fn(&str) -> bool,
+) -> Result<StillDelayed> {
     let (begin, end) = keys.delayed(job_type);
     // One row more than may be moved tells when the next one is due.
     let read = RangeRead { begin, end, limit: limit + 1, reverse: false };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let (mut released, mut left) = (0, None);
     for (n, (key, _)) in rows.iter().enumerate() {
         let (not_before_us, id) =
             keys.parse_delayed(key).ok_or_else(|| corrupt("delayed key", "not a tuple of four"))?;
-        if n == limit || not_before_us > now_us || n > 0 && !tx.has_room() {
-            return Ok(Some(not_before_us));
+        if not_before_us > now_us || released > 0 && (n == limit || !tx.has_room()) {
+            return Ok(StillDelayed { next_due_us: Some(not_before_us), left });
         }
+        if !mine(&id) {
+            left.get_or_insert(id);
+            continue;
+        }
+        released += 1;
         let mut job = read_job(tx, keys, job_type, &id)
             .await?
             .ok_or_else(|| corrupt("delayed key", "has no job record"))?;
@@ -58,19 +74,22 @@ pub async fn release_due(
         make_pending(tx, keys, &mut job, not_before_us)?;
         write_job(tx, keys, &job)?;
     }
-    Ok(None)
+    Ok(StillDelayed { next_due_us: None, left })
 }
 
 /// The number of the next claim of a worker that does not count its claims itself.
 pub async fn next_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
-    let row = keys.claim_number(job_type, worker);
-    let latest: u64 = match tx.get(&row).await? {
-        Some(value) => decode("claim number", &value)?,
-        None => 0,
-    };
-    let next = latest + 1;
-    tx.set(row, encode(&next))?;
+    let next = latest_number(tx, keys, job_type, worker).await? + 1;
+    tx.set(keys.claim_number(job_type, worker), encode(&next))?;
     Ok(next)
+}
+
+/// The number of the latest claim of a worker that does not count its claims itself; 0 before its first one.
+pub async fn latest_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
+    match tx.get(&keys.claim_number(job_type, worker)).await? {
+        Some(value) => decode("claim number", &value),
+        None => Ok(0),
+    }
 }
 
 /// The jobs that a worker holds under claims with a number above `number`, up to `limit` of them in the order of

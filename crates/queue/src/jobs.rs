@@ -285,13 +285,17 @@ pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resu
     }
 }
 
-/// The numbers of a worker's claims on jobs whose users want them to stop.
+/// The numbers of a worker's claims on jobs whose users want them to stop. Its jobs are looked at only if there was a
+/// signal since [`forget_signal`].
 pub async fn cancel_requests(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     worker: &str,
 ) -> Result<Vec<u64>> {
+    if tx.get_with(&keys.signal(job_type, worker), Isolation::Snapshot).await?.is_none() {
+        return Ok(Vec::new());
+    }
     let (begin, end) = keys.active_of(job_type, worker);
     let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
     let mut claims = Vec::new();
@@ -302,6 +306,16 @@ pub async fn cancel_requests(
         }
     }
     Ok(claims)
+}
+
+/// Removes the signal of a worker that has no [`cancel_requests`] any more; conflicts with one that comes meanwhile. Not
+/// for a worker that watches it.
+pub async fn forget_signal(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
+    let signal = keys.signal(job_type, worker);
+    if tx.get(&signal).await?.is_some() {
+        tx.clear(signal)?;
+    }
+    Ok(())
 }
 
 /// How a cancelled job leaves.

@@ -1,5 +1,7 @@
 //! Who works: membership and liveness as rows.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -216,8 +218,17 @@ pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Ve
 
 /// All registered workers of a type, sorted by id. Takes no conflict.
 pub async fn list(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<Worker>> {
+    read_workers(tx, keys, job_type, MAX_WORKERS).await
+}
+
+async fn read_workers(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    limit: usize,
+) -> Result<Vec<Worker>> {
     let (begin, end) = keys.workers(job_type);
-    let read = RangeRead { begin, end, limit: MAX_WORKERS, reverse: false };
+    let read = RangeRead { begin, end, limit, reverse: false };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
     rows.into_iter()
         .map(|(key, value)| {
@@ -227,6 +238,26 @@ pub async fn list(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<V
             Ok(worker)
         })
         .collect()
+}
+
+/// Who takes jobs of a type from the queue, sorted, each once: workers that do so themselves, by their ids, and the
+/// nodes that speak for external ones, as [`node_contender`]. Looks at `limit` workers. Takes no conflict.
+pub async fn contenders(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    limit: usize,
+) -> Result<Vec<String>> {
+    let workers = read_workers(tx, keys, job_type, limit).await?;
+    let name = |worker: Worker| if worker.external { node_contender(&worker.node) } else { worker.id };
+    // One without a slot takes none.
+    let names: BTreeSet<String> = workers.into_iter().filter(|worker| worker.slots > 0).map(name).collect();
+    Ok(names.into_iter().collect())
+}
+
+/// A node that takes jobs for external workers, among [`contenders`].
+pub fn node_contender(node: &str) -> String {
+    format!("node {node}")
 }
 
 /// How many jobs a worker holds; counts up to `limit`. Takes no conflict.

@@ -73,7 +73,7 @@ impl Walk {
                 claims::update(tx, keys, T, &id, &claim, &json("{}"), now_us).await?;
             }
             14 => {
-                claims::release_due(tx, keys, T, now_us, 2).await?;
+                claims::release_due(tx, keys, T, now_us, 2, |_| true).await?;
             }
             15 => {
                 jobs::cancel(tx, keys, T, id, now_us).await?;

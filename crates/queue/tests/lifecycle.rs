@@ -86,7 +86,9 @@ impl World {
     }
 
     async fn release(&self, now_us: i64) -> Option<i64> {
-        self.run(async |tx, keys| claims::release_due(tx, keys, T, now_us, 10).await).await
+        self.run(async |tx, keys| claims::release_due(tx, keys, T, now_us, 10, |_| true).await)
+            .await
+            .next_due_us
     }
 
     async fn get(&self, id: &str) -> Job {

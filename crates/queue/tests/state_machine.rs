@@ -221,7 +221,7 @@ async fn a_crashed_job_is_pending_again_when_its_backoff_is_over() {
 
     let release = async |now_us| {
         let tx = world.tx().await;
-        let next = claims::release_due(&tx, &world.keys, T, now_us, 10).await.unwrap();
+        let next = claims::release_due(&tx, &world.keys, T, now_us, 10, |_| true).await.unwrap().next_due_us;
         tx.commit().await.unwrap();
         next
     };
@@ -243,7 +243,7 @@ async fn releasing_due_jobs_is_bounded_and_tells_the_next() {
         world.end(id, &claim, crash(1, 10 + i64::try_from(n).unwrap()), 9).await.unwrap();
     }
     let tx = world.tx().await;
-    let next = claims::release_due(&tx, &world.keys, T, 1000, 2).await.unwrap();
+    let next = claims::release_due(&tx, &world.keys, T, 1000, 2, |_| true).await.unwrap().next_due_us;
     tx.commit().await.unwrap();
     assert_eq!(next, Some(12));
     let (pending, delayed, _) = world.places().await;
@@ -500,7 +500,7 @@ async fn a_history_is_bounded_in_entries_and_bytes() {
             job.history.len() <= HISTORY && job.reason().unwrap().len() <= turnwise_queue::MAX_REASON_BYTES
         );
         let tx = world.tx().await;
-        claims::release_due(&tx, &world.keys, T, n, 1).await.unwrap();
+        claims::release_due(&tx, &world.keys, T, n, 1, |_| true).await.unwrap();
         tx.commit().await.unwrap();
     }
     assert_eq!(world.get("a").await.unwrap().history.len(), HISTORY);

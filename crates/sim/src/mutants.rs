@@ -92,8 +92,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "delayed_released_too_early",
         file: "crates/queue/src/claims.rs",
-        find: "not_before_us > now_us || n > 0 &&",
-        replace: "not_before_us > now_us + 2_000_000 || n > 0 &&",
+        find: "not_before_us > now_us || released > 0 &&",
+        replace: "not_before_us > now_us + 2_000_000 || released > 0 &&",
         why: "Delayed and crashed jobs start before their time.",
     },
     Mutant {
@@ -270,6 +270,13 @@ pub const MUTANTS: &[Mutant] = &[
         find: "        isolation = Isolation::Serializable;",
         replace: "        isolation = Isolation::Snapshot;",
         why: "A claim that is made while its worker is removed is given back by nobody.",
+    },
+    Mutant {
+        name: "leftovers_forgotten",
+        file: "crates/worker/src/incarnation.rs",
+        find: "() = leftovers.are_due(), if !full => { eager = true; look = true; }",
+        replace: "() = leftovers.are_due(), if !full => {}",
+        why: "A job whose contender is full waits for the next one that becomes pending.",
     },
     Mutant {
         name: "repeated_end_halts",

@@ -1,6 +1,7 @@
 //! One pass of the scheduler: read → decide → claim, in one transaction.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use turnwise_policy::contention::Part;
 use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::{Claim, Job, Keyspace, Result, claims, jobs};
 use turnwise_store::{Isolation, Transaction};
@@ -31,6 +33,12 @@ pub(crate) struct Claimant<'a> {
     pub numbers: Numbers<'a>,
     /// Jobs that others in this process are about to claim; what this pass claims is added.
     pub hold: Option<&'a Hold>,
+    /// Which jobs are this claimant's, where several take from the same queue.
+    pub part: Part,
+    /// Others' jobs are taken, too: they were left to them for a while.
+    pub eager: bool,
+    /// Chooses among others' jobs.
+    pub dice: u64,
     /// History entries that a job keeps.
     pub max_history: usize,
 }
@@ -124,12 +132,42 @@ pub(crate) struct Pass {
     pub claimed: Vec<(Job, Box<RawValue>)>,
     /// There may be more to claim at once.
     pub more: bool,
-    /// There are pending jobs, all of them reserved by others, who may fail to claim them.
+    /// There are pending jobs, all of them reserved by others in this process, who may fail to claim them.
     pub left_to_others: bool,
+    /// The first of the jobs that were left to other contenders while there is room for it here: those may have none.
+    pub left_to_contenders: Option<String>,
     /// When the next delayed job is due, in µs.
     pub next_due_us: Option<i64>,
     /// The wake key's value before the pass: work that comes later changes it.
     pub wake_seen: Option<Bytes>,
+}
+
+/// A wait that can be held on to.
+pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What is left to other contenders, and until when.
+#[derive(Default)]
+pub(crate) struct Leftovers(Option<(String, Sleep)>);
+
+impl Leftovers {
+    /// After a pass that left `first` to others. While that one stands there its time runs; if it has gone, they are at work,
+    /// and who is next has a time of its own.
+    pub(crate) fn note(&mut self, first: Option<String>, pause: impl FnOnce() -> Sleep) {
+        self.0 = match (self.0.take(), first) {
+            (_, None) => None,
+            (Some((id, until)), Some(first)) if id == first => Some((id, until)),
+            (_, Some(first)) => Some((first, pause())),
+        };
+    }
+
+    /// Returns when they were left for long enough; never, if there are none.
+    pub(crate) async fn are_due(&mut self) {
+        match &mut self.0 {
+            Some((_, until)) => until.await,
+            None => std::future::pending().await,
+        }
+        self.0 = None;
+    }
 }
 
 /// One pass. The jobs are the worker's once the transaction is committed.
@@ -139,19 +177,25 @@ pub(crate) async fn pass(
     claimant: Claimant<'_>,
     now_us: i64,
 ) -> Result<Pass> {
-    let Claimant { job_type, worker, running, max_jobs, numbers, hold, max_history } = claimant;
+    let Claimant { job_type, worker, running, max_jobs, numbers, hold, part, eager, dice, max_history } =
+        claimant;
     let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
-    let next_due_us = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH).await?;
+    let mine = |id: &str| eager || part.has(id);
+    let delayed = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
     let window = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
     let others = hold.map_or(0, Hold::len);
-    let seen = claims::front(tx, keys, job_type, window + others).await?;
-    let seen_jobs = seen.len();
-    let seen = seen.into_iter().map(|pending| pending.id);
+    let depth = part.front(window) + others;
+    let seen = claims::front(tx, keys, job_type, depth).await?;
+    let full = seen.len() == depth;
+    let seen: Vec<String> = seen.into_iter().map(|pending| pending.id).collect();
+    let left = seen.iter().find(|id| !part.has(id)).cloned();
+    let chosen = part.choose(seen, full, eager, dice);
+    let chosen_jobs = chosen.len();
     let front: Vec<String> = match hold {
-        Some(hold) => hold.take(job_type, seen, window),
-        None => seen.collect(),
+        Some(hold) => hold.take(job_type, chosen.into_iter(), window),
+        None => chosen.into_iter().take(window).collect(),
     };
-    let left_to_others = seen_jobs > 0 && front.is_empty();
+    let left_to_others = chosen_jobs > 0 && front.is_empty();
     let decision = select(View { running, front: &front }, Rules { max_jobs });
     let mut claimed = Vec::with_capacity(decision.start.len());
     let mut options_bytes = 0;
@@ -172,7 +216,11 @@ pub(crate) async fn pass(
             claimed.push((job, options));
         }
     }
-    let left = started < decision.start.len();
-    let more = left || front.len() == window && running + claimed.len() < max_jobs;
-    Ok(Pass { claimed, more, left_to_others, next_due_us, wake_seen })
+    let not_started = started < decision.start.len();
+    let has_room = running + claimed.len() < max_jobs;
+    // Beyond what was seen there may be more of one's own.
+    let more = not_started || has_room && (front.len() == window || full && !claimed.is_empty());
+    let left_to_contenders = delayed.left.or(left).filter(|_| has_room);
+    let next_due_us = delayed.next_due_us;
+    Ok(Pass { claimed, more, left_to_others, left_to_contenders, next_due_us, wake_seen })
 }

@@ -11,17 +11,19 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::{Either, pending};
 use serde_json::value::RawValue;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
+use turnwise_policy::contention::{MAX_CONTENDERS, Part};
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
-use turnwise_store::{Isolation, Store};
+use turnwise_store::{Store, Watch};
 
 use crate::Live;
-use crate::cycle::{Claimant, Numbers, Pass, Reserved, pass};
+use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Reserved, pass};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::record::crashed;
 
@@ -67,6 +69,7 @@ pub struct External {
     options: Live<ExternalOptions>,
     lines: Arc<Lines>,
     reserved: Arc<Reserved>,
+    contenders: Arc<Contenders>,
 }
 
 /// A job that a worker was given.
@@ -104,7 +107,14 @@ pub enum ExternalEnd {
 impl External {
     /// Speaks for external workers on `store`.
     pub fn new(store: Store, keys: Keyspace, options: ExternalOptions) -> External {
-        External { store, keys, options: options.into(), lines: Arc::default(), reserved: Arc::default() }
+        External {
+            store,
+            keys,
+            options: options.into(),
+            lines: Arc::default(),
+            reserved: Arc::default(),
+            contenders: Arc::default(),
+        }
     }
 
     /// Its settings, which may be changed.
@@ -148,7 +158,11 @@ impl External {
         self.store
             .transact(|tx| async move {
                 workers::ping(&tx, keys, job_type, worker).await?;
-                jobs::cancel_requests(&tx, keys, job_type, worker).await
+                let requests = jobs::cancel_requests(&tx, keys, job_type, worker).await?;
+                if requests.is_empty() {
+                    jobs::forget_signal(&tx, keys, job_type, worker).await?;
+                }
+                Ok(requests)
             })
             .await
     }
@@ -177,31 +191,38 @@ impl External {
         let runtime = self.store.runtime();
         let mut deadline = pin!(runtime.sleep(wait));
         let mut turn: Option<Turn> = None;
+        // Jobs were left to other contenders for long enough.
+        let mut eager = false;
+        let mut leftovers = Leftovers::default();
         loop {
             let released = self.reserved.released();
-            let (given, claims_seen) = match self.give(job_type, worker, received, limit).await? {
+            let part = self.part(job_type).await?;
+            let mut late: Watch;
+            let given = match self.give(job_type, worker, received, limit, (part, eager)).await? {
                 Given::Jobs(jobs) => return Ok(jobs),
-                Given::NoSlot => {
+                Given::NoSlot { numbered } => {
                     // Whoever has no free slot must not hold up the line.
                     drop(turn.take());
+                    let late = self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
                     tokio::select! {
                         biased;
-                        () = leave.cancelled() => {}
-                        () = &mut deadline => {}
+                        () = leave.cancelled() => return Ok(Vec::new()),
+                        () = late => continue,
+                        () = &mut deadline => return Ok(Vec::new()),
                     }
-                    return Ok(Vec::new());
                 }
-                Given::Nothing(pass, claims_seen) => (pass, claims_seen),
+                Given::Nothing { pass, numbered } => {
+                    late = self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
+                    pass
+                }
             };
-            // A request of the same worker to another server, whose answer may be lost: what it was given is given again here.
-            let claims = self.keys.claim_number(job_type, worker);
-            let claimed = self.store.watch(claims, claims_seen).await?;
+            eager = false;
             if turn.is_none() {
                 tokio::select! {
                     biased;
                     () = leave.cancelled() => return Ok(Vec::new()),
                     first = self.lines.join(job_type) => turn = Some(first),
-                    () = claimed => {}
+                    () = &mut late => {}
                     () = &mut deadline => return Ok(Vec::new()),
                 }
                 // What came while it stood there was for those before it; look again.
@@ -212,11 +233,17 @@ impl External {
                 Some(at_us) => Either::Left(runtime.sleep(until(at_us, runtime.now_us()))),
                 None => Either::Right(pending()),
             };
+            let pause = part.pause(runtime.random());
+            leftovers.note(given.left_to_contenders.clone(), || {
+                let runtime = runtime.clone();
+                Box::pin(async move { runtime.sleep(pause).await })
+            });
             tokio::select! {
                 biased;
                 () = leave.cancelled() => return Ok(Vec::new()),
+                () = leftovers.are_due() => eager = true,
                 () = wake => {}
-                () = claimed => {}
+                () = late => {}
                 () = released, if given.left_to_others => {}
                 () = due => {}
                 () = &mut deadline => return Ok(Vec::new()),
@@ -224,16 +251,50 @@ impl External {
         }
     }
 
+    /// What of the queue's front is this node's now.
+    async fn part(&self, job_type: &str) -> Result<Part> {
+        let now_us = self.store.runtime().now_us();
+        let me = workers::node_contender(&self.options.get().node);
+        let ttl_us = duration_us(self.options.get().health_interval);
+        if let Some(names) = self.contenders.known(job_type, now_us, ttl_us) {
+            return Ok(Part::new(&names, &me, now_us));
+        }
+        let tx = self.store.begin().await?;
+        let mut names = workers::contenders(&tx, &self.keys, job_type, MAX_CONTENDERS).await?;
+        if let Err(place) = names.binary_search(&me) {
+            // Its workers have registered at another node, or are so many that this one's were not seen.
+            names.insert(place, me.clone());
+        }
+        let names = self.contenders.learn(job_type, now_us, names);
+        Ok(Part::new(&names, &me, now_us))
+    }
+
     /// One look for jobs.
-    async fn give(&self, job_type: &str, worker: &str, received: u64, limit: usize) -> Result<Given> {
+    async fn give(
+        &self,
+        job_type: &str,
+        worker: &str,
+        received: u64,
+        limit: usize,
+        (part, eager): (Part, bool),
+    ) -> Result<Given> {
+        let dice = self.store.runtime().random();
         let (store, keys, max_history) = (&self.store, &self.keys, self.options.get().max_history);
         // Until the commit: then everyone sees that they are no longer pending.
         let hold = &self.reserved.hold();
         store
             .transact(|tx| async move {
                 let row = workers::get(&tx, keys, job_type, worker).await?.ok_or(Error::Halt)?;
-                let again =
-                    claims::claims_after(&tx, keys, job_type, worker, received, REDELIVER_BATCH).await?;
+                let latest = claims::latest_number(&tx, keys, job_type, worker).await?;
+                let again = match latest > received {
+                    true => {
+                        claims::claims_after(&tx, keys, job_type, worker, received, REDELIVER_BATCH).await?
+                    }
+                    false => Vec::new(),
+                };
+                // A claim that is still on its way changes this when it arrives: of an attempt whose outcome is unknown, or
+                // of a request to another server, whose answer may be lost.
+                let numbered = tx.get(&keys.claim_number(job_type, worker)).await?;
                 if !again.is_empty() {
                     let mut given = Vec::with_capacity(again.len());
                     for job in again {
@@ -245,15 +306,24 @@ impl External {
                 let running = workers::running(&tx, keys, job_type, worker, row.slots).await?;
                 let max_jobs = row.slots.min(running.saturating_add(limit.min(MAX_ACCEPTED)));
                 if max_jobs <= running {
-                    return Ok(Given::NoSlot);
+                    return Ok(Given::NoSlot { numbered });
                 }
                 let (numbers, hold) = (Numbers::Stored, Some(hold));
-                let claimant = Claimant { job_type, worker, running, max_jobs, numbers, hold, max_history };
+                let claimant = Claimant {
+                    job_type,
+                    worker,
+                    running,
+                    max_jobs,
+                    numbers,
+                    hold,
+                    part,
+                    eager,
+                    dice,
+                    max_history,
+                };
                 let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
                 if pass.claimed.is_empty() {
-                    let key = keys.claim_number(job_type, worker);
-                    let claims_seen = tx.get_with(&key, Isolation::Snapshot).await?;
-                    return Ok(Given::Nothing(pass, claims_seen));
+                    return Ok(Given::Nothing { pass, numbered });
                 }
                 let claimed = pass.claimed.drain(..);
                 Ok(Given::Jobs(claimed.map(|(job, options)| accepted(job, options)).collect()))
@@ -341,9 +411,8 @@ impl External {
 /// What a look for jobs came to.
 enum Given {
     Jobs(Vec<Accepted>),
-    /// With the number of its latest claim, as it is in the store.
-    Nothing(Pass, Option<bytes::Bytes>),
-    NoSlot,
+    Nothing { pass: Pass, numbered: Option<Bytes> },
+    NoSlot { numbered: Option<Bytes> },
 }
 
 fn accepted(job: Job, options: Box<RawValue>) -> Accepted {
@@ -357,6 +426,37 @@ fn claim_of(worker: &str, number: u64) -> Claim {
 
 fn until(at_us: i64, now_us: i64) -> Duration {
     Duration::from_micros(u64::try_from(at_us.saturating_sub(now_us)).unwrap_or(0))
+}
+
+/// Who takes jobs from each type's queue, as it was found not long ago.
+#[derive(Default)]
+struct Contenders {
+    by_type: Mutex<BTreeMap<String, Found>>,
+}
+
+/// When they were found, in µs, and who.
+type Found = (i64, Arc<[String]>);
+
+/// Types whose contenders are remembered; with more of them they are looked at more often.
+const MAX_KNOWN_TYPES: usize = 1_000;
+
+impl Contenders {
+    fn known(&self, job_type: &str, now_us: i64, ttl_us: i64) -> Option<Arc<[String]>> {
+        let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let (found_us, names) = by_type.get(job_type)?;
+        // A clock that was set back makes it old, too.
+        (0..ttl_us).contains(&now_us.saturating_sub(*found_us)).then(|| names.clone())
+    }
+
+    fn learn(&self, job_type: &str, now_us: i64, names: Vec<String>) -> Arc<[String]> {
+        let names: Arc<[String]> = names.into();
+        let mut by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        if by_type.len() >= MAX_KNOWN_TYPES {
+            by_type.clear();
+        }
+        by_type.insert(job_type.to_owned(), (now_us, names.clone()));
+        names
+    }
 }
 
 /// One line of waiting workers per job type.

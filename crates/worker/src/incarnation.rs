@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -12,11 +11,12 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+use turnwise_policy::contention::{MAX_CONTENDERS, Part};
 use turnwise_queue::{Error, Job, Result, claims, jobs, workers};
 use turnwise_store::{Error as StoreError, Isolation, Watch};
 
 use crate::Tunables;
-use crate::cycle::{Claimant, Numbers, Pass, pass};
+use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Sleep, pass};
 use crate::membership::{duration_us, remove, remove_dead};
 use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
 use crate::run::{Controls, Ended, Shared, run};
@@ -52,6 +52,8 @@ pub(crate) struct Incarnation {
     /// of.
     running: BTreeMap<u64, Controls>,
     neighbours: Observations,
+    /// Who takes jobs from the same queue, as of the last ping.
+    contenders: Vec<String>,
     /// Tasks that give back the jobs of dead neighbours; each returns whom it was for.
     removals: JoinSet<Vec<String>>,
     /// The neighbours that these are at.
@@ -61,9 +63,6 @@ pub(crate) struct Incarnation {
 
 /// How the task of a run ended.
 type RunEnded = std::result::Result<(u64, Ended), JoinError>;
-
-/// A sleep that ends on the runtime's clock.
-type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Incarnation {
     pub(crate) fn new(shared: Arc<Shared>, id: String) -> Self {
@@ -78,6 +77,7 @@ impl Incarnation {
             runs: JoinSet::new(),
             running: BTreeMap::new(),
             neighbours,
+            contenders: Vec::new(),
             removals: JoinSet::new(),
             being_removed: BTreeSet::new(),
             tuned,
@@ -97,6 +97,10 @@ impl Incarnation {
         let mut look = true;
         let mut wake: Option<Watch> = None;
         let mut due: Option<Sleep> = None;
+        // Set while jobs are left to other contenders; at its end they are taken.
+        let mut leftovers = Leftovers::default();
+        let mut eager = false;
+        self.look_at_contenders().await;
         loop {
             if stop.is_cancelled() {
                 return End::Stopped;
@@ -107,9 +111,12 @@ impl Incarnation {
             }
             look |= any;
             if look && !self.is_full() {
-                match self.fill_slots().await {
+                match self.fill_slots(std::mem::take(&mut eager)).await {
                     Ok(pass) => {
                         look = pass.more;
+                        let dice = self.shared.store.runtime().random();
+                        leftovers
+                            .note(pass.left_to_contenders.clone(), || self.sleep(self.part().pause(dice)));
                         due = pass.next_due_us.map(|at_us| self.sleep(self.until(at_us)));
                         wake = self.watch_wake(&pass).await;
                     }
@@ -155,6 +162,7 @@ impl Incarnation {
                 () = ready(()), if look && !full => {}
                 () = or_never(&mut wake), if !full => { wake = None; look = true; }
                 () = or_never(&mut due), if !full => { due = None; look = true; }
+                () = leftovers.are_due(), if !full => { eager = true; look = true; }
             }
         }
     }
@@ -170,11 +178,11 @@ impl Incarnation {
     }
 
     /// One pass, and a task for every job that it claimed.
-    async fn fill_slots(&mut self) -> Result<Pass> {
+    async fn fill_slots(&mut self, eager: bool) -> Result<Pass> {
         if self.doubt {
             self.adopt().await?;
         }
-        match self.pass().await {
+        match self.pass(eager).await {
             Ok(mut pass) => {
                 self.known = self.next_claim.load(Relaxed) - 1;
                 for (job, options) in pass.claimed.drain(..) {
@@ -191,7 +199,7 @@ impl Incarnation {
 
     /// One pass, again when others were faster; but never again after a commit of unknown outcome, which would
     /// claim more than there are slots for.
-    async fn pass(&self) -> Result<Pass> {
+    async fn pass(&self, eager: bool) -> Result<Pass> {
         let Shared { store, keys, job_type, options, .. } = &*self.shared;
         let Tunables { max_jobs, max_history, .. } = self.shared.tunables.get();
         let claimant = Claimant {
@@ -201,6 +209,9 @@ impl Incarnation {
             max_jobs,
             numbers: Numbers::Counted(&self.next_claim),
             hold: None,
+            part: self.part(),
+            eager,
+            dice: store.runtime().random(),
             max_history,
         };
         // A ping does not wait for a pass that others are always faster than.
@@ -221,6 +232,27 @@ impl Incarnation {
                 store.runtime().sleep(Duration::from_millis(pause_ms)).await;
             }
             attempt += 1;
+        }
+    }
+
+    /// What of the queue's front is this worker's now.
+    fn part(&self) -> Part {
+        match self.contenders.is_empty() {
+            true => Part::ALL,
+            false => Part::new(&self.contenders, &self.id, self.shared.store.runtime().now_us()),
+        }
+    }
+
+    /// Looks who takes jobs from the same queue. What is not known only costs conflicts.
+    async fn look_at_contenders(&mut self) {
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let found = async {
+            let tx = self.shared.store.begin().await?;
+            workers::contenders(&tx, keys, job_type, MAX_CONTENDERS).await
+        };
+        match found.await {
+            Ok(contenders) => self.contenders = contenders,
+            Err(error) => tracing::debug!(%error, "cannot look who else takes jobs"),
         }
     }
 
@@ -366,17 +398,22 @@ impl Incarnation {
         let ring = store
             .transact(|tx| async move {
                 workers::ping(&tx, keys, job_type, id).await?;
+                let contenders = workers::contenders(&tx, keys, job_type, MAX_CONTENDERS).await?;
                 let ring = workers::neighbours(&tx, keys, job_type, id, WINDOW).await?;
                 let full = ring.len() == WINDOW;
                 let ring = in_process(ring);
                 if full && neighbours.none_moved(&ring) {
-                    return Ok(in_process(workers::neighbours(&tx, keys, job_type, id, WIDE_WINDOW).await?));
+                    let wide = workers::neighbours(&tx, keys, job_type, id, WIDE_WINDOW).await?;
+                    return Ok((in_process(wide), contenders));
                 }
-                Ok(ring)
+                Ok((ring, contenders))
             })
             .await;
         let ring = match ring {
-            Ok(ring) => ring,
+            Ok((ring, contenders)) => {
+                self.contenders = contenders;
+                ring
+            }
             Err(Error::Halt) => return false,
             Err(error) => {
                 tracing::error!(%error, "cannot write the health counter");
