@@ -84,6 +84,26 @@ async fn round(store: &Store, concurrency: usize, (name, body): Kind) {
     );
 }
 
+/// The first rows of a long range, again and again.
+async fn heads(store: &Store) {
+    let mut latencies = Vec::new();
+    for _ in 0..100 {
+        let tx = store.begin().await.unwrap();
+        let read = RangeRead {
+            begin: Bytes::from_static(b"blind "),
+            end: Bytes::from_static(b"blind!"),
+            limit: 50,
+            reverse: false,
+        };
+        let started = Instant::now();
+        tx.range_with(read, Isolation::Snapshot).await.unwrap();
+        latencies.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    let first = latencies[0];
+    latencies.sort_by(f64::total_cmp);
+    println!("the first 50 rows of many: the first time {first:.1} ms, then p50 {:.1} ms", latencies[50]);
+}
+
 #[tokio::main]
 async fn main() {
     let given = std::env::args().nth(1);
@@ -99,4 +119,5 @@ async fn main() {
             round(&store, concurrency, kind).await;
         }
     }
+    heads(&store).await;
 }

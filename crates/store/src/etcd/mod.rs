@@ -26,6 +26,7 @@ mod commit;
 mod compaction;
 mod failure;
 mod group;
+mod heads;
 mod members;
 mod reads;
 mod snapshot;
@@ -40,6 +41,7 @@ use tokio::task::AbortHandle;
 
 use self::api::RangeRequest;
 use self::group::Groups;
+use self::heads::Heads;
 use self::members::Members;
 use self::reads::Reads;
 use self::snapshot::EtcdSnapshot;
@@ -60,6 +62,7 @@ struct Shared {
     members: Members,
     groups: Groups,
     reads: Reads,
+    heads: Heads,
     limits: Limits,
     max_txn_ops: usize,
     max_request_bytes: usize,
@@ -86,6 +89,7 @@ impl Etcd {
         let members = Members::new(url, runtime.random())?;
         let shared = Arc::new(Shared {
             groups: Groups::default(),
+            heads: Heads::default(),
             reads: Reads::new(members.len()),
             members,
             limits: commit::limits(url.max_txn_ops, url.max_request_bytes, space.overhead()),

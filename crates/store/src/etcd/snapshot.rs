@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::api::{RangeRequest, RangeResponse, SortOrder};
 use super::commit::{self, Intervals, Prepared, Seen};
-use super::{Shared, group, reads, space};
+use super::{Shared, group, heads, reads, space};
 use crate::key::successor;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
 
@@ -87,6 +87,14 @@ impl EtcdSnapshot {
         let Some((mut begin, mut end)) = self.shared.space.range(&read.begin, &read.end) else {
             return Ok(Vec::new());
         };
+        let whole = (begin.clone(), end.clone());
+        let is_head = !read.reverse && !keys_only && read.limit <= heads::MAX_ROWS;
+        // What comes after the end of the head, if it is read first.
+        let mut rest = None;
+        if is_head && let Some(head) = self.shared.heads.end_of(&begin, &end) {
+            rest = Some((head.clone(), end));
+            end = head;
+        }
         let mut rows = Vec::new();
         let mut page_rows = FIRST_PAGE_ROWS;
         loop {
@@ -121,10 +129,18 @@ impl EtcdSnapshot {
             self.state().seen.add(covered, page, keys_only);
             let space = &self.shared.space;
             rows.extend(page.iter().map(|row| (space.stripped(&row.key), space::value(row))));
-            if !response.more || page.is_empty() || rows.len() >= read.limit {
+            if rows.len() >= read.limit {
+                if is_head && rest.is_none() && response.more {
+                    heads::missed(&self.shared, &whole.0, &whole.1);
+                }
                 return Ok(rows);
             }
-            page_rows = (PAGE_BYTES * page.len() / bytes.max(1)).clamp(16, MAX_PAGE_ROWS);
+            if !response.more {
+                let Some(after) = rest.take() else { return Ok(rows) };
+                (begin, end) = after;
+                continue;
+            }
+            page_rows = (PAGE_BYTES.saturating_mul(page.len()) / bytes.max(1)).clamp(16, MAX_PAGE_ROWS);
         }
     }
 

@@ -8,6 +8,7 @@
 mod conformance;
 mod errors;
 mod faults;
+mod heads;
 mod watches;
 
 use std::sync::Arc;

@@ -1,0 +1,132 @@
+//! Where the first rows of a range end.
+//!
+//! A limit saves etcd little: it walks over all keys of the range, in 3.4 as in later versions, before it takes the
+//! first ones. The first 10 rows of 90,000 take it 30 ms, of 300 they take 0.6 ms. A queue is read like this, at its
+//! head, again and again.
+//!
+//! So where the same range was read for its first rows more than once, its first [`AHEAD_ROWS`] keys are looked up, and
+//! a read goes up to the last of them first. If it finds enough rows these are the first ones of the range, whatever
+//! has come and gone since: the bound is a guess, but not what is found below it. If it does not find enough the rest
+//! of the range is read too, at the same revision.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::api::RangeRequest;
+use super::{Shared, reads};
+
+/// Reads of more rows than this are scans.
+pub(super) const MAX_ROWS: usize = 500;
+/// How many rows are looked ahead: so many can be taken from the head before the next look.
+const AHEAD_ROWS: i64 = 1_000;
+/// Ranges that are remembered; more of them at a time are not read at their heads again and again.
+const MAX_RANGES: usize = 1_000;
+/// Reads of a range's head before the first look, which a scan by pages never comes to.
+const READS_BEFORE: u32 = 1;
+/// Reads before the next look at a range that was found to be short.
+const READS_WHILE_SHORT: u32 = 50;
+
+/// What is known of ranges, by their begin.
+#[derive(Default)]
+pub(super) struct Heads {
+    known: Mutex<HashMap<Bytes, Head>>,
+}
+
+struct Head {
+    end: Option<Bytes>,
+    /// Reads of the whole range to come before it is looked at.
+    wait: u32,
+}
+
+impl Heads {
+    fn known(&self) -> MutexGuard<'_, HashMap<Bytes, Head>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where in `[begin, end)` a read of the first rows should end at first.
+    pub(super) fn end_of(&self, begin: &Bytes, end: &Bytes) -> Option<Bytes> {
+        let known = self.known();
+        let head = known.get(begin)?.end.as_ref()?;
+        (begin < head && head < end).then(|| head.clone())
+    }
+
+    /// All of a range was walked over for its first rows. Whether its head should be looked up.
+    fn missed(&self, begin: &Bytes) -> bool {
+        let mut known = self.known();
+        if known.len() >= MAX_RANGES && !known.contains_key(begin) {
+            known.clear();
+        }
+        let head = known.entry(begin.clone()).or_insert(Head { end: None, wait: READS_BEFORE });
+        let looks = head.wait == 0;
+        // One look at a time.
+        head.wait = if looks { READS_WHILE_SHORT } else { head.wait - 1 };
+        looks
+    }
+
+    fn learn(&self, begin: &Bytes, end: Option<Bytes>) {
+        if let Some(head) = self.known().get_mut(begin) {
+            head.wait = if end.is_some() { 0 } else { READS_WHILE_SHORT };
+            head.end = end;
+        }
+    }
+}
+
+/// Takes note that all of `[begin, end)` was walked over for its first rows, and may look ahead for the next time.
+pub(super) fn missed(shared: &Arc<Shared>, begin: &Bytes, end: &Bytes) {
+    if !shared.heads.missed(begin) {
+        return;
+    }
+    let (shared, begin) = (shared.clone(), begin.clone());
+    let request = RangeRequest {
+        key: begin.clone(),
+        range_end: end.clone(),
+        limit: AHEAD_ROWS,
+        keys_only: true,
+        ..RangeRequest::default()
+    };
+    tokio::spawn(async move {
+        let Ok((response, _)) = reads::range(&shared, request, None).await else { return };
+        let last = response.kvs.last().filter(|_| response.more);
+        // A copy: the key is part of a larger buffer.
+        shared.heads.learn(&begin, last.map(|row| Bytes::copy_from_slice(&row.key)));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    //! When a range's head is looked up.
+
+    use super::*;
+
+    fn key(name: &'static str) -> Bytes {
+        Bytes::from_static(name.as_bytes())
+    }
+
+    #[test]
+    fn a_head_that_is_read_again_is_looked_up() {
+        let heads = Heads::default();
+        assert!(!heads.missed(&key("a")));
+        assert!(heads.missed(&key("a")));
+        assert!(!heads.missed(&key("a")), "one look at a time");
+        heads.learn(&key("a"), Some(key("f")));
+        assert_eq!(heads.end_of(&key("a"), &key("z")), Some(key("f")));
+        assert_eq!(heads.end_of(&key("a"), &key("f")), None);
+        assert_eq!(heads.end_of(&key("b"), &key("z")), None);
+        assert!(heads.missed(&key("a")), "the rows below it were taken");
+        heads.learn(&key("a"), None);
+        assert_eq!(heads.end_of(&key("a"), &key("z")), None);
+        assert!((0..READS_WHILE_SHORT).all(|_| !heads.missed(&key("a"))));
+        assert!(heads.missed(&key("a")));
+    }
+
+    #[test]
+    fn so_many_ranges_are_remembered() {
+        let heads = Heads::default();
+        for n in 0..MAX_RANGES * 3 {
+            heads.missed(&Bytes::from(n.to_string()));
+        }
+        assert!(heads.known().len() <= MAX_RANGES);
+    }
+}
