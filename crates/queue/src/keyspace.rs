@@ -63,6 +63,11 @@ impl Keyspace {
         self.space.unpack(key).ok()
     }
 
+    /// Whether this is a key of this keyspace, of any version of it.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.space.is_start_of(key)
+    }
+
     /// The version of the keyspace.
     pub fn format(&self) -> Bytes {
         pack(&self.space, &("format",))

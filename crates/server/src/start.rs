@@ -272,7 +272,7 @@ pub(crate) async fn initialise(
 
 async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> {
     let Some(found) = tx.get(&keys.format()).await? else {
-        check_empty(tx).await?;
+        check_empty(tx, keys).await?;
         return Ok(tx.set(keys.format(), Format::current())?);
     };
     match Format::read(&found) {
@@ -284,11 +284,15 @@ async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> 
 }
 
 /// Without a format, nothing may be there: it would be someone else's. The commit proves that it is so.
-async fn check_empty(tx: &Transaction) -> Result<(), Refused> {
+async fn check_empty(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> {
     let everything =
         RangeRead { begin: Bytes::new(), end: Bytes::from_static(&[0xff]), limit: 1, reverse: false };
     match tx.range_with(everything, Isolation::Serializable).await?.first() {
         None => Ok(()),
+        Some((key, _)) if keys.contains(key) => Err(StoreError::Corrupt(
+            "it has rows of turnwise's, and not the one that tells their format".into(),
+        )
+        .into()),
         Some((key, _)) => Err(Refused::Foreign { key: shown(key) }),
     }
 }

@@ -46,6 +46,15 @@ async fn what_is_not_turnwises_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
+async fn rows_without_their_format_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    set(&store, Keyspace::default().server_uuid(), "\"u\"".into()).await;
+    let text = start(&store).await.err().unwrap().to_string();
+    assert!(text.contains("embedded:shared is corrupt") && text.contains("restore it"), "{text}");
+}
+
+#[tokio::test]
 async fn formats_that_this_release_does_not_know_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
