@@ -15,7 +15,7 @@
 //!
 //! A lone commit waits for nobody, unless [`MAX_UNDER_WAY`] are.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +27,8 @@ use super::commit::{Intervals, Needed, Prepared};
 use super::{Shared, space};
 use crate::{Error, Result, Versionstamp};
 
-/// Groups that are sent before the first of them has been answered.
+/// Groups that are sent to a member before the first of them has been answered. Those that a member leaves unanswered hold
+/// nothing up once another one is asked.
 const MAX_UNDER_WAY: usize = 4;
 
 /// Commits that wait for their turn.
@@ -39,7 +40,24 @@ pub(super) struct Groups {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Submission>,
-    under_way: usize,
+    /// By the member that was asked when they began.
+    under_way: HashMap<usize, usize>,
+}
+
+impl State {
+    /// Whether one more may begin with `member`.
+    fn begins(&mut self, member: usize) -> bool {
+        let under_way = self.under_way.entry(member).or_default();
+        let begins = *under_way < MAX_UNDER_WAY;
+        *under_way += usize::from(begins);
+        begins
+    }
+
+    fn ends(&mut self, member: usize) {
+        if let Some(under_way) = self.under_way.get_mut(&member) {
+            *under_way -= 1;
+        }
+    }
 }
 
 struct Submission {
@@ -59,23 +77,31 @@ pub(super) async fn commit(shared: &Arc<Shared>, prepared: Prepared) -> Result<V
     {
         let mut state = shared.groups.state();
         state.waiting.push_back(Submission { prepared, answer });
-        if state.under_way < MAX_UNDER_WAY {
-            state.under_way += 1;
+        let member = shared.members.current();
+        if state.begins(member) {
             // A task of its own: whoever gives up waiting for one commit must not stop those of others.
-            tokio::spawn(run(shared.clone()));
+            tokio::spawn(run(shared.clone(), member));
         }
     }
     answered.await.unwrap_or_else(|_| Err(Error::UnknownOutcome("the commit was given up".into())))
 }
 
 /// Sends groups until nothing waits.
-async fn run(shared: Arc<Shared>) {
+async fn run(shared: Arc<Shared>, mut member: usize) {
     loop {
         let group = {
             let mut state = shared.groups.state();
+            let current = shared.members.current();
+            if current != member {
+                state.ends(member);
+                if !state.begins(current) {
+                    return;
+                }
+                member = current;
+            }
             let group = Group::of(&mut state.waiting, shared.max_txn_ops, shared.max_request_bytes);
             if group.members.is_empty() {
-                state.under_way -= 1;
+                state.ends(member);
                 return;
             }
             group
