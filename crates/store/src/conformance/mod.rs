@@ -11,23 +11,23 @@
 //!
 //! The suite does not test what is left open here, and code above the store must not rely on it.
 //!
-//! | subject | embedded | etcd | others may |
-//! | --- | --- | --- | --- |
-//! | when a snapshot is taken | at the begin of the transaction | at its first read | at the begin, at the first read or between |
-//! | a conflict key of a transaction that has read nothing | counts from the begin | does not count | do either |
-//! | clearing a key or range in which nothing is stored | conflicts with readers of a cleared key, not with readers of a range | conflicts with neither | conflict with both (FoundationDB) |
-//! | setting a value that is there already | a write like any other | the same | the same |
-//! | keys from `0xff` on | are keys like any other | are refused | refuse them; no case uses them |
-//! | a watch resolves without a change | only when the store closes or fails | after a minute, when the connection breaks, on a change that was seen already | whenever it likes |
-//! | a value changes and changes back | resolves, unless both happened in one group of commits | resolves, unless both happened before the watch was there | resolve, or not |
-//! | what makes a transaction too old | its age, on reads and at commit | compaction of its revision, on reads: after a minute or more | compaction of its revision |
-//! | a read of a transaction that is too old | is refused at once | is refused once it is compacted | answer, and refuse the commit |
-//! | `limits()` | [`Limits::DEFAULT`](crate::Limits::DEFAULT) | 120 conflicts, 960 writes and 1.5 MB, if etcd has its own defaults | be smaller; the suite asks |
-//! | more conflicts than `limits()` | are counted before the commit | the same; rows that were declared and not read count only in the commit | the same |
-//! | versionstamps | dense: group, place in the group | have gaps: those of all users of the cluster are one sequence | have gaps; only the order counts |
-//! | the value that stands for a versionstamp | none: the ten bytes are stored | 17 bytes that are not UTF-8; refused as a value | reserve one that is not UTF-8 |
-//! | an unknown outcome | only after the disk has failed | on any lost connection, change of leader or timeout | on any lost connection |
-//! | a clock that tests can move | yes | none | none: the cases that need one are then left out, see [`Subject::clock`] |
+//! | subject | embedded | etcd | FoundationDB | others may |
+//! | --- | --- | --- | --- | --- |
+//! | when a snapshot is taken | at the begin of the transaction | at its first read | at the begin | at the begin, at the first read or between |
+//! | a conflict key of a transaction that has read nothing | counts from the begin | does not count | counts from the begin | do either |
+//! | clearing a key or range in which nothing is stored | conflicts with readers of a cleared key, not with readers of a range | conflicts with neither | conflicts with both | do any of these |
+//! | setting a value that is there already | a write like any other | the same | the same | the same |
+//! | keys from `0xff` on | are keys like any other | are refused | are keys like any other | refuse them; no case uses them |
+//! | a watch resolves without a change | only when the store closes or fails | after a minute, when the connection breaks, on a change that was seen already | when the client loses it | whenever it likes |
+//! | a value changes and changes back | resolves, unless both happened in one group of commits | resolves, unless both happened before the watch was there | resolves, or not | resolve, or not |
+//! | what makes a transaction too old | its age, on reads and at commit | compaction of its revision, on reads: after a minute or more | the age of its version: 5 s | compaction of its revision |
+//! | a read of a transaction that is too old | is refused at once | is refused once it is compacted | is refused; so is its commit if it has read something | answer, and refuse the commit |
+//! | `limits()` | [`Limits::DEFAULT`](crate::Limits::DEFAULT) | 120 conflicts, 960 writes and 1.5 MB, if etcd has its own defaults | 5,000 conflicts, 5,000 writes and 3 MB, less behind a long prefix | be smaller; the suite asks |
+//! | more conflicts than `limits()` | are counted before the commit | the same; rows that were declared and not read count only in the commit | the same | the same |
+//! | versionstamps | dense: group, place in the group | have gaps: those of all users of the cluster are one sequence | have gaps: those of all users of the cluster are one sequence | have gaps; only the order counts |
+//! | the value that stands for a versionstamp | none: the ten bytes are stored | 17 bytes that are not UTF-8; refused as a value | none: the ten bytes are stored | reserve one that is not UTF-8 |
+//! | an unknown outcome | only after the disk has failed | on any lost connection, change of leader or timeout | on a timeout, a change of the cluster or a lost connection | on any lost connection |
+//! | a clock that tests can move | yes | none | none | none: the cases that need one are then left out, see [`Subject::clock`] |
 
 mod durability;
 mod isolation;

@@ -126,6 +126,8 @@ async fn pages_in_both_directions_are_complete(scene: Scene) {
             read.begin = crate::key::successor(last);
             forwards.extend(page);
         }
+        // Another transaction, so that neither becomes too old where each page is a request.
+        let tx = scene.begin().await;
         let (begin, end) = everything();
         let mut read = RangeRead { begin, end, limit, reverse: true };
         while backwards.len() < enough {

@@ -62,6 +62,7 @@ impl Drop for Part {
         let path = cluster_file().map(|path| path.to_string_lossy().into_owned());
         let clear = async move {
             let transaction = Database::new(path.as_deref())?.create_trx()?;
+            transaction.set_option(TransactionOption::Timeout(COMMIT_TIMEOUT_MS))?;
             transaction.clear_range(&begin, &end);
             FdbResult::Ok(transaction.commit().await.map(drop)?)
         };
