@@ -10,6 +10,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Store, runtime};
+use turnwise_testkit::EtcdCluster;
 
 /// Longer than anything here takes on a machine that is busy compiling.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -149,23 +150,35 @@ impl TestServer {
     }
 }
 
-/// Nodes of one process on one store.
+/// Nodes of one process on one store: an embedded one, or etcd with `TURNWISE_TEST_STORE=etcd`.
 pub struct Cluster {
     pub nodes: Vec<TestServer>,
     pub store: Store,
+    _etcd: Option<EtcdCluster>,
     _folder: tempfile::TempDir,
 }
 
 impl Cluster {
     pub async fn start<const N: usize>(configs: [&str; N]) -> Cluster {
         let folder = tempfile::tempdir().unwrap();
-        let url = StoreUrl::embedded(folder.path().join("data"));
-        let store = turnwise_store::open(&url, Arc::new(runtime::System)).await.unwrap();
+        let on_etcd = std::env::var("TURNWISE_TEST_STORE").is_ok_and(|store| store == "etcd");
+        let (etcd, url) = match on_etcd {
+            true => {
+                let etcd = EtcdCluster::options().members(1).start().await.expect("etcd-server is missing");
+                let url = etcd.url("nodes").parse().unwrap();
+                (Some(etcd), url)
+            }
+            false => (None, StoreUrl::embedded(folder.path().join("data"))),
+        };
+        let open = || turnwise_store::open(&url, Arc::new(runtime::System));
+        let store = open().await.unwrap();
         let mut nodes = Vec::new();
         for config in configs {
-            nodes.push(TestServer::start_on(&store, config).await);
+            // Each has its own way to a store that can be shared.
+            let own = if on_etcd { open().await.unwrap() } else { store.clone() };
+            nodes.push(TestServer::start_on(&own, config).await);
         }
-        Cluster { nodes, store, _folder: folder }
+        Cluster { nodes, store, _etcd: etcd, _folder: folder }
     }
 
     /// The node with this number.
