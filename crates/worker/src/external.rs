@@ -194,12 +194,15 @@ impl External {
         // Jobs were left to other contenders for long enough.
         let mut eager = false;
         let mut leftovers = Leftovers::default();
+        // The time is over, and this look is the last.
+        let mut last = false;
         loop {
             let released = self.reserved.released();
             let part = self.part(job_type).await?;
             let mut late: Watch;
             let given = match self.give(job_type, worker, received, limit, (part, eager)).await? {
                 Given::Jobs(jobs) => return Ok(jobs),
+                _ if last => return Ok(Vec::new()),
                 Given::NoSlot { numbered } => {
                     // Whoever has no free slot must not hold up the line.
                     drop(turn.take());
@@ -246,7 +249,11 @@ impl External {
                 () = late => {}
                 () = released, if given.left_to_others => {}
                 () = due => {}
-                () = &mut deadline => return Ok(Vec::new()),
+                // Nobody goes away with nothing while there is something: who asks without waiting would get only its part.
+                () = &mut deadline => match given.left_to_contenders {
+                    Some(_) => (eager, last) = (true, true),
+                    None => return Ok(Vec::new()),
+                },
             }
         }
     }
