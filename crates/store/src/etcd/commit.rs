@@ -170,7 +170,7 @@ impl Seen {
     }
 }
 
-fn put(key: Bytes, value: Bytes) -> RequestOp {
+pub(super) fn put(key: Bytes, value: Bytes) -> RequestOp {
     RequestOp { request: Some(Request::Put(PutRequest { key, value })) }
 }
 
@@ -229,6 +229,11 @@ impl Writes {
     /// How many operations these will be.
     pub(super) fn len(&self) -> usize {
         self.puts.len().max(1) + self.cleared.ends.len()
+    }
+
+    /// The keys that are set to the versionstamp.
+    pub(super) fn stamped(&self) -> impl Iterator<Item = &Bytes> {
+        self.puts.iter().filter(|(_, put)| **put == Put::Versionstamp).map(|(key, _)| key)
     }
 
     /// Sets something if nothing is set: where nothing is deleted etcd makes no new revision, and this commit would

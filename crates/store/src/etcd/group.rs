@@ -13,9 +13,13 @@
 //! which their versionstamps tell. One may join if those before it write nothing that it has read, and nothing that it
 //! writes: then it is as if they had committed one after the other. One that may not join is first in the next group.
 //!
+//! What several of them set to their versionstamp, such as the row that wakes workers, is set once, outside: etcd refuses
+//! to write a key twice, and without this everyone who adds a job would go alone. It is then set even if all of them fail
+//! for their conditions. A stamp tells of a change and of nothing else, so whoever sees one too many looks in vain, once.
+//!
 //! A lone commit waits for nobody, unless [`MAX_UNDER_WAY`] are.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +27,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::api::{Request, RequestOp, Response, TxnRequest, TxnResponse};
-use super::commit::{Intervals, Needed, Prepared};
+use super::commit::{Intervals, Needed, Prepared, Put, put};
 use super::{Shared, space};
 use crate::{Error, Result, Versionstamp};
 
@@ -116,6 +120,10 @@ struct Group {
     members: Vec<Submission>,
     /// Keys that they set.
     puts: BTreeSet<Bytes>,
+    /// Those of them that are set to versionstamps, by how many.
+    stamped: BTreeMap<Bytes, usize>,
+    /// Keys that more than one sets to its versionstamp.
+    shared: usize,
     /// Ranges that they clear.
     cleared: Intervals,
     bytes: usize,
@@ -133,7 +141,7 @@ impl Group {
             let bytes = prepared.bytes();
             let joins = group.members.is_empty()
                 || is_small
-                    && group.members.len() < room
+                    && group.members.len() + group.shared + prepared.writes.stamped().count() < room
                     && group.bytes + bytes <= max_request_bytes / 2
                     && !group.writes_any_of(&prepared.needed)
                     && !group.overlaps(prepared);
@@ -147,6 +155,11 @@ impl Group {
             }
             group.bytes += bytes;
             group.puts.extend(next.prepared.writes.puts.keys().cloned());
+            for key in next.prepared.writes.stamped() {
+                let stamps = group.stamped.entry(key.clone()).or_default();
+                *stamps += 1;
+                group.shared += usize::from(*stamps == 2);
+            }
             for (begin, end) in next.prepared.writes.cleared.iter() {
                 group.cleared.add(begin.clone(), end.clone());
             }
@@ -167,10 +180,13 @@ impl Group {
         needed.all.iter().any(|(begin, end)| self.puts_in(begin, end) || self.cleared.overlaps(begin, end))
     }
 
-    /// Whether something is written that another transaction writes.
+    /// Whether something is written that another transaction writes, other than as a versionstamp in both.
     fn overlaps(&self, other: &Prepared) -> bool {
-        let mut puts = other.writes.puts.keys();
-        puts.any(|key| self.puts.contains(key) || self.cleared.contains(key))
+        let taken = |(key, put): (&Bytes, &Put)| {
+            let is_shared = *put == Put::Versionstamp && self.stamped.contains_key(key);
+            self.cleared.contains(key) || self.puts.contains(key) && !is_shared
+        };
+        other.writes.puts.iter().any(taken)
             || other.writes.cleared.iter().any(|(begin, end)| self.puts_in(begin, end))
     }
 
@@ -183,16 +199,23 @@ impl Group {
         }
         let room = shared.max_txn_ops / 2;
         let (mut operations, mut answers) = (Vec::new(), Vec::new());
+        let shared_keys: Vec<_> =
+            self.stamped.into_iter().filter(|(_, stamps)| *stamps > 1).map(|(key, _)| key).collect();
         for (place, Submission { prepared, answer }) in self.members.into_iter().enumerate() {
             let place = u16::try_from(place).expect("a group has few members");
             let Prepared { compares, mut writes, .. } = prepared;
             debug_assert!(compares.len() <= room);
+            for key in &shared_keys {
+                writes.puts.remove(key);
+            }
             writes.anchor(&shared.space, place);
             let txn =
                 TxnRequest { compare: compares, success: writes.operations(place), failure: Vec::new() };
             operations.push(RequestOp { request: Some(Request::Txn(txn)) });
             answers.push(answer);
         }
+        let last = u16::try_from(answers.len() - 1).expect("a group has few members");
+        operations.extend(shared_keys.into_iter().map(|key| put(key, space::stamped(last))));
         let request = TxnRequest { success: operations, ..TxnRequest::default() };
         match shared.members.commit(request).await {
             Ok(response) => tell(answers, &response),
@@ -251,21 +274,24 @@ mod tests {
         Bytes::copy_from_slice(name.as_bytes())
     }
 
-    /// A transaction that reads ranges and keys, sets keys, and clears ranges: `"a-c d"` is a range and a key.
+    /// A transaction that reads ranges and keys, sets keys, and clears ranges: `"a-c d"` is a range and a key, `"*e"` one
+    /// that is set to the versionstamp.
     fn changes(reads: &str, sets: &str, clears: &str) -> Changes {
         let ranges = |text: &str| {
             let ranges = text.split_whitespace().filter_map(|part| part.split_once('-'));
             ranges.map(|(begin, end)| (key(begin), key(end))).collect::<Vec<_>>()
         };
         let keys = |text: &str| {
-            text.split_whitespace().filter(|part| !part.contains('-')).map(key).collect::<Vec<_>>()
+            let plain = |part: &&str| !part.contains('-') && !part.starts_with('*');
+            text.split_whitespace().filter(plain).map(key).collect::<Vec<_>>()
         };
+        let stamped = sets.split_whitespace().filter_map(|part| part.strip_prefix('*'));
         Changes {
             read_keys: keys(reads),
             read_ranges: ranges(reads),
             clear_ranges: ranges(clears),
             puts: keys(sets).into_iter().map(|key| (key, Some(Bytes::new()))).collect(),
-            versionstamped: Vec::new(),
+            versionstamped: stamped.map(key).collect(),
         }
     }
 
@@ -322,6 +348,20 @@ mod tests {
         assert_eq!(groups(&[("", "", "a-c"), ("", "b", "")]), [1, 1]);
         // In their order: the third does not overtake the second.
         assert_eq!(groups(&[("", "a", ""), ("", "a", ""), ("", "b", "")]), [1, 2]);
+    }
+
+    #[test]
+    fn those_who_set_the_same_stamp_go_together() {
+        assert_eq!(groups(&[("", "a *w", ""), ("", "b *w", ""), ("c", "*w", "")]), [3]);
+        assert_eq!(groups(&[("", "w", ""), ("", "*w", "")]), [1, 1]);
+        assert_eq!(groups(&[("", "*w", ""), ("", "w", "")]), [1, 1]);
+        assert_eq!(groups(&[("", "*w", ""), ("w", "a", "")]), [1, 1]);
+        assert_eq!(groups(&[("", "*w", ""), ("", "", "v-x")]), [1, 1]);
+        assert_eq!(groups(&[("", "", "v-x"), ("", "*w", "")]), [1, 1]);
+        // Each of theirs has to have a place among etcd's operations, too.
+        let many: Vec<_> = (0..70).map(|n| format!("k{n} *v *w")).collect();
+        let all: Vec<_> = many.iter().map(|sets| ("", sets.as_str(), "")).collect();
+        assert!(groups(&all).iter().all(|size| size + 2 <= 64));
     }
 
     #[test]
