@@ -138,6 +138,7 @@ impl Foundationdb {
         let shared =
             Arc::new(Shared { database, cluster: Cluster { file: path.to_owned() }, prefix, limits });
         FoundationdbSnapshot::take(shared.clone()).await?;
+        network::answered();
         let (open, closed) = watch::channel(());
         Ok(Arc::new(Foundationdb { shared, _open: open, closed }))
     }

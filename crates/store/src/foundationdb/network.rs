@@ -1,6 +1,6 @@
 //! The client's network thread: one per process, from the first store to the end of the process.
 
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, Once, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use foundationdb::api::{FdbApiBuilder, NetworkAutoStop};
@@ -18,29 +18,41 @@ pub(super) fn boot() -> Result<()> {
     STARTED.get_or_init(start).clone()
 }
 
-/// The client's thread must have ended before the process does: it would go on working on what the C++ library tears
-/// down at its exit. Returning from `main` and `std::process::exit` both run what is registered with `atexit`, latest
-/// first, so before the library's own, which has registered itself when it was loaded.
-///
-/// By then the thread that exits has destroyed its thread-local data, and the library's are among them: `fdb_stop_network`
-/// crashes there. So a thread waits from the beginning to call it.
 #[allow(unsafe_code)]
 fn start() -> Result<()> {
     let network = cannot_start(FdbApiBuilder::default().build())?;
-    // SAFETY: what is asked is that the network is dropped before the process exits. `stop` sees to it.
+    // SAFETY: what is asked is that the network is dropped before the process exits. `stop_at_exit` sees to it.
     let network = cannot_start(unsafe { network.boot() })?;
     let stopper = std::thread::Builder::new()
         .name("foundationdb-stop".to_owned())
         .spawn(|| wait_and_drop(network))
         .map_err(|error| Error::Unavailable(format!("no thread for FoundationDB's client: {error}")))?;
     *STOPPER.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
+    stop_at_exit();
+    Ok(())
+}
+
+/// The cluster has answered.
+pub(super) fn answered() {
+    static AGAIN: Once = Once::new();
+    AGAIN.call_once(stop_at_exit);
+}
+
+/// The client's thread must have ended before the process does: it would go on working on what the C++ library tears
+/// down at its exit. Returning from `main` and `std::process::exit` both run what is registered with `atexit`, latest
+/// first. The library registers the destructors of its static data as it comes to use them: some when it is loaded, some
+/// with the first connection. So this is called when the client has started, and again when a cluster has answered.
+///
+/// By then the thread that exits has destroyed its thread-local data, and the library's are among them: `fdb_stop_network`
+/// crashes there. So a thread waits from the beginning to call it.
+#[allow(unsafe_code)]
+fn stop_at_exit() {
     // SAFETY: `stop` is a function of this program that neither unwinds nor touches what may be gone by then.
     if unsafe { libc::atexit(stop) } != 0 {
         tracing::warn!(
             "FoundationDB's client is not stopped at the end of this process, which may crash it then"
         );
     }
-    Ok(())
 }
 
 fn wait_and_drop(network: NetworkAutoStop) {
