@@ -83,6 +83,11 @@ impl Workshop {
         copy(&root().join("Cargo.lock"), &folder.join("Cargo.lock"))?;
         for name in CRATES {
             copy(&root().join("crates").join(name), &folder.join("crates").join(name))?;
+            // What only tests need is not here, and tests are not built.
+            let manifest = folder.join("crates").join(name).join("Cargo.toml");
+            let lines = std::fs::read_to_string(&manifest)?;
+            let needed = lines.lines().filter(|line| !line.starts_with("turnwise-testkit"));
+            write(&manifest, &needed.map(|line| format!("{line}\n")).collect::<String>())?;
         }
         copy(&root().join("examples"), &folder.join("examples"))?;
         Ok(Workshop { folder })
