@@ -7,7 +7,7 @@ use turnwise_testkit::{EtcdCluster, Link};
 
 /// The variable that names a FoundationDB cluster to test against by hand.
 const CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
-/// Shell commands that kill (as `kill -9` does) and start the one `fdbserver` of that cluster.
+/// Shell commands that kill (as `kill -9` does, and return when it is gone) and start the one `fdbserver` of that cluster.
 const FDB_KILL: &str = "TURNWISE_TEST_FDB_KILL";
 const FDB_START: &str = "TURNWISE_TEST_FDB_START";
 
