@@ -1,7 +1,7 @@
 //! Rows as text, for people and programs.
 //!
 //! A line is a row: its key, a tab, its value, both JSON in one line. A key is the array of the tuple's elements, without the
-//! subspace that all keys share (see [`key_text`](turnwise_queue::check::key_text)). A value is
+//! subspace that all keys share (see [`turnwise_queue::check::key_text`]). A value is
 //!
 //! | text | for |
 //! | --- | --- |

@@ -19,15 +19,16 @@ Examples:
   turnwise serve --store embedded:/var/lib/turnwise --listen 127.0.0.1:8000
   turnwise serve --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/turnwise --listen 10.0.1.1:7984")]
 pub(crate) struct Args {
-    /// Where jobs are kept: embedded:DIR, etcd://[user:password@]host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
+    /// Where jobs are kept: embedded:DIR, etcd://host:port,…/prefix (user:password@ may come before the hosts) or
+    /// fdb:CLUSTER_FILE/prefix
     // Text at first: an error of the parser would repeat the password.
     #[arg(long, value_name = "URL", env = "TURNWISE_STORE", default_value = "embedded:./turnwise-data")]
     #[arg(hide_env_values = true)]
     store: String,
-    /// This node's name, unlike that of every other node on its store [default: turnwise@ADDRESS:PORT]
+    /// This node's name, unlike that of every other node on its store (default: turnwise@ADDRESS:PORT)
     #[arg(long, value_name = "NODE", env = "TURNWISE_NODE", value_parser = parse_name)]
     name: Option<String>,
-    /// Where others reach this node, for the list of nodes [default: http://ADDRESS:PORT]
+    /// Where others reach this node, for the list of nodes (default: http://ADDRESS:PORT)
     #[arg(long, value_name = "URL", value_parser = parse_advertised)]
     advertise: Option<String>,
     /// Address to listen on; port 0 takes a free one

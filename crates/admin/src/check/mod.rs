@@ -1,9 +1,9 @@
 //! Every invariant over all rows of a store.
 //!
 //! *Model.* Rows that belong together (a job's record and its place, a document's head and its change) are far apart in key order. So one pass
-//! over all rows keeps [books](books): each row enters what it says about a subject, on one side what a record promises, on the other
+//! over all rows keeps [`books`]: each row enters what it says about a subject, on one side what a record promises, on the other
 //! what an index shows. A subject whose sides agree is forgotten. What is open at the end is *suspected*, and only that
-//! is looked at closely ([`examine`]): all rows of the subject in one transaction, by the functions that also check the simulation.
+//! is looked at closely ([`mod@examine`]): all rows of the subject in one transaction, by the functions that also check the simulation.
 //!
 //! *Forces.* The pass may take minutes, a transaction seconds, and a cluster does not stand still meanwhile: a job that moved while the pass
 //! went on is suspected, and cleared of it by its transaction. So a finding was true at one moment, and a store in use gives no false
