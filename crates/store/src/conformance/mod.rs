@@ -26,6 +26,7 @@
 //! | more conflicts than `limits()` | are counted before the commit | the same; rows that were declared and not read count only in the commit | the same | the same |
 //! | versionstamps | dense: group, place in the group | have gaps: those of all users of the cluster are one sequence | have gaps: those of all users of the cluster are one sequence | have gaps; only the order counts |
 //! | the value that stands for a versionstamp | none: the ten bytes are stored | 17 bytes that are not UTF-8; refused as a value | none: the ten bytes are stored | reserve one that is not UTF-8 |
+//! | a commit that fails for a conflict | writes nothing | may set a key to a versionstamp, if others that are sent with it set that key, too | writes nothing | do either |
 //! | an unknown outcome | only after the disk has failed | on any lost connection, change of leader or timeout | on a timeout, a change of the cluster or a lost connection | on any lost connection |
 //! | a clock that tests can move | yes | none | none | none: the cases that need one are then left out, see [`Subject::clock`] |
 
