@@ -9,6 +9,7 @@ mod conformance;
 mod errors;
 mod faults;
 mod heads;
+mod stamps;
 mod watches;
 
 use std::sync::Arc;
