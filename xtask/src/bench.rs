@@ -15,6 +15,14 @@ pub fn replicate(options: &[&str]) -> Result {
     run(cargo().arg("run").args(example).arg("--turnwise").arg(binary).args(options))
 }
 
+/// What idle replications cost between two CouchDBs: `crates/testkit/examples/bench_idle`.
+pub fn idle(options: &[&str]) -> Result {
+    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
+    let binary = target().join("release").join("turnwise");
+    let example = ["--release", "--quiet", "--package", "turnwise-testkit", "--example", "bench_idle", "--"];
+    run(cargo().arg("run").args(example).arg("--turnwise").arg(binary).args(options))
+}
+
 /// turnwise beside other job servers: `crates/testkit/examples/bench_queue`.
 pub fn queue(options: &[&str]) -> Result {
     run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
@@ -63,7 +71,8 @@ pub fn setup() -> Result {
     run(cargo().args(build).arg(manifest).arg("--target-dir").arg(apalis_target()))
 }
 
-fn target() -> PathBuf {
+/// The folder that cargo builds in.
+pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
 }
 

@@ -3,21 +3,25 @@
 mod api_check;
 mod bench;
 mod command;
+mod leaks;
 mod peers;
 mod sim;
+mod soak;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask test [FILTER]...          install the peers if need be, then run all tests (or those that match)
        cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
+       cargo xtask bench idle [OPTION]...        what thousands of idle replications cost between two CouchDBs
        cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
        cargo xtask bench queue [OPTION]...       jobs/s of turnwise beside other job servers
        cargo xtask bench cluster [OPTION]...     jobs/s of 1, 2 and 3 nodes on etcd, and on FoundationDB where there is one
        cargo xtask bench --setup                 install those servers: apt-get, npm, cargo
        cargo xtask sim OPTION...                 the deterministic world: one seed, many, or the mutants it must catch
+       cargo xtask soak [OPTION]...              two-way replications for half an hour, with everything failing that can
        cargo xtask api-check [OPTION]...         /v1 against its OpenAPI description: a validator, and schemathesis
-       Each bench explains its options with --help.";
+       Each bench, and the soak, explains its options with --help.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,12 +29,14 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["test", filter @ ..] => test(filter),
         ["bench", "replicate", options @ ..] => bench::replicate(options),
+        ["bench", "idle", options @ ..] => bench::idle(options),
         ["bench", "store", options @ ..] => bench::store(options),
         ["bench", "queue", options @ ..] => bench::queue(options),
         ["bench", "cluster", options @ ..] => bench::cluster(options),
         ["bench", "--setup"] => bench::setup(),
         ["api-check", options @ ..] => api_check::api_check(options),
         ["sim", options @ ..] => sim::sim(options),
+        ["soak", options @ ..] => soak::soak(options),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -45,10 +51,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// All tests of the workspace, by plain `cargo test`, whose output and exit code are passed on.
+/// All tests of the workspace, by plain `cargo test`, whose output and exit code are passed on. It fails, too, if a secret
+/// appeared anywhere meanwhile.
 fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
     peers::install_python()?;
     peers::install_etcd()?;
-    command::run(command::cargo().args(["test", "--workspace"]).args(filter))
+    let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
+    let mut tests = command::cargo();
+    let tested = command::run(leaks.tell(tests.args(["test", "--workspace"]).args(filter)));
+    // Both count, and the secrets come first: a test that found one has failed for it.
+    leaks.verdict().and(tested)
 }

@@ -8,8 +8,10 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates: each may use those before it, never those after it.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 13] = [
     "turnwise-policy",
+    "turnwise-catalogue",
+    "turnwise-simulate",
     "turnwise-store",
     "turnwise-queue",
     "turnwise-worker",

@@ -38,8 +38,12 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
     match row {
         Some(
             Row::Wake(_)
+            | Row::Waiting(..)
             | Row::Membership(_)
             | Row::UnresolvedWake
+            | Row::UnwatchedWake(_)
+            | Row::UnsettledWake
+            | Row::FilterStamp
             | Row::ConfigStamp
             | Row::Worker(_, WorkerRow::Signal),
         ) => json!({ "$versionstamp": hex(value) }).to_string(),
@@ -146,6 +150,8 @@ mod tests {
     //! Every kind of row as a line, what is hidden, and keys back from text.
     #![allow(clippy::unwrap_used)]
 
+    use turnwise_queue::keyspace::QueuePlace;
+
     use super::*;
 
     fn shown(key: Bytes, value: &[u8]) -> [String; 2] {
@@ -164,9 +170,14 @@ mod tests {
     fn rows_are_lines_and_secrets_are_hidden_unless_asked_for() {
         let keys = Keyspace::default();
         let both = |text: &str| [text.to_owned(), text.to_owned()];
-        assert_eq!(shown(keys.pending_entry("t", 5, "a\tb\n"), b""), both("null"));
+        assert_eq!(shown(keys.pending_entry("t", &QueuePlace::by_time("u", 5), "a\tb\n"), b""), both("null"));
+        assert_eq!(
+            shown(keys.waiting_entry("t", "u"), b"0123456789"),
+            both(r#"{"$versionstamp":"30313233343536373839"}"#)
+        );
+        assert_eq!(shown(keys.usage_entry("t", "u", "w"), b"{\"tag\":1.5}"), both("{\"tag\":1.5}"));
         assert_eq!(shown(keys.wake("t"), b"0123456789"), both(r#"{"$versionstamp":"30313233343536373839"}"#));
-        assert_eq!(shown(keys.format(), b"2"), both("2"));
+        assert_eq!(shown(keys.format(), b"3"), both("3"));
         assert_eq!(shown(keys.sequence("d"), b"{\n \"a\": 1.50}"), both(r#"{"a":1.5}"#));
         assert_eq!(shown(keys.sequence("d"), b"{\"a\": 1.50}"), both(r#"{"a": 1.50}"#));
         let job = br#"{"state":"pending","options":{"password":"hunter2"},"summary":{}}"#;

@@ -20,7 +20,7 @@ const LARGEST_PAGE_ROWS: usize = 8_000;
 /// A page of more bytes is followed by one of fewer rows, a page of less than half by one of more.
 const PAGE_BYTES: usize = 4 << 20;
 /// Where families of rows begin. Those that are missing here are read with the one before.
-const FAMILIES: [&str; 12] = [
+const FAMILIES: [&str; 15] = [
     "active",
     "bodies",
     "changes",
@@ -30,9 +30,12 @@ const FAMILIES: [&str; 12] = [
     "jobs",
     "local",
     "options",
+    "parked",
     "pending",
     "replications",
     "sequence",
+    "usage",
+    "waiting",
 ];
 /// Pages that are read ahead.
 const PAGES_AHEAD: usize = 2;
@@ -143,6 +146,7 @@ mod tests {
     use std::sync::Arc;
 
     use turnwise_queue::Keyspace;
+    use turnwise_queue::keyspace::QueuePlace;
     use turnwise_store::embedded::{Embedded, Options};
     use turnwise_store::runtime;
 
@@ -174,9 +178,11 @@ mod tests {
             let write = |tx: turnwise_store::Transaction| async move {
                 for n in begin..begin + 250 {
                     let id = format!("{n:05}");
-                    for key in
-                        [keys.job("t", &id), keys.pending_entry("t", n, &id), Bytes::from(pack(&("x", n)))]
-                    {
+                    for key in [
+                        keys.job("t", &id),
+                        keys.pending_entry("t", &QueuePlace::by_time("u", n), &id),
+                        Bytes::from(pack(&("x", n))),
+                    ] {
                         tx.set(key, Bytes::from(vec![b'1'; bytes]))?;
                     }
                 }

@@ -10,9 +10,12 @@ use bytes::Bytes;
 use common::{Home, fill};
 use serde_json::{Value, json};
 use turnwise_admin::check::{Progress, Report, check};
+use turnwise_policy::predictive_queue::locks::{Levels, Mode};
 use turnwise_queue::check::Invariant;
 use turnwise_queue::claims::{self, Ending};
-use turnwise_queue::{Claim, Keyspace, NewJob, Worker, jobs, workers};
+use turnwise_queue::keyspace::QueuePlace;
+use turnwise_queue::locks::{self, LockAt, Spot};
+use turnwise_queue::{Claim, Keyspace, NewJob, Parked, Worker, jobs, workers};
 use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::documents::{Draft, databases};
 use turnwise_replicator::{Defaults, JOB_TYPE};
@@ -69,6 +72,10 @@ async fn a_sound_store_is_clean() {
     assert_eq!(look(&empty.store).await.found, 0);
 }
 
+fn parked(group: &str, key: &str) -> Parked {
+    Parked { group: group.into(), key: key.into() }
+}
+
 /// What is done to a store.
 enum Damage {
     Clear(Bytes),
@@ -121,8 +128,11 @@ async fn each_damage_is_found_as_what_it_is() {
         (vec![Clear(key_of(r#"["delayed""#))], &[I::OnePlace]),
         (vec![Clear(key_of(r#"["ended""#))], &[I::OnePlace]),
         (vec![Clear(keys.active_entry("t", "worker", "job-5"))], &[I::OnePlace]),
-        (vec![Raw(keys.pending_entry("t", 1, "job-8"), b"")], &[I::OnePlace]),
-        (vec![Raw(keys.pending_entry("t", 1, "nobody"), b"")], &[I::Owned]),
+        (
+            vec![Raw(keys.pending_entry("t", &QueuePlace::by_time("default", 1), "job-8"), b"")],
+            &[I::OnePlace],
+        ),
+        (vec![Raw(keys.pending_entry("t", &QueuePlace::by_time("default", 1), "nobody"), b"")], &[I::Owned]),
         (vec![Raw(keys.options_piece("t", "nobody", 0), b"1")], &[I::Owned]),
         (vec![Raw(keys.job("t", "job-8"), b"{")], &[I::Readable]),
         (vec![Clear(keys.options_piece("t", "job-7", 1))], &[I::OptionsWhole]),
@@ -149,6 +159,20 @@ async fn each_damage_is_found_as_what_it_is() {
         (vec![Raw(keys.active_entry("t", "worker", "job-5"), b"x")], &[I::Readable]),
         (vec![Raw(keys.claim_number("t", "counted"), b"0")], &[I::ClaimCounted]),
         (vec![Raw(keys.claim_number("t", "counted"), b"x")], &[I::Readable]),
+        (vec![Change(keys.job("t", "job-8"), json!({ "keyed": true }))], &[I::Keyed]),
+        // Parked jobs.
+        (vec![Clear(keys.parked_entry("t", &parked("server 0", "db9"), "job-9"))], &[I::Parked]),
+        (vec![Raw(keys.parked_entry("t", &parked("server 0", "db9"), "job-9"), b"7")], &[I::Parked]),
+        (vec![Set(keys.parked_entry("t", &parked("x", "y"), "job-8"), json!("1"))], &[I::Parked]),
+        (vec![Raw(keys.unwatched_entry("t", &parked("x", "y"), "nobody"), b"")], &[I::Parked]),
+        (vec![Change(keys.job("t", "job-9"), json!({ "parked": null }))], &[I::Parked, I::Parked]),
+        (vec![Raw(keys.unwatched_wake("t"), b"short")], &[I::Stamped]),
+        // Tenants.
+        (vec![Clear(keys.waiting_entry("t", "default"))], &[I::TenantWaits]),
+        (vec![Raw(keys.waiting_entry("t", "default"), b"short")], &[I::Stamped]),
+        (vec![Raw(keys.usage_entry("t", "default", "w"), b"{\"tag\": -1.0}")], &[I::Charged]),
+        (vec![Raw(keys.usage_entry("t", "default", "w"), b"[")], &[I::Readable]),
+        (vec![Raw(keys.boost("t"), b"{}")], &[I::Readable]),
         // Workers.
         (vec![Clear(keys.health("t", "worker"))], &[I::MemberHealthy]),
         (vec![Clear(keys.health("t", "counted")), Clear(keys.worker("t", "counted"))], &[I::Outlived]),
@@ -176,6 +200,8 @@ async fn each_damage_is_found_as_what_it_is() {
         (vec![Change(keys.replication(DB, "done"), json!({ "rev": "9-x" }))], &[I::Scheduled]),
         (vec![Clear(key_of(r#"["unresolved","#))], &[I::Resolved]),
         (vec![Raw(keys.unresolved_entry(3, DB, "plain"), b"")], &[I::Resolved]),
+        (vec![Raw(keys.filter_check(3, DB, "plain"), b"")], &[I::Resolved]),
+        (vec![Change(keys.replication(DB, "plain"), json!({ "check_us": 5 }))], &[I::Resolved]),
         (
             vec![Change(keys.replication(DB, "plain"), json!({ "job": null }))],
             &[I::DocumentsJob, I::DocumentsJob],
@@ -192,6 +218,12 @@ async fn each_damage_is_found_as_what_it_is() {
         (vec![Raw(keys.local(DB, "x"), b"1")], &[I::Readable]),
         (vec![Raw(keys.local("gone/_replicator", "x"), b"{\"rev\":1,\"body\":{}}")], &[I::DatabaseThere]),
     ];
+    find_each(&home, &rows, &cases).await;
+}
+
+/// Does each damage, looks what is found, and undoes it.
+async fn find_each(home: &Home, rows: &[(Bytes, Bytes)], cases: &[(Vec<Damage>, &[Invariant])]) {
+    use Invariant as I;
     for (n, (damages, expected)) in cases.iter().enumerate() {
         for one in damages {
             damage(&home.store, one).await;
@@ -205,9 +237,74 @@ async fn each_damage_is_found_as_what_it_is() {
         let mut expected = expected.to_vec();
         expected.sort();
         assert_eq!(found, expected, "case {n}: {:#?}", report.findings);
-        restore(&home.store, &rows).await;
+        restore(&home.store, rows).await;
     }
     assert_eq!(look(&home.store).await.findings, []);
+}
+
+#[tokio::test]
+async fn damage_to_locks_is_found_as_what_it_is() {
+    use Invariant as I;
+    let home = Home::new().await;
+    fill(&home.store, "u", 1).await;
+    let keys = &Keyspace::default();
+    let levels = &Levels::default();
+    let claim = |number| Claim { worker: "worker".into(), number };
+    let node = &Spot::resource("node", "n");
+    let create = |tx: Transaction| async move {
+        for (id, declared) in [
+            ("holds", r#"{"node":{"exclusive":["n"]},"network":{"shared":["w"]}}"#),
+            ("waits", r#"{"node":{"exclusive":"unknown"},"instance":{"shared":["i"]}}"#),
+            ("reserves", r#"{"node":{"exclusive":["n"]}}"#),
+        ] {
+            let mut new = NewJob::new("t", id, serde_json::value::RawValue::from_string("1".into()).unwrap());
+            new.locks = serde_json::from_str(declared).unwrap();
+            jobs::add(&tx, keys, &new, 5).await?;
+        }
+        for (number, id) in [(901, "holds"), (902, "waits")] {
+            claims::claim(&tx, keys, "t", id, &claim(number), 6, 20).await?.expect("it is free");
+        }
+        let lock = [LockAt::new(node.clone(), Mode::Exclusive)];
+        locks::request(&tx, keys, levels, "t", "waits", &claim(902), &lock, 7).await?;
+        assert_eq!(locks::reserve(&tx, keys, "t", "reserves", 8).await?, Some(8));
+        Ok::<_, turnwise_queue::Error>(())
+    };
+    home.store.transact(create).await.unwrap();
+    let report = look(&home.store).await;
+    assert_eq!(report.findings, []);
+    assert_eq!((report.families["locks"], report.families["lock_queue"]), (5, 3));
+    let rows = common::all_rows(&home.store).await;
+    let network = &Spot::resource("network", "w");
+    let held = |spot: &Spot, mode, id: &str| keys.lock_holder(spot, mode, "t", id);
+    let holder = json!({ "worker": "worker", "number": 902, "tenant": "default", "since_us": 6, "units": 1 });
+    let cases: Vec<(Vec<Damage>, &[I])> = vec![
+        (vec![Clear(held(node, Mode::Exclusive, "holds"))], &[I::LockAgrees]),
+        (vec![Change(held(network, Mode::Shared, "holds"), json!({ "number": 900 }))], &[I::LockAgrees]),
+        (vec![Set(held(network, Mode::Shared, "nobody"), holder.clone())], &[I::LockAgrees]),
+        (vec![Set(held(network, Mode::Shared, "waits"), holder.clone())], &[I::LockAgrees]),
+        (vec![Set(held(node, Mode::Exclusive, "waits"), holder.clone())], &[I::LockAgrees, I::LockExcludes]),
+        (
+            vec![
+                Change(held(network, Mode::Shared, "holds"), json!({ "units": 3, "capacity": 4 })),
+                Set(
+                    held(network, Mode::Shared, "waits"),
+                    json!({ "worker": "worker", "number": 902, "tenant": "x", "since_us": 6, "units": 2, "capacity": 4 }),
+                ),
+            ],
+            &[I::LockAgrees, I::LockCapacity],
+        ),
+        (vec![Clear(keys.lock_queue_entry(node, 7, "t", "waits"))], &[I::LockAgrees]),
+        (vec![Clear(keys.lock_queue_entry(node, 8, "t", "reserves"))], &[I::LockAgrees]),
+        (
+            vec![Change(keys.job("t", "reserves"), json!({ "reserved": null }))],
+            &[I::LockAgrees, I::LockAgrees],
+        ),
+        (vec![Change(keys.job("t", "waits"), json!({ "state": "running" }))], &[I::LockAgrees]),
+        (vec![Change(keys.job("t", "reserves"), json!({ "locks": {} }))], &[I::LockAgrees; 3]),
+        (vec![Raw(held(node, Mode::Exclusive, "holds"), b"1")], &[I::Readable]),
+        (vec![Raw(keys.lock_wake(), b"short")], &[I::Stamped]),
+    ];
+    find_each(&home, &rows, &cases).await;
 }
 
 /// Writes what was there back.
@@ -268,13 +365,19 @@ async fn step(store: &Store, user: i64, n: i64) {
             0 => workers::register(&tx, keys, "t", &Worker::new(worker, "n", 1, 1))?,
             1 | 2 => {
                 let options = serde_json::value::RawValue::from_string("{}".into()).unwrap();
-                jobs::add(&tx, keys, &NewJob::new("t", id, options), now_us).await?;
+                let mut new = NewJob::new("t", id, options);
+                if n % 2 == 0 {
+                    let declared = format!(r#"{{"node":{{"exclusive":["n{}"],"shared":["s"]}}}}"#, n % 5);
+                    new.locks = serde_json::from_str(&declared).unwrap();
+                }
+                jobs::add(&tx, keys, &new, now_us).await?;
                 claims::claim(&tx, keys, "t", id, claim, now_us, 20).await?;
             }
             3 => {
                 for (id, active) in jobs::active_of(&tx, keys, "t", worker, 3).await? {
                     let claim = Claim { worker: worker.clone(), number: active.claim };
-                    claims::end(&tx, keys, "t", &id, &claim, &Ending::Stopped, None, now_us, 20).await?;
+                    claims::end(&tx, keys, "t", &id, &claim, &Ending::Stopped, None, None, now_us, 20)
+                        .await?;
                 }
             }
             4 => drop(workers::remove(&tx, keys, "t", worker, 100, now_us, 20).await?),

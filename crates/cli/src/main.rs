@@ -8,15 +8,21 @@ macro_rules! say {
     }};
 }
 
+mod filters;
 mod jobs;
+mod locks;
 mod nodes;
 mod progress;
 mod remote;
 mod replicate;
 mod serve;
+mod simulate;
 mod store;
 mod table;
+mod tenants;
+mod top;
 mod units;
+mod why;
 mod work;
 mod workers;
 
@@ -50,12 +56,25 @@ enum Command {
     /// Add jobs to a running server, look at them, wait for them
     #[command(subcommand)]
     Jobs(jobs::Command),
+    /// Tell why a job waits, runs or has ended, and when it can be expected
+    Why(why::Args),
+    /// List tenants: what each is entitled to, has got, and waits for
+    Tenants(tenants::Args),
+    /// Say which of the jobs that wait may start
+    #[command(subcommand)]
+    Filters(filters::Command),
+    /// Show tenants and jobs as they change, until q is pressed
+    Top(top::Args),
+    /// List who locks what, and who waits for it
+    Locks(locks::Args),
     /// List who works for a running server
     Workers(workers::Args),
     /// List the servers that share a running server's store
     Nodes(nodes::Args),
     /// Be a worker: run a command for each job of a type
     Work(work::Args),
+    /// Try the scheduling policy on a described population, without any server
+    Simulate(simulate::Args),
     /// Copy a store, check it, print it: without any server
     #[command(subcommand)]
     Store(store::Command),
@@ -98,8 +117,16 @@ fn main() -> ExitCode {
         let guarded = turnwise_command::guard_main(std::time::Duration::from_millis(grace_ms));
         return if guarded.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    log_to_stderr(cli.log);
-    let runtime = match tokio::runtime::Runtime::new() {
+    if !matches!(&cli.command, Command::Top(args) if args.is_live()) {
+        log_to_stderr(cli.log);
+    }
+    // One replication is one task beside its connections, and they wake each other for every piece of an answer: on several threads that
+    // costs more than all the rest.
+    let runtime = match &cli.command {
+        Command::Replicate(_) => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        _ => tokio::runtime::Runtime::new(),
+    };
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("turnwise: cannot start: {error}");
@@ -111,9 +138,15 @@ fn main() -> ExitCode {
             Command::Serve(args) => serve::run(args).await,
             Command::Replicate(args) => replicate::run(args).await,
             Command::Jobs(command) => jobs::run(command).await,
+            Command::Why(args) => why::run(args).await,
+            Command::Filters(command) => filters::run(command).await,
+            Command::Tenants(args) => tenants::run(args).await,
+            Command::Top(args) => top::run(args).await,
+            Command::Locks(args) => locks::run(args).await,
             Command::Workers(args) => workers::run(args).await,
             Command::Nodes(args) => nodes::run(args).await,
             Command::Work(args) => work::run(args).await,
+            Command::Simulate(args) => simulate::run(args),
             Command::Store(command) => store::run(command).await,
             Command::Guard { .. } => unreachable!("it was seen to above"),
         }
@@ -159,19 +192,28 @@ fn log_to_stderr(wanted: Targets) {
     tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
-/// Resolves at the first SIGTERM or SIGINT.
-async fn stop_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) =
+/// SIGTERM and SIGINT, from the moment it is made: what comes before somebody waits for it is not lost, and does not
+/// end the process in its own way.
+struct StopSignals(Option<[tokio::signal::unix::Signal; 2]>);
+
+impl StopSignals {
+    fn listen() -> Self {
+        use tokio::signal::unix::{SignalKind, signal};
         match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-            (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+            (Ok(terminate), Ok(interrupt)) => Self(Some([terminate, interrupt])),
             (Err(error), _) | (_, Err(error)) => {
                 tracing::warn!(%error, "cannot listen for signals: stop with SIGKILL");
-                return std::future::pending().await;
+                Self(None)
             }
-        };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        }
+    }
+
+    /// Resolves at the next of them.
+    async fn next(&mut self) {
+        let Some([terminate, interrupt]) = &mut self.0 else { return std::future::pending().await };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     }
 }

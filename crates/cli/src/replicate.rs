@@ -1,5 +1,7 @@
 //! `turnwise replicate`: one replication, without any server.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -50,10 +52,13 @@ pub(crate) struct Args {
     /// Any further field of a replication document, `name=JSON`
     #[arg(long = "option", value_name = "NAME=JSON")]
     options: Vec<String>,
+    /// Settings, of which the section replicator counts here: certificates that are trusted, connections, batches
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 impl Args {
-    fn replication(&self) -> anyhow::Result<Replication> {
+    fn replication(&self, defaults: &Defaults) -> anyhow::Result<Replication> {
         let mut body = Map::new();
         for option in &self.options {
             let (name, value) =
@@ -86,7 +91,7 @@ impl Args {
             // CouchDB's sequences are strings, those of PouchDB and of CouchDB 1.x are numbers.
             body.insert("since_seq".into(), since.parse::<u64>().map_or_else(|_| json!(since), |n| json!(n)));
         }
-        Ok(Replication::parse(&body, &Defaults::default())?)
+        Ok(Replication::parse(&body, defaults)?)
     }
 }
 
@@ -95,13 +100,15 @@ fn parse_json(option: &str, text: &str) -> anyhow::Result<Value> {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let replication = args.replication().map_err(Failure::Usage)?;
-    let client = Client::new().context("cannot start an HTTP client")?;
+    let config = crate::serve::config(args.config.as_deref())?;
+    let replication = args.replication(&config.replication).map_err(Failure::Usage)?;
+    let client = Client::with(&config.connections).context("cannot start an HTTP client")?;
     let mut context = Context::new(client, NO_SERVER_UUID);
     let stop = CancellationToken::new();
     context.stop = stop.clone();
+    let mut signals = crate::StopSignals::listen();
     let signal = tokio::spawn(async move {
-        crate::stop_signal().await;
+        signals.next().await;
         stop.cancel();
     });
     let progress = Progress::start(context.progress.subscribe(), replication.continuous);

@@ -1,7 +1,7 @@
 //! `turnwise serve`: the server, until it is told to stop.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use turnwise_server::{Config, Server, ServerConfig, StoreUrl, check_advertised_url, check_node_name};
@@ -52,18 +52,19 @@ fn parse_advertised(text: &str) -> Result<String, String> {
     check_advertised_url(text).map(|()| text.to_owned())
 }
 
+/// What a file says, and what of it is ignored is told; the defaults without one.
+pub(crate) fn config(file: Option<&Path>) -> Result<Config, Failure> {
+    let Some(file) = file else { return Ok(Config::default()) };
+    let (config, ignored) = Config::load(file).map_err(|error| Failure::Usage(error.into()))?;
+    for problem in ignored {
+        tracing::warn!("{problem}");
+    }
+    Ok(config)
+}
+
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let store: StoreUrl = args.store.parse().map_err(|error| Failure::Usage(anyhow!("--store: {error}")))?;
-    let config = match &args.config {
-        Some(path) => {
-            let (config, ignored) = Config::load(path).map_err(|error| Failure::Usage(error.into()))?;
-            for problem in ignored {
-                tracing::warn!("{problem}");
-            }
-            config
-        }
-        None => Config::default(),
-    };
+    let config = config(args.config.as_deref())?;
     let guard = crate::guard().context("cannot start")?;
     let config = ServerConfig {
         store,
@@ -74,12 +75,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         guard: Some(guard),
     };
     let server = Server::start(config).await.context("cannot start")?;
+    // Before anyone is told that it runs, and may stop it.
+    let mut signals = crate::StopSignals::listen();
     say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());
-    crate::stop_signal().await;
+    signals.next().await;
     say!("turnwise stops: jobs checkpoint and go back to the queue");
     tokio::select! {
         () = server.shutdown() => Ok(()),
         // Whoever asks twice is in a hurry; the next start recovers what is left.
-        () = crate::stop_signal() => Err(anyhow::anyhow!("stopped at once").into()),
+        () = signals.next() => Err(anyhow::anyhow!("stopped at once").into()),
     }
 }

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use terminal_size::{Width, terminal_size_of};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -22,22 +23,45 @@ pub(crate) fn print<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
 }
 
 fn lines<const N: usize>(head: [&str; N], rows: &[[String; N]], width: Option<usize>) -> Vec<String> {
-    let mut widths = head.map(|cell| cell.chars().count());
+    let head = head.map(str::to_owned);
+    let cells: Vec<&[String]> =
+        std::iter::once(&head[..]).chain(rows.iter().map(<[String; N]>::as_slice)).collect();
+    columns(&cells, &[Align::Left; N], width)
+}
+
+/// On which side of its column a cell stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+/// Rows of cells as lines, with columns as wide as they must be, or as they can be within `width`.
+pub(crate) fn columns<R: AsRef<[String]>>(rows: &[R], align: &[Align], width: Option<usize>) -> Vec<String> {
+    let mut widths = vec![0; align.len()];
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
+            *width = (*width).max(cell.width());
         }
     }
     if let Some(width) = width {
-        narrow(&mut widths, width.saturating_sub(GAP * (N - 1)));
+        narrow(&mut widths, width.saturating_sub(GAP * (align.len().saturating_sub(1))));
     }
-    let line = |cells: [&str; N]| {
-        let padded: Vec<String> =
-            cells.iter().zip(widths).map(|(cell, width)| format!("{:<width$}", cut(cell, width))).collect();
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().zip(&widths).zip(align);
+        let padded: Vec<String> = cells
+            .map(|((cell, width), align)| {
+                let cell = cut(cell, *width);
+                let pad = " ".repeat(width.saturating_sub(cell.width()));
+                match align {
+                    Align::Left => format!("{cell}{pad}"),
+                    Align::Right => format!("{pad}{cell}"),
+                }
+            })
+            .collect();
         padded.join(&" ".repeat(GAP)).trim_end().to_owned()
     };
-    let rows = rows.iter().map(|row| line(std::array::from_fn(|n| row[n].as_str())));
-    std::iter::once(line(head)).chain(rows).collect()
+    rows.iter().map(line).collect()
 }
 
 /// Takes from the widest column, again and again, until all of them fit.
@@ -53,12 +77,19 @@ fn narrow(widths: &mut [usize], room: usize) {
 }
 
 /// A text on one line, at most this wide; `…` stands for what is cut.
-fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     let printable = text.chars().map(|char| if char.is_control() { ' ' } else { char });
-    match text.chars().count() > width {
-        true => printable.take(width.saturating_sub(1)).chain(['…']).collect(),
-        false => printable.collect(),
+    if text.width() <= width {
+        return printable.collect();
     }
+    let mut left = width.saturating_sub(1);
+    let fitting = printable.take_while(|char| {
+        let wide = char.width().unwrap_or(0);
+        let fits = wide <= left;
+        left = left.saturating_sub(wide);
+        fits
+    });
+    fitting.chain(['…']).collect()
 }
 
 #[cfg(test)]
@@ -76,6 +107,15 @@ mod tests {
             lines(["ID", "STATE", "N"], &rows, None),
             ["ID   STATE    N", "a    pending  -", "bcd  x        é"]
         );
+    }
+
+    #[test]
+    fn a_cell_takes_the_room_that_its_characters_take() {
+        let rows = [row(["漢字", "x", "y"]), row(["abcd", "z", "é"])];
+        assert_eq!(lines(["ID", "S", "N"], &rows, None), ["ID    S  N", "漢字  x  y", "abcd  z  é"]);
+        assert_eq!((cut("漢字漢字", 6), cut("漢字漢字", 5)), ("漢字…".to_owned(), "漢字…".to_owned()));
+        let rows = [["N".to_owned()], ["100".to_owned()]];
+        assert_eq!(columns(&rows, &[Align::Right], None), ["  N", "100"]);
     }
 
     #[test]

@@ -19,11 +19,15 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
 }
 
+/// Now, in µs since the Unix epoch.
+pub(crate) fn now_us() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+}
+
 /// How long ago, or until when: `12s`, `3m`, `5h`, `2d`; with `in` before it for what is to come.
 pub(crate) fn ago(at_us: i64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-    let passed_us = now_us.saturating_sub(at_us);
+    let passed_us = now_us().saturating_sub(at_us);
     // Less than a second into the future are clocks that differ.
     match passed_us < -1_000_000 {
         true => format!("in {}", rough(passed_us.unsigned_abs())),

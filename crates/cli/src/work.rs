@@ -103,11 +103,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         },
         stop.clone(),
     );
+    let mut stop_signals = crate::StopSignals::listen();
     let signals = async {
-        crate::stop_signal().await;
+        stop_signals.next().await;
         tracing::info!("stops: what runs is stopped and given back; once more to stop at once");
         stop.cancel();
-        crate::stop_signal().await;
+        stop_signals.next().await;
     };
     tokio::select! {
         worked = working => Ok(worked?),

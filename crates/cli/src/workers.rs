@@ -20,11 +20,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let mut pages = args.server.client()?.workers(ListWorkers { job_type: args.job_type });
-    let mut workers = Vec::new();
-    while let Some(page) = pages.next().await? {
-        workers.extend(page);
-    }
+    let pages = args.server.client()?.workers(ListWorkers { job_type: args.job_type });
+    let (workers, _) = pages.collect(usize::MAX).await?;
     if args.json {
         return crate::say_json(&workers);
     }

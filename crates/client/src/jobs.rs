@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, IfExists, Job, Jobs, MAX_WAIT_MS, NewJob, Nodes,
-    Removed, State, Types, WaitAnswer, Worker, Workers,
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, DocumentWhy, IfExists, Job, Jobs, Locker,
+    Lockers, MAX_WAIT_MS, NewJob, Nodes, Queue, Removed, Retried, RetriedJobs, State, Tenant, TenantOrder,
+    Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -43,6 +44,47 @@ pub struct ListWorkers {
     pub job_type: Option<String>,
 }
 
+/// Which locks to list.
+#[derive(Debug, Clone, Default)]
+pub struct ListLocks {
+    /// Of this level only; `big_lock` is the one before all levels.
+    pub level: Option<String>,
+    /// Of resources of this name only, and of all of their levels.
+    pub name: Option<String>,
+    /// In a page at most; the server has a limit of its own.
+    pub page: Option<usize>,
+}
+
+/// Which tenants to list.
+#[derive(Debug, Clone, Default)]
+pub struct ListTenants {
+    /// As far as jobs of this type are concerned only.
+    pub job_type: Option<String>,
+    /// How they are sorted. Unless it is by name, there is one page only.
+    pub order: TenantOrder,
+    /// In a page at most; the server has a limit of its own.
+    pub page: Option<usize>,
+}
+
+impl ListTenants {
+    fn request(self) -> Request {
+        let ListTenants { job_type, order, page } = self;
+        Request::new(Method::GET, &["tenants"])
+            .query("type", job_type)
+            .query("order", Some(order_name(order)))
+            .query("limit", page)
+    }
+}
+
+/// What adding a job has done, if an attempt did that was not heard of.
+fn fresh(after: &[After], delayed: bool) -> Added {
+    match delayed {
+        _ if !after.is_empty() => Added::Blocked,
+        true => Added::Delayed,
+        false => Added::Queued,
+    }
+}
+
 impl Client {
     /// Adds a job. Without an id it gets one here, so that the request can be repeated: the job is added once. A job that is
     /// there stays as it is, unless `if_exists` says otherwise; such a request is repeated only while it cannot have taken effect.
@@ -51,7 +93,7 @@ impl Client {
     /// It is refused, or the server does not answer.
     pub async fn add(&self, job_type: &str, mut job: AddJob) -> Result<AddedJob> {
         check_type(job_type)?;
-        let delayed = job.delay_ms.is_some() || job.not_before_us.is_some();
+        let fresh = fresh(&job.after, job.delay_ms.is_some() || job.not_before_us.is_some());
         let own_id = job.id.is_none();
         let id = job.id.get_or_insert_with(new_id);
         check_id(id)?;
@@ -61,7 +103,7 @@ impl Client {
         let mut added = added?;
         if repeated && own_id && added.added == Added::Exists {
             // It is there because an earlier attempt has added it.
-            added.added = if delayed { Added::Delayed } else { Added::Queued };
+            added.added = fresh;
         }
         Ok(added)
     }
@@ -74,8 +116,8 @@ impl Client {
         let mut made = Vec::with_capacity(jobs.len());
         for job in &mut jobs {
             check_type(&job.job_type)?;
-            let delayed = job.delay_ms.is_some() || job.not_before_us.is_some();
-            made.push(job.id.is_none().then_some(delayed));
+            let fresh = fresh(&job.after, job.delay_ms.is_some() || job.not_before_us.is_some());
+            made.push(job.id.is_none().then_some(fresh));
             check_id(job.id.get_or_insert_with(new_id))?;
         }
         let again = jobs.iter().any(|job| job.if_exists == IfExists::Again);
@@ -84,8 +126,8 @@ impl Client {
         let (added, repeated) = self.call_knowing::<AddedJobs>(&request, repeat).await;
         let mut added = added?.jobs;
         for (added, made) in added.iter_mut().zip(made) {
-            if let (true, Some(delayed), Added::Exists) = (repeated, made, added.added) {
-                added.added = if delayed { Added::Delayed } else { Added::Queued };
+            if let (true, Some(fresh), Added::Exists) = (repeated, made, added.added) {
+                added.added = fresh;
             }
         }
         Ok(added)
@@ -115,6 +157,53 @@ impl Client {
     pub fn workers(&self, which: ListWorkers) -> Pages<Workers> {
         let request = Request::new(Method::GET, &["workers"]).query("type", which.job_type);
         Pages::new(self.clone(), request)
+    }
+
+    /// Who holds locks, waits for them, or has reserved them, by level and name, a page at a time.
+    pub fn locks(&self, which: ListLocks) -> Pages<Lockers> {
+        let ListLocks { level, name, page } = which;
+        let request = Request::new(Method::GET, &["locks"]);
+        Pages::new(self.clone(), request.query("level", level).query("name", name).query("limit", page))
+    }
+
+    /// Tenants, a page at a time.
+    pub fn tenants(&self, which: ListTenants) -> Pages<Tenants> {
+        Pages::new(self.clone(), which.request())
+    }
+
+    /// The first page of tenants, with what is known of their types.
+    ///
+    /// # Errors
+    /// It is refused, or the server does not answer.
+    pub async fn first_tenants(&self, which: ListTenants) -> Result<Tenants> {
+        self.call(&which.request(), Repeat::Harmless).await
+    }
+
+    /// The jobs that have not ended, in the order in which they run, up to `limit` of each type.
+    ///
+    /// # Errors
+    /// It is refused, or the server does not answer.
+    pub async fn queue(&self, job_type: Option<&str>, limit: usize) -> Result<Queue> {
+        let request =
+            Request::new(Method::GET, &["queue"]).query("type", job_type).query("limit", Some(limit));
+        self.call(&request, Repeat::Harmless).await
+    }
+
+    /// Why a job stands where it does, and when it can be expected.
+    ///
+    /// # Errors
+    /// There is no such job, or the server does not answer.
+    pub async fn why(&self, job_type: &str, id: &str) -> Result<Why> {
+        self.call(&about(Method::GET, job_type, id, Some("why"))?, Repeat::Harmless).await
+    }
+
+    /// The same of the replication of a document.
+    ///
+    /// # Errors
+    /// There is no such document, it is no replication, or the server does not answer.
+    pub async fn why_document(&self, db: &str, id: &str) -> Result<DocumentWhy> {
+        let request = Request::new(Method::GET, &["documents", db, id, "why"]);
+        self.call(&request, Repeat::Harmless).await
     }
 
     /// The nodes: the servers that share the server's store.
@@ -166,6 +255,37 @@ impl Client {
         self.call::<Cancelled>(&request, Repeat::Harmless).await.map(|cancelled| cancelled.state)
     }
 
+    /// Ends the wait of a job that is crashing or delayed: it is pending at once. Tells whether it waited so, and its state.
+    ///
+    /// # Errors
+    /// There is no such job, or the server does not answer.
+    pub async fn retry(&self, job_type: &str, id: &str) -> Result<Retried> {
+        self.call(&about(Method::POST, job_type, id, Some("retry"))?, Repeat::Harmless).await
+    }
+
+    /// Does so to all crashing jobs of a type, or to a tenant's: how many jobs, and how many replication documents in state
+    /// `error`.
+    ///
+    /// # Errors
+    /// The server does not answer. What was done until then stays done.
+    pub async fn retry_all(&self, job_type: &str, tenant: Option<&str>) -> Result<(u64, u64)> {
+        check_type(job_type)?;
+        let (mut jobs, mut documents, mut after) = (0, 0, None);
+        loop {
+            let request = Request::new(Method::POST, &["retry"])
+                .query("type", Some(job_type))
+                .query("tenant", tenant)
+                .query("after", after);
+            let page: RetriedJobs = self.call(&request, Repeat::Harmless).await?;
+            jobs += page.jobs;
+            documents += page.documents;
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok((jobs, documents)),
+            }
+        }
+    }
+
     /// Removes a job. Whether it is gone; otherwise it goes as soon as its worker has stopped it.
     ///
     /// # Errors
@@ -206,6 +326,22 @@ impl Page for Workers {
     }
 }
 
+impl Page for Lockers {
+    type Row = Locker;
+
+    fn into_parts(self) -> (Vec<Locker>, Option<String>) {
+        (self.locks, self.next)
+    }
+}
+
+impl Page for Tenants {
+    type Row = Tenant;
+
+    fn into_parts(self) -> (Vec<Tenant>, Option<String>) {
+        (self.tenants, self.next)
+    }
+}
+
 /// A listing, page by page.
 pub struct Pages<P> {
     client: Client,
@@ -223,6 +359,22 @@ impl<P: Page> Pages<P> {
     /// Whether there may be a next page.
     pub fn has_next(&self) -> bool {
         !self.done
+    }
+
+    /// The first `limit` rows of all pages together, and whether there may be more.
+    ///
+    /// # Errors
+    /// As [`Pages::next`].
+    pub async fn collect(mut self, limit: usize) -> Result<(Vec<P::Row>, bool)> {
+        let mut rows = Vec::new();
+        while rows.len() < limit
+            && let Some(page) = self.next().await?
+        {
+            rows.extend(page);
+        }
+        let more = rows.len() > limit || self.has_next();
+        rows.truncate(limit);
+        Ok((rows, more))
     }
 
     /// The next page, which may be empty; `None` after the last.
@@ -262,11 +414,22 @@ fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
+fn order_name(order: TenantOrder) -> &'static str {
+    match order {
+        TenantOrder::Name => "name",
+        TenantOrder::Owed => "owed",
+        TenantOrder::Usage => "usage",
+        TenantOrder::Running => "running",
+        TenantOrder::Service => "service",
+    }
+}
+
 fn state_name(state: State) -> &'static str {
     match state {
         State::Pending => "pending",
         State::Delayed => "delayed",
         State::Running => "running",
+        State::Waiting => "waiting",
         State::Crashing => "crashing",
         State::Completed => "completed",
         State::Failed => "failed",

@@ -21,6 +21,7 @@ mod backoff;
 mod client;
 mod error;
 mod events;
+mod filters;
 mod jobs;
 mod servers;
 mod sse;
@@ -29,10 +30,12 @@ mod worker;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use events::{Events, JobUpdate};
-pub use jobs::{ListJobs, ListWorkers, Page, Pages};
+pub use jobs::{ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
-    AddJob, Added, AddedJob, IfExists, Job, NewJob, Node as NodeInfo, Nodes, State, WaitAnswer,
+    AddJob, Added, AddedJob, Before, Capacity, DocumentWhy, Expected, Fairness, IfExists, Job, Lock, LockHow,
+    LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, NewJob, Node as NodeInfo, Nodes, Place,
+    Queue, QueuedJob, Reason, State, Tenant, TenantOrder, Tenants, TypeSummary, WaitAnswer, Why,
     Worker as WorkerInfo,
 };
 pub use worker::{Outcome, Run, WorkerOptions, work};

@@ -4,9 +4,17 @@
 //! decision can be tested, simulated and explained from its inputs alone.
 //!
 //! - [`select`]: which jobs start now, and why the others do not.
+//! - [`fair_share`]: which tenant is served next.
+//! - [`rotation`]: which running jobs make way for others.
 //! - [`contention`]: which jobs a worker takes, where several take from one queue.
+//! - [`eligibility`]: which jobs may run at all.
+//! - [`predictive_queue`]: which jobs will not have to wait for locks.
 //! - [`backoff`]: how long a crashed job waits.
 
 pub mod backoff;
 pub mod contention;
+pub mod eligibility;
+pub mod fair_share;
+pub mod predictive_queue;
+pub mod rotation;
 pub mod select;

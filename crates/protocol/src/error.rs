@@ -44,6 +44,14 @@ pub mod codes {
     pub const TIMEOUT: &str = "timeout";
     /// 409: the worker does not hold the job under this claim (any more): it stops it and writes nothing more for it.
     pub const HALT: &str = "halt";
+    /// 409: a lock is not free, and the job must not wait for it: it holds what comes after it.
+    pub const OUT_OF_ORDER: &str = "out_of_order";
+    /// 409: the job did not declare that it may want this lock.
+    pub const NOT_DECLARED: &str = "not_declared";
+    /// 409: there is no such level of locks.
+    pub const UNKNOWN_LEVEL: &str = "unknown_level";
+    /// 409: the job waits for another lock.
+    pub const WAITS_ALREADY: &str = "waits_already";
     /// 409: a later `accept` of the same worker took this one's place.
     pub const SUPERSEDED: &str = "superseded";
     /// 410: the worker is no member any more: it stops all its jobs, writes nothing more, and registers anew.

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use crate::after::After;
+use crate::locks::Locks;
 use crate::names::{JobId, JobType, Name, WorkerId};
 
 /// A job to be added under the type that the path names.
@@ -50,6 +52,18 @@ pub struct AddJob {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
+    /// Jobs that are to end before it starts: at most 100. If one of them ends in a way that is not accepted, it is cancelled,
+    /// or does not wait for that one any more, as each says.
+    #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub after: Vec<After>,
+    /// What it locks while it runs. Without, its type's entry in the server's catalogue tells, if there is one; with, it alone counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Locks>,
+    /// Why it is added, in up to 10 texts of at most 200 bytes: filters ask for that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 10)]
+    pub reason: Vec<String>,
     /// What happens if there is a job of this id.
     #[serde(default)]
     #[schema(default = "keep")]
@@ -98,6 +112,18 @@ pub struct NewJob {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
+    /// Jobs that are to end before it starts: at most 100. If one of them ends in a way that is not accepted, it is cancelled,
+    /// or does not wait for that one any more, as each says.
+    #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub after: Vec<After>,
+    /// What it locks while it runs. Without, its type's entry in the server's catalogue tells, if there is one; with, it alone counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Locks>,
+    /// Why it is added, in up to 10 texts of at most 200 bytes: filters ask for that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 10)]
+    pub reason: Vec<String>,
     /// What happens if there is a job of this id.
     #[serde(default)]
     #[schema(default = "keep")]
@@ -107,8 +133,20 @@ pub struct NewJob {
 impl NewJob {
     /// A job that is not yet typed, under a type.
     pub fn new(job_type: impl Into<String>, job: AddJob) -> NewJob {
-        let AddJob { id, tenant, user, options, summary, delay_ms, not_before_us, max_attempts, if_exists } =
-            job;
+        let AddJob {
+            id,
+            tenant,
+            user,
+            options,
+            summary,
+            delay_ms,
+            not_before_us,
+            max_attempts,
+            after,
+            locks,
+            reason,
+            if_exists,
+        } = job;
         NewJob {
             job_type: job_type.into(),
             id,
@@ -119,6 +157,9 @@ impl NewJob {
             delay_ms,
             not_before_us,
             max_attempts,
+            after,
+            locks,
+            reason,
             if_exists,
         }
     }
@@ -165,6 +206,10 @@ pub enum Added {
     Queued,
     /// It waits for its time.
     Delayed,
+    /// It waits for the end of other jobs.
+    Blocked,
+    /// A job that it was to wait for has ended in a way that it does not accept: it was added, and is cancelled.
+    Cancelled,
     /// It was there and stays as it was.
     Exists,
     /// It runs, and runs once more after it has ended.
@@ -200,10 +245,12 @@ pub struct AddedJobs {
 pub enum State {
     /// Waits for its turn.
     Pending,
-    /// Waits for its time.
+    /// Waits for its time, for the end of other jobs, or until a filter that has paused it goes.
     Delayed,
     /// A worker runs it.
     Running,
+    /// A worker runs it, and it waits for a lock.
+    Waiting,
     /// It crashed, and waits until its backoff is over.
     Crashing,
     /// Ended well.
@@ -297,7 +344,19 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value, required = false)]
     pub result: Option<Box<RawValue>>,
-    /// Crashing or failed: why.
+    /// Why it was added, as whoever added it says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub reasons: Vec<String>,
+    /// Delayed: this filter has paused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub paused_by: Option<String>,
+    /// Delayed: so many jobs that it waits for have not ended; `why` names them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub waits_for: Option<u32>,
+    /// Crashing or failed: why; cancelled: why, if it was not its user who did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reason: Option<String>,
@@ -365,6 +424,28 @@ pub struct WaitAnswer {
 pub struct Cancelled {
     /// Where it stands now: `cancelled`, `running` if its worker still has to stop it, or how it had ended before.
     pub state: State,
+}
+
+/// What retrying a job came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Retried {
+    /// Whether it waited for a time and is pending now. Otherwise nothing was changed.
+    pub retried: bool,
+    /// Where it stands now.
+    pub state: State,
+}
+
+/// What retrying all crashing jobs of a type came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RetriedJobs {
+    /// Jobs that are pending now.
+    pub jobs: u64,
+    /// Replication documents in state `error` that are tried again now: they have no jobs yet.
+    pub documents: u64,
+    /// There may be more: ask again with `after` set to this. Missing when all jobs have been looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub next: Option<String>,
 }
 
 /// What removing a job came to.

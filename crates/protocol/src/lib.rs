@@ -8,30 +8,53 @@
 //! are in bytes of UTF-8. What a job carries ([`RawValue`](serde_json::value::RawValue)) is passed on as it was written.
 //!
 //! - [`jobs`]: what clients do: add, list, get, cancel, remove, wait.
+//! - [`filters`]: which of the jobs that wait may start.
+//! - [`after`]: what jobs wait for.
+//! - [`locks`]: what a job locks while it runs.
 //! - [`events`]: what the server-sent events of a job hold.
 //! - [`workers`]: what workers in any language do: register, ping, accept, update, finish, fail, release, leave.
+//! - [`tenants`] and [`why`]: who gets what, and why a job waits.
+//! - [`locking`]: who locks what, and what jobs lock while they run.
 //! - [`nodes`]: which servers share a store, and how it does.
 //! - [`error`]: the one shape of every error.
 //! - [`names`]: what types, ids and names may look like.
 
+pub mod after;
 pub mod error;
 pub mod events;
+pub mod filters;
 pub mod jobs;
+pub mod locking;
+pub mod locks;
 pub mod names;
 pub mod nodes;
 mod number;
 mod object;
+pub mod tenants;
+pub mod why;
 pub mod workers;
 
+pub use after::{After, End, MAX_AFTER, Otherwise};
 pub use error::{Error, codes};
 pub use events::{JobEvent, Progress, ServerSentEvent};
+pub use filters::{
+    Action, Filter, Filters, MAX_CONDITION_BYTES, MAX_FILTER_NAME_BYTES, MAX_FILTERS, MAX_NOTE_BYTES,
+    PutFilter, RemovedFilter,
+};
 pub use jobs::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, IfExists, Job, Jobs, NewJob,
-    Removed, State, Types, WaitAnswer,
+    Removed, Retried, RetriedJobs, State, Types, WaitAnswer,
 };
+pub use locking::{
+    AskLocks, AskedLocks, LevelWeight, Lock, LockHow, LockMode, LockState, LockWeight, Locker, Lockers,
+    Unlocked, WantedLock, WhyLocks,
+};
+pub use locks::{LockNames, LockWord, Locks, LocksAtLevel};
 pub use names::Problem;
 pub use nodes::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
 pub use object::Object;
+pub use tenants::{Capacity, Fairness, Queue, QueuedJob, Tenant, TenantOrder, Tenants, TypeSummary};
+pub use why::{Awaited, Before, DocumentWhy, Expected, Place, Reason, Why};
 pub use workers::{
     Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, Pinged, Register, Registered,
     Release, RunningJob, Update, Updated, Worker, Workers,
@@ -47,6 +70,8 @@ pub const DEFAULT_LIMIT: usize = 100;
 pub const MAX_WAIT_MS: u64 = 300_000;
 /// How long a request to wait for a job's end waits unless it says otherwise, in ms.
 pub const DEFAULT_WAIT_MS: u64 = 60_000;
+/// Jobs that wait are counted up to this; beyond, `…_more` says that there are more.
+pub const MAX_COUNTED: usize = 10_000;
 /// Jobs that a worker runs at the same time at most, and that one `accept` hands out.
 pub const MAX_SLOTS: usize = 1_000;
 /// Longest body of a request, in bytes, except for [`MAX_BATCH_BODY_BYTES`].

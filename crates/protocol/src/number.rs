@@ -10,7 +10,7 @@ use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// A number that is whole and fits a `T`.
-struct Whole<T>(T);
+pub(crate) struct Whole<T>(pub T);
 
 impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -239,7 +239,7 @@ impl From<State> for EndState {
         match state {
             State::Pending => EndState::Pending,
             State::Delayed => EndState::Delayed,
-            State::Running => EndState::Running,
+            State::Running | State::Waiting => EndState::Running,
             State::Crashing => EndState::Crashing,
             State::Completed => EndState::Completed,
             State::Failed => EndState::Failed,

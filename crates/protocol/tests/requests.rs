@@ -21,6 +21,7 @@ fn the_schema_has_the_bounds_of_the_code() {
         assert_eq!(bound(&job, "/properties/delay_ms/maximum"), MAX_DELAY_MS);
         assert_eq!(bound(&job, "/properties/not_before_us/maximum"), MAX_TIME_US as u64);
         assert_eq!(bound(&job, "/properties/max_attempts/maximum"), u64::from(MAX_ATTEMPTS));
+        assert_eq!(bound(&job, "/properties/after/maxItems"), MAX_AFTER as u64);
         assert_eq!(job["additionalProperties"], json!(false));
     }
     assert_eq!(bound(&schema::<AddJobs>(), "/properties/jobs/maxItems"), MAX_ADDED as u64);
@@ -41,6 +42,7 @@ fn the_two_ways_to_name_a_new_job_differ_in_its_type_alone() {
     assert_eq!(add["properties"], new["properties"]);
     let add: AddJob = serde_json::from_value(json!({
         "id": "i", "tenant": "t", "user": "u", "options": {"o": 1}, "summary": {}, "delay_ms": 1, "max_attempts": 2,
+        "after": [{"type": "mail", "id": "a", "accepted": ["completed", "failed"], "otherwise": "free"}], "reason": ["r"],
         "if_exists": "again"
     }))
     .unwrap();
@@ -63,6 +65,9 @@ fn what_is_unknown_or_shaped_otherwise_is_refused() {
     assert!(refused::<AddJobs>(r#"{"jobs": [{"type": "mail", "x": 1}]}"#).contains("unknown field `x`"));
     refused::<AddJob>(r#"{"if_exists": {"keep": null}}"#);
     refused::<AddJob>(r#"{"if_exists": "Keep"}"#);
+    refused::<AddJob>(r#"{"after": [["mail", "a"]]}"#);
+    refused::<AddJob>(r#"{"after": [{"id": "a", "accepted": ["pending"]}]}"#);
+    refused::<AddJob>(r#"{"after": [{"id": "a", "otherwise": "wait"}]}"#);
     refused::<AddJob>(r#"{"delay_ms": -1}"#);
     refused::<AddJob>(r#"{"delay_ms": "1"}"#);
     refused::<AddJob>(r#"{"max_attempts": 4294967296}"#);

@@ -1,36 +1,26 @@
 //! What workers do with jobs. Every write is fenced: it checks inside its transaction that the claim still
 //! holds the job and that the worker is still a member, and answers [`Error::Halt`] if not.
 
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
 use serde_json::value::RawValue;
+use turnwise_policy::eligibility::dependencies::Outcome;
+use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
-use crate::jobs::{MAX_ACTIVE_OF_WORKER, erase, make_final, make_pending, make_pending_from, make_wait};
+use crate::jobs::{
+    MAX_ACTIVE_OF_WORKER, erase, leave_place, make_final, make_pending, make_pending_from, make_wait,
+};
+use crate::keyspace::SortKey;
+use crate::locks::{self, Blocked, Known};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
-use crate::{Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Result, State, Then};
-
-/// A place in the pending queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pending {
-    /// The job.
-    pub id: String,
-    /// Its place: lower runs first.
-    pub order_us: i64,
-}
-
-/// The first `limit` jobs of the pending queue. Takes no conflict: claiming a job is what conflicts.
-pub async fn front(tx: &Transaction, keys: &Keyspace, job_type: &str, limit: usize) -> Result<Vec<Pending>> {
-    let (begin, end) = keys.pending(job_type);
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, _)| {
-            let (order_us, id) =
-                keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "not a tuple of four"))?;
-            Ok(Pending { id, order_us })
-        })
-        .collect()
-}
+use crate::{
+    Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Then,
+    dependencies, parking,
+};
 
 /// What is left among the delayed jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +29,8 @@ pub struct StillDelayed {
     pub next_due_us: Option<i64>,
     /// The first one whose time has come, but that is not one's own.
     pub left: Option<String>,
+    /// The tenants of those that are pending now.
+    pub released: BTreeSet<String>,
 }
 
 /// Moves up to `limit` delayed jobs whose time has come into the pending queue, if they are `mine`: where several release
@@ -55,26 +47,28 @@ pub async fn release_due(
     // One row more than may be moved tells when the next one is due.
     let read = RangeRead { begin, end, limit: limit + 1, reverse: false };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let (mut released, mut left) = (0, None);
+    let (mut moved, mut left, mut released) = (0, None, BTreeSet::new());
     for (n, (key, _)) in rows.iter().enumerate() {
         let (not_before_us, id) =
             keys.parse_delayed(key).ok_or_else(|| corrupt("delayed key", "not a tuple of four"))?;
-        if not_before_us > now_us || released > 0 && (n == limit || !tx.has_room()) {
-            return Ok(StillDelayed { next_due_us: Some(not_before_us), left });
+        if not_before_us > now_us || moved > 0 && (n == limit || !tx.has_room()) {
+            return Ok(StillDelayed { next_due_us: Some(not_before_us), left, released });
         }
         if !mine(&id) {
             left.get_or_insert(id);
             continue;
         }
-        released += 1;
+        moved += 1;
         let mut job = read_job(tx, keys, job_type, &id)
             .await?
             .ok_or_else(|| corrupt("delayed key", "has no job record"))?;
+        parking::leave(tx, keys, &job)?;
         tx.clear(key.clone())?;
         make_pending(tx, keys, &mut job, not_before_us)?;
         write_job(tx, keys, &job)?;
+        released.insert(job.tenant);
     }
-    Ok(StillDelayed { next_due_us: None, left })
+    Ok(StillDelayed { next_due_us: None, left, released })
 }
 
 /// The number of the next claim of a worker that does not count its claims itself.
@@ -90,6 +84,25 @@ pub async fn latest_number(tx: &Transaction, keys: &Keyspace, job_type: &str, wo
         Some(value) => decode("claim number", &value),
         None => Ok(0),
     }
+}
+
+/// The numbers of the claims under which a worker holds jobs, up to `limit` of them. Takes no conflict.
+pub async fn numbers(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    limit: usize,
+) -> Result<Vec<u64>> {
+    /// Of a row, the only thing that is looked at.
+    #[derive(serde::Deserialize)]
+    struct Number {
+        claim: u64,
+    }
+    let (begin, end) = keys.active_of(job_type, worker);
+    let read = RangeRead { begin, end, limit, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    rows.iter().map(|(_, value)| decode("active row", value).map(|Number { claim }| claim)).collect()
 }
 
 /// The jobs that a worker holds under claims with a number above `number`, up to `limit` of them in the order of
@@ -128,8 +141,31 @@ pub async fn claims_after(
     Ok(jobs)
 }
 
-/// Claims a pending job under `claim`, a number that its worker has never used. `None` if the job is no longer
-/// pending: someone else was faster.
+/// What came of a claim.
+#[derive(Debug, Clone)]
+pub enum Claiming {
+    /// The job is its worker's, and holds all locks that it knew it would want.
+    Claimed(Box<Job>),
+    /// It is no longer pending: someone else was faster.
+    Gone,
+    /// A lock that it wants is not free. It is pending as before, and nothing was written: the next one may be claimed.
+    Blocked(Box<Blocked>),
+    /// What its locks take does not fit into this transaction any more: claim it in the next one. Never in one that has done nothing
+    /// else.
+    NoRoom,
+}
+
+impl Claiming {
+    /// The job, if it was claimed.
+    pub fn job(self) -> Option<Job> {
+        match self {
+            Claiming::Claimed(job) => Some(*job),
+            Claiming::Gone | Claiming::Blocked(_) | Claiming::NoRoom => None,
+        }
+    }
+}
+
+/// [`claim_with`], with the levels that there are unless others are configured. `None` if the job was not claimed.
 pub async fn claim(
     tx: &Transaction,
     keys: &Keyspace,
@@ -139,13 +175,39 @@ pub async fn claim(
     now_us: i64,
     max_history: usize,
 ) -> Result<Option<Job>> {
+    static LEVELS: LazyLock<Levels> = LazyLock::new(Levels::default);
+    Ok(claim_with(tx, keys, &LEVELS, job_type, id, claim, now_us, max_history).await?.job())
+}
+
+/// Claims a pending job under `claim`, a number that its worker has never used, and takes with it the locks that the job knows it will
+/// want: all of them or none.
+#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
+pub async fn claim_with(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job_type: &str,
+    id: &str,
+    claim: &Claim,
+    now_us: i64,
+    max_history: usize,
+) -> Result<Claiming> {
     check_member(tx, keys, job_type, &claim.worker).await?;
-    let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(None) };
+    let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
     if job.state != State::Pending {
-        return Ok(None);
+        return Ok(Claiming::Gone);
     }
-    tx.clear(keys.pending_entry(job_type, job.order_us, id))?;
+    let held = match locks::known(tx, keys, levels, &job).await? {
+        Known::None => None,
+        Known::Free(held) => Some(*held),
+        Known::Blocked(blocked) => return Ok(Claiming::Blocked(blocked)),
+        Known::NoRoom => return Ok(Claiming::NoRoom),
+    };
+    leave_place(tx, keys, &job)?;
     job.state = State::Running;
+    job.keyed = false;
+    job.reserved = None;
+    job.held = held;
     job.claim = Some(claim.clone());
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, max_history);
@@ -157,11 +219,13 @@ pub async fn claim(
         started_us: now_us,
         updated_us: now_us,
         cancel_requested: false,
+        continuous: job.continuous,
         summary: job.summary.clone(),
         info: job.info.clone(),
     };
     write_active(tx, keys, &job, &claim.worker, &active)?;
-    Ok(Some(job))
+    locks::take(tx, keys, levels, &job, claim, now_us)?;
+    Ok(Claiming::Claimed(Box::new(job)))
 }
 
 /// What a worker is told when it reports.
@@ -213,8 +277,23 @@ pub enum Ending {
         /// The end of its backoff, in µs.
         not_before_us: i64,
     },
-    /// Without an error and before its end: rotated out, a clean shutdown, or cancelled.
+    /// Without an error and before its end: a clean shutdown, or cancelled. It keeps its place in the queue.
     Stopped,
+    /// The same, so that others can run: it waits from now on, behind those that wait already.
+    MadeWay,
+    /// Well, and it is not over: there is nothing to do until there are news of what it is parked at.
+    Parked(Park),
+}
+
+/// What a job that parks leaves behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Park {
+    /// What wakes it.
+    pub at: Parked,
+    /// What it was compared with: whoever finds something else there wakes it. At most [`parking::MAX_TOKEN_BYTES`].
+    pub token: String,
+    /// When it runs again without news, in µs.
+    pub not_before_us: i64,
 }
 
 /// What ending a run did.
@@ -226,8 +305,8 @@ pub enum Ended {
     AlreadyRecorded(Box<Job>),
 }
 
-/// Ends a run, and with it the claim. `info` is the job's last report. Safe to repeat when its outcome is not
-/// known.
+/// Ends a run, and with it the claim. `info` is the job's last report; `priority`, where keys decide, what it is sorted by if it
+/// runs again. Safe to repeat when its outcome is not known.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn end(
     tx: &Transaction,
@@ -237,6 +316,7 @@ pub async fn end(
     claim: &Claim,
     ending: &Ending,
     info: Option<&RawValue>,
+    priority: Option<f64>,
     now_us: i64,
     max_history: usize,
 ) -> Result<Ended> {
@@ -253,16 +333,26 @@ pub async fn end(
     if let Ending::Completed(result) = ending {
         check_size("result", result, MAX_INFO_BYTES)?;
     }
+    if let Ending::Parked(park) = ending {
+        parking::check(park)?;
+    }
     job.ended_claim = Some(claim.clone());
     leave_active(tx, keys, &mut job, claim).await?;
     if let Some(info) = info {
         job.info = Some(info.to_owned());
     }
+    if let Some(priority) = priority.and_then(SortKey::new) {
+        job.priority = Some(priority.get());
+    }
     let again = job.then == Then::Again;
     let kind = match ending {
         // What its user asked for counts more than how the handler took it, unless the job was done.
-        Ending::Crashed { .. } | Ending::Stopped if job.cancel_requested && !again => EventKind::Cancelled,
-        Ending::Stopped => EventKind::Stopped,
+        Ending::Crashed { .. } | Ending::Stopped | Ending::MadeWay | Ending::Parked(_)
+            if job.cancel_requested && !again =>
+        {
+            EventKind::Cancelled
+        }
+        Ending::Stopped | Ending::MadeWay | Ending::Parked(_) => EventKind::Stopped,
         Ending::Completed(result) => {
             job.result = Some(result.clone());
             EventKind::Completed
@@ -276,6 +366,8 @@ pub async fn end(
     };
     job.record(now_us, kind.clone(), max_history);
     if job.then == Then::Remove {
+        let outcome = outcome(&kind).unwrap_or(Outcome::Removed);
+        dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
         return Ok(Ended::Recorded(None));
     }
@@ -284,10 +376,12 @@ pub async fn end(
             job.crashes = *crashes;
             job.attempts += 1;
         }
-        Ending::Completed(_) | Ending::Failed(_) => job.crashes = 0,
+        // Who has done all that there was to do is well.
+        Ending::Completed(_) | Ending::Failed(_) | Ending::Parked(_) => job.crashes = 0,
         // Stopped before it could show whether it is well: the streak neither ends nor grows.
-        Ending::Stopped => {}
+        Ending::Stopped | Ending::MadeWay => {}
     }
+    let outcome = outcome(&kind).filter(|_| !again);
     match (ending, kind) {
         _ if again => run_again(tx, keys, &mut job, now_us)?,
         (_, EventKind::Cancelled) => make_final(tx, keys, &mut job, State::Cancelled)?,
@@ -296,10 +390,25 @@ pub async fn end(
         (Ending::Crashed { not_before_us, .. }, _) => {
             make_wait(tx, keys, &mut job, State::Crashing, *not_before_us)?;
         }
+        (Ending::MadeWay, _) => make_pending(tx, keys, &mut job, now_us)?,
+        (Ending::Parked(park), _) => parking::enter(tx, keys, &mut job, park)?,
         _ => keep_place(tx, keys, &mut job, now_us)?,
+    }
+    if let Some(outcome) = outcome {
+        dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
     }
     write_job(tx, keys, &job)?;
     Ok(Ended::Recorded(Some(Box::new(job))))
+}
+
+/// What the end of a run is to those that wait for the job, if it does not go on.
+fn outcome(kind: &EventKind) -> Option<Outcome> {
+    match kind {
+        EventKind::Completed => Some(Outcome::Completed),
+        EventKind::Failed { .. } => Some(Outcome::Failed),
+        EventKind::Cancelled => Some(Outcome::Cancelled),
+        EventKind::Added | EventKind::Started | EventKind::Stopped | EventKind::Crashed { .. } => None,
+    }
 }
 
 /// The second run of a job that was added again while it ran.
@@ -322,10 +431,14 @@ pub(crate) async fn take_back(
 ) -> Result<()> {
     leave_active(tx, keys, job, claim).await?;
     match job.then {
-        Then::Remove => return erase(tx, keys, job),
+        Then::Remove => {
+            dependencies::settle_ended(tx, keys, job, Outcome::Removed, now_us).await?;
+            return erase(tx, keys, job);
+        }
         Then::Keep if job.cancel_requested => {
             job.record(now_us, EventKind::Cancelled, max_history);
             make_final(tx, keys, job, State::Cancelled)?;
+            dependencies::settle_ended(tx, keys, job, Outcome::Cancelled, now_us).await?;
         }
         Then::Again if job.cancel_requested => {
             job.record(now_us, EventKind::Stopped, max_history);
@@ -343,14 +456,18 @@ pub(crate) async fn take_back(
 /// Pending again, where it was when it started: being stopped is not the job's fault.
 fn keep_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> Result<()> {
     let order_us = job.started_us.unwrap_or(now_us);
-    make_pending(tx, keys, job, order_us)
+    match job.unmet {
+        0 => make_pending(tx, keys, job, order_us),
+        _ => dependencies::block(tx, keys, job, order_us),
+    }
 }
 
-/// Clears the active row and keeps what was reported in it.
+/// Clears the active row and the locks, and keeps what was reported.
 async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<()> {
     if let Some(info) = read_active_info(tx, keys, job, &claim.worker).await? {
         job.info = info;
     }
+    locks::release(tx, keys, job)?;
     Ok(tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?)
 }
 
@@ -362,7 +479,7 @@ pub async fn held(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str, c
 }
 
 fn is_held(job: &Job, claim: &Claim) -> bool {
-    job.state == State::Running && job.claim.as_ref() == Some(claim)
+    job.state.is_claimed() && job.claim.as_ref() == Some(claim)
 }
 
 /// The worker is still in the membership list; serialised against its removal.

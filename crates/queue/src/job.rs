@@ -1,10 +1,10 @@
 //! The job record and its rows as plain data.
 //!
 //! ```text
-//!            add              claim
-//!  (none) ─────────▶ PENDING ─────────────────────────────▶ RUNNING
-//!      │             ▲  ▲  ▲                                   │
-//!      └─▶ DELAYED ──┘  │  │                                   │
+//!            add              claim                       a lock that is not free
+//!  (none) ─────────▶ PENDING ─────────────────────────────▶ RUNNING ◀────────▶ WAITING
+//!      │             ▲  ▲  ▲                                   │  granted, withdrawn │
+//!      └─▶ DELAYED ──┘  │  │                                   │◀────────────────────┘
 //!       (added for later)  │                                   │
 //!                       │  ├── worker lost ────────────────────┤
 //!                       │  └── stopped: rotation, shutdown ────┤
@@ -14,15 +14,21 @@
 //!                                                              └─▶ CANCELLED  (user)
 //! ```
 //!
-//! PENDING, DELAYED and CRASHING are also cancelled or removed at once. A finished job that is added again becomes
-//! PENDING; a running one runs once more after it ends.
+//! A run that ends because there is nothing to do for now is parked: DELAYED until a time far away, and news wake it before
+//! ([`crate::parking`]). PENDING, DELAYED and CRASHING are also cancelled or removed at once, and the latter two PENDING at once
+//! when their user does not want to wait (retry). A finished job that is added again becomes
+//! PENDING; a running one runs once more after it ends. WAITING is a state of a run: it has the claim, and ends in every way in which a
+//! running job does ([`crate::locks`]).
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
-use crate::{Error, Result};
+use crate::keyspace::{QueuePlace, SortKey};
+use crate::locks::{Held, MAX_LOCKS_BYTES, Waits};
+use crate::{After, Error, Result, dependencies};
 
 /// Longest job type, in bytes.
 pub const MAX_TYPE_BYTES: usize = 64;
@@ -37,10 +43,17 @@ pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
 pub const MAX_INFO_BYTES: usize = 12 << 10;
 /// Largest history, in bytes; the oldest entries go first.
 const MAX_HISTORY_BYTES: usize = 24_000;
+/// Of a job that wants locks: what it declares, declares for its next run, and holds are in the record, too, each of up to
+/// [`MAX_LOCKS_BYTES`].
+const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 12_000;
 /// What an event takes beside its reason, in bytes.
 const EVENT_BYTES: usize = 48;
 /// Longest reason that is kept, in bytes; longer ones are cut.
 pub const MAX_REASON_BYTES: usize = 1_000;
+/// Reasons for which a job was added, at most.
+pub const MAX_REASONS: usize = 10;
+/// Longest of them, in bytes.
+const MAX_ADDED_REASON_BYTES: usize = 200;
 /// History entries that are kept unless the caller says otherwise (`max_history`).
 pub const DEFAULT_MAX_HISTORY: usize = 20;
 /// Options up to this size live in the record itself: one row to read and write instead of two.
@@ -52,10 +65,12 @@ pub(crate) const INLINE_OPTIONS_BYTES: usize = 8 << 10;
 pub enum State {
     /// Waits for its turn.
     Pending,
-    /// Was added for later; pending when its time has come.
+    /// Was added for later, or is parked; pending when its time has come.
     Delayed,
     /// Has a claim.
     Running,
+    /// Has a claim, and waits for a lock.
+    Waiting,
     /// Crashed; pending again when its backoff is over.
     Crashing,
     /// Ended well.
@@ -67,6 +82,11 @@ pub enum State {
 }
 
 impl State {
+    /// Whether the job has a claim: it runs, whether or not it waits for a lock just now.
+    pub fn is_claimed(self) -> bool {
+        matches!(self, State::Running | State::Waiting)
+    }
+
     /// Whether the job has ended and stays so until it is added again.
     pub fn is_final(self) -> bool {
         matches!(self, State::Completed | State::Failed | State::Cancelled)
@@ -94,6 +114,15 @@ pub enum Then {
     Remove,
     /// The job was added again meanwhile and runs once more.
     Again,
+}
+
+/// What a parked job waits for: news of `key`, as whoever watches `group` hears of them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Parked {
+    /// What is watched as one, such as a server.
+    pub group: String,
+    /// What in it, such as a database.
+    pub key: String,
 }
 
 /// A step in a job's life.
@@ -142,6 +171,11 @@ impl EventKind {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 /// A job as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
@@ -158,6 +192,9 @@ pub struct Job {
     /// On whose behalf it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// It never ends by itself: it may be stopped so that another one runs, and goes on later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continuous: bool,
     /// When it was added (again), in µs.
     pub added_us: i64,
     /// When it was last started, in µs.
@@ -168,6 +205,46 @@ pub struct Job {
     /// PENDING: its place in the queue. DELAYED, CRASHING: not before this time. RUNNING and to run again: that not
     /// before this time. Otherwise meaningless.
     pub order_us: i64,
+    /// DELAYED: it has nothing to do, and is woken by news of this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<Parked>,
+    /// DELAYED: so many jobs that it waits for have not ended. While it runs: the same, of its next run. Above zero, its time alone
+    /// does not make it pending ([`crate::dependencies`]).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unmet: u32,
+    /// Others wait for its end: the number of their rows' group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awaited: Option<i64>,
+    /// DELAYED: this filter has paused it; `order_us` is its place in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<String>,
+    /// Why it was added, as whoever added it says: filters ask for that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+    /// CANCELLED: why, if it was not its user who did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// What it is sorted by where keys decide, as of its last run: a finite number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<f64>,
+    /// PENDING: `priority` sorts it in its tenant's queue, before `order_us`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keyed: bool,
+    /// What it wants to lock.
+    #[serde(default, skip_serializing_if = "Requests::is_none")]
+    pub locks: Requests,
+    /// It runs, and was added again with these in place of `locks`: from the end of the run on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_locks: Option<Requests>,
+    /// PENDING: the ticket under which it has reserved what it wants to lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<i64>,
+    /// It runs: the locks that it holds, if it wants any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+    /// WAITING: for what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
     /// Who holds it while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
@@ -216,8 +293,29 @@ impl fmt::Debug for Hidden {
 }
 
 impl Job {
-    /// Why it crashed or failed last, if that was its latest end.
+    /// Enters a state in which nobody has it: what belonged to its run, or to the place where it was, is forgotten.
+    pub(crate) fn enter(&mut self, state: State) {
+        self.state = state;
+        self.keyed = false;
+        self.reserved = None;
+        self.claim = None;
+        self.cancel_requested = false;
+        self.then = Then::Keep;
+        self.parked = None;
+        self.paused = None;
+    }
+
+    /// Its place in the queue of its tenant, while it is pending. Nothing else says where a pending row is.
+    pub fn queue_place(&self) -> QueuePlace {
+        let key = self.priority.filter(|_| self.keyed).and_then(SortKey::new);
+        QueuePlace { tenant: self.tenant.clone(), key, order_us: self.order_us }
+    }
+
+    /// Why it crashed or failed last, or was cancelled without its user, if that was its latest end.
     pub fn reason(&self) -> Option<&str> {
+        if self.state == State::Cancelled {
+            return self.refused.as_deref();
+        }
         self.history.first()?.kind.reason()
     }
 
@@ -231,10 +329,12 @@ impl Job {
     pub(crate) fn record(&mut self, now_us: i64, kind: EventKind, max_history: usize) {
         self.changed_us = now_us;
         self.history.insert(0, Event { at_us: now_us, kind });
+        let wants_locks = !self.locks.is_none() || self.next_locks.is_some();
+        let most_bytes = if wants_locks { MAX_HISTORY_BESIDE_LOCKS_BYTES } else { MAX_HISTORY_BYTES };
         let mut bytes = 0;
         let fitting = self.history.iter().take_while(|event| {
             bytes += EVENT_BYTES + event.kind.reason().map_or(0, str::len);
-            bytes <= MAX_HISTORY_BYTES
+            bytes <= most_bytes
         });
         let kept = fitting.count().min(max_history).max(1);
         self.history.truncate(kept);
@@ -258,14 +358,39 @@ pub struct NewJob {
     pub summary: Box<RawValue>,
     /// Not to be started before this time, in µs.
     pub not_before_us: Option<i64>,
+    /// Where it stands in its tenant's queue, if not where the time at which it is added puts it: so jobs that are added in one
+    /// transaction stand in the order in which they were named.
+    pub order_us: Option<i64>,
     /// The crash of this attempt fails the job, counted from 1; without, it is tried for ever.
     pub max_attempts: Option<u32>,
+    /// See [`Job::continuous`].
+    pub continuous: bool,
+    /// What it wants to lock; see [`NewJob::check_locks`].
+    pub locks: Requests,
+    /// What it waits for: at most [`MAX_AFTER`](crate::MAX_AFTER) jobs.
+    pub after: Vec<After>,
+    /// See [`Job::reasons`]: at most [`MAX_REASONS`].
+    pub reasons: Vec<String>,
 }
 
 /// Without the options: they may hold secrets.
 impl fmt::Debug for NewJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NewJob { job_type, id, tenant, user, summary, not_before_us, max_attempts, options: _ } = self;
+        let NewJob {
+            job_type,
+            id,
+            tenant,
+            user,
+            summary,
+            not_before_us,
+            order_us,
+            max_attempts,
+            continuous,
+            locks,
+            after,
+            reasons,
+            options: _,
+        } = self;
         f.debug_struct("NewJob")
             .field("job_type", job_type)
             .field("id", id)
@@ -273,7 +398,12 @@ impl fmt::Debug for NewJob {
             .field("user", user)
             .field("summary", summary)
             .field("not_before_us", not_before_us)
+            .field("order_us", order_us)
             .field("max_attempts", max_attempts)
+            .field("continuous", continuous)
+            .field("locks", locks)
+            .field("after", after)
+            .field("reasons", reasons)
             .finish_non_exhaustive()
     }
 }
@@ -292,8 +422,25 @@ impl NewJob {
             options,
             summary: RawValue::from_string("{}".to_owned()).expect("this is JSON"),
             not_before_us: None,
+            order_us: None,
             max_attempts: None,
+            continuous: false,
+            locks: Requests::default(),
+            after: Vec::new(),
+            reasons: Vec::new(),
         }
+    }
+
+    /// Whether the locks that it wants can be had, as levels are configured. [`jobs::add`](crate::jobs::add) knows no levels, and looks at
+    /// the size alone.
+    ///
+    /// # Errors
+    /// `Invalid` with the place in the declaration, what is wrong there, and what would be right.
+    pub fn check_locks(&self, levels: &Levels) -> Result<()> {
+        let invalid = |problem| Error::Invalid { field: "locks", problem };
+        levels
+            .check(&self.locks)
+            .map_err(|refused| invalid(format!("{}: {}", refused.level, refused.problem)))
     }
 
     /// Whether it could be added, as far as its own fields tell: [`jobs::add`](crate::jobs::add) checks the same.
@@ -309,6 +456,17 @@ impl NewJob {
         }
         check_size("options", &self.options, MAX_OPTIONS_BYTES)?;
         check_size("summary", &self.summary, MAX_INFO_BYTES)?;
+        if !self.locks.is_none() {
+            check_requests(&self.locks)?;
+        }
+        dependencies::check(&self.job_type, &self.id, &self.after)?;
+        if self.reasons.len() > MAX_REASONS {
+            let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());
+            return Err(Error::Invalid { field: "reason", problem });
+        }
+        for reason in &self.reasons {
+            check_name("reason", reason, MAX_ADDED_REASON_BYTES)?;
+        }
         match self.max_attempts {
             Some(0) => Err(Error::Invalid { field: "max_attempts", problem: "must be 1 or more".to_owned() }),
             _ => Ok(()),
@@ -325,6 +483,16 @@ pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Resul
         _ => return Ok(()),
     };
     Err(Error::Invalid { field, problem })
+}
+
+/// Whether a declaration fits into a job's record.
+fn check_requests(locks: &Requests) -> Result<()> {
+    let bytes = crate::rows::encode(locks).len();
+    if bytes <= MAX_LOCKS_BYTES {
+        return Ok(());
+    }
+    let problem = format!("has {bytes} bytes; at most {MAX_LOCKS_BYTES} are allowed: ask for all of a level");
+    Err(Error::Invalid { field: "locks", problem })
 }
 
 pub(crate) fn check_size(field: &'static str, json: &RawValue, limit: usize) -> Result<()> {
@@ -364,6 +532,9 @@ pub struct Active {
     /// Its user wants it to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
+    /// See [`Job::continuous`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continuous: bool,
     /// See [`Job::summary`].
     pub summary: Box<RawValue>,
     /// What the job last reported.

@@ -2,13 +2,18 @@
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use turnwise_policy::eligibility::dependencies::Outcome;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
-use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES};
+use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason};
 use crate::keyspace::KeyRange;
+use crate::locks::{Held, most_locks, pending_value, unreserve};
 use crate::rows::{decode, read_active, read_job, write_active, write_job};
-use crate::{Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Then, read_pieces, write_pieces};
+use crate::{
+    Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Then, dependencies, parking, read_pieces,
+    write_pieces,
+};
 
 /// Rows that a listing reads at once; it goes on in the same snapshot.
 const LIST_BATCH: usize = 1_000;
@@ -24,6 +29,10 @@ pub enum Added {
     Delayed,
     /// It was waiting already (pending or crashing) and keeps its place, with the new options.
     AlreadyWaiting,
+    /// It waits for the end of other jobs.
+    Blocked,
+    /// A job that it was to wait for has ended in a way that it does not accept: it was added, and is cancelled.
+    Cancelled,
     /// It is running; it runs once more, with the new options, after it ends.
     RunsAgain,
     /// It was there, and nothing was changed.
@@ -32,32 +41,71 @@ pub enum Added {
 
 /// Adds a job, or adds it again: one that has ended is pending again, one that runs does so once more.
 /// Adding the same job twice is harmless: it never makes a second one.
+///
+/// # Errors
+/// `Invalid` with the field that is wrong; of [`NewJob::after`] also a job that is not there, and a circle.
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
-    new.check()?;
+    check(tx, new)?;
     let old = read_job(tx, keys, &new.job_type, &new.id).await?;
-    place(tx, keys, new, old, now_us)
+    place(tx, keys, new, old, now_us).await
 }
 
 /// Adds a job unless there is one with its id, in whatever state: a request that is repeated never makes it
 /// run twice. One that is removed as soon as its worker has stopped it is none any more: it runs again in place of
 /// going away.
 pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
-    new.check()?;
+    check(tx, new)?;
     match read_job(tx, keys, &new.job_type, &new.id).await? {
         Some(job) if job.then != Then::Remove => Ok(Added::AlreadyThere),
-        old => place(tx, keys, new, old, now_us),
+        old => place(tx, keys, new, old, now_us).await,
     }
 }
 
+fn check(tx: &Transaction, new: &NewJob) -> Result<()> {
+    new.check()?;
+    let Some(held) = Held::known(&new.locks) else { return Ok(()) };
+    let (named, most) = (held.len() - 1, most_locks(tx.limits()));
+    if named <= most {
+        return Ok(());
+    }
+    let problem =
+        format!("names {named} locks; at most {most} are possible in this store: ask for all of a level");
+    Err(Error::Invalid { field: "locks", problem })
+}
+
 /// Writes a job, new or in place of `old`, and puts it where it belongs.
-fn place(tx: &Transaction, keys: &Keyspace, new: &NewJob, old: Option<Job>, now_us: i64) -> Result<Added> {
+async fn place(
+    tx: &Transaction,
+    keys: &Keyspace,
+    new: &NewJob,
+    old: Option<Job>,
+    now_us: i64,
+) -> Result<Added> {
     let was = old.as_ref().map(|job| job.state);
     let mut job = match old {
         Some(mut job) => {
+            let moves = job.state == State::Pending && job.tenant != new.tenant;
+            // Its row says what it wants to lock, and what it has reserved it may not want any more.
+            let wants_others = job.state == State::Pending && job.locks != new.locks;
+            if moves || wants_others {
+                leave_place(tx, keys, &job)?;
+            }
             job.tenant.clone_from(&new.tenant);
+            if job.state.is_claimed() {
+                job.next_locks = (job.locks != new.locks).then(|| new.locks.clone());
+            } else {
+                job.locks.clone_from(&new.locks);
+            }
+            if moves || wants_others {
+                // To where its time puts it in its queue, or the other one.
+                let order_us = job.order_us;
+                make_pending(tx, keys, &mut job, order_us)?;
+            }
+            job.continuous = new.continuous;
             job.user.clone_from(&new.user);
             job.summary.clone_from(&new.summary);
             job.max_attempts = new.max_attempts;
+            job.reasons.clone_from(&new.reasons);
             job
         }
         None => Job {
@@ -66,10 +114,24 @@ fn place(tx: &Transaction, keys: &Keyspace, new: &NewJob, old: Option<Job>, now_
             state: State::Pending,
             tenant: new.tenant.clone(),
             user: new.user.clone(),
+            continuous: new.continuous,
             added_us: now_us,
             started_us: None,
             changed_us: now_us,
             order_us: now_us,
+            parked: None,
+            unmet: 0,
+            awaited: None,
+            paused: None,
+            reasons: new.reasons.clone(),
+            refused: None,
+            priority: None,
+            keyed: false,
+            locks: new.locks.clone(),
+            next_locks: None,
+            reserved: None,
+            held: None,
+            waits: None,
             claim: None,
             cancel_requested: false,
             then: Then::Keep,
@@ -86,24 +148,71 @@ fn place(tx: &Transaction, keys: &Keyspace, new: &NewJob, old: Option<Job>, now_
     };
     set_options(tx, keys, &mut job, &new.options)?;
     let added = match was {
-        Some(State::Running) => {
-            job.then = Then::Again;
-            job.order_us = new.not_before_us.unwrap_or(now_us);
-            Added::RunsAgain
+        Some(State::Running | State::Waiting) => {
+            dependencies::leave(tx, keys, &mut job).await?;
+            match dependencies::enter(tx, keys, &mut job, &new.after, now_us).await? {
+                // The run that was asked for; the one that goes on is another matter.
+                Some(_) => {
+                    job.then = Then::Keep;
+                    Added::Cancelled
+                }
+                None => {
+                    job.then = Then::Again;
+                    job.order_us = new.not_before_us.unwrap_or(now_us);
+                    Added::RunsAgain
+                }
+            }
         }
-        Some(State::Pending | State::Crashing) => Added::AlreadyWaiting,
+        Some(State::Pending | State::Crashing) if new.after.is_empty() => Added::AlreadyWaiting,
+        Some(state @ (State::Pending | State::Crashing)) => {
+            let order_us = job.order_us;
+            leave_place(tx, keys, &job)?;
+            match dependencies::enter(tx, keys, &mut job, &new.after, now_us).await? {
+                Some(reason) => {
+                    refuse(tx, keys, &mut job, &reason, now_us).await?;
+                    Added::Cancelled
+                }
+                None if job.unmet > 0 => {
+                    dependencies::block(tx, keys, &mut job, order_us)?;
+                    Added::Blocked
+                }
+                None if state == State::Crashing => {
+                    make_wait(tx, keys, &mut job, state, order_us)?;
+                    Added::AlreadyWaiting
+                }
+                None => {
+                    make_pending(tx, keys, &mut job, order_us)?;
+                    Added::AlreadyWaiting
+                }
+            }
+        }
         None | Some(State::Delayed | State::Completed | State::Failed | State::Cancelled) => {
             if was.is_some() {
                 leave_place(tx, keys, &job)?;
+                dependencies::leave(tx, keys, &mut job).await?;
             }
             job.added_us = now_us;
             job.crashes = 0;
             job.attempts = 0;
             job.result = None;
             job.info = None;
+            job.priority = None;
+            job.refused = None;
             job.record_request(now_us, EventKind::Added);
-            make_pending_from(tx, keys, &mut job, new.not_before_us, now_us)?;
-            if job.state == State::Delayed { Added::Delayed } else { Added::Queued }
+            let refused = dependencies::enter(tx, keys, &mut job, &new.after, now_us).await?;
+            match (refused, new.order_us) {
+                (Some(reason), _) => refuse(tx, keys, &mut job, &reason, now_us).await?,
+                (None, Some(order_us)) if new.not_before_us.is_none() && job.unmet == 0 => {
+                    make_pending(tx, keys, &mut job, order_us)?;
+                }
+                _ => make_pending_from(tx, keys, &mut job, new.not_before_us, now_us)?,
+            }
+            match job.state {
+                State::Cancelled => Added::Cancelled,
+                State::Delayed if job.unmet > 0 => Added::Blocked,
+                State::Delayed => Added::Delayed,
+                _ => Added::Queued,
+            }
         }
     };
     write_job(tx, keys, &job)?;
@@ -122,19 +231,18 @@ fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawVa
     Ok(())
 }
 
-/// Puts a job that is nowhere into the pending queue, and wakes the workers. Does not write the record.
+/// Puts a job that is nowhere into the queue of its tenant, at its time, and wakes the workers. Reads nothing, so that whoever
+/// does this conflicts with nobody but over the job. Does not write the record.
 pub(crate) fn make_pending(tx: &Transaction, keys: &Keyspace, job: &mut Job, order_us: i64) -> Result<()> {
-    job.state = State::Pending;
+    job.enter(State::Pending);
     job.order_us = order_us;
-    job.claim = None;
-    job.cancel_requested = false;
-    job.then = Then::Keep;
-    tx.set(keys.pending_entry(&job.job_type, order_us, &job.id), Bytes::new())?;
+    tx.set(keys.pending_entry(&job.job_type, &job.queue_place(), &job.id), pending_value(job))?;
+    tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;
     Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)
 }
 
-/// Puts a job that is nowhere into the pending queue, or among the delayed jobs if its time is yet to come.
-/// Does not write the record.
+/// Puts a job that is nowhere into the pending queue, or among the delayed jobs if its time is yet to come, or among the blocked
+/// ones. Does not write the record.
 pub(crate) fn make_pending_from(
     tx: &Transaction,
     keys: &Keyspace,
@@ -143,6 +251,7 @@ pub(crate) fn make_pending_from(
     now_us: i64,
 ) -> Result<()> {
     match not_before_us {
+        _ if job.unmet > 0 => dependencies::block(tx, keys, job, not_before_us.unwrap_or(now_us)),
         Some(not_before_us) if not_before_us > now_us => {
             make_wait(tx, keys, job, State::Delayed, not_before_us)
         }
@@ -159,34 +268,53 @@ pub(crate) fn make_wait(
     state: State,
     not_before_us: i64,
 ) -> Result<()> {
-    job.state = state;
+    job.enter(state);
     job.order_us = not_before_us;
-    job.claim = None;
-    job.cancel_requested = false;
-    job.then = Then::Keep;
     tx.set(keys.delayed_entry(&job.job_type, not_before_us, &job.id), Bytes::new())?;
     Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)
 }
 
 /// Puts a job that is nowhere among those that have ended, as of its latest change. Does not write the record.
 pub(crate) fn make_final(tx: &Transaction, keys: &Keyspace, job: &mut Job, state: State) -> Result<()> {
-    job.state = state;
-    job.claim = None;
-    job.cancel_requested = false;
-    job.then = Then::Keep;
+    job.enter(state);
     Ok(tx.set(keys.ended_entry(&job.job_type, job.changed_us, &job.id), Bytes::new())?)
 }
 
-/// Takes a job that does not run out of the index that it is in. Does not write the record.
+/// Cancels a job that is nowhere, for a reason that is not its user's. Does not write the record.
+pub(crate) async fn refuse(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    reason: &str,
+    now_us: i64,
+) -> Result<()> {
+    job.refused = Some(bounded_reason(reason));
+    job.record_request(now_us, EventKind::Cancelled);
+    make_final(tx, keys, job, State::Cancelled)?;
+    dependencies::settle_ended(tx, keys, job, Outcome::Cancelled, now_us).await
+}
+
+/// Takes a job that does not run out of the index that it is in. Does not write the record, which must say that it is elsewhere.
+/// What it waits for is another matter ([`dependencies::leave`]).
 pub(crate) fn leave_place(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     let (job_type, id) = (&job.job_type, &job.id);
     match job.state {
-        State::Pending => tx.clear(keys.pending_entry(job_type, job.order_us, id))?,
-        State::Delayed | State::Crashing => tx.clear(keys.delayed_entry(job_type, job.order_us, id))?,
+        State::Pending => {
+            tx.clear(keys.pending_entry(job_type, &job.queue_place(), id))?;
+            unreserve(tx, keys, job)?;
+        }
+        State::Delayed if job.unmet > 0 => tx.clear(keys.blocked_entry(job_type, id))?,
+        State::Delayed if job.paused.is_some() => {
+            tx.clear(keys.paused_entry(job_type, job.order_us, id))?;
+        }
+        State::Delayed | State::Crashing => {
+            tx.clear(keys.delayed_entry(job_type, job.order_us, id))?;
+            parking::leave(tx, keys, job)?;
+        }
         State::Completed | State::Failed | State::Cancelled => {
             tx.clear(keys.ended_entry(job_type, job.changed_us, id))?;
         }
-        State::Running => {}
+        State::Running | State::Waiting => {}
     }
     Ok(())
 }
@@ -341,13 +469,17 @@ pub async fn cancel(
     match job.state {
         State::Pending | State::Delayed | State::Crashing => {
             leave_place(tx, keys, &job)?;
+            dependencies::leave(tx, keys, &mut job).await?;
+            job.refused = None;
             job.record_request(now_us, EventKind::Cancelled);
             make_final(tx, keys, &mut job, State::Cancelled)?;
+            dependencies::settle_ended(tx, keys, &mut job, Outcome::Cancelled, now_us).await?;
             write_job(tx, keys, &job)?;
             Ok(Cancelled::Now)
         }
-        State::Running => {
+        State::Running | State::Waiting => {
             if job.then == Then::Again {
+                dependencies::leave(tx, keys, &mut job).await?;
                 job.then = Then::Keep;
             }
             request_stop(tx, keys, &mut job).await?;
@@ -357,11 +489,42 @@ pub async fn cancel(
     }
 }
 
+/// What came of [`retry`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retried {
+    /// It is pending now, and its crashes in a row are forgotten.
+    Now,
+    /// It did not wait for a time: it is in this state, and nothing was changed.
+    NotDelayed(State),
+}
+
+/// Ends the wait of a job that is crashing or delayed, for its time or for other jobs: it is pending at once, at the end of its tenant's queue, and its
+/// next crash counts as the first one in a row. Its attempts stay counted.
+pub async fn retry(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    now_us: i64,
+) -> Result<Retried> {
+    let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
+    if !matches!(job.state, State::Delayed | State::Crashing) {
+        return Ok(Retried::NotDelayed(job.state));
+    }
+    leave_place(tx, keys, &job)?;
+    dependencies::leave(tx, keys, &mut job).await?;
+    job.crashes = 0;
+    job.record_request(now_us, EventKind::Added);
+    make_pending(tx, keys, &mut job, now_us)?;
+    write_job(tx, keys, &job)?;
+    Ok(Retried::Now)
+}
+
 /// Stops a running job, and adds it again with what [`add`] wrote before: for changed options that shall
 /// take effect now. Does nothing to a job that does not run.
 pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
-    if job.state == State::Running {
+    if job.state.is_claimed() {
         // What it was added again with, if it was, says from when on it may run.
         if job.then != Then::Again {
             job.order_us = 0;
@@ -374,13 +537,18 @@ pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str
 
 /// Removes a job and its record: at once if it does not run, as soon as its worker has stopped it if it
 /// does. `NotFound` if it is not there.
+///
+/// To jobs that wait for its end it has ended in a way that none accepts. They are told soon, by [`dependencies::settle`].
 pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
-    if job.state == State::Running {
+    if job.state.is_claimed() {
+        dependencies::leave(tx, keys, &mut job).await?;
         job.then = Then::Remove;
         return request_stop(tx, keys, &mut job).await;
     }
     leave_place(tx, keys, &job)?;
+    dependencies::leave(tx, keys, &mut job).await?;
+    dependencies::settle_later(tx, keys, &mut job, Outcome::Removed)?;
     erase(tx, keys, &job)
 }
 

@@ -9,11 +9,26 @@
 //! | `("server", "uuid")` | the server's UUID, part of every replication id | whoever creates the store |
 //! | `("jobs", type, id)` | the job record ([`crate::Job`]) | everyone, fenced by the claim while it runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
-//! | `("pending", type, order, id)` | empty; `order` sorts who runs first | with the record |
+//! | `("pending", type, tenant, order, id)` | empty, or what locks the job wants (JSON); of one tenant, the lowest `order` (a time) runs first | with the record |
+//! | `("pending", type, tenant, key, order, id)` | the same, sorted by `key` (a floating-point number) first. Rows without a key come before | who orders by keys |
+//! | `("waiting", type, tenant)` | versionstamp (10 bytes), new with every pending row: the tenant may have some | with the pending row |
 //! | `("delayed", type, not_before, id)` | empty; not to be started before that time | with the record |
+//! | `("parked", type, group, key, id)` | what the job compared its source with ([`crate::parking`]); the job is delayed, and news of `key` wake it | with the record |
+//! | `("unwatched", type, group, key, id)` | empty; a parked job that nobody has compared with its source since | with the parked row |
+//! | `("unwatched_wake", type)` | versionstamp (10 bytes), new whenever one is added | with them |
+//! | `("blocked", type, id)` | empty; a job that waits for the end of others ([`crate::dependencies`]) | with the record |
+//! | `("after", type, id, on_type, on_id)` | one of those, and which of its ends are accepted (JSON) | with the record |
+//! | `("dependents", on_type, on_id, group, type, id)` | empty; the way back from it | with the row above |
+//! | `("unsettled", on_type, on_id, group)` | how it ended (JSON): some of that group have not been told | whoever ended it |
+//! | `("unsettled_wake")` | versionstamp (10 bytes), new whenever one is added | with them |
+//! | `("filters", id)` | a job filter ([`crate::filters`]) | whoever changes it |
+//! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with them |
+//! | `("paused", type, order, id)` | which filter has paused the job, as of which stamp of the filters (JSON) | with the record |
 //! | `("ended", type, ended, id)` | empty; jobs that have ended, the oldest end first | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("wake", type)` | versionstamp (10 bytes), new whenever a job becomes pending or delayed | whoever adds |
+//! | `("usage", type, tenant, charger)` | what this one has charged to the tenant ([`crate::usage::Charged`]) | that charger |
+//! | `("boost", type)` | how far keys have been lifted ([`crate::usage::Boost`]) | who orders by keys |
 //! | `("signal", type, worker)` | versionstamp (10 bytes), new whenever one of its jobs shall stop | whoever cancels |
 //! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |
 //! | `("workers", type, worker)` | what is known of the worker ([`crate::Worker`]); nodes are workers of type `@nodes` | that worker |
@@ -26,24 +41,130 @@
 //! | `("local", db, id)` | a `_local` document of that database, whole | whoever writes it |
 //! | `("changes", db, sequence)` | id of the document that changed | with the head |
 //! | `("replications", db, id)` | the state of the document's replication, and its job | with the job |
+//! | `("mirror", db)` | that the database mirrors one of an upstream CouchDB, and how far ([`replicator::upstream`]) | who follows that one |
+//! | `("mirror", db, "seen", id)` | the upstream's revision that the document is of (JSON) | with the document |
+//! | `("mirror", db, "owed", id)` | that the document's state is still to be written back | with the state |
 //! | `("unresolved", due, db, id)` | empty; its replication id is still to be found, not before `due` | with the state |
+//! | `("filter_checks", due, db, id)` | empty; the code of its filter function is looked at again at `due` | with the state |
 //! | `("unresolved_wake")` | versionstamp (10 bytes), new whenever one is added | with the state |
 //! | `("config", section, key)` | a setting that all servers share, as it would stand in their files | whoever changes it |
 //! | `("config_vs")` | versionstamp (10 bytes) of the settings | with them |
-//!
-//! Kept free for what comes: `("usage", type, tenant, worker)`, `("locks", level, resource, …)`.
+//! | `("locks", level, mode, name, type, id)` | who holds that lock and since when ([`crate::locks`]); without a name all of the level, without a level the big lock | the claim's holder |
+//! | `("lock_queue", level, name, ticket, type, id)` | who waits for it, or has reserved it, and how | the claim's holder; who looks for work |
+//! | `("lock_wake")` | versionstamp (10 bytes), new whenever one of these rows goes | with them |
 //!
 //! [`replicator::documents`]: https://docs.rs/turnwise-replicator
+//! [`replicator::upstream`]: https://docs.rs/turnwise-replicator
 
 use bytes::Bytes;
+use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::key::{children, pack};
 use turnwise_store::tuple::{Element, Subspace};
 
+use crate::job::Parked;
+use crate::locks::Spot;
+
 /// The version of the table above. A store with another one is not opened.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 4;
+
+const EXCLUSIVE: &str = "exclusive";
+const SHARED: &str = "shared";
+
+/// Of [`Keyspace::locks`].
+type LockKey = (String, Option<String>, String, Option<String>, String, String);
+/// Of [`Keyspace::lock_queues`].
+type QueueKey = (String, Option<String>, Option<String>, i64, String, String);
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => EXCLUSIVE,
+        Mode::Shared => SHARED,
+    }
+}
 
 /// A range of keys, `[begin, end)`.
 pub type KeyRange = (Bytes, Bytes);
+
+/// Where a pending job stands in the queue of its tenant.
+///
+/// Rows without a key come before those with one: a tuple sorts whole numbers before floating-point ones.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueuePlace {
+    /// Whose queue it is.
+    pub tenant: String,
+    /// What sorts it before its time, if something does.
+    pub key: Option<SortKey>,
+    /// When it was last started, or added, in µs.
+    pub order_us: i64,
+}
+
+impl QueuePlace {
+    /// A place that its time alone decides.
+    pub fn by_time(tenant: &str, order_us: i64) -> Self {
+        QueuePlace { tenant: tenant.to_owned(), key: None, order_us }
+    }
+
+    /// The elements of a pending row's key after its type.
+    pub(crate) fn of_elements(elements: &[Element<'_>]) -> Option<(QueuePlace, String)> {
+        let (tenant, key, order_us, id) = match elements {
+            [Element::String(tenant), Element::Int(order_us), Element::String(id)] => {
+                (tenant, None, order_us, id)
+            }
+            [Element::String(tenant), Element::Double(key), Element::Int(order_us), Element::String(id)] => (
+                tenant,
+                Some(SortKey::new(*key).filter(|sorted| sorted.get().to_bits() == key.to_bits())?),
+                order_us,
+                id,
+            ),
+            _ => return None,
+        };
+        let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, order_us: *order_us };
+        Some((place, id.as_ref().to_owned()))
+    }
+}
+
+/// A finite number that rows are sorted by. Zero has no sign, so that equal numbers are equal keys.
+#[derive(Debug, Clone, Copy)]
+pub struct SortKey(f64);
+
+impl SortKey {
+    /// `None` if it is not finite.
+    pub fn new(number: f64) -> Option<Self> {
+        // Of the two zeros this makes the positive one.
+        number.is_finite().then_some(SortKey(number + 0.0))
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl Ord for SortKey {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for SortKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for SortKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for SortKey {}
+
+impl std::hash::Hash for SortKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}
 
 /// Builds every key, under one subspace. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -125,20 +246,77 @@ impl Keyspace {
         children(&self.space, &("options", job_type, id))
     }
 
-    /// A place in the pending queue.
-    pub fn pending_entry(&self, job_type: &str, order_us: i64, id: &str) -> Bytes {
-        pack(&self.space, &("pending", job_type, order_us, id))
+    /// A job's place in the queue of its tenant.
+    pub fn pending_entry(&self, job_type: &str, place: &QueuePlace, id: &str) -> Bytes {
+        let QueuePlace { tenant, key, order_us } = place;
+        match key {
+            None => pack(&self.space, &("pending", job_type, tenant, order_us, id)),
+            Some(key) => pack(&self.space, &("pending", job_type, tenant, key.get(), order_us, id)),
+        }
     }
 
-    /// The pending queue of a type, first to run first.
+    /// The queues of all tenants of a type, one after the other.
     pub fn pending(&self, job_type: &str) -> KeyRange {
         children(&self.space, &("pending", job_type))
     }
 
-    /// Order and job id of a key of [`Keyspace::pending`].
-    pub fn parse_pending(&self, key: &[u8]) -> Option<(i64, String)> {
-        let (_, _, order_us, id): (String, String, i64, String) = self.space.unpack(key).ok()?;
-        Some((order_us, id))
+    /// The queue of one tenant, first to run first.
+    pub fn pending_of(&self, job_type: &str, tenant: &str) -> KeyRange {
+        children(&self.space, &("pending", job_type, tenant))
+    }
+
+    /// That part of a tenant's queue whose jobs are sorted by keys, lowest first.
+    pub fn keyed_of(&self, job_type: &str, tenant: &str) -> KeyRange {
+        let (_, end) = self.pending_of(job_type, tenant);
+        // The lowest number that is finite.
+        (pack(&self.space, &("pending", job_type, tenant, f64::MIN)), end)
+    }
+
+    /// Place and job id of a key of [`Keyspace::pending`].
+    pub fn parse_pending(&self, key: &[u8]) -> Option<(QueuePlace, String)> {
+        let elements = self.unpack(key)?;
+        let (place, id) = QueuePlace::of_elements(elements.get(2..)?)?;
+        Some((place, id))
+    }
+
+    /// The sign that a tenant may have pending jobs.
+    pub fn waiting_entry(&self, job_type: &str, tenant: &str) -> Bytes {
+        pack(&self.space, &("waiting", job_type, tenant))
+    }
+
+    /// The tenants of a type that may have pending jobs, by name.
+    pub fn waiting(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("waiting", job_type))
+    }
+
+    /// The tenant of a key of [`Keyspace::waiting`].
+    pub fn parse_waiting(&self, key: &[u8]) -> Option<String> {
+        self.parse_job(key)
+    }
+
+    /// What `charger` has charged to a tenant.
+    pub fn usage_entry(&self, job_type: &str, tenant: &str, charger: &str) -> Bytes {
+        pack(&self.space, &("usage", job_type, tenant, charger))
+    }
+
+    /// What was charged to the tenants of a type, by tenant.
+    pub fn usage(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("usage", job_type))
+    }
+
+    /// What was charged to one tenant.
+    pub fn usage_of(&self, job_type: &str, tenant: &str) -> KeyRange {
+        children(&self.space, &("usage", job_type, tenant))
+    }
+
+    /// Tenant and charger of a key of [`Keyspace::usage`].
+    pub fn parse_usage(&self, key: &[u8]) -> Option<(String, String)> {
+        self.parse_active(key)
+    }
+
+    /// How far the keys of a type have been lifted.
+    pub fn boost(&self, job_type: &str) -> Bytes {
+        pack(&self.space, &("boost", job_type))
     }
 
     /// A place among the delayed jobs.
@@ -153,7 +331,150 @@ impl Keyspace {
 
     /// Due time and job id of a key of [`Keyspace::delayed`].
     pub fn parse_delayed(&self, key: &[u8]) -> Option<(i64, String)> {
-        self.parse_pending(key)
+        let (_, _, at_us, id): (String, String, i64, String) = self.space.unpack(key).ok()?;
+        Some((at_us, id))
+    }
+
+    /// The row of a parked job.
+    pub fn parked_entry(&self, job_type: &str, at: &Parked, id: &str) -> Bytes {
+        pack(&self.space, &("parked", job_type, &at.group, &at.key, id))
+    }
+
+    /// The parked jobs of a type, by group.
+    pub fn parked(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("parked", job_type))
+    }
+
+    /// The parked jobs of a group, by key.
+    pub fn parked_of(&self, job_type: &str, group: &str) -> KeyRange {
+        children(&self.space, &("parked", job_type, group))
+    }
+
+    /// The jobs that are parked at one key.
+    pub fn parked_at(&self, job_type: &str, group: &str, key: &str) -> KeyRange {
+        children(&self.space, &("parked", job_type, group, key))
+    }
+
+    /// That nobody has looked at a parked job since it was parked.
+    pub fn unwatched_entry(&self, job_type: &str, at: &Parked, id: &str) -> Bytes {
+        pack(&self.space, &("unwatched", job_type, &at.group, &at.key, id))
+    }
+
+    /// The parked jobs of a type that nobody has looked at since, by group.
+    pub fn unwatched(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("unwatched", job_type))
+    }
+
+    /// Those of one group.
+    pub fn unwatched_of(&self, job_type: &str, group: &str) -> KeyRange {
+        children(&self.space, &("unwatched", job_type, group))
+    }
+
+    /// Where and job id of a key of [`Keyspace::parked`] or [`Keyspace::unwatched`].
+    pub fn parse_parked(&self, key: &[u8]) -> Option<(Parked, String)> {
+        let (_, _, group, key, id): (String, String, String, String, String) = self.space.unpack(key).ok()?;
+        Some((Parked { group, key }, id))
+    }
+
+    /// Changes whenever there is one more of [`Keyspace::unwatched`].
+    pub fn unwatched_wake(&self, job_type: &str) -> Bytes {
+        pack(&self.space, &("unwatched_wake", job_type))
+    }
+
+    /// A place among the jobs that wait for the end of others.
+    pub fn blocked_entry(&self, job_type: &str, id: &str) -> Bytes {
+        pack(&self.space, &("blocked", job_type, id))
+    }
+
+    /// That a job waits for the end of another one.
+    pub fn after_entry(&self, job_type: &str, id: &str, on: (&str, &str)) -> Bytes {
+        pack(&self.space, &("after", job_type, id, on.0, on.1))
+    }
+
+    /// What a job waits for, by type and id.
+    pub fn after(&self, job_type: &str, id: &str) -> KeyRange {
+        children(&self.space, &("after", job_type, id))
+    }
+
+    /// Type and id of the job that a key of [`Keyspace::after`] names.
+    pub fn parse_after(&self, key: &[u8]) -> Option<(String, String)> {
+        let (_, _, _, on_type, on_id): (String, String, String, String, String) =
+            self.space.unpack(key).ok()?;
+        Some((on_type, on_id))
+    }
+
+    /// That a job is waited for by another one.
+    pub fn dependents_entry(&self, on: (&str, &str), group: i64, job_type: &str, id: &str) -> Bytes {
+        pack(&self.space, &("dependents", on.0, on.1, group, job_type, id))
+    }
+
+    /// The jobs of one group that wait for a job.
+    pub fn dependents(&self, on: (&str, &str), group: i64) -> KeyRange {
+        children(&self.space, &("dependents", on.0, on.1, group))
+    }
+
+    /// Type and id of the job that waits, of a key of [`Keyspace::dependents`].
+    pub fn parse_dependents(&self, key: &[u8]) -> Option<(String, String)> {
+        let (_, _, _, _, job_type, id): (String, String, String, i64, String, String) =
+            self.space.unpack(key).ok()?;
+        Some((job_type, id))
+    }
+
+    /// That some of a group have not been told of the end.
+    pub fn unsettled_entry(&self, on: (&str, &str), group: i64) -> Bytes {
+        pack(&self.space, &("unsettled", on.0, on.1, group))
+    }
+
+    /// All groups of which some have not been told.
+    pub fn unsettled(&self) -> KeyRange {
+        children(&self.space, &("unsettled",))
+    }
+
+    /// Type, id and group of a key of [`Keyspace::unsettled`].
+    pub fn parse_unsettled(&self, key: &[u8]) -> Option<(String, String, i64)> {
+        let (_, on_type, on_id, group): (String, String, String, i64) = self.space.unpack(key).ok()?;
+        Some((on_type, on_id, group))
+    }
+
+    /// Changes whenever there is one more of [`Keyspace::unsettled`].
+    pub fn unsettled_wake(&self) -> Bytes {
+        pack(&self.space, &("unsettled_wake",))
+    }
+
+    /// A job filter.
+    pub fn filter(&self, id: &str) -> Bytes {
+        pack(&self.space, &("filters", id))
+    }
+
+    /// All job filters, by name.
+    pub fn filters(&self) -> KeyRange {
+        children(&self.space, &("filters",))
+    }
+
+    /// The name of a key of [`Keyspace::filters`].
+    pub fn parse_filter(&self, key: &[u8]) -> Option<String> {
+        self.parse_database(key)
+    }
+
+    /// The versionstamp of the job filters.
+    pub fn filters_versionstamp(&self) -> Bytes {
+        pack(&self.space, &("filters_vs",))
+    }
+
+    /// A place among the jobs that filters have paused.
+    pub fn paused_entry(&self, job_type: &str, order_us: i64, id: &str) -> Bytes {
+        pack(&self.space, &("paused", job_type, order_us, id))
+    }
+
+    /// All jobs that filters have paused, by type, in the order of their queues.
+    pub fn paused(&self) -> KeyRange {
+        children(&self.space, &("paused",))
+    }
+
+    /// Type, place and id of a key of [`Keyspace::paused`].
+    pub fn parse_paused(&self, key: &[u8]) -> Option<(String, i64, String)> {
+        let (_, job_type, order_us, id): (String, String, i64, String) = self.space.unpack(key).ok()?;
+        Some((job_type, order_us, id))
     }
 
     /// A place among the jobs that have ended.
@@ -169,7 +490,7 @@ impl Keyspace {
 
     /// When it ended and job id of a key of [`Keyspace::ended_before`].
     pub fn parse_ended(&self, key: &[u8]) -> Option<(i64, String)> {
-        self.parse_pending(key)
+        self.parse_delayed(key)
     }
 
     /// The number of a worker's latest claim.
@@ -254,6 +575,72 @@ impl Keyspace {
         children(&self.space, &("workers_vs",))
     }
 
+    /// That a job holds a lock.
+    pub fn lock_holder(&self, spot: &Spot, mode: Mode, job_type: &str, id: &str) -> Bytes {
+        let Spot { level, name } = spot;
+        pack(&self.space, &("locks", level.as_deref(), mode_name(mode), name.as_deref(), job_type, id))
+    }
+
+    /// Who holds a lock in this mode.
+    pub fn lock_holders(&self, spot: &Spot, mode: Mode) -> KeyRange {
+        let Spot { level, name } = spot;
+        children(&self.space, &("locks", level.as_deref(), mode_name(mode), name.as_deref()))
+    }
+
+    /// Who holds any lock of a level in this mode.
+    pub fn lock_holders_at(&self, level: &str, mode: Mode) -> KeyRange {
+        children(&self.space, &("locks", Some(level), mode_name(mode)))
+    }
+
+    /// Who holds any lock: the big one first, then by level.
+    pub fn locks(&self) -> KeyRange {
+        children(&self.space, &("locks",))
+    }
+
+    /// Lock, mode, job type and id of a key of [`Keyspace::locks`].
+    pub fn parse_lock(&self, key: &[u8]) -> Option<(Spot, Mode, String, String)> {
+        let (_, level, mode, name, job_type, id): LockKey = self.space.unpack(key).ok()?;
+        let mode = match mode.as_str() {
+            EXCLUSIVE => Mode::Exclusive,
+            SHARED => Mode::Shared,
+            _ => return None,
+        };
+        Some((Spot::new(level, name)?, mode, job_type, id))
+    }
+
+    /// That a job waits for a lock, or has reserved it.
+    pub fn lock_queue_entry(&self, spot: &Spot, ticket: i64, job_type: &str, id: &str) -> Bytes {
+        let Spot { level, name } = spot;
+        pack(&self.space, &("lock_queue", level.as_deref(), name.as_deref(), ticket, job_type, id))
+    }
+
+    /// Who waits for a lock, first come first.
+    pub fn lock_queue(&self, spot: &Spot) -> KeyRange {
+        let Spot { level, name } = spot;
+        children(&self.space, &("lock_queue", level.as_deref(), name.as_deref()))
+    }
+
+    /// Who waits for any lock of a level.
+    pub fn lock_queues_at(&self, level: &str) -> KeyRange {
+        children(&self.space, &("lock_queue", Some(level)))
+    }
+
+    /// Who waits for any lock: the big one first, then by level and name.
+    pub fn lock_queues(&self) -> KeyRange {
+        children(&self.space, &("lock_queue",))
+    }
+
+    /// Lock, ticket, job type and id of a key of [`Keyspace::lock_queues`].
+    pub fn parse_lock_queue(&self, key: &[u8]) -> Option<(Spot, i64, String, String)> {
+        let (_, level, name, ticket, job_type, id): QueueKey = self.space.unpack(key).ok()?;
+        Some((Spot::new(level, name)?, ticket, job_type, id))
+    }
+
+    /// Changes whenever somebody may get a lock who did not before.
+    pub fn lock_wake(&self) -> Bytes {
+        pack(&self.space, &("lock_wake",))
+    }
+
     /// A `_replicator` database.
     pub fn database(&self, db: &str) -> Bytes {
         pack(&self.space, &("databases", db))
@@ -330,6 +717,37 @@ impl Keyspace {
         Some((db, id))
     }
 
+    /// That a database mirrors one of an upstream CouchDB.
+    pub fn mirror(&self, db: &str) -> Bytes {
+        pack(&self.space, &("mirror", db))
+    }
+
+    /// Everything else that is kept about a mirror.
+    pub fn mirror_details(&self, db: &str) -> KeyRange {
+        children(&self.space, &("mirror", db))
+    }
+
+    /// The upstream's revision that a mirrored document is of.
+    pub fn mirror_seen(&self, db: &str, id: &str) -> Bytes {
+        pack(&self.space, &("mirror", db, "seen", id))
+    }
+
+    /// That a mirrored document's state is still to be written back.
+    pub fn mirror_owed(&self, db: &str, id: &str) -> Bytes {
+        pack(&self.space, &("mirror", db, "owed", id))
+    }
+
+    /// All states of a mirror that are still to be written back, by document id.
+    pub fn mirror_all_owed(&self, db: &str) -> KeyRange {
+        children(&self.space, &("mirror", db, "owed"))
+    }
+
+    /// Document id of a key of [`Keyspace::mirror_all_owed`].
+    pub fn parse_mirror_owed(&self, key: &[u8]) -> Option<String> {
+        let (_, _, _, id): (String, String, String, String) = self.space.unpack(key).ok()?;
+        Some(id)
+    }
+
     /// A document whose replication id is still to be found.
     pub fn unresolved_entry(&self, due_us: i64, db: &str, id: &str) -> Bytes {
         pack(&self.space, &("unresolved", due_us, db, id))
@@ -349,6 +767,22 @@ impl Keyspace {
     /// Changes whenever there is one more of [`Keyspace::unresolved`].
     pub fn unresolved_wake(&self) -> Bytes {
         pack(&self.space, &("unresolved_wake",))
+    }
+
+    /// A document whose job depends on the code of a filter function.
+    pub fn filter_check(&self, due_us: i64, db: &str, id: &str) -> Bytes {
+        pack(&self.space, &("filter_checks", due_us, db, id))
+    }
+
+    /// All documents whose filter functions are looked at again, first due first.
+    pub fn filter_checks(&self) -> KeyRange {
+        children(&self.space, &("filter_checks",))
+    }
+
+    /// Due time, database and document id of a key of [`Keyspace::filter_checks`].
+    pub fn parse_filter_check(&self, key: &[u8]) -> Option<(i64, String, String)> {
+        let (_, due_us, db, id): (String, i64, String, String) = self.space.unpack(key).ok()?;
+        Some((due_us, db, id))
     }
 
     /// A setting that all servers share.

@@ -7,26 +7,39 @@
 //! - [`jobs`]: what clients do: add, get, list, cancel, remove.
 //! - [`claims`]: what workers do: claim, update, finish, crash, requeue; each fenced by the claim.
 //! - [`workers`]: who works: register, ping, leave, and the removal of the dead.
+//! - [`locks`]: what jobs hold while they run, and wait for.
+//! - [`parking`]: jobs that wait for news.
+//! - [`dependencies`]: jobs that wait for the end of others.
+//! - [`filters`]: which of the jobs that wait may start.
 //! - [`check`]: what must hold of the rows, always.
+//! - [`tenants`]: who has pending jobs, and which.
+//! - [`usage`]: what was charged to whom.
 //! - [`nodes`]: the servers of a store.
 
 pub mod check;
 pub mod claims;
+pub mod dependencies;
 mod error;
+pub mod filters;
 mod format;
 mod job;
 pub mod jobs;
 pub mod keyspace;
+pub mod locks;
 pub mod nodes;
+pub mod parking;
 mod pieces;
 mod rows;
+pub mod tenants;
+pub mod usage;
 pub mod workers;
 
+pub use dependencies::{After, MAX_AFTER};
 pub use error::{Error, Result};
 pub use format::{Copying, Format};
 pub use job::{
     Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_ID_BYTES, MAX_INFO_BYTES,
-    MAX_OPTIONS_BYTES, MAX_REASON_BYTES, NewJob, State, Then,
+    MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, NewJob, Parked, State, Then,
 };
 pub use keyspace::Keyspace;
 pub use nodes::{NODE_TYPE, NodeOptions};

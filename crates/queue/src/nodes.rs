@@ -27,6 +27,9 @@ pub struct NodeOptions {
     /// place of another one knows that the other is dead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
+    /// It follows the databases of an upstream CouchDB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub upstream: bool,
 }
 
 /// All nodes, sorted by id: the one that started first is the first. Takes no conflict.

@@ -10,6 +10,7 @@ use crate::claims::take_back;
 use crate::error::corrupt;
 use crate::job::{MAX_TYPE_BYTES, check_name};
 use crate::keyspace::KeyRange;
+use crate::locks::Held;
 use crate::nodes::NodeOptions;
 use crate::rows::{decode, encode, read_job};
 use crate::{Error, Keyspace, Result};
@@ -19,6 +20,8 @@ const MAX_WORKERS: usize = 10_000;
 /// Jobs that one transaction of a removal gives back at most: each is read, its active row too, and that row once more in
 /// its range; with 128 conflicts, the least that an engine takes, there is room for a third of them.
 const MAX_GIVEN_BACK: usize = 40;
+/// Rows that giving one of them back writes and proves at most, beside those of its locks.
+const ROWS_GIVEN_BACK: usize = 16;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
 
@@ -260,19 +263,6 @@ pub fn node_contender(node: &str) -> String {
     format!("node {node}")
 }
 
-/// How many jobs a worker holds; counts up to `limit`. Takes no conflict.
-pub async fn running(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    worker: &str,
-    limit: usize,
-) -> Result<usize> {
-    let (begin, end) = keys.active_of(job_type, worker);
-    let read = RangeRead { begin, end, limit, reverse: false };
-    Ok(tx.range_with(read, Isolation::Snapshot).await?.len())
-}
-
 /// Removes a worker from the membership: by itself when it leaves, by others when it is dead. Its jobs are
 /// pending again. Handles up to `limit` of them; returns whether it is done, so that the caller goes on in
 /// another transaction.
@@ -289,6 +279,39 @@ pub async fn remove(
     now_us: i64,
     max_history: usize,
 ) -> Result<bool> {
+    Ok(remove_some(tx, keys, job_type, worker, limit, now_us, max_history).await?.done)
+}
+
+/// What one transaction of a removal came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removed {
+    /// Nothing is left of the worker.
+    pub done: bool,
+    /// The runs that it ended.
+    pub given_back: Vec<GivenBack>,
+}
+
+/// A run that ended because its worker was removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenBack {
+    /// Whose job it is.
+    pub tenant: String,
+    /// The claim's number.
+    pub claim: u64,
+    /// When it began, in µs.
+    pub started_us: i64,
+}
+
+/// [`remove`], for whoever charges what the worker's jobs have run.
+pub async fn remove_some(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    limit: usize,
+    now_us: i64,
+    max_history: usize,
+) -> Result<Removed> {
     let membership = keys.worker(job_type, worker);
     // A claim that was begun before may still be committed until this is: then there is one more row. Once it is no
     // member, and this transaction has seen that, rows only go, and each one that is looked at conflicts by itself.
@@ -302,6 +325,7 @@ pub async fn remove(
     let limit = limit.min(MAX_GIVEN_BACK);
     let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, isolation).await?;
     let mut done = rows.len() < limit;
+    let mut given_back = Vec::with_capacity(rows.len());
     for (n, (key, _)) in rows.into_iter().enumerate() {
         if n > 0 && !tx.has_room() {
             done = false;
@@ -314,6 +338,14 @@ pub async fn remove(
         let Some(claim) = job.claim.clone().filter(|claim| claim.worker == worker) else {
             return Err(corrupt("active row", "its job has another claim"));
         };
+        // Its locks go in the same step.
+        let locks = job.held.as_ref().map_or(0, Held::len);
+        if n > 0 && !tx.has_room_for(locks + ROWS_GIVEN_BACK, ROWS_GIVEN_BACK) {
+            done = false;
+            break;
+        }
+        let started_us = job.started_us.unwrap_or(now_us);
+        given_back.push(GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us });
         take_back(tx, keys, &mut job, &claim, now_us, max_history).await?;
     }
     if done {
@@ -322,5 +354,5 @@ pub async fn remove(
         tx.clear(keys.claim_number(job_type, worker))?;
         tx.clear(keys.health(job_type, worker))?;
     }
-    Ok(done)
+    Ok(Removed { done, given_back })
 }

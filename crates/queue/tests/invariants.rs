@@ -9,13 +9,18 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::value::RawValue;
-use turnwise_queue::claims::{self, Ending};
-use turnwise_queue::{Claim, Error, Keyspace, NewJob, check, jobs, workers};
+use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_queue::claims::{self, Ending, Park};
+use turnwise_queue::parking::{self, ParkedJob};
+use turnwise_queue::{
+    After, Claim, Error, Keyspace, NewJob, Parked, check, dependencies, jobs, tenants, workers,
+};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
 const T: &str = "test";
 const JOBS: [&str; 5] = ["a", "b", "c", "d", "e"];
+const TENANTS: [&str; 3] = ["x", "y", "z"];
 const WORKERS: [&str; 3] = ["u", "v", "w"];
 const SEEDS: u64 = 60;
 const STEPS: i64 = 150;
@@ -38,13 +43,21 @@ impl Walk {
         self.now_us += 1;
         let id = *JOBS.choose(&mut self.rng).unwrap();
         let worker = *WORKERS.choose(&mut self.rng).unwrap();
+        let at = self.at();
+        let after = self.after();
         let (keys, now_us) = (&self.keys, self.now_us);
-        match self.rng.random_range(0..20) {
+        let tenant = *TENANTS.choose(&mut self.rng).unwrap();
+        match self.rng.random_range(0..28) {
             0..4 => {
                 let size = *[2, 20_000].choose(&mut self.rng).unwrap();
                 let mut new = NewJob::new(T, id, json(&format!("\"{}\"", "x".repeat(size))));
                 new.not_before_us = self.rng.random_bool(0.3).then_some(now_us + 5);
                 new.max_attempts = self.rng.random_bool(0.3).then_some(1);
+                new.tenant = tenant.into();
+                new.continuous = self.rng.random_bool(0.5);
+                if self.rng.random_bool(0.5) {
+                    new.after = after;
+                }
                 if self.rng.random_bool(0.2) {
                     jobs::add_once(tx, keys, &new, now_us).await?;
                 } else {
@@ -60,13 +73,18 @@ impl Walk {
             }
             9..13 => {
                 let Some((id, claim)) = self.claims.choose(&mut self.rng).cloned() else { return Ok(()) };
-                let ending = match self.rng.random_range(0..4) {
+                let at = at.clone();
+                let ending = match self.rng.random_range(0..6) {
+                    4 | 5 => {
+                        Ending::Parked(Park { at, token: now_us.to_string(), not_before_us: now_us + 20 })
+                    }
                     0 => Ending::Completed(json("1")),
                     1 => Ending::Failed("no".into()),
                     2 => Ending::Stopped,
                     _ => Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: now_us + 5 },
                 };
-                claims::end(tx, keys, T, &id, &claim, &ending, None, now_us, 20).await?;
+                let priority = self.rng.random_bool(0.5).then(|| self.rng.random_range(-1.0..1.0));
+                claims::end(tx, keys, T, &id, &claim, &ending, None, priority, now_us, 20).await?;
             }
             13 => {
                 let Some((id, claim)) = self.claims.choose(&mut self.rng).cloned() else { return Ok(()) };
@@ -86,12 +104,85 @@ impl Walk {
             18 => {
                 workers::remove(tx, keys, T, worker, 100, now_us, 20).await?;
             }
+            19 | 20 => {
+                // Numbers with all their digits: each must be read back to the last bit.
+                let key = self.rng.random_bool(0.7).then(|| self.rng.random_range(-1e3..1e3) / 3.0);
+                tenants::set_key(tx, keys, T, id, key).await?;
+            }
+            22 => {
+                // It may be parked elsewhere, or not at all.
+                let parked = ParkedJob { at, id: id.to_owned(), token: String::new() };
+                parking::wake(tx, keys, T, &parked, now_us).await?;
+            }
+            23 | 24 => {
+                let parked = parking::at(tx, keys, T, &at, 10).await?;
+                for job in parked {
+                    // Of an older token, too: then it is about an older sign.
+                    let token = if self.rng.random_bool(0.5) { job.token.clone() } else { "old".into() };
+                    parking::settle(tx, keys, T, &ParkedJob { token, ..job }).await?;
+                }
+            }
+            26 | 27 => {
+                dependencies::settle(tx, keys, now_us).await?;
+            }
+            21 => {
+                tenants::no_longer_waiting(tx, keys, T, tenant).await?;
+            }
             _ => {
                 let row = workers::Worker::new(worker, "n", now_us, 1);
                 workers::register(tx, keys, T, &row)?;
             }
         }
         Ok(())
+    }
+
+    /// Some of the jobs, whether they are there or not, the job itself among them.
+    fn after(&mut self) -> Vec<After> {
+        let jobs: Vec<&str> = JOBS.choose_multiple(&mut self.rng, 2).copied().collect();
+        let mut one = |id: &str| {
+            let accepted = *[Outcome::Completed, Outcome::Failed].choose(&mut self.rng).unwrap();
+            let otherwise = *[Otherwise::Cancel, Otherwise::Free].choose(&mut self.rng).unwrap();
+            After { accepted: vec![accepted], otherwise, ..After::completed(T, id) }
+        };
+        jobs.into_iter().map(&mut one).collect()
+    }
+
+    /// Everything that waits for the end of something does so no longer once all that runs or waits has ended.
+    async fn run_out(&mut self, store: &Store) {
+        for _ in 0..100 {
+            self.now_us += 1_000;
+            let (keys, now_us) = (&self.keys, self.now_us);
+            let mut left = 0;
+            for (n, id) in JOBS.into_iter().enumerate() {
+                let tx = store.begin().await.unwrap();
+                if workers::get(&tx, keys, T, "z").await.unwrap().is_none() {
+                    workers::register(&tx, keys, T, &workers::Worker::new("z", "n", now_us, 1)).unwrap();
+                }
+                for worker in WORKERS {
+                    workers::remove(&tx, keys, T, worker, 100, now_us, 20).await.unwrap();
+                }
+                claims::release_due(&tx, keys, T, now_us, 1, |_| true).await.unwrap();
+                let claim = Claim { worker: "z".into(), number: u64::try_from(now_us).unwrap() + n as u64 };
+                if claims::claim(&tx, keys, T, id, &claim, now_us, 20).await.unwrap().is_some() {
+                    let ending = Ending::Completed(json("1"));
+                    claims::end(&tx, keys, T, id, &claim, &ending, None, None, now_us, 20).await.unwrap();
+                }
+                dependencies::settle(&tx, keys, now_us).await.unwrap();
+                left += usize::from(
+                    jobs::get(&tx, keys, T, id).await.unwrap().is_some_and(|job| !job.state.is_final()),
+                );
+                tx.commit().await.unwrap();
+            }
+            if left == 0 {
+                return;
+            }
+        }
+        panic!("some never end");
+    }
+
+    fn at(&mut self) -> Parked {
+        let mut one_of = |names: [&str; 2]| (*names.choose(&mut self.rng).unwrap()).to_owned();
+        Parked { group: one_of(["g", "h"]), key: one_of(["k", "l"]) }
     }
 
     async fn check(&self, store: &Store) {
@@ -127,12 +218,15 @@ async fn prop_every_job_is_in_exactly_the_place_that_its_record_names() {
                 Ok(()) => {
                     tx.commit().await.unwrap();
                 }
-                Err(Error::Halt | Error::NotFound) => {}
+                Err(Error::Halt | Error::NotFound | Error::Invalid { field: "after", .. }) => {}
                 Err(error) => panic!("seed {seed}, step {step}: {error}"),
             }
             let _place = Place(format!("seed {seed}, step {step}"));
             walk.check(&store).await;
         }
+        let _place = Place(format!("seed {seed}, at the end"));
+        walk.run_out(&store).await;
+        walk.check(&store).await;
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ended, Ending};
-use turnwise_queue::jobs::{self, Added, Cancelled};
-use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, State, workers};
+use turnwise_queue::jobs::{self, Added, Cancelled, Retried};
+use turnwise_queue::{Claim, DEFAULT_TENANT, Error, Job, Keyspace, NewJob, State, tenants, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Limits, Store, Transaction, runtime};
 
@@ -81,8 +81,10 @@ impl World {
         ending: Ending,
         now_us: i64,
     ) -> turnwise_queue::Result<Ended> {
-        self.try_run(async |tx, keys| claims::end(tx, keys, T, id, claim, &ending, None, now_us, 20).await)
-            .await
+        self.try_run(async |tx, keys| {
+            claims::end(tx, keys, T, id, claim, &ending, None, None, now_us, 20).await
+        })
+        .await
     }
 
     async fn release(&self, now_us: i64) -> Option<i64> {
@@ -96,7 +98,7 @@ impl World {
     }
 
     async fn front(&self) -> Vec<String> {
-        let front = self.run(async |tx, keys| claims::front(tx, keys, T, 10).await).await;
+        let front = self.run(async |tx, keys| tenants::front(tx, keys, T, DEFAULT_TENANT, 10).await).await;
         front.into_iter().map(|pending| pending.id).collect()
     }
 }
@@ -215,6 +217,30 @@ async fn the_crash_of_the_last_attempt_fails_the_job() {
 }
 
 #[tokio::test]
+async fn a_job_that_is_retried_waits_no_more_and_its_crashes_are_forgotten() {
+    let world = World::new().await;
+    let retry = async |id: &str| world.run(async |tx, keys| jobs::retry(tx, keys, T, id, 15).await).await;
+    world.add(&NewJob { max_attempts: Some(2), ..new("a") }, 5).await;
+    assert_eq!(retry("a").await, Retried::NotDelayed(State::Pending));
+    let claim = world.claim("a", 1).await.unwrap();
+    assert_eq!(retry("a").await, Retried::NotDelayed(State::Running));
+    world.end("a", &claim, crash(1_000_000), 10).await.unwrap();
+    assert_eq!(retry("a").await, Retried::Now);
+    let job = world.get("a").await;
+    assert_eq!((job.state, job.crashes, job.attempts), (State::Pending, 0, 1));
+    assert_eq!((world.front().await, world.release(2_000_000).await), (vec!["a".to_owned()], None));
+    // Its attempts stay counted.
+    let claim = world.claim("a", 2).await.unwrap();
+    world.end("a", &claim, crash(40), 30).await.unwrap();
+    assert_eq!(retry("a").await, Retried::NotDelayed(State::Failed));
+    world.add(&NewJob { not_before_us: Some(100), ..new("b") }, 5).await;
+    assert_eq!(retry("b").await, Retried::Now);
+    assert_eq!((world.front().await, world.release(200).await), (vec!["b".to_owned()], None));
+    let missing = world.try_run(async |tx, keys| jobs::retry(tx, keys, T, "c", 15).await).await;
+    assert!(matches!(missing, Err(Error::NotFound)));
+}
+
+#[tokio::test]
 async fn an_end_that_is_recorded_twice_counts_once() {
     let world = World::new().await;
     world.add(&new("a"), 5).await;
@@ -300,7 +326,7 @@ async fn what_clients_do_cuts_no_history() {
         let (keys, done) = (&world.keys, Ending::Completed(json("1")));
         let tx = world.store.begin().await.unwrap();
         claims::claim(&tx, keys, T, "a", &claim, 7, 100).await.unwrap().unwrap();
-        claims::end(&tx, keys, T, "a", &claim, &done, None, 8, 100).await.unwrap();
+        claims::end(&tx, keys, T, "a", &claim, &done, None, None, 8, 100).await.unwrap();
         tx.commit().await.unwrap();
     }
     // Three each: added, started, completed; each addition beyond the default takes the place of the oldest event.
@@ -347,7 +373,7 @@ async fn the_largest_record_fits_a_value() {
         let ending = if n % 2 == 0 { failed } else { Ending::Completed(large(most)) };
         let tx = world.store.begin().await.unwrap();
         claims::claim(&tx, keys, T, "a", &claim, 7, 1_000).await.unwrap().unwrap();
-        claims::end(&tx, keys, T, "a", &claim, &ending, Some(&info), 8, 1_000).await.unwrap();
+        claims::end(&tx, keys, T, "a", &claim, &ending, Some(&info), None, 8, 1_000).await.unwrap();
         tx.commit().await.unwrap();
     }
 }

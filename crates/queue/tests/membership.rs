@@ -168,7 +168,7 @@ async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
     assert_eq!(listed.len(), 1);
     let ending = Ending::Completed(json("1"));
     let ended = world
-        .run(async |tx, keys| claims::end(tx, keys, T, "c", &claim, &ending, None, 3, HISTORY).await)
+        .run(async |tx, keys| claims::end(tx, keys, T, "c", &claim, &ending, None, None, 3, HISTORY).await)
         .await;
     assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
     // Its neighbour still sees it, and finishes.
@@ -230,6 +230,23 @@ async fn a_claim_that_is_on_its_way_while_its_worker_is_removed_is_refused() {
     assert!(claims::claim(&tx, &world.keys, T, "a", &claim, 2, HISTORY).await.unwrap().is_some());
     assert!(world.remove("w", 9).await);
     assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
+}
+
+#[tokio::test]
+async fn a_claim_that_overtakes_the_removal_of_its_worker_is_given_back() {
+    let world = World::with(&["w"]).await;
+    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
+    let tx = world.store.begin().await.unwrap();
+    assert!(workers::remove(&tx, &world.keys, T, "w", 9, 2, HISTORY).await.unwrap(), "it has no job");
+    let claim = Claim { worker: "w".into(), number: 1 };
+    let claimed =
+        world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 2, HISTORY).await).await.unwrap();
+    assert!(claimed.is_some());
+    // It looked before there was something to give back.
+    assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
+    assert!(world.remove("w", 9).await);
+    let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "a").await).await.unwrap().unwrap();
+    assert_eq!((job.state, job.claim), (State::Pending, None));
 }
 
 #[tokio::test]

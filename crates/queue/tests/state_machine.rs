@@ -83,7 +83,7 @@ impl World {
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending, now_us: i64) -> Result<Option<Job>> {
         let tx = self.tx().await;
-        let ended = claims::end(&tx, &self.keys, T, id, claim, &ending, None, now_us, HISTORY).await?;
+        let ended = claims::end(&tx, &self.keys, T, id, claim, &ending, None, None, now_us, HISTORY).await?;
         tx.commit().await?;
         match ended {
             Ended::Recorded(job) => Ok(job.map(|job| *job)),

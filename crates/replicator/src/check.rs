@@ -29,6 +29,8 @@ pub struct DocumentRows {
     pub replication: Option<Row>,
     /// Its entries among the unresolved.
     pub unresolved: BTreeSet<i64>,
+    /// Its entries among those whose filter functions are looked at again.
+    pub filter_checks: BTreeSet<i64>,
     /// What cannot be read.
     pub unreadable: Vec<Finding>,
 }
@@ -47,6 +49,9 @@ impl DocumentRows {
             }
             Key::Unresolved(due_us, ..) => {
                 self.unresolved.insert(*due_us);
+            }
+            Key::FilterCheck(check_us, ..) => {
+                self.filter_checks.insert(*check_us);
             }
             _ => {}
         }
@@ -72,6 +77,7 @@ pub fn unreadable(row: &Key, value: &[u8]) -> Option<String> {
         Key::Local(..) => serde_json::from_slice::<Local>(value).map(drop),
         Key::Change(..) => serde_json::from_slice::<String>(value).map(drop),
         Key::Replication(..) => serde_json::from_slice::<Row>(value).map(drop),
+        Key::Mirror(_) => serde_json::from_slice::<serde::de::IgnoredAny>(value).map(drop),
         _ => Ok(()),
     };
     read.err().map(|error| error.to_string())
@@ -119,6 +125,9 @@ pub fn check_document(
         for due_us in &rows.unresolved {
             found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "there is no document");
         }
+        for check_us in &rows.filter_checks {
+            found(Invariant::Resolved, keys.filter_check(*check_us, db, id), "there is no document");
+        }
         return findings;
     };
     let Some(database) = database else {
@@ -144,6 +153,9 @@ pub fn check_document(
         for due_us in &rows.unresolved {
             found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "nothing waits for it");
         }
+        for check_us in &rows.filter_checks {
+            found(Invariant::Resolved, keys.filter_check(*check_us, db, id), "it has no replication");
+        }
         return findings;
     };
     if !is_replicated(id, head) {
@@ -162,6 +174,20 @@ pub fn check_document(
     }
     for other in rows.unresolved.iter().filter(|due_us| row.due_us != Some(**due_us)) {
         found(Invariant::Resolved, keys.unresolved_entry(*other, db, id), "nothing waits for it");
+    }
+    if row.check_us.is_some() && row.state != RowState::Scheduled {
+        let problem = format!("it is {:?}, and its filter is to be looked at again", row.state);
+        found(Invariant::Resolved, row_key.clone(), &problem);
+    }
+    if let Some(check_us) = row.check_us.filter(|check_us| !rows.filter_checks.contains(check_us)) {
+        found(
+            Invariant::Resolved,
+            row_key.clone(),
+            &format!("there is no check of its filter at {check_us}"),
+        );
+    }
+    for other in rows.filter_checks.iter().filter(|check_us| row.check_us != Some(**check_us)) {
+        found(Invariant::Resolved, keys.filter_check(*other, db, id), "its row has another time");
     }
     match (&row.job, job) {
         (None, _) if row.state == RowState::Scheduled => {
@@ -284,7 +310,8 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
             Key::Document(db, id)
             | Key::Body(db, id, _)
             | Key::Replication(db, id)
-            | Key::Unresolved(_, db, id) => (db.clone(), id.clone()),
+            | Key::Unresolved(_, db, id)
+            | Key::FilterCheck(_, db, id) => (db.clone(), id.clone()),
             _ => continue,
         };
         let rows = documents.entry(document.clone()).or_default();

@@ -4,10 +4,15 @@
 //! sequence, and up to 50 sessions before it. A checkpoint counts only as far as *both* sides know of it: if the
 //! target was deleted and created anew, or one side was restored from a backup, the latest session that both
 //! remember is where the next run starts; if there is none, it starts over.
+//!
+//! While a run goes on, a database may be deleted and created anew under it. CouchDB takes a `_local` document whatever revision
+//! it names, so that writing one finds nothing out; and a checkpoint in the new database would be a lie for
+//! ever. So both databases are looked at before it is written ([`Checkpoints::verify`]), and now and then while there is none to write.
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::database::{self, Info};
+use crate::error::{Error, Fault};
 use crate::http::{Peer, Request};
 use crate::report::{REPLICATION_ID_VERSION, Session};
 use crate::seq::Seq;
@@ -73,23 +78,48 @@ struct Document {
     peer: Peer,
     id: String,
     rev: Option<String>,
+    /// The session in it, if there is one.
+    session_id: Option<String>,
+    /// What the database said of itself at the start.
+    info: Info,
 }
 
 impl Checkpoints {
     /// Reads both sides and finds the last point that both know.
-    pub async fn find(source: &Peer, target: &Peer, base_id: &str) -> Result<Self, Error> {
-        let mut sides = [source, target].map(|peer| Document {
+    pub async fn find(sides: [(&Peer, &Info); 2], base_id: &str) -> Result<Self, Error> {
+        let mut sides = sides.map(|(peer, info)| Document {
             peer: peer.clone(),
             id: format!("_local/{base_id}"),
             rev: None,
+            session_id: None,
+            info: info.clone(),
         });
         let [source, target] = &mut sides;
         let (on_source, on_target) = tokio::try_join!(source.read(), target.read())?;
         Ok(Self { sides, start: compare(&on_source, &on_target) })
     }
 
+    /// What was found does not count: the run starts from the beginning.
+    pub fn distrust(&mut self) {
+        self.start = Start::default();
+    }
+
+    /// Makes sure that both databases are still those with which the run began.
+    ///
+    /// # Errors
+    /// [`Fault::Replaced`] of the side that is not; and what the requests come to, such as 404 for a database that is gone.
+    pub async fn verify(&mut self) -> Result<(), Error> {
+        let [source, target] = &mut self.sides;
+        tokio::try_join!(source.verify(), target.verify())?;
+        Ok(())
+    }
+
     /// Writes `session` in front of the sessions before it, on both sides.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoints::verify`], which comes first.
     pub async fn write(&mut self, session: &Session) -> Result<(), Error> {
+        self.verify().await?;
         let mut history = vec![session.clone()];
         history.extend(self.start.history.iter().take(MAX_HISTORY - 1).cloned());
         let log = Log {
@@ -109,14 +139,34 @@ impl Document {
         match self.peer.json::<LogDoc>(&Request::get(&*self.id), DOC_BYTES).await {
             Ok(found) => {
                 self.rev = found._rev;
+                self.session_id = Some(found.log.session_id.clone()).filter(|id| !id.is_empty());
                 Ok(found.log)
             }
             Err(error) if error.status() == Some(404) => {
                 self.rev = None;
+                self.session_id = None;
                 Ok(Log::default())
             }
             Err(error) => Err(error),
         }
+    }
+
+    async fn verify(&mut self) -> Result<(), Error> {
+        let info = database::info(&self.peer).await?;
+        let another = match info.is_another_than(&self.info) {
+            Some(another) => another,
+            // Nothing of it has been written or found so far, so nothing can be missing.
+            None if self.session_id.is_none() => false,
+            None => {
+                self.read().await?;
+                self.session_id.is_none()
+            }
+        };
+        if another {
+            return Err(self.peer.fault(http::Method::GET, "", Fault::Replaced));
+        }
+        self.info = info;
+        Ok(())
     }
 
     async fn write(&mut self, log: &Log) -> Result<(), Error> {
@@ -128,11 +178,16 @@ impl Document {
             match self.peer.json::<Written>(&request, DOC_BYTES).await {
                 Ok(written) => {
                     self.rev = written.rev;
+                    self.session_id = Some(log.session_id.clone());
                     return Ok(());
                 }
                 // Our own write whose answer was lost, or another process that runs the same replication.
                 Err(error) if error.status() == Some(409) && attempt < CONFLICT_ATTEMPTS => {
+                    let had_one = self.session_id.is_some();
                     self.read().await?;
+                    if had_one && self.session_id.is_none() {
+                        return Err(self.peer.fault(http::Method::GET, "", Fault::Replaced));
+                    }
                     attempt += 1;
                 }
                 Err(error) => return Err(error),

@@ -1,10 +1,20 @@
 //! The work on one batch: what does the target lack, read it, write it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::Semaphore;
+
 use crate::attachments::{self, Head, Revision};
 use crate::changes::Batch;
-use crate::error::Error;
+use crate::database::Info;
+use crate::error::{Error, Side};
+use crate::feed_docs::{Demand, FeedDocs};
 use crate::fetch::{Fetcher, Sink};
 use crate::http::Peer;
+use crate::pace::Pace;
 use crate::revs_diff::{self, Missing};
 use crate::spec::Replication;
 use crate::stats::Tally;
@@ -12,7 +22,7 @@ use crate::write::WriteBuffer;
 
 /// Documents in one `_bulk_get`: enough to make the request's own cost vanish, few enough to be asked again when
 /// the answer breaks off.
-const BULK_GET_DOCS: usize = 500;
+pub(crate) const BULK_GET_DOCS: usize = 500;
 
 /// How much of documents with attachments is kept until their turn comes; the others are read again.
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
@@ -25,52 +35,164 @@ const INLINE_AGAIN_BYTES: u64 = 16 * 1024;
 /// Attachments in one request for documents with attachments inside.
 const INLINE_BATCH_BYTES: u64 = 3 * 1024 * 1024;
 
+/// Such batches in flight at once, in all: each is some 10 MB of memory, and more than keep both servers busy gain nothing.
+const INLINE_BATCHES: usize = 4;
+
+/// Revisions about which a target is not asked that had nothing when the run began. Of a small database that is all, and one of the
+/// ten requests that it would take. Were another replication to fill the same target, each would have no more than these in vain.
+const FRESH_REVISIONS: u64 = 2_000;
+
 /// Copies batches; shared by all that are in flight.
 pub(crate) struct Copier {
     target: Peer,
     fetcher: Fetcher,
     attachments: attachments::Copier,
     target_is_pouchdb: bool,
+    /// Room for batches of [`INLINE_BATCHES`].
+    inline_room: Semaphore,
+    /// Whether the changes feed is to bring documents.
+    pub demand: Arc<Demand>,
+    /// How large batches are.
+    pub pace: Arc<Pace>,
+    /// Revisions that the target lacks without being asked.
+    fresh: AtomicU64,
     pub tally: Tally,
 }
 
 impl Copier {
-    /// `target_is_pouchdb`: it cannot take attachments in the encoding in which CouchDB stores them.
-    pub fn new(source: Peer, target: Peer, replication: &Replication, target_is_pouchdb: bool) -> Self {
+    /// `on_target` is what the target says of itself. (A PouchDB cannot take attachments in the encoding in which CouchDB stores them.)
+    pub fn new(
+        source: Peer,
+        target: Peer,
+        replication: &Replication,
+        on_target: &Info,
+        tally: Tally,
+    ) -> Self {
+        let target_is_pouchdb = on_target.is_pouchdb();
         let at_once = (replication.http_connections / replication.worker_processes).max(1);
+        let pace = Arc::new(Pace::new(replication));
+        let Replication { use_bulk_get, missing_doc_retry, .. } = replication;
         Self {
-            fetcher: Fetcher::new(source.clone(), replication.use_bulk_get),
-            attachments: attachments::Copier::new(source, target.clone(), target_is_pouchdb, at_once),
+            fetcher: Fetcher::new(source.clone(), *use_bulk_get, *missing_doc_retry, Arc::clone(&pace)),
+            attachments: attachments::Copier::new(
+                source,
+                target.clone(),
+                target_is_pouchdb,
+                at_once,
+                replication.missing_doc_retry,
+            ),
             target,
             target_is_pouchdb,
-            tally: Tally::default(),
+            inline_room: Semaphore::new(INLINE_BATCHES),
+            pace,
+            demand: Arc::new(Demand::new(on_target.is_empty())),
+            fresh: AtomicU64::new(if on_target.is_empty() { FRESH_REVISIONS } else { 0 }),
+            tally,
         }
     }
 
     /// Copies what the target lacks of `batch`. When it answers, everything of it is on the target or was refused there.
     pub async fn copy(&self, batch: Batch) -> Result<(), Error> {
+        self.tally.doc_write_failures.add(batch.left_out);
+        if batch.changes == 0 {
+            // It only says how far the feed has come.
+            return Ok(());
+        }
         self.tally.revisions_checked.add(batch.revisions);
-        let missing = revs_diff::missing(&self.target, batch.revs).await?;
+        let revs = Bytes::from(batch.revs);
+        let missing = match self.lacks_all(&revs, batch.revisions) {
+            Some(all) => all,
+            None => revs_diff::missing(&self.target, revs).await?,
+        };
         let revisions = missing.iter().map(|missing| missing.revs.len() as u64).sum();
         self.tally.missing_revisions_found.add(revisions);
         let mut writer = Writer::new(self);
-        for part in missing.chunks(BULK_GET_DOCS) {
+        let (came, missing) = self.take_from_feed(&batch.docs, missing, &mut writer).await?;
+        let could_come = missing.iter().filter(|missing| is_first(missing)).count() as u64;
+        self.demand.learn(batch.revisions, if batch.docs.is_empty() { could_come } else { came });
+        drop(batch.docs);
+        if !writer.small.is_empty() || !writer.large.is_empty() {
+            self.copy_attachments(&mut writer).await?;
+        }
+        let mut left = &missing[..];
+        while !left.is_empty() {
+            let part;
+            (part, left) = left.split_at(self.pace.of(Side::Source, BULK_GET_DOCS).min(left.len()));
             self.fetcher.fetch(part, &mut writer, &self.tally).await?;
             // Only now that the source's answer has been read: these requests need connections of their own.
             self.copy_attachments(&mut writer).await?;
         }
-        writer.buffer.flush(&self.target, &self.tally).await
+        writer.buffer.flush(&self.target, &self.pace, &self.tally).await
+    }
+
+    /// All of `revs`, if the target is known to lack them.
+    fn lacks_all(&self, revs: &[u8], revisions: u64) -> Option<Vec<Missing>> {
+        let take = |left: u64| left.checked_sub(revisions);
+        self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        revs_diff::all(revs)
+    }
+
+    /// Hands those documents to `writer` that are missing and came with the feed; answers how many, and the others.
+    async fn take_from_feed(
+        &self,
+        docs: &FeedDocs,
+        missing: Vec<Missing>,
+        writer: &mut Writer<'_>,
+    ) -> Result<(u64, Vec<Missing>), Error> {
+        if docs.is_empty() {
+            return Ok((0, missing));
+        }
+        let index = docs.index();
+        let (mut came, mut others) = (0, Vec::new());
+        for missing in missing {
+            let Some(found) = index.find(&missing) else {
+                others.push(missing);
+                continue;
+            };
+            match &found.stubs {
+                Some(head) => writer.doc_with_stubs(&missing, found.doc, head),
+                None => writer.doc(found.doc),
+            }
+            came += 1;
+            writer.breathe().await?;
+        }
+        self.tally.docs_read.add(came);
+        Ok((came, others))
     }
 
     /// Copies the revisions with attachments that `writer` has gathered.
     async fn copy_attachments(&self, writer: &mut Writer<'_>) -> Result<(), Error> {
         writer.kept_bytes = 0;
-        for batch in in_batches(std::mem::take(&mut writer.small)) {
-            let left = self.fetcher.fetch_inline(batch, writer, &self.tally).await?;
-            writer.large.extend(left);
+        let mut batches = in_batches(std::mem::take(&mut writer.small));
+        if batches.len() <= 1 {
+            // They may share a write with documents that have none.
+            for batch in batches {
+                let left = self.fetcher.fetch_inline(batch, writer, &self.tally).await?;
+                writer.large.extend(left);
+            }
+        } else {
+            // While one is written, the next is read.
+            let copies = batches.drain(..).map(|batch| self.copy_inline(batch));
+            let left: Vec<Vec<Revision>> =
+                stream::iter(copies).buffer_unordered(INLINE_BATCHES).try_collect().await?;
+            writer.large.extend(left.into_iter().flatten());
         }
         self.attachments.copy(std::mem::take(&mut writer.large), &self.tally).await
     }
+
+    /// Copies one batch of revisions whose attachments are small; answers those that did not come.
+    async fn copy_inline(&self, batch: Vec<Revision>) -> Result<Vec<Revision>, Error> {
+        let _room = self.inline_room.acquire().await.expect("never closed");
+        let mut writer = Writer::new(self);
+        let left = self.fetcher.fetch_inline(batch, &mut writer, &self.tally).await?;
+        writer.buffer.flush(&self.target, &self.pace, &self.tally).await?;
+        Ok(left)
+    }
+}
+
+/// Whether nothing but a revision of the first generation is missing.
+fn is_first(missing: &Missing) -> bool {
+    matches!(&missing.revs[..], [rev] if rev.starts_with("1-"))
 }
 
 /// Batches of at most [`INLINE_BATCH_BYTES`], in the same order. No single revision has more.
@@ -145,8 +267,9 @@ impl Sink for Writer<'_> {
     }
 
     async fn breathe(&mut self) -> Result<(), Error> {
-        if self.buffer.is_full() {
-            self.buffer.flush(&self.copier.target, &self.copier.tally).await?;
+        let Copier { target, pace, tally, .. } = self.copier;
+        if self.buffer.is_full(target, pace) {
+            self.buffer.flush(target, pace, tally).await?;
         }
         Ok(())
     }
@@ -163,7 +286,7 @@ mod tests {
             rev: "1-a".to_owned(),
             stubs: None,
             encoded: false,
-            ancestors: Vec::new(),
+            ancestors: Default::default(),
         };
         let sizes = [1, 2, 1, 3, 0, 2];
         let revisions = sizes.into_iter().enumerate().map(|(nth, mib)| (revision(nth), mib << 20)).collect();

@@ -22,15 +22,48 @@ pub(crate) struct Info {
     /// The last change.
     #[serde(default)]
     pub update_seq: Seq,
+    #[serde(default)]
+    instance_start_time: serde_json::Value,
+    doc_count: Option<u64>,
+    #[serde(default)]
+    doc_del_count: u64,
     /// PouchDB's name of its storage; CouchDB has none.
     backend_adapter: Option<IgnoredAny>,
     adapter: Option<IgnoredAny>,
 }
 
 impl Info {
+    /// Whether nothing has ever been written there, so that it lacks whatever it may be asked about.
+    pub fn is_empty(&self) -> bool {
+        self.doc_count == Some(0) && self.doc_del_count == 0 && self.update_seq.number() == Some(0)
+    }
+
     /// Whether this is PouchDB Server, which needs some requests in another form.
     pub fn is_pouchdb(&self) -> bool {
         self.backend_adapter.is_some() || self.adapter.is_some()
+    }
+
+    /// When the database was created, in seconds, if the server says so.
+    ///
+    /// That is what `instance_start_time` means since CouchDB 3.3. Before it was always `"0"`, before 2.0 the microseconds at
+    /// which the database was last opened, and PouchDB Server gives the milliseconds of its own start: these say nothing
+    /// of the database, and are told by their length.
+    pub fn created(&self) -> Option<u64> {
+        let text = self.instance_start_time.as_str()?;
+        text.parse().ok().filter(|_| (9..=11).contains(&text.len()))
+    }
+
+    /// Whether this describes another database than `before` did, under the same name. `None`: it cannot be told from here.
+    pub fn is_another_than(&self, before: &Self) -> Option<bool> {
+        match (before.created(), self.created()) {
+            (Some(before), Some(now)) => Some(before != now),
+            // A database does not lose updates. (That of a cluster is a sum over whichever copies of its shards have answered,
+            // which count differently: its number goes up and down.)
+            _ => match (before.update_seq.plain(), self.update_seq.plain()) {
+                (Some(before), Some(now)) if now < before => Some(true),
+                _ => None,
+            },
+        }
     }
 }
 
@@ -70,6 +103,12 @@ pub(crate) async fn pending(source: Peer, info: Info, since: Seq) -> Option<u64>
     if info.is_pouchdb() {
         return Some(info.update_seq.number()?.saturating_sub(since.number()?));
     }
+    // Only a progress bar depends on it: no retries, and no error.
+    ask_pending(&source, &since).await.ok()?
+}
+
+/// How many changes a CouchDB says that it has after `since`.
+async fn ask_pending(source: &Peer, since: &Seq) -> Result<Option<u64>, Error> {
     #[derive(Deserialize)]
     struct Pending {
         pending: Option<u64>,
@@ -77,9 +116,17 @@ pub(crate) async fn pending(source: Peer, info: Info, since: Seq) -> Option<u64>
     let mut query = Query::default();
     query.add("limit", "0");
     query.add("since", &since.to_query());
-    // Only a progress bar depends on it: no retries, and no error.
-    let answer = source.send(&Request::get(query.on("_changes"))).await.ok()?;
-    answer.json::<Pending>(INFO_BYTES).await.ok()?.pending
+    let answer = source.send(&Request::get(query.on("_changes"))).await?;
+    Ok(answer.json::<Pending>(INFO_BYTES).await?.pending)
+}
+
+/// Whether the source has changes after `since`, of whatever documents; `None` if it does not say.
+pub(crate) async fn has_more(source: &Peer, is_pouchdb: bool, since: &Seq) -> Result<Option<bool>, Error> {
+    if is_pouchdb {
+        let update_seq = source.send(&Request::get("")).await?.json::<Info>(INFO_BYTES).await?.update_seq;
+        return Ok(Some(update_seq.number() > since.number()));
+    }
+    Ok(ask_pending(source, since).await?.map(|pending| pending > 0))
 }
 
 /// The source text of the replication's filter function, where its id depends on it.
@@ -119,4 +166,41 @@ pub async fn replication_id(
 ) -> Result<ReplicationId, Error> {
     let code = filter_code(replication, client).await?;
     Ok(replication_id::full(replication, server_uuid, code.as_deref()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn info(started: &str, update_seq: serde_json::Value) -> Info {
+        serde_json::from_value(json!({ "instance_start_time": started, "update_seq": update_seq })).unwrap()
+    }
+
+    #[test]
+    fn only_a_time_of_creation_tells_databases_apart() {
+        let cases = [
+            (("1795297690", 7), ("1795297690", 9), Some(false)),
+            (("1795297690", 7), ("1795299999", 7), Some(true)),
+            // An upgrade to a version that tells, and back.
+            (("0", 7), ("1795297690", 7), None),
+            (("1795297690", 7), ("0", 7), None),
+            // A restart, where it is the time at which the database was opened.
+            (("1795297690123456", 7), ("1795299999123456", 7), None),
+            (("1795297908712", 7), ("1795299999712", 8), None),
+            (("0", 7), ("0", 7), None),
+            (("0", 7), ("0", 6), None),
+        ];
+        for ((started, seq), (started_now, seq_now), another) in cases {
+            let opaque = |seq: u64| json!(format!("{seq}-x"));
+            let (before, now) = (info(started, opaque(seq)), info(started_now, opaque(seq_now)));
+            assert_eq!(now.is_another_than(&before), another, "{before:?} {now:?}");
+        }
+        // One process counts for itself.
+        let (before, now) = (info("0", json!(7)), info("0", json!(6)));
+        assert_eq!(now.is_another_than(&before), Some(true));
+        assert_eq!(before.is_another_than(&now), None);
+    }
 }

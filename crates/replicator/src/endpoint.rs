@@ -10,6 +10,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use url::Url;
 
+use crate::http::Proxy;
 use crate::secret::{HIDDEN, Scrubber, Secret};
 use crate::spec::Error;
 
@@ -22,10 +23,12 @@ pub struct Endpoint {
     credentials: Option<Credentials>,
     /// Further headers, as given, without Basic credentials. Their values may be tokens.
     headers: Vec<(String, Secret)>,
+    /// The way there, if it is not the direct one.
+    proxy: Option<Proxy>,
 }
 
 /// A user's name and password.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Credentials {
     /// The user's name, not secret.
     pub user: String,
@@ -71,7 +74,7 @@ impl Endpoint {
         if credentials.is_some() {
             headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
         }
-        Ok(Self { url, credentials, headers })
+        Ok(Self { url, credentials, headers, proxy: None })
     }
 
     /// The database's URL without credentials; ends in `/`.
@@ -87,6 +90,16 @@ impl Endpoint {
     /// Further headers for every request, as given.
     pub fn headers(&self) -> &[(String, Secret)] {
         &self.headers
+    }
+
+    /// The proxy by which the database is reached.
+    pub fn proxy(&self) -> Option<&Proxy> {
+        self.proxy.as_ref()
+    }
+
+    /// The same database, reached by a proxy.
+    pub fn by(self, proxy: Option<Proxy>) -> Self {
+        Self { proxy, ..self }
     }
 
     /// The URL as it may be shown: `http://user:*****@host/db/`.
@@ -107,10 +120,22 @@ impl Endpoint {
         percent_decode_str(name).decode_utf8_lossy().into_owned()
     }
 
+    /// The server that the database is on, with the same login: the URL without its last segment.
+    pub(crate) fn server(&self) -> Self {
+        let mut url = self.url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().pop().push("");
+        }
+        Self { url, ..self.clone() }
+    }
+
     /// Tells `scrubber` every secret of this endpoint.
     pub fn add_secrets(&self, scrubber: &mut Scrubber) {
         if let Some(credentials) = &self.credentials {
             scrubber.add(Some(&credentials.user), &credentials.password);
+        }
+        if let Some(proxy) = &self.proxy {
+            proxy.add_secrets(scrubber);
         }
         for (name, value) in &self.headers {
             // Short values of ordinary headers (`1`, `gzip`) would only garble messages.
@@ -122,7 +147,7 @@ impl Endpoint {
 }
 
 /// Characters of a user's name that would not survive in a URL.
-const USERINFO: &percent_encoding::AsciiSet =
+pub(crate) const USERINFO: &percent_encoding::AsciiSet =
     &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 fn is_secret_header(name: &str) -> bool {
@@ -158,14 +183,7 @@ fn parse_url(field: &str, text: &str, schemes: &[String]) -> Result<Url, Error> 
 }
 
 fn take_userinfo(url: &mut Url) -> Option<Credentials> {
-    if url.username().is_empty() && url.password().is_none() {
-        return None;
-    }
-    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-    let credentials = Credentials {
-        user: decode(url.username()),
-        password: Secret::new(decode(url.password().unwrap_or_default())),
-    };
+    let credentials = Credentials::of(url)?;
     url.set_username("").expect("a URL with a host has a user");
     url.set_password(None).expect("a URL with a host has a password");
     Some(credentials)
@@ -185,10 +203,10 @@ fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<
         let Value::String(value) = value else {
             return Err(Error::new(at(), "must be a string"));
         };
-        if reqwest::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        if http::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
             return Err(Error::new(at(), "is not a valid HTTP header name"));
         }
-        if reqwest::header::HeaderValue::from_str(value).is_err() {
+        if http::header::HeaderValue::from_str(value).is_err() {
             return Err(Error::new(at(), "holds characters that an HTTP header may not have"));
         }
         match basic_credentials(value) {

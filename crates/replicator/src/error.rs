@@ -33,6 +33,14 @@ impl Error {
         matches!(self, Self::Spec(_))
     }
 
+    /// Whose error it is, if it is a peer's.
+    pub(crate) fn side(&self) -> Option<Side> {
+        match self {
+            Self::Peer(error) => Some(error.side),
+            _ => None,
+        }
+    }
+
     /// The HTTP status that a peer answered, if it answered one.
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -48,12 +56,39 @@ impl Error {
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Peer(error) => match &error.fault {
-                Fault::Unreachable(_) | Fault::Silent(_) | Fault::BrokeOff(_) | Fault::Malformed(_) => true,
+                Fault::Unreachable(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
+                Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut => true,
                 Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
-                Fault::Unexpected(_) => false,
+                Fault::Unexpected(_) | Fault::Replaced => false,
             },
             _ => false,
         }
+    }
+
+    /// Whether nothing came for too long.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, Self::Peer(error) if matches!(error.fault, Fault::Silent(_)))
+    }
+
+    /// How long was waited for an answer that took too long.
+    pub(crate) fn took_too_long(&self) -> Option<Duration> {
+        match self {
+            Self::Peer(error) => match error.fault {
+                Fault::Silent(after) | Fault::TooLong(after) => Some(after),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether what has been copied, or what of it is remembered, is gone with a database.
+    pub(crate) fn is_replaced(&self) -> bool {
+        matches!(self, Self::Peer(error) if error.fault == Fault::Replaced)
+    }
+
+    /// Whether a session has ended, and the next attempt has a new one.
+    pub(crate) fn is_logged_out(&self) -> bool {
+        matches!(self, Self::Peer(error) if error.fault == Fault::LoggedOut)
     }
 
     /// How long the peer asked to wait before the next attempt.
@@ -109,6 +144,8 @@ pub enum Fault {
     Unreachable(String),
     /// Nothing came for this long.
     Silent(Duration),
+    /// The answer had not ended after this long, though it may have been coming all the time.
+    TooLong(Duration),
     /// The answer, or the request's body, ended too early.
     BrokeOff(String),
     /// The answer is not what the protocol promises.
@@ -124,8 +161,12 @@ pub enum Fault {
         /// The `Retry-After` header.
         retry_after: Option<Duration>,
     },
+    /// The session has ended before the request, whose body cannot be sent again; there is a new session now.
+    LoggedOut,
     /// A proper answer that makes going on impossible.
     Unexpected(String),
+    /// The database was deleted, and there is another one of its name.
+    Replaced,
 }
 
 impl fmt::Display for Fault {
@@ -133,11 +174,19 @@ impl fmt::Display for Fault {
         match self {
             Self::Unreachable(cause) => write!(f, "no connection: {cause}"),
             Self::Silent(after) => write!(f, "timed out: no data for {} ms", after.as_millis()),
+            Self::TooLong(after) => {
+                let after = after.as_millis();
+                write!(f, "timed out: no end of the answer after {after} ms, [replicator] request_timeout")
+            }
             Self::BrokeOff(cause) => write!(f, "the connection broke off: {cause}"),
             Self::Malformed(cause) => write!(f, "an answer that cannot be understood: {cause}"),
             Self::Status { status, error, reason, .. } if reason.is_empty() => write!(f, "{status} {error}"),
             Self::Status { status, error, reason, .. } => write!(f, "{status} {error}: {reason}"),
+            Self::LoggedOut => f.write_str("the session has ended"),
             Self::Unexpected(cause) => f.write_str(cause),
+            Self::Replaced => f.write_str(
+                "the database was deleted and created anew while it was being replicated; it is copied from the beginning",
+            ),
         }
     }
 }

@@ -5,28 +5,33 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
-use crate::attachments::{Head, Revision};
-use crate::error::{Error, Fault};
+use crate::attachments::{self, Head, Insides, Revision};
+use crate::copy::BULK_GET_DOCS;
+use crate::error::{Error, Fault, Side};
 use crate::http::{Answer, Peer, Request, beginning};
 use crate::json_stream::{Shape, Splitter};
+use crate::multipart;
+use crate::pace::Pace;
 use crate::query::{Query, doc_path};
 use crate::revs_diff::Missing;
 use crate::stats::Tally;
 
 /// The largest document that is copied; CouchDB's own limit is 8 MB.
-const DOC_BYTES: usize = 256 * 1024 * 1024;
+pub(crate) const DOC_BYTES: usize = 256 * 1024 * 1024;
 /// `_bulk_get` with its parameters. Attachments come as stubs, which say how they are encoded.
 const BULK_GET: &str = "_bulk_get?revs=true&latest=true&attachments=false&att_encoding_info=true";
 /// The same for revisions whose attachments are small: they come inside the document, in base64.
 const BULK_GET_INLINE: &str = "_bulk_get?revs=true&attachments=true";
-/// Revisions in one `open_revs` request: the URL stays below 8 kB.
-const OPEN_REVS: usize = 100;
 
 /// Takes what is read.
 pub(crate) trait Sink: Send {
@@ -43,11 +48,17 @@ pub(crate) struct Fetcher {
     source: Peer,
     /// Whether `_bulk_get` is worth a try; false for good once the source has shown that it has none.
     bulk_get: AtomicBool,
+    /// Whether `_bulk_get` with attachments is worth asking for as multipart; false for good once that has failed.
+    multipart: AtomicBool,
+    /// A revision that the source does not have is asked for once more after this time.
+    missing_doc_retry: Duration,
+    pace: Arc<Pace>,
 }
 
 impl Fetcher {
-    pub fn new(source: Peer, use_bulk_get: bool) -> Self {
-        Self { source, bulk_get: AtomicBool::new(use_bulk_get) }
+    pub fn new(source: Peer, use_bulk_get: bool, missing_doc_retry: Duration, pace: Arc<Pace>) -> Self {
+        let (bulk_get, multipart) = (AtomicBool::new(use_bulk_get), AtomicBool::new(true));
+        Self { source, bulk_get, multipart, missing_doc_retry, pace }
     }
 
     /// Reads all revisions of `wanted` into `sink`.
@@ -82,10 +93,19 @@ impl Fetcher {
                 break;
             }
             tally.bulk_get_attempts.add(1);
+            let part = self.pace.part((left.len(), 0), (BULK_GET_DOCS, 1));
             let request = Request::post(BULK_GET, bulk_get_body(left.into_iter()));
             match self.one_bulk_get(&request, &mut due, sink, tally).await {
-                Ok(()) => break,
-                Err(error) => retries.pause(error).await?,
+                Ok(took) => {
+                    self.pace.took(Side::Source, part, took);
+                    break;
+                }
+                Err(error) => {
+                    if let Some(took) = error.took_too_long() {
+                        self.pace.took(Side::Source, part, took);
+                    }
+                    retries.pause(error).await?;
+                }
             }
         }
         // Also what the answer passed over in silence is asked for again, one by one.
@@ -95,13 +115,14 @@ impl Fetcher {
         Ok(())
     }
 
+    /// One attempt. Answers how long the source needed.
     async fn one_bulk_get(
         &self,
         request: &Request,
         due: &mut Due<'_>,
         sink: &mut impl Sink,
         tally: &Tally,
-    ) -> Result<(), Error> {
+    ) -> Result<Duration, Error> {
         let mut answer = self.source.send(request).await?;
         let row = |text: &[u8], sink: &mut _| {
             let result: BulkGetResult<'_> = parse(text)?;
@@ -121,7 +142,8 @@ impl Fetcher {
             }
             Ok(())
         };
-        read_rows(&mut answer, sink, row).await
+        let breathed = read_rows(&mut answer, sink, row).await?;
+        Ok(answer.sent_at().elapsed().saturating_sub(breathed))
     }
 
     /// Whether small attachments can come inside their documents.
@@ -150,21 +172,58 @@ impl Fetcher {
 
     /// One attempt; takes what has come out of `revisions`, also when the answer then breaks off.
     async fn one_inline(&self, revisions: &mut Vec<Revision>, sink: &mut impl Sink) -> Result<(), Error> {
-        let body = bulk_get_body(revisions.iter().map(|revision| (&*revision.id, &*revision.rev)));
-        let mut answer = self.source.send(&Request::post(BULK_GET_INLINE, body)).await?;
         let mut came = HashSet::new();
-        let row = |text: &[u8], sink: &mut _| {
-            let result: BulkGetResult<'_> = parse(text)?;
-            for doc in result.docs.iter().filter_map(|doc| doc.ok) {
-                let text = doc.get().as_bytes();
-                Sink::doc(sink, text);
-                came.insert((result.id.to_string(), parse::<Head<'_>>(text)?.rev));
-            }
-            Ok(())
+        // Encoded ones are wanted plain, and multipart has them as they are stored.
+        let multipart =
+            self.multipart.load(Ordering::Relaxed) && !revisions.iter().any(|revision| revision.encoded);
+        let mut read = if multipart {
+            self.read_multipart(inline_request(revisions), &mut came, sink).await
+        } else {
+            self.read_inline(inline_request(revisions), &mut came, sink).await
         };
-        let read = read_rows(&mut answer, sink, row).await;
-        revisions.retain(|revision| !came.contains(&(revision.id.clone(), revision.rev.clone())));
+        take(revisions, &came);
+        if multipart
+            && let Err(error) = &read
+            && tells_of_multipart(error)
+        {
+            tracing::info!(%error, "the source's multipart answers are of no use; it is asked for JSON");
+            self.multipart.store(false, Ordering::Relaxed);
+            read = self.read_inline(inline_request(revisions), &mut came, sink).await;
+            take(revisions, &came);
+        }
         read
+    }
+
+    /// An answer with the attachments inside the documents.
+    async fn read_inline(
+        &self,
+        request: Request,
+        came: &mut HashSet<(String, String)>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Error> {
+        let mut answer = self.source.send(&request).await?;
+        read_inline_rows(&mut answer, came, sink).await
+    }
+
+    /// An answer with the attachments behind the documents, or, from a source that has no such answers, inside.
+    async fn read_multipart(
+        &self,
+        request: Request,
+        came: &mut HashSet<(String, String)>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Error> {
+        let mut answer = self.source.send(&request.accept("multipart/mixed")).await?;
+        let boundary = answer.header(CONTENT_TYPE).and_then(multipart::boundary).map(str::to_owned);
+        let Some(boundary) = boundary else {
+            return read_inline_rows(&mut answer, came, sink).await;
+        };
+        let mut insides = Insides::new(answer, &boundary);
+        while let Some(whole) = insides.next().await? {
+            sink.doc(&whole.doc);
+            came.insert((whole.id, whole.rev));
+            sink.breathe().await?;
+        }
+        Ok(())
     }
 
     async fn by_open_revs(
@@ -174,30 +233,48 @@ impl Fetcher {
         sink: &mut impl Sink,
         tally: &Tally,
     ) -> Result<(), Error> {
-        for revs in revs.chunks(OPEN_REVS) {
-            let revs: serde_json::Value = revs.iter().map(AsRef::as_ref).collect();
+        let path = doc_path(&missing.id);
+        let mut at = 0;
+        while at < revs.len() {
             let mut query = Query::default();
-            query.add("open_revs", &revs.to_string());
             query.add("revs", "true");
             query.add("latest", "true");
             query.add("att_encoding_info", "true");
-            let request = Request::get(query.on(&doc_path(&missing.id)));
+            at += query.add_some("open_revs", revs[at..].iter().map(AsRef::as_ref), &path);
+            let request = Request::get(query.on(&path));
             let mut retries = self.source.retries();
-            while let Err(error) = self.one_open_revs(&request, missing, sink, tally).await {
-                retries.pause(error).await?;
+            let mut was_absent = false;
+            loop {
+                match self.one_open_revs(&request, missing, sink, tally).await {
+                    Ok(None) => break,
+                    // Between the feed and this question the document may have changed, or not have come to every node.
+                    Ok(Some(error)) if !was_absent => {
+                        tracing::info!(doc_id = missing.id, "asked for once more: {error}");
+                        was_absent = true;
+                        tokio::time::sleep(self.missing_doc_retry).await;
+                    }
+                    Ok(Some(error)) => return Err(error),
+                    Err(error) => retries.pause(error).await?,
+                }
             }
         }
         Ok(())
     }
 
+    /// One attempt. Answers what is wrong if the source says that it does not have all of it.
     async fn one_open_revs(
         &self,
         request: &Request,
         missing: &Missing,
         sink: &mut impl Sink,
         tally: &Tally,
-    ) -> Result<(), Error> {
-        let mut answer = self.source.send(request).await?;
+    ) -> Result<Option<Error>, Error> {
+        let mut answer = match self.source.send(request).await {
+            Ok(answer) => answer,
+            // That is how a document is absent of which nothing is left.
+            Err(error) if error.status() == Some(404) => return Ok(Some(error)),
+            Err(error) => return Err(error),
+        };
         let (mut came, mut absent) = (false, None);
         let row = |text: &[u8], sink: &mut _| {
             match parse::<OpenRev<'_>>(text)? {
@@ -212,13 +289,11 @@ impl Fetcher {
         };
         read_rows(&mut answer, sink, row).await?;
         match absent {
-            None if came => Ok(()),
-            None => Err(answer.fault(Fault::Unexpected(
+            None if came => Ok(None),
+            None => Ok(Some(answer.fault(Fault::Unexpected(
                 "an answer without any of the revisions that were asked for".to_owned(),
-            ))),
-            Some(rev) => Err(answer.fault(Fault::Unexpected(format!(
-                "revision {rev} is in the changes feed of the source, but the source does not have it"
             )))),
+            Some(rev) => Ok(Some(answer.fault(attachments::absent(&rev)))),
         }
     }
 }
@@ -296,18 +371,61 @@ impl DueDocument<'_> {
     }
 }
 
+/// Answers how long the source waited for what is done with its rows.
 async fn read_rows<S: Sink>(
     answer: &mut Answer,
     sink: &mut S,
     mut row: impl FnMut(&[u8], &mut S) -> Result<(), String> + Send,
-) -> Result<(), Error> {
+) -> Result<Duration, Error> {
+    let mut breathed = Duration::ZERO;
     let mut splitter = Splitter::new(Shape::Array, DOC_BYTES);
     while let Some(piece) = answer.chunk().await? {
         splitter.push(&piece, |text| row(text, sink)).map_err(|cause| answer.malformed(cause))?;
+        let before = Instant::now();
         sink.breathe().await?;
+        breathed += before.elapsed();
     }
     splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
-    Ok(())
+    Ok(breathed)
+}
+
+async fn read_inline_rows(
+    answer: &mut Answer,
+    came: &mut HashSet<(String, String)>,
+    sink: &mut impl Sink,
+) -> Result<(), Error> {
+    let row = |text: &[u8], sink: &mut _| {
+        let result: BulkGetResult<'_> = parse(text)?;
+        for doc in result.docs.iter().filter_map(|doc| doc.ok) {
+            let text = doc.get().as_bytes();
+            Sink::doc(sink, text);
+            came.insert((result.id.to_string(), parse::<Head<'_>>(text)?.rev));
+        }
+        Ok(())
+    };
+    read_rows(answer, sink, row).await.map(drop)
+}
+
+fn inline_request(revisions: &[Revision]) -> Request {
+    let wanted = revisions.iter().map(|revision| (&*revision.id, &*revision.rev));
+    Request::post(BULK_GET_INLINE, bulk_get_body(wanted))
+}
+
+/// Takes those that came out of `revisions`.
+fn take(revisions: &mut Vec<Revision>, came: &HashSet<(String, String)>) {
+    revisions.retain(|revision| !came.contains(&(revision.id.clone(), revision.rev.clone())));
+}
+
+/// Whether the source's multipart answers may be the reason of the error; otherwise it is the connection's, or the target's.
+fn tells_of_multipart(error: &Error) -> bool {
+    match error {
+        Error::Peer(error) if error.side == Side::Source => match error.fault {
+            Fault::Malformed(_) | Fault::Unexpected(_) => true,
+            Fault::Status { status, .. } => !matches!(status, 401 | 403 | 404 | 408 | 429 | 502..),
+            _ => false,
+        },
+        _ => false,
+    }
 }
 
 /// Whether the source answered in a way that means: there is no `_bulk_get` here.
@@ -408,7 +526,7 @@ mod tests {
 
     fn missing(id: &str, revs: &[&str]) -> Missing {
         let revs = revs.iter().map(|&rev| rev.to_owned()).collect();
-        Missing { id: id.to_owned(), revs, possible_ancestors: Vec::new() }
+        Missing { id: id.to_owned(), revs, possible_ancestors: Default::default() }
     }
 
     fn come(due: &mut Due<'_>, id: &str, doc: &Value) {

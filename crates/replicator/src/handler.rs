@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
-use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES};
+use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES, Parked};
 use turnwise_store::{Runtime, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Live, Outcome};
 
 use crate::doc_processor::Settings;
+use crate::events::{Event, Events, JobEnd};
+use crate::multiplex::{Multiplex, Prospect};
 use crate::{Client, Context, Error, Replication, Report, Stats, doc_processor, replicate};
 
 /// The type of replication jobs.
@@ -20,31 +23,52 @@ pub struct Handler {
     client: Client,
     settings: Live<Settings>,
     runtime: Arc<dyn Runtime>,
+    events: Events,
+    multiplex: Option<Multiplex>,
 }
 
 impl Handler {
     /// A handler whose jobs share the connections of `client`. Each run begins with the settings of its time.
     pub fn new(client: Client, settings: Live<Settings>, runtime: Arc<dyn Runtime>) -> Self {
-        Handler { client, settings, runtime }
+        Handler { client, settings, runtime, events: Events::default(), multiplex: None }
     }
 
-    async fn replicate(&self, job: &JobContext) -> Result<Report, Error> {
+    /// Tells of its runs there.
+    pub fn with_events(self, events: Events) -> Self {
+        Handler { events, ..self }
+    }
+
+    /// Jobs that have nothing to do are parked, and whoever shares `multiplex` watches for them.
+    pub fn with_multiplex(self, multiplex: Multiplex) -> Self {
+        Handler { multiplex: Some(multiplex), ..self }
+    }
+
+    /// Runs a job; with its report, where it is parked if it is.
+    async fn replicate(&self, job: &JobContext) -> Result<(Report, Option<Parked>), Error> {
         let object: Map<String, Value> = serde_json::from_str(job.options.get())
             .map_err(|error| crate::SpecError::new("options", error.to_string()))?;
         let Settings { server_uuid, defaults } = self.settings.get();
         let replication = Replication::parse(&object, &defaults)?;
         let mut context = Context::new(self.client.clone(), server_uuid);
         context.stop = job.stop.clone();
+        context.parking =
+            self.multiplex.as_ref().and_then(|multiplex| multiplex.prospect(&job.job.id, &replication));
+        // A job's numbers go on through its crashes, its turns and its moves; only a new job begins at zero.
+        let info = job.job.info.as_deref().map_or("null", RawValue::get);
+        let before: Stats = serde_json::from_str(info).unwrap_or_default();
         let (progress, mut stats) = watch::channel(Stats::default());
         context.progress = progress;
+        let (idle, mut is_idle) = watch::channel(false);
+        context.idle = idle;
         let mut run = std::pin::pin!(replicate(&replication, &context));
         loop {
             tokio::select! {
                 ended = &mut run => {
-                    job.report(&*stats.borrow());
-                    return ended;
+                    job.report(&stats.borrow().clone().after(&before));
+                    return ended.map(|report| (report, context.parking.as_ref().map(Prospect::at).cloned()));
                 }
-                Ok(()) = stats.changed() => job.report(&*stats.borrow_and_update()),
+                Ok(()) = stats.changed() => job.report(&stats.borrow_and_update().clone().after(&before)),
+                Ok(()) = is_idle.changed() => job.idle(*is_idle.borrow_and_update()),
             }
         }
     }
@@ -53,12 +77,23 @@ impl Handler {
 #[async_trait]
 impl JobHandler for Handler {
     async fn run(&self, job: JobContext) -> Outcome {
-        match self.replicate(&job).await {
-            Ok(report) if report.stopped => Outcome::Stopped,
-            Ok(report) => Outcome::completed(&fitting(report)),
+        let id: Arc<str> = job.job.id.as_str().into();
+        self.events.tell(Event::JobStarted { id: id.clone() });
+        let outcome = match self.replicate(&job).await {
+            Ok((Report { parked: Some(token), .. }, Some(at))) => Outcome::Parked { at, token },
+            Ok((report, _)) if report.stopped => Outcome::Stopped,
+            Ok((report, _)) => Outcome::completed(&fitting(report)),
             Err(error) if error.is_terminal() => Outcome::Failed(error.to_string()),
             Err(error) => Outcome::Crashed(error.to_string()),
-        }
+        };
+        let end = match &outcome {
+            Outcome::Completed(_) => JobEnd::Completed,
+            Outcome::Failed(_) => JobEnd::Failed,
+            Outcome::Crashed(_) => JobEnd::Crashed,
+            Outcome::Stopped | Outcome::Parked { .. } => JobEnd::Stopped,
+        };
+        self.events.tell(Event::JobEnded { id, end });
+        outcome
     }
 
     async fn ended(
@@ -101,6 +136,7 @@ mod tests {
             replication_id_version: 4,
             history: (0..50).map(session).collect(),
             stopped: false,
+            parked: None,
             stats: Stats::default(),
         };
         let fitting = fitting(report);

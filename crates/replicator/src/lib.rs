@@ -29,12 +29,17 @@ pub mod doc_processor;
 pub mod documents;
 mod endpoint;
 mod error;
+pub mod events;
 mod external_term;
+mod feed_docs;
 mod fetch;
 mod handler;
 mod http;
 mod json_stream;
 mod multipart;
+pub mod multiplex;
+pub mod ownership;
+mod pace;
 mod pipeline;
 mod progress;
 mod query;
@@ -47,6 +52,7 @@ mod seq;
 mod spec;
 mod stats;
 mod upload;
+pub mod upstream;
 mod write;
 
 use tokio::sync::watch;
@@ -56,7 +62,9 @@ pub use database::{filter_code, replication_id};
 pub use endpoint::{Credentials, Endpoint};
 pub use error::{Error, Fault, PeerError, Side};
 pub use handler::{Handler, JOB_TYPE};
-pub use http::Client;
+pub use http::{
+    AuthPlugin, Client, ConnectTo, Connections, MAX_CERTIFICATE_DEPTH, Proxy, SocketOptions, Tls,
+};
 pub use pipeline::replicate;
 pub use replication_id::ReplicationId;
 pub use report::{REPLICATION_ID_VERSION, Report, Session};
@@ -77,6 +85,10 @@ pub struct Context {
     pub stop: CancellationToken,
     /// Receives a snapshot whenever a batch is done or a checkpoint written.
     pub progress: watch::Sender<Stats>,
+    /// Receives whether a continuous run has nothing to do: everything is copied, and it waits for changes.
+    pub idle: watch::Sender<bool>,
+    /// Where a continuous run that has nothing to do leaves, if it may.
+    pub parking: Option<multiplex::Prospect>,
 }
 
 impl Context {
@@ -87,6 +99,8 @@ impl Context {
             server_uuid: server_uuid.into(),
             stop: CancellationToken::new(),
             progress: watch::Sender::new(Stats::default()),
+            idle: watch::Sender::new(false),
+            parking: None,
         }
     }
 }

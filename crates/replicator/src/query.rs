@@ -6,6 +6,10 @@ use serde_json::Value;
 /// What may stand unencoded in a path segment or a query value.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
+/// How long path and query may be: servers and proxies refuse a request line of 8 kB, of which the rest is for the database's own
+/// URL.
+pub(crate) const URL_BYTES: usize = 7 * 1024;
+
 /// A path segment or a query value.
 pub(crate) fn encode(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
@@ -41,6 +45,36 @@ impl Query {
         }
     }
 
+    /// All parameters of `other` as well.
+    pub fn append(&mut self, other: &Self) {
+        match other.0.strip_prefix('?') {
+            Some(_) if self.0.is_empty() => self.0.push_str(&other.0),
+            Some(more) => {
+                self.0.push('&');
+                self.0.push_str(more);
+            }
+            None => {}
+        }
+    }
+
+    /// `values` as a JSON array: the first one, and then as many as leave the path and query to `path` shorter than
+    /// [`URL_BYTES`]. Answers how many that are.
+    pub fn add_some<'v>(&mut self, name: &str, values: impl Iterator<Item = &'v str>, path: &str) -> usize {
+        // `&`, `=`, and brackets.
+        let mut room = URL_BYTES.saturating_sub(path.len() + self.0.len() + name.len() + 8);
+        let mut some = Vec::new();
+        for value in values {
+            let bytes = encode(&format!("{value:?},")).len();
+            if bytes > room && !some.is_empty() {
+                break;
+            }
+            room = room.saturating_sub(bytes);
+            some.push(value);
+        }
+        self.add(name, &Value::from(some.clone()).to_string());
+        some.len()
+    }
+
     pub fn on(&self, path: &str) -> String {
         format!("{path}{}", self.0)
     }
@@ -54,6 +88,22 @@ mod tests {
     fn ids_become_one_path_segment() {
         assert_eq!(doc_path("a/b c+é?"), "a%2Fb%20c%2B%C3%A9%3F");
         assert_eq!(doc_path("_design/x/y"), "_design/x%2Fy");
+    }
+
+    #[test]
+    fn an_array_has_as_many_values_as_the_url_has_room_for() {
+        let revs: Vec<String> = (0..1_000).map(|n| format!("{n}-0123456789abcdef0123456789abcdef")).collect();
+        for id in ["a".repeat(10), "\u{e9}".repeat(500)] {
+            let path = doc_path(&id);
+            let mut query = Query::default();
+            query.add("revs", "true");
+            let some = query.add_some("open_revs", revs.iter().map(String::as_str), &path);
+            let bytes = query.on(&path).len();
+            assert!((URL_BYTES - 100..=URL_BYTES).contains(&bytes), "{some} revisions, {bytes} bytes");
+        }
+        // At least one, however long the id is.
+        let mut query = Query::default();
+        assert_eq!(query.add_some("open_revs", ["1-a", "1-b"].into_iter(), &"a".repeat(9_000)), 1);
     }
 
     #[test]

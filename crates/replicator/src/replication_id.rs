@@ -138,6 +138,17 @@ mod tests {
     }
 
     #[test]
+    fn the_way_to_an_endpoint_is_no_part_of_the_id() {
+        let id = |extra: Value| {
+            let mut body = serde_json::json!({"source": "http://a/db", "target": "http://b/db"});
+            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            full(&Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap(), "uuid", None)
+        };
+        let proxied = serde_json::json!({"source_proxy": "http://p", "socket_options": "[{nodelay, false}]"});
+        assert_eq!(id(proxied), id(serde_json::json!({})));
+    }
+
+    #[test]
     fn spaces_around_a_line_of_code_do_not_count() {
         assert_eq!(trim_code("  function(d){return true} "), "function(d){return true}");
         assert_eq!(trim_code(" a\n b "), " a\n b ");

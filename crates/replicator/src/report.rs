@@ -27,6 +27,9 @@ pub struct Report {
     /// Whether the run was stopped before its end; it has left a checkpoint to go on from.
     #[serde(skip)]
     pub stopped: bool,
+    /// It was stopped because there is nothing to do until the source is another one than this.
+    #[serde(skip)]
+    pub parked: Option<String>,
     /// The run's final numbers.
     #[serde(skip)]
     pub stats: Stats,

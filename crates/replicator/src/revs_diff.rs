@@ -1,7 +1,9 @@
 //! Which of a batch's revisions the target does not have: `_revs_diff`.
 
 use std::fmt;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
@@ -17,14 +19,22 @@ pub(crate) struct Missing {
     pub id: String,
     pub revs: Vec<String>,
     /// Revisions the target has that may be ancestors of the missing ones; their attachments need not be sent again.
-    pub possible_ancestors: Vec<String>,
+    ///
+    /// Shared: a document with a thousand conflicts may have as many of them for each of its revisions.
+    pub possible_ancestors: Arc<[String]>,
 }
 
 /// Asks the target about `revs`, the body `{"id":["1-a"],…}`.
-pub(crate) async fn missing(target: &Peer, revs: Vec<u8>) -> Result<Vec<Missing>, Error> {
+pub(crate) async fn missing(target: &Peer, revs: impl Into<Bytes>) -> Result<Vec<Missing>, Error> {
     let request = Request::post("_revs_diff", revs);
     let MissingList(missing) = target.json(&request, ANSWER_BYTES).await?;
     Ok(missing)
+}
+
+/// All of `revs`, a body as [`missing`] takes it: what a target lacks that has nothing. `None`, if it is not what it should be.
+pub(crate) fn all(revs: &[u8]) -> Option<Vec<Missing>> {
+    let AllOf(all) = serde_json::from_slice(revs).ok()?;
+    Some(all)
 }
 
 /// An answer of `_revs_diff`, in its order.
@@ -56,11 +66,36 @@ impl<'de> Deserialize<'de> for MissingList {
                         list.push(Missing {
                             id,
                             revs: entry.missing,
-                            possible_ancestors: entry.possible_ancestors,
+                            possible_ancestors: entry.possible_ancestors.into(),
                         });
                     }
                 }
                 Ok(MissingList(list))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+/// A question of `_revs_diff`, in its order.
+struct AllOf(Vec<Missing>);
+
+impl<'de> Deserialize<'de> for AllOf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = AllOf;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of document ids")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AllOf, A::Error> {
+                let mut list = Vec::new();
+                while let Some((id, revs)) = map.next_entry()? {
+                    list.push(Missing { id, revs, possible_ancestors: Default::default() });
+                }
+                Ok(AllOf(list))
             }
         }
         deserializer.deserialize_map(Entries)
@@ -77,8 +112,16 @@ mod tests {
         let answer = r#"{"b":{"missing":["2-x"],"possible_ancestors":["1-x"]},"a":{"missing":[]},"c":{"missing":["1-c","1-d"]}}"#;
         let MissingList(list) = serde_json::from_str(answer).unwrap();
         assert_eq!(list.iter().map(|missing| missing.id.as_str()).collect::<Vec<_>>(), ["b", "c"]);
-        assert_eq!(list[0].possible_ancestors, ["1-x"]);
+        assert_eq!(*list[0].possible_ancestors, ["1-x"]);
         assert_eq!(list[1].revs, ["1-c", "1-d"]);
+    }
+
+    #[test]
+    fn a_target_that_has_nothing_lacks_all() {
+        let all = all(br#"{"b":["2-x","2-y"],"a":["1-a"]}"#).unwrap();
+        assert_eq!(all.iter().map(|missing| missing.id.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+        assert_eq!(all[0].revs, ["2-x", "2-y"]);
+        assert!(super::all(b"{\"a\":[1]}").is_none());
     }
 
     #[test]

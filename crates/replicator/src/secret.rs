@@ -13,7 +13,7 @@ use base64::prelude::BASE64_STANDARD;
 pub const HIDDEN: &str = "*****";
 
 /// A password, a token, or the value of a header that may hold one.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(String);
 
 impl Secret {

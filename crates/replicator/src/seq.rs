@@ -41,6 +41,20 @@ impl Seq {
         text[..end].parse().ok()
     }
 
+    /// The number, where it is one and nothing more: of a server that is no cluster.
+    pub fn plain(&self) -> Option<u64> {
+        self.0.parse().ok()
+    }
+
+    /// Whether it is another place of the feed. CouchDB writes the same place in different ways, so numbers count where
+    /// there are any.
+    pub fn is_other_than(&self, other: &Self) -> bool {
+        match (self.number(), other.number()) {
+            (Some(one), Some(two)) => one != two,
+            _ => self != other,
+        }
+    }
+
     /// Whether it is the beginning of the database.
     pub fn is_zero(&self) -> bool {
         &*self.0 == "0" || &*self.0 == "\"0\""

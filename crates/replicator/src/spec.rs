@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::endpoint::Endpoint;
+use crate::http::{AuthPlugin, Proxy, SocketOptions};
 use crate::seq::Seq;
 
 /// Why a request is refused: the field, and what would be right. Retrying cannot help.
@@ -49,8 +50,23 @@ pub struct Defaults {
     pub checkpoint_interval: Duration,
     /// Whether `_bulk_get` is tried.
     pub use_bulk_get: bool,
+    /// How to authenticate, in the order in which it is tried.
+    pub auth_plugins: Vec<AuthPlugin>,
+    /// When a session is renewed whose cookie does not say how long it lives. CouchDB: 550 s.
+    pub session_refresh_interval: Duration,
+    /// Documents with longer ids, in bytes, are left out and counted as failures. `None`: however long, as in CouchDB.
+    pub max_document_id_length: Option<usize>,
+    /// `missing_doc_retry_msec`: a revision that the source has named and does not have is asked for once more after this
+    /// time. CouchDB: 2 s.
+    pub missing_doc_retry: Duration,
     /// `valid_endpoint_protocols`.
     pub endpoint_schemes: Vec<String>,
+    /// `valid_proxy_protocols`.
+    pub proxy_schemes: Vec<String>,
+    /// `socket_options`: how sockets are set up.
+    pub socket_options: SocketOptions,
+    /// Time that a request may take until the end of its answer; `None`: as long as something moves, as in CouchDB.
+    pub request_timeout: Option<Duration>,
 }
 
 /// Changes in one batch when nobody asked for another number: the number at which a CouchDB target is cheapest
@@ -68,7 +84,14 @@ impl Default for Defaults {
             use_checkpoints: true,
             checkpoint_interval: Duration::from_secs(30),
             use_bulk_get: true,
+            auth_plugins: AuthPlugin::ALL.to_vec(),
+            session_refresh_interval: Duration::from_secs(550),
+            max_document_id_length: None,
+            missing_doc_retry: Duration::from_secs(2),
             endpoint_schemes: vec!["http".to_owned(), "https".to_owned()],
+            proxy_schemes: vec!["http".to_owned(), "https".to_owned(), "socks5".to_owned()],
+            socket_options: SocketOptions::default(),
+            request_timeout: None,
         }
     }
 }
@@ -123,6 +146,10 @@ pub struct Replication {
     pub checkpoint_interval: Duration,
     /// Try `_bulk_get` before fetching documents one by one.
     pub use_bulk_get: bool,
+    /// [`Defaults::max_document_id_length`].
+    pub max_document_id_length: Option<usize>,
+    /// [`Defaults::missing_doc_retry`].
+    pub missing_doc_retry: Duration,
     /// Batches in flight at once.
     pub worker_processes: usize,
     /// Changes per batch; `None` is adaptive ([`Defaults::worker_batch_size`]).
@@ -133,6 +160,14 @@ pub struct Replication {
     pub connection_timeout: Duration,
     /// Attempts after the first one, per request.
     pub retries_per_request: u32,
+    /// How sockets are set up.
+    pub socket_options: SocketOptions,
+    /// Time that a request may take until the end of its answer, unless it is one for changes.
+    pub request_timeout: Option<Duration>,
+    /// How to authenticate, in the order in which it is tried.
+    pub auth_plugins: Vec<AuthPlugin>,
+    /// When a session is renewed whose cookie does not say how long it lives.
+    pub session_refresh_interval: Duration,
     /// On whose behalf.
     pub user_ctx: UserCtx,
 }
@@ -157,14 +192,14 @@ impl Replication {
     /// is not supported yet.
     pub fn parse(object: &Map<String, Value>, defaults: &Defaults) -> Result<Self, Error> {
         let fields = Fields(object);
-        fields.refuse_proxies()?;
+        let [source_proxy, target_proxy] = fields.proxies(&defaults.proxy_schemes)?;
         let endpoint = |name: &str| match object.get(name) {
             None | Some(Value::Null) => Err(Error::new(name, "is missing; give a database's URL")),
             Some(value) => Endpoint::parse(name, value, &defaults.endpoint_schemes),
         };
         Ok(Self {
-            source: endpoint("source")?,
-            target: endpoint("target")?,
+            source: endpoint("source")?.by(source_proxy),
+            target: endpoint("target")?.by(target_proxy),
             continuous: fields.boolean("continuous", false)?,
             create_target: fields.boolean("create_target", false)?,
             create_target_params: fields.create_target_params()?,
@@ -174,6 +209,8 @@ impl Replication {
             use_checkpoints: fields.boolean("use_checkpoints", defaults.use_checkpoints)?,
             checkpoint_interval: fields.milliseconds("checkpoint_interval", defaults.checkpoint_interval)?,
             use_bulk_get: fields.boolean("use_bulk_get", defaults.use_bulk_get)?,
+            max_document_id_length: defaults.max_document_id_length,
+            missing_doc_retry: defaults.missing_doc_retry,
             worker_processes: fields.count("worker_processes", 1, 100)?.unwrap_or(defaults.worker_processes),
             worker_batch_size: fields.count("worker_batch_size", 1, 100_000)?.or(defaults.worker_batch_size),
             http_connections: fields
@@ -183,6 +220,10 @@ impl Replication {
             retries_per_request: fields
                 .count("retries_per_request", 0, 100)?
                 .map_or(defaults.retries_per_request, |count| u32::try_from(count).expect("at most 100")),
+            socket_options: fields.socket_options(defaults.socket_options)?,
+            request_timeout: defaults.request_timeout,
+            auth_plugins: defaults.auth_plugins.clone(),
+            session_refresh_interval: defaults.session_refresh_interval,
             user_ctx: fields.user_ctx()?,
         })
     }
@@ -230,13 +271,35 @@ impl<'a> Fields<'a> {
         Ok(count.map_or(default, |ms| Duration::from_millis(ms as u64)))
     }
 
-    fn refuse_proxies(&self) -> Result<(), Error> {
-        for name in ["proxy", "source_proxy", "target_proxy"] {
-            if self.get(name).is_some() {
-                return Err(Error::new(name, "is not supported yet; leave it out to connect directly"));
+    /// The source's and the target's. The empty string is none, as in CouchDB.
+    fn proxies(&self, schemes: &[String]) -> Result<[Option<Proxy>; 2], Error> {
+        let proxy = |name: &str| match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if text.is_empty() => Ok(None),
+            Some(Value::String(text)) => Proxy::parse(name, text, schemes).map(Some),
+            Some(other) => Err(Error::new(name, format!("must be a proxy's URL, not {}", Kind(other)))),
+        };
+        let proxies = [proxy("source_proxy")?, proxy("target_proxy")?];
+        let Some(both) = proxy("proxy")? else { return Ok(proxies) };
+        match proxies {
+            [None, None] => Ok([Some(both.clone()), Some(both)]),
+            [Some(_), _] => Err(Error::new("proxy", "cannot go together with `source_proxy`")),
+            [None, Some(_)] => Err(Error::new("proxy", "cannot go together with `target_proxy`")),
+        }
+    }
+
+    fn socket_options(&self, defaults: SocketOptions) -> Result<SocketOptions, Error> {
+        const NAME: &str = "socket_options";
+        match self.get(NAME) {
+            None => Ok(defaults),
+            Some(Value::String(text)) => {
+                defaults.with(text).map_err(|right| Error::new(NAME, format!("must be {right}")))
+            }
+            Some(other) => {
+                let problem = format!("must be a string like \"[{{nodelay, true}}]\", not {}", Kind(other));
+                Err(Error::new(NAME, problem))
             }
         }
-        Ok(())
     }
 
     fn create_target_params(&self) -> Result<Vec<(String, String)>, Error> {
@@ -264,6 +327,8 @@ impl<'a> Fields<'a> {
     }
 
     fn filter(&self) -> Result<Option<Filter>, Error> {
+        // Wrong is wrong, also where nothing takes them.
+        let query_params = self.query_params()?;
         let given: Vec<&str> =
             ["doc_ids", "filter", "selector"].into_iter().filter(|name| self.get(name).is_some()).collect();
         if let [first, second, ..] = given[..] {
@@ -278,7 +343,7 @@ impl<'a> Fields<'a> {
                 Some(Value::Object(selector)) => Ok(Some(Filter::Selector(selector.clone()))),
                 _ => Err(Error::new("selector", "must be an object, a Mango selector")),
             },
-            Some(_) => self.function().map(Some),
+            Some(_) => self.function(query_params).map(Some),
             None => Ok(None),
         }
     }
@@ -302,7 +367,15 @@ impl<'a> Fields<'a> {
         Ok(Filter::DocIds(ids))
     }
 
-    fn function(&self) -> Result<Filter, Error> {
+    fn query_params(&self) -> Result<Map<String, Value>, Error> {
+        match self.get("query_params") {
+            None => Ok(Map::new()),
+            Some(Value::Object(params)) => Ok(params.clone()),
+            Some(_) => Err(Error::new("query_params", "must be an object")),
+        }
+    }
+
+    fn function(&self, query_params: Map<String, Value>) -> Result<Filter, Error> {
         let problem = || {
             Error::new(
                 "filter",
@@ -317,11 +390,6 @@ impl<'a> Fields<'a> {
         if !named && !name.starts_with('_') {
             return Err(problem());
         }
-        let query_params = match self.get("query_params") {
-            None => Map::new(),
-            Some(Value::Object(params)) => params.clone(),
-            Some(_) => return Err(Error::new("query_params", "must be an object")),
-        };
         Ok(Filter::Function { name: name.clone(), query_params })
     }
 

@@ -30,6 +30,7 @@ fn every_wrong_field_is_refused_by_name() {
         (json!({"filter": "nofunction"}), "filter"),
         (json!({"filter": "/f"}), "filter"),
         (json!({"filter": "d/f", "query_params": []}), "query_params"),
+        (json!({"query_params": [1]}), "query_params"),
         (json!({"selector": []}), "selector"),
         (json!({"winning_revs_only": "x"}), "winning_revs_only"),
         (json!({"since_seq": true}), "since_seq"),
@@ -44,18 +45,36 @@ fn every_wrong_field_is_refused_by_name() {
         (json!({"user_ctx": "me"}), "user_ctx"),
         (json!({"user_ctx": {"name": 1}}), "user_ctx.name"),
         (json!({"user_ctx": {"roles": "x"}}), "user_ctx.roles"),
-        (json!({"proxy": "http://p"}), "proxy"),
-        (json!({"source_proxy": "http://p"}), "source_proxy"),
-        (json!({"target_proxy": "http://p"}), "target_proxy"),
+        (json!({"proxy": 1}), "proxy"),
+        (json!({"source_proxy": "gopher://p"}), "source_proxy"),
+        (json!({"target_proxy": "p:80"}), "target_proxy"),
+        (json!({"proxy": "http://p", "source_proxy": "http://q"}), "proxy"),
+        (json!({"proxy": "http://p", "target_proxy": "http://q"}), "proxy"),
+        (json!({"socket_options": "<}garbage]]["}), "socket_options"),
+        (json!({"socket_options": {"nodelay": true}}), "socket_options"),
     ] {
         assert_eq!(with(extra.clone()).unwrap_err().field, field, "{extra}");
     }
 }
 
 #[test]
-fn a_proxy_is_refused_and_the_reason_says_not_yet() {
-    let error = with(json!({"proxy": "socks5://u:hunter2@p"})).unwrap_err().to_string();
-    assert_eq!(error, "`proxy` is not supported yet; leave it out to connect directly");
+fn one_proxy_is_for_both_sides_and_two_are_each_for_its_own() {
+    let proxies = |extra| {
+        let replication = with(extra).unwrap();
+        [replication.source, replication.target].map(|endpoint| endpoint.proxy().map(Proxy::to_string))
+    };
+    let shown = |text: &str| Some(text.to_owned());
+    assert_eq!(proxies(json!({"source_proxy": "", "proxy": null})), [None, None]);
+    let both = shown("socks5://u:*****@p:9");
+    assert_eq!(proxies(json!({"proxy": "socks5://u:hunter2@p:9"})), [both.clone(), both]);
+    assert_eq!(proxies(json!({"target_proxy": "https://q"})), [None, shown("https://q")]);
+}
+
+#[test]
+fn a_jobs_socket_options_go_over_the_settings() {
+    let replication = with(json!({"socket_options": "[{sndbuf, 10000}, {potato, true}]"})).unwrap();
+    let expected = SocketOptions { sndbuf: Some(10_000), ..SocketOptions::default() };
+    assert_eq!(replication.socket_options, expected);
 }
 
 #[test]
@@ -67,6 +86,20 @@ fn what_is_left_out_comes_from_the_defaults() {
     assert_eq!(replication.connection_timeout, Duration::from_secs(30));
     assert_eq!(replication.retries_per_request, 5);
     assert_eq!(replication.filter, None);
+}
+
+#[test]
+fn what_a_job_asks_for_goes_before_the_settings() {
+    let replication = with(json!({"worker_processes": 2, "worker_batch_size": 10, "http_connections": 3,
+        "connection_timeout": 4000, "retries_per_request": 0, "use_checkpoints": false,
+        "checkpoint_interval": 5000, "use_bulk_get": false}))
+    .unwrap();
+    let numbers = (replication.worker_processes, replication.worker_batch_size, replication.http_connections);
+    assert_eq!(numbers, (2, Some(10), 3));
+    assert_eq!(replication.connection_timeout, Duration::from_secs(4));
+    assert_eq!(replication.checkpoint_interval, Duration::from_secs(5));
+    assert_eq!(replication.retries_per_request, 0);
+    assert!(!replication.use_checkpoints && !replication.use_bulk_get);
 }
 
 #[test]

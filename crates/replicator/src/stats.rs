@@ -37,6 +37,29 @@ pub struct Stats {
     pub bytes_written: u64,
 }
 
+impl Stats {
+    /// The numbers of a job whose latest run these are, and which had come to `before` when it began.
+    pub fn after(self, before: &Stats) -> Stats {
+        Stats {
+            revisions_checked: self.revisions_checked + before.revisions_checked,
+            missing_revisions_found: self.missing_revisions_found + before.missing_revisions_found,
+            docs_read: self.docs_read + before.docs_read,
+            docs_written: self.docs_written + before.docs_written,
+            doc_write_failures: self.doc_write_failures + before.doc_write_failures,
+            bulk_get_attempts: self.bulk_get_attempts + before.bulk_get_attempts,
+            bulk_get_docs: self.bulk_get_docs + before.bulk_get_docs,
+            bytes_written: self.bytes_written + before.bytes_written,
+            // What stands still until the run knows better. How much is left it does not know of the run before.
+            checkpointed_source_seq: self
+                .checkpointed_source_seq
+                .or_else(|| before.checkpointed_source_seq.clone()),
+            source_seq: self.source_seq.or_else(|| before.source_seq.clone()),
+            through_seq: self.through_seq.or_else(|| before.through_seq.clone()),
+            changes_pending: self.changes_pending,
+        }
+    }
+}
+
 /// A number that the concurrent parts of one run count up together.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
@@ -78,5 +101,21 @@ impl Tally {
             bytes_written: self.bytes_written.get(),
             ..Stats::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_a_job_go_on_where_its_last_run_ended() {
+        let seq = |text: &str| Some(Seq::from(&serde_json::json!(text)));
+        let before = Stats { docs_written: 20, docs_read: 21, through_seq: seq("21-x"), ..Stats::default() };
+        let began = Stats::default().after(&before);
+        assert_eq!(began, before);
+        let run = Stats { docs_written: 5, docs_read: 5, through_seq: seq("26-y"), ..Stats::default() };
+        let after = run.after(&before);
+        assert_eq!((after.docs_written, after.docs_read, after.through_seq), (25, 26, seq("26-y")));
     }
 }

@@ -4,24 +4,42 @@
 //! answer for long. So bodies are handed out in pieces, and every piece that the connection takes is counted.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// The size of the pieces in which a body at hand is handed out. Slicing copies nothing.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// How many bytes of a body the connection has taken.
 #[derive(Debug, Default)]
-pub(crate) struct Progress(AtomicU64);
+pub(crate) struct Progress {
+    bytes: AtomicU64,
+    /// When it took the first piece, and the last one so far.
+    pieces: Mutex<Option<(Instant, Instant)>>,
+}
 
 impl Progress {
     pub fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How long the connection needed until it asked for the last piece that it took.
+    pub fn took(&self) -> Duration {
+        let pieces = self.pieces.lock().expect("nobody panics with it");
+        pieces.map_or(Duration::ZERO, |(first, last)| last.duration_since(first))
+    }
+
+    fn add(&self, piece: &Bytes) {
+        self.bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        let now = Instant::now();
+        self.pieces.lock().expect("nobody panics with it").get_or_insert((now, now)).1 = now;
     }
 }
 
@@ -33,6 +51,8 @@ pub(crate) type Pieces = mpsc::Receiver<Result<Bytes, BodyError>>;
 /// A body to be sent.
 pub(crate) struct Upload {
     content_type: String,
+    /// `Content-Encoding`.
+    encoding: Option<&'static str>,
     content: Content,
     progress: Arc<Progress>,
 }
@@ -46,6 +66,7 @@ impl Upload {
     pub fn from_bytes(body: Bytes, content_type: &str) -> Self {
         Self {
             content_type: content_type.to_owned(),
+            encoding: None,
             content: Content::AtHand(body),
             progress: Arc::default(),
         }
@@ -54,11 +75,32 @@ impl Upload {
     /// A body of which `length` bytes will come, or, without a length, as many as there are (chunked).
     pub fn streamed(pieces: Pieces, length: Option<u64>, content_type: String) -> Self {
         let content = Content::Streamed { pieces, length };
-        Self { content_type, content, progress: Arc::default() }
+        Self { content_type, encoding: None, content, progress: Arc::default() }
+    }
+
+    /// The body is one that has been encoded so.
+    pub fn encoded(mut self, encoding: &'static str) -> Self {
+        self.encoding = Some(encoding);
+        self
+    }
+
+    /// The same once more; `None` of a body that exists only once. Only while nothing of it has been sent.
+    pub fn again(&self) -> Option<Self> {
+        match &self.content {
+            Content::AtHand(body) => {
+                let again = Self::from_bytes(body.clone(), &self.content_type);
+                Some(Self { encoding: self.encoding, ..again })
+            }
+            Content::Streamed { .. } => None,
+        }
     }
 
     pub fn content_type(&self) -> &str {
         &self.content_type
+    }
+
+    pub fn encoding(&self) -> Option<&'static str> {
+        self.encoding
     }
 
     pub fn progress(&self) -> Arc<Progress> {
@@ -87,7 +129,7 @@ impl Body for Upload {
             },
         };
         if let Some(Ok(piece)) = &next {
-            self.progress.0.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            self.progress.add(piece);
         }
         Poll::Ready(next.map(|piece| piece.map(Frame::data)))
     }

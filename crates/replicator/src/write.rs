@@ -2,15 +2,19 @@
 //!
 //! A [`WriteBuffer`] is the request's body while it grows: documents are copied into it once, as the text they are. A target
 //! that finds it too large (413) gets it in halves, again and again, until a single document is too large: that one is a
-//! counted write failure, as are documents that the target forbids.
+//! counted write failure, as are documents that the target forbids. A batch that it takes for wrong (400) is halved as well, so
+//! that the error names the document, and so is one that it does not get done in time. How much goes into one is decided by how long
+//! the target needs ([`crate::pace`]).
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
 
-use crate::error::{Error, Fault};
+use crate::error::{Error, Fault, Side};
 use crate::http::{Peer, Request};
+use crate::pace::Pace;
 use crate::stats::Tally;
 
 /// A buffer of this size is written although more documents are at hand. With `worker_processes` of them in flight this
@@ -43,25 +47,30 @@ impl WriteBuffer {
         self.text.push(b',');
     }
 
-    pub fn is_full(&self) -> bool {
-        self.text.len() >= FULL_BYTES || self.ends.len() >= FULL_DOCS
+    /// A target that is throttled, or slow, gets less at once.
+    pub fn is_full(&self, target: &Peer, pace: &Pace) -> bool {
+        let is_full = |size: usize, full: usize| size >= pace.of(Side::Target, target.reduced(full));
+        is_full(self.text.len(), FULL_BYTES) || is_full(self.ends.len(), FULL_DOCS)
     }
 
     /// Writes all documents and empties the buffer.
     ///
     /// # Errors
     /// Whatever the target says, except of single documents that it refuses: these are counted.
-    pub async fn flush(&mut self, target: &Peer, tally: &Tally) -> Result<(), Error> {
+    pub async fn flush(&mut self, target: &Peer, pace: &Pace, tally: &Tally) -> Result<(), Error> {
         if self.ends.is_empty() {
             return Ok(());
         }
         let docs = self.take();
         let mut parts: Vec<Range<usize>> = std::iter::once(0..docs.ends.len()).collect();
+        let mut retries = target.retries();
         while let Some(part) = parts.pop() {
             let body = docs.body(&part);
             let (count, bytes) = (part.len() as u64, body.len() as u64);
-            match post(target, body).await {
+            let of_room = pace.part((part.len(), body.len()), (FULL_DOCS, FULL_BYTES));
+            match post(target, body, |took| pace.took(Side::Target, of_room, took)).await {
                 Ok(refused) => {
+                    retries.reset();
                     tally.docs_written.add(count.saturating_sub(refused));
                     tally.doc_write_failures.add(refused);
                     tally.bytes_written.add(bytes);
@@ -70,12 +79,24 @@ impl WriteBuffer {
                     tracing::warn!(%error, "a document is too large for the target");
                     tally.doc_write_failures.add(1);
                 }
-                Err(error) if error.status() == Some(413) => {
-                    let middle = part.start + part.len() / 2;
-                    parts.push(middle..part.end);
-                    parts.push(part.start..middle);
+                Err(error) if matches!(error.status(), Some(400 | 413)) && count > 1 => {
+                    retries.reset();
+                    parts.extend(halves(part));
                 }
-                Err(error) => return Err(error),
+                Err(error) if error.status() == Some(400) => {
+                    let id = docs.id(&part).unwrap_or_default();
+                    let fault = Fault::Unexpected(format!("document {id:?} is refused: {error}"));
+                    return Err(target.fault(http::Method::POST, "_bulk_docs", fault));
+                }
+                Err(error) => {
+                    let too_long = error.took_too_long();
+                    retries.pause(error).await?;
+                    // All of it would take as long again.
+                    match too_long {
+                        Some(_) if count > 1 => parts.extend(halves(part)),
+                        _ => parts.push(part),
+                    }
+                }
             }
         }
         Ok(())
@@ -97,6 +118,17 @@ struct Docs {
 }
 
 impl Docs {
+    /// The id of the first of `docs`, if it can be read.
+    fn id(&self, docs: &Range<usize>) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Id {
+            _id: String,
+        }
+        let start = docs.start.checked_sub(1).map_or(HEAD.len(), |before| self.ends[before] + 1);
+        let doc: Id = serde_json::from_slice(&self.text[start..self.ends[docs.start]]).ok()?;
+        Some(doc._id)
+    }
+
     /// The request's body for some of the documents; a copy only where it is not for all of them.
     fn body(&self, docs: &Range<usize>) -> Bytes {
         if docs.len() == self.ends.len() {
@@ -105,6 +137,12 @@ impl Docs {
         let start = docs.start.checked_sub(1).map_or(HEAD.len(), |before| self.ends[before] + 1);
         [HEAD, &self.text[start..self.ends[docs.end - 1]], TAIL].concat().into()
     }
+}
+
+/// The second half of some documents, and then the first one: the last is taken first.
+fn halves(docs: Range<usize>) -> [Range<usize>; 2] {
+    let middle = docs.start + docs.len() / 2;
+    [middle..docs.end, docs.start..middle]
 }
 
 #[derive(Deserialize)]
@@ -116,10 +154,19 @@ struct Refusal {
     reason: String,
 }
 
-/// One request. Answers how many documents the target refused for good.
-async fn post(target: &Peer, body: Bytes) -> Result<u64, Error> {
+/// One attempt. Answers how many documents the target refused for good. `took` is told how long the target needed, if it came to an end or
+/// was waited for in vain.
+async fn post(target: &Peer, body: Bytes, took: impl Fn(Duration)) -> Result<u64, Error> {
     let request = Request::post("_bulk_docs", body);
-    let refusals: Vec<Refusal> = target.json(&request, ANSWER_BYTES).await?;
+    let answered = async {
+        let answer = target.send(&request).await?;
+        let sent_at = answer.sent_at();
+        let refusals = answer.json::<Vec<Refusal>>(ANSWER_BYTES).await?;
+        took(sent_at.elapsed());
+        Ok(refusals)
+    };
+    let refusals =
+        answered.await.inspect_err(|error: &Error| error.took_too_long().into_iter().for_each(&took))?;
     let mut refused = 0;
     for Refusal { id, error, reason } in refusals {
         match error.as_deref() {

@@ -51,6 +51,24 @@ async fn later_writes_follow_and_a_stop_leaves_a_checkpoint() {
 }
 
 #[tokio::test]
+async fn a_run_says_when_it_has_nothing_to_do_and_when_it_has_again() {
+    let (source, target) = Peer::pair().await;
+    let (from, to) = (source.create("from").await, target.create("to").await);
+    from.put("a", &json!({})).await;
+    let context = context();
+    let mut idle = context.idle.subscribe();
+    let running = spawn(request(from.url(), to.url(), json!({"continuous": true})), &context);
+    until(&context, |stats| stats.docs_written == 1).await;
+    idle.wait_for(|idle| *idle).await.unwrap();
+    from.put("b", &json!({})).await;
+    idle.wait_for(|idle| !*idle).await.unwrap();
+    until(&context, |stats| stats.docs_written == 2).await;
+    idle.wait_for(|idle| *idle).await.unwrap();
+    context.stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn checkpoints_are_written_while_it_runs() {
     let (source, target) = Peer::pair().await;
     let (from, to) = (source.create("from").await, target.create("to").await);

@@ -21,6 +21,7 @@
 //! # Ok(()) }
 //! ```
 
+mod catalogue;
 pub mod config;
 mod http;
 mod live;

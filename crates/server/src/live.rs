@@ -3,10 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use turnwise_policy::predictive_queue::aging::{Aging, Rules};
+use turnwise_policy::predictive_queue::locks::Levels;
+use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
-use turnwise_worker::{ExternalOptions, Live, MonitorOptions, RetentionOptions, Tunables};
+use turnwise_replicator::multiplex::Mode;
+use turnwise_worker::{
+    ExternalOptions, FairRules, Live, MonitorOptions, QueueRules, RetentionOptions, Tunables,
+};
 
-use crate::config::Config;
+use crate::config::{self, Config, FairShare};
 
 /// Between two looks for jobs that have been kept for long enough: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
@@ -24,20 +30,30 @@ pub(crate) struct Parts {
     pub monitor: Live<MonitorOptions>,
     pub retention: Live<RetentionOptions>,
     pub settings: Live<Settings>,
+    /// The connections of replications.
+    pub client: Client,
+    pub multiplex: Live<Mode>,
+    /// What can be locked.
+    pub levels: Levels,
 }
 
 impl Parts {
     /// Gives every part what the configuration says now.
     pub fn apply(&self, config: &Config) {
         self.config.set(Arc::new(config.clone()));
-        self.replications.set(replications(config));
+        let queue = queue(config, &self.levels);
+        self.replications.set(replications(config, &queue));
         if let Some(commands) = &self.commands {
-            commands.set(self::commands(config));
+            commands.set(self::commands(config, &queue));
         }
-        let Config { jobs, replication, .. } = config;
+        self.multiplex.set(config.multiplex);
+        let Config { jobs, replication, connections, .. } = config;
+        self.client.set_close_interval(connections.close_interval);
         self.external.set(ExternalOptions {
             max_history: jobs.max_history,
             backoff: jobs.backoff,
+            shares: jobs.shares.clone(),
+            queue,
             ..self.external.get()
         });
         self.monitor.set(monitor(config));
@@ -46,13 +62,45 @@ impl Parts {
     }
 }
 
-pub(crate) fn replications(config: &Config) -> Tunables {
-    Tunables { max_jobs: config.max_jobs, max_history: config.max_history, backoff: config.backoff }
+/// How jobs that lock are ordered.
+pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
+    let config::Queue { window, tick, aging_ticks, base_weight, waiting_uses_slot, .. } = config.queue;
+    let aging = Aging { tick_us: i64::try_from(tick.as_micros()).unwrap_or(i64::MAX), ticks: aging_ticks };
+    let rules = Rules { base: base_weight, aging };
+    Arc::new(QueueRules { levels: levels.clone(), window, rules, waiting_uses_slot })
 }
 
-pub(crate) fn commands(config: &Config) -> Tunables {
+/// How replications are shared out, and take turns.
+pub(crate) fn fair_replications(config: &Config) -> FairRules {
+    let FairShare { fairness, rotation, shares, .. } = &config.fair_share;
+    let rfc = config.fair_share.rfc();
+    FairRules { fairness: *fairness, rfc, shares: shares.clone(), rotation: Some(*rotation) }
+}
+
+pub(crate) fn replications(config: &Config, queue: &Arc<QueueRules>) -> Tunables {
+    Tunables {
+        max_jobs: config.max_jobs,
+        max_history: config.max_history,
+        backoff: config.backoff,
+        fair: fair_replications(config),
+        queue: queue.clone(),
+    }
+}
+
+/// How commands are shared out.
+pub(crate) fn fair_commands(config: &Config) -> FairRules {
+    FairRules { shares: config.jobs.shares.clone(), ..FairRules::default() }
+}
+
+pub(crate) fn commands(config: &Config, queue: &Arc<QueueRules>) -> Tunables {
     let Config { command, jobs, .. } = config;
-    Tunables { max_jobs: command.max_jobs, max_history: jobs.max_history, backoff: jobs.backoff }
+    Tunables {
+        max_jobs: command.max_jobs,
+        max_history: jobs.max_history,
+        backoff: jobs.backoff,
+        fair: fair_commands(config),
+        queue: queue.clone(),
+    }
 }
 
 pub(crate) fn monitor(config: &Config) -> MonitorOptions {

@@ -11,10 +11,17 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_command::{Guard, Programs};
 use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
+use turnwise_replicator::events::Events;
+use turnwise_replicator::multiplex::{self, Multiplex};
+use turnwise_replicator::ownership::Ownership;
+use turnwise_replicator::upstream::{Condition, Upstream};
 use turnwise_replicator::{Client, Handler, JOB_TYPE};
 use turnwise_store::{Store, StoreUrl, runtime};
-use turnwise_worker::{External, ExternalOptions, Joined, Live, Monitor, Retention, Worker, join_nodes};
+use turnwise_worker::{
+    Dependencies, External, ExternalOptions, Filters, Joined, Live, Monitor, Retention, Worker, join_nodes,
+};
 
+use crate::catalogue;
 use crate::config::{self, Config, Shared};
 use crate::http::{self, App};
 use crate::live::{self, Parts};
@@ -74,6 +81,7 @@ impl Server {
         if let Some(url) = &advertise {
             node::check_advertised(url).map_err(StartError::Advertised)?;
         }
+        let catalogue = catalogue::read(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
         if !listen.ip().is_loopback() {
             tracing::warn!(
                 %listen,
@@ -91,16 +99,24 @@ impl Server {
         let store = opened.store.clone();
         let runtime = store.runtime().clone();
         let keys = Keyspace::default();
-        let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref())).await?;
+        let client = Client::with(&config.connections).map_err(StartError::Client)?;
+        let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
+        let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref(), new_uuid)).await?;
         // What the store has been told to do with it later counts for more than the file.
         let file = Config { uuid: Some(server_uuid.clone()), ..config };
         let shared = Shared::new(store.clone(), keys.clone(), file);
         let config = opened.asked(shared.current()).await?;
-        let client = Client::new().map_err(StartError::Client)?;
         let settings = Live::from(Settings { server_uuid, defaults: config.replication.clone() });
         let node = name.unwrap_or_else(|| node::default_name(listen));
 
-        let handler = Handler::new(client.clone(), settings.clone(), runtime);
+        let mode = Live::from(config.multiplex);
+        let multiplex = Multiplex::new(client.clone(), mode.clone());
+        let events = Events::default();
+        let handler = Handler::new(client.clone(), settings.clone(), runtime)
+            .with_events(events.clone())
+            .with_multiplex(multiplex.clone());
+        let levels = catalogue.levels().clone();
+        let queue = live::queue(&config, &levels);
         let options = turnwise_worker::Options {
             node: node.clone(),
             max_jobs: config.max_jobs,
@@ -109,12 +125,15 @@ impl Server {
             exclusive: opened.exclusive,
             health_interval: config.workers.health_interval,
             health_timeout: config.workers.health_timeout,
+            fair: live::fair_replications(&config),
+            queue: queue.clone(),
             ..turnwise_worker::Options::default()
         };
         let membership = NodeOptions {
             url: advertise.unwrap_or_else(|| node::default_url(listen)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             place: node::place(listen),
+            upstream: config.upstream.is_some(),
         };
         // First, because it may be refused: nothing else has begun then.
         let mut workers =
@@ -128,6 +147,8 @@ impl Server {
             health_timeout: config.workers.health_timeout,
             max_history: config.jobs.max_history,
             backoff: config.jobs.backoff,
+            shares: config.jobs.shares.clone(),
+            queue: queue.clone(),
         };
         // Clients have other servers to ask, or can try again: they hear soon that the store is away.
         let impatient = store.impatient(REQUEST_PATIENCE);
@@ -145,6 +166,7 @@ impl Server {
                 max_jobs: config.command.max_jobs,
                 max_history: config.jobs.max_history,
                 backoff: config.jobs.backoff,
+                fair: live::fair_commands(&config),
                 ..options
             };
             workers.push(opened.asked(start(turnwise_command::JOB_TYPE, handler.clone(), options)).await?);
@@ -157,8 +179,27 @@ impl Server {
             settings: settings.clone(),
             filters: Arc::new(client.clone()),
         };
-        let monitor =
-            Monitor { store: store.clone(), keys: keys.clone(), options: live::monitor(&config).into() };
+        let monitor = Monitor {
+            store: store.clone(),
+            keys: keys.clone(),
+            options: live::monitor(&config).into(),
+            external: external.clone(),
+        };
+        let ownership = Ownership::new(node.clone());
+        if opened.exclusive {
+            // There are no others.
+            ownership.settle(vec![node.clone()]);
+        }
+        let parked = multiplex::Service {
+            store: store.clone(),
+            keys: keys.clone(),
+            multiplex,
+            settings: settings.clone(),
+            ownership: ownership.clone(),
+        };
+        let (membership, periods) = ((store.clone(), keys.clone()), config.periods);
+        let filters = Filters { store: store.clone(), keys: keys.clone() };
+        let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
         let retention =
             Retention { store: store.clone(), keys: keys.clone(), options: live::retention(&config).into() };
         let parts = Parts {
@@ -169,18 +210,45 @@ impl Server {
             monitor: monitor.options.clone(),
             retention: retention.options.clone(),
             settings: settings.clone(),
+            client: client.clone(),
+            multiplex: mode,
+            levels,
         };
         let current = parts.config.clone();
         let (following, parts) = (shared.clone(), Arc::new(parts));
-        let services = vec![
+        let upstream = beside(&opened, &keys, &config, &settings, &client, &node, &events).await?;
+        let mut services = vec![
             service("configuration", &stop, move |stop| {
                 let parts = parts.clone();
                 following.clone().follow(move |config| parts.apply(config), stop)
             }),
             service("doc processor", &stop, move |stop| processor.clone().run(stop)),
+            service("ownership of parked replications", &stop, move |stop| {
+                let (ownership, (store, keys)) = (ownership.clone(), membership.clone());
+                async move {
+                    // Of all nodes, and nobody else's affair.
+                    let events = Events::default();
+                    ownership.run(&store, &keys, |_| true, periods, &events, stop).await;
+                }
+            }),
+            service("parked replications", &stop, move |stop| parked.clone().run(stop)),
             service("monitor", &stop, move |stop| monitor.clone().run(stop)),
+            service("filters", &stop, move |stop| filters.clone().run(stop)),
+            service("dependencies", &stop, move |stop| dependencies.clone().run(stop)),
             service("retention", &stop, move |stop| retention.clone().run(stop)),
         ];
+        let condition = upstream.as_ref().map(|upstream| upstream.condition.clone());
+        let owned = upstream.as_ref().map(|upstream| upstream.ownership.clone());
+        if let Some(upstream) = upstream {
+            let ownership = upstream.ownership.clone();
+            let (store, keys, events) = (store.clone(), keys.clone(), events.clone());
+            services.push(service("ownership", &stop, move |stop| {
+                let (ownership, store, keys, events) =
+                    (ownership.clone(), store.clone(), keys.clone(), events.clone());
+                async move { ownership.run(&store, &keys, |node| node.upstream, periods, &events, stop).await }
+            }));
+            services.push(service("upstream", &stop, move |stop| upstream.clone().run(stop)));
+        }
         let app = App {
             shared: shared.on(impatient.clone()),
             store: impatient,
@@ -199,11 +267,13 @@ impl Server {
             accepting: http::Accepting::default(),
             body_room: http::BodyRoom::default(),
             config: current,
+            catalogue: Arc::new(catalogue),
             commands,
+            upstream: condition,
         };
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));
         tracing::info!("listening on http://{listen}");
-        Ok(RunningServer { listen, stop, workers, services, http })
+        Ok(RunningServer { listen, stop, workers, services, http, events, ownership: owned })
     }
 }
 
@@ -214,6 +284,8 @@ pub struct RunningServer {
     workers: Vec<Worker>,
     services: Vec<Service>,
     http: AbortOnDropHandle<()>,
+    events: Events,
+    ownership: Option<Ownership>,
 }
 
 /// A part of the server that runs until the server stops.
@@ -260,6 +332,16 @@ impl RunningServer {
         self.listen
     }
 
+    /// Which of an upstream's databases are this node's, if there is an upstream.
+    pub fn ownership(&self) -> Option<&Ownership> {
+        self.ownership.as_ref()
+    }
+
+    /// What its parts tell each other, for tests that would have to ask again and again otherwise.
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
     /// Ends open feeds and waiting requests, lets every job write its checkpoint and gives it back, and returns when all
     /// is still, within 10 s.
     pub async fn shutdown(self) {
@@ -274,6 +356,38 @@ impl RunningServer {
             tracing::error!("the server did not stop in time: what is left is recovered by the next start");
         }
     }
+}
+
+/// What follows the upstream, if there is one.
+async fn beside(
+    opened: &Opened,
+    keys: &Keyspace,
+    config: &Config,
+    settings: &Live<Settings>,
+    client: &Client,
+    node: &str,
+    events: &Events,
+) -> Result<Option<Upstream>, StartError> {
+    let Some(address) = &config.upstream else {
+        let mirrors = opened.asked(Upstream::mirrors(&opened.store, keys)).await?;
+        if !mirrors.is_empty() {
+            tracing::warn!(
+                databases = mirrors.join(", "),
+                "mirrors of an upstream that is not configured: their replications go on here; delete the databases to end them"
+            );
+        }
+        return Ok(None);
+    };
+    Ok(Some(Upstream {
+        store: opened.store.clone(),
+        keys: keys.clone(),
+        settings: settings.clone(),
+        client: client.clone(),
+        address: address.clone(),
+        ownership: Ownership::new(node),
+        events: events.clone(),
+        condition: Condition::Unknown.into(),
+    }))
 }
 
 /// What runs jobs of type `command`.

@@ -11,11 +11,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use turnwise_queue::{Error as QueueError, Format, Keyspace, keyspace, nodes};
+use turnwise_replicator::Client;
 use turnwise_replicator::documents::{self, databases, names};
+use turnwise_replicator::upstream::Upstream;
 use turnwise_store::{
     Condition, Error as StoreError, Isolation, MaybeStoreError, RangeRead, Runtime, Store, StoreUrl,
     Transaction,
 };
+
+use crate::config::Config;
 
 /// How long a shared store may take to be opened, and as long again to answer what a start asks of it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -100,9 +104,23 @@ pub enum StartError {
         /// Why not.
         cause: io::Error,
     },
+    /// The catalogue cannot be used.
+    #[error("{0}")]
+    Catalogue(String),
     /// A setting is wrong.
     #[error(transparent)]
     Settings(QueueError),
+    /// The upstream does not tell its UUID, which a new store would take over.
+    #[error(
+        "the upstream {upstream} does not answer ({cause}), and a new store takes its uuid over, so that replications go on \
+         from the checkpoints that it left: start turnwise once it answers, or set [couchdb] uuid"
+    )]
+    Upstream {
+        /// Its URL, without a password.
+        upstream: String,
+        /// Why not.
+        cause: String,
+    },
     /// The HTTP client cannot be made.
     #[error("cannot start the HTTP client: {0}")]
     Client(turnwise_replicator::Error),
@@ -247,15 +265,38 @@ impl MaybeStoreError for Refused {
     }
 }
 
+/// The UUID for a store that has none yet, of a server beside a CouchDB: that one's, if it has one as CouchDB makes them.
+pub(crate) async fn taken_over(
+    opened: &Opened,
+    keys: &Keyspace,
+    config: &Config,
+    client: &Client,
+) -> Result<Option<String>, StartError> {
+    let Some(upstream) = config.upstream.as_ref().filter(|_| config.uuid.is_none()) else { return Ok(None) };
+    let stored = opened.store.transact(|tx| async move { tx.get(&keys.server_uuid()).await });
+    if opened.asked(stored).await?.is_some() {
+        return Ok(None);
+    }
+    let asked = Upstream::uuid(upstream, &config.replication, client);
+    let uuid = match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(uuid) => uuid,
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    };
+    let no_answer = |cause| StartError::Upstream { upstream: upstream.to_string(), cause };
+    let is_one = |uuid: &String| uuid.len() == 32 && uuid.bytes().all(|byte| byte.is_ascii_hexdigit());
+    Ok(uuid.map_err(no_answer)?.filter(is_one))
+}
+
 /// Checks the store's format, and makes what every store has. Returns the server's UUID.
 pub(crate) async fn initialise(
     opened: &Opened,
     keys: &Keyspace,
     uuid: Option<&str>,
+    new_uuid: Option<String>,
 ) -> Result<String, Refused> {
     let Opened { store, exclusive, .. } = opened;
     let runtime = store.runtime();
-    let new_uuid = format!("{:016x}{:016x}", runtime.random(), runtime.random());
+    let new_uuid = new_uuid.unwrap_or_else(|| format!("{:016x}{:016x}", runtime.random(), runtime.random()));
     let (now_us, new_uuid) = (runtime.now_us(), new_uuid.as_str());
     store
         .transact(|tx| async move {

@@ -27,7 +27,7 @@ impl Write for Log {
 }
 
 /// Found in none of the places where it may appear: as it is, percent-encoded, and as HTTP Basic sends it.
-const SECRETS: [&str; 4] = ["s3cr3t", "p%40ss", "p@ss", "amFuOnMzY3IzdA"];
+const SECRETS: [&str; 4] = ["hunter2", "p%40ss", "p@ss", "amFuOmh1bnRlcjI"];
 
 #[tokio::test]
 async fn no_secret_leaves_the_server() {
@@ -39,25 +39,25 @@ async fn no_secret_leaves_the_server() {
         .with_ansi(false)
         .init();
 
-    let peer = Peer::options().admin("jan", "s3cr3t").start().await;
+    let peer = Peer::options().admin("jan", "hunter2").start().await;
     let (from, to) = (peer.create("from").await, peer.create("to").await);
     from.put("d", &json!({})).await;
     let echo = FaultProxy::start(&peer).await;
     // A peer that repeats what it was sent, as real ones do in their errors.
     echo.set(Fault::Answer {
         status: 401,
-        body: r#"{"error":"unauthorized","reason":"jan:s3cr3t or Basic amFuOnMzY3IzdA=="}"#.into(),
+        body: r#"{"error":"unauthorized","reason":"jan:hunter2 or Basic amFuOmh1bnRlcjI=="}"#.into(),
     })
     .await;
     let server = TestServer::start_with("backoff_base_ms = 10\n").await;
     let (from, to, echoed) = (from.url().to_owned(), to.url().to_owned(), echo.through(&from));
     let object = |url: &str| {
-        let bare = url.replace("jan:s3cr3t@", "");
-        json!({"url": bare, "auth": {"basic": {"username": "jan", "password": "s3cr3t"}}})
+        let bare = url.replace("jan:hunter2@", "");
+        json!({"url": bare, "auth": {"basic": {"username": "jan", "password": "hunter2"}}})
     };
     let header = |url: &str| {
-        let bare = url.replace("jan:s3cr3t@", "");
-        json!({"url": bare, "headers": {"Authorization": "Basic amFuOnMzY3IzdA=="}})
+        let bare = url.replace("jan:hunter2@", "");
+        json!({"url": bare, "headers": {"Authorization": "Basic amFuOmh1bnRlcjI=="}})
     };
     let documents = [
         ("url", json!({"source": from, "target": to})),
@@ -71,11 +71,11 @@ async fn no_secret_leaves_the_server() {
         ("twin", json!({"source": from, "target": to, "continuous": true})),
         ("over", json!({"source": "http://jan:p@ss/w@h/db", "target": 5, "_replication_state": "failed"})),
         // Refused, and their reasons repeat nothing.
-        ("bad1", json!({"source": "http://jan:s3cr3t@h:x/db", "target": to})),
-        ("bad2", json!({"source": {"url": "http://h/db", "auth": {"basic": "s3cr3t"}}, "target": to})),
-        ("bad3", json!({"source": from, "target": to, "continuous": "s3cr3t"})),
-        ("bad4", json!({"source": {"url": "http://h/db", "headers": {"Cookie": "s3cr3t\n"}}, "target": to})),
-        ("bad5", json!({"source": "ftp://jan:s3cr3t@h/db", "target": to})),
+        ("bad1", json!({"source": "http://jan:hunter2@h:x/db", "target": to})),
+        ("bad2", json!({"source": {"url": "http://h/db", "auth": {"basic": "hunter2"}}, "target": to})),
+        ("bad3", json!({"source": from, "target": to, "continuous": "hunter2"})),
+        ("bad4", json!({"source": {"url": "http://h/db", "headers": {"Cookie": "hunter2\n"}}, "target": to})),
+        ("bad5", json!({"source": "ftp://jan:hunter2@h/db", "target": to})),
     ];
     let mut answers: Vec<Value> = Vec::new();
     for (id, body) in &documents {
@@ -92,11 +92,11 @@ async fn no_secret_leaves_the_server() {
     }
     answers.push(
         server
-            .post("/_replicator/_bulk_docs", &json!({"docs": [{"source": "http://jan:s3cr3t@h"}]}))
+            .post("/_replicator/_bulk_docs", &json!({"docs": [{"source": "http://jan:hunter2@h"}]}))
             .await
             .body,
     );
-    let text = server.request("PUT", "/_replicator/text").body("{\"source\": \"http://jan:s3cr3t@h/db\", ");
+    let text = server.request("PUT", "/_replicator/text").body("{\"source\": \"http://jan:hunter2@h/db\", ");
     answers.push(server.send(text).await.body);
     answers.extend(jobs_of_other_types(&server).await);
     for (id, states) in [
@@ -119,6 +119,8 @@ async fn no_secret_leaves_the_server() {
         "/_replicator/_changes?include_docs=true",
         "/v1/jobs",
         "/v1/workers",
+        "/v1/tenants",
+        "/v1/queue",
     ] {
         answers.push(server.get(path).await.body);
     }
@@ -126,14 +128,21 @@ async fn no_secret_leaves_the_server() {
         answers.push(server.get(&format!("/_replicator/{id}?revs=true&meta=true")).await.body);
         answers.push(server.get(&format!("/_replicator/{id}?open_revs=all")).await.body);
         answers.push(server.get(&format!("/_scheduler/docs/_replicator/{id}")).await.body);
+        answers.push(server.get(&format!("/v1/documents/_replicator/{id}/why")).await.body);
         answers.push(server.post("/_replicator/_bulk_get", &json!({"docs": [{"id": id}]})).await.body);
     }
     server.server.shutdown().await;
 
     let shown = answers.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
     // The test has reached what it is about: there were documents, jobs, tasks and errors to show.
-    for expected in ["jan:*****@", "\"crashed\"", "\"type\":\"replication\"", "401", "triggered by document"]
-    {
+    for expected in [
+        "jan:*****@",
+        "\"crashed\"",
+        "\"type\":\"replication\"",
+        "401",
+        "triggered by document",
+        "filter_failed",
+    ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
     let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
@@ -147,35 +156,36 @@ async fn no_secret_leaves_the_server() {
 
 /// A worker gets the options of its job; everyone else gets nothing of them.
 async fn jobs_of_other_types(server: &TestServer) -> Vec<Value> {
-    let secret = json!({"password": "s3cr3t", "large": "s3cr3t".repeat(5_000)});
+    let secret = json!({"password": "hunter2", "large": "hunter2".repeat(5_000)});
     let mut answers = Vec::new();
-    for (id, options) in [("small", json!("s3cr3t")), ("large", secret.clone())] {
+    for (id, options) in [("small", json!("hunter2")), ("large", secret.clone())] {
         answers.push(server.post("/v1/jobs/t", &json!({"id": id, "options": options})).await.body);
     }
-    let many = json!({"jobs": [{"type": "t", "options": secret}, {"type": "t", "options": secret, "max_attempts": "s3cr3t"}]});
+    let many = json!({"jobs": [{"type": "t", "options": secret}, {"type": "t", "options": secret, "max_attempts": "hunter2"}]});
     answers.push(server.post("/v1/jobs", &many).await.body);
     for wrong in [
-        json!("s3cr3t"),
-        json!({"id": {"s": "s3cr3t"}}),
-        json!({"summary": "s3cr3t"}),
-        json!({"delay_ms": "s3cr3t"}),
+        json!("hunter2"),
+        json!({"id": {"s": "hunter2"}}),
+        json!({"summary": "hunter2"}),
+        json!({"delay_ms": "hunter2"}),
     ] {
         answers.push(server.post("/v1/jobs/t", &wrong).await.body);
     }
     let text = server.request("POST", "/v1/jobs/t").header("content-type", "application/json");
-    answers.push(server.send(text.body("{\"options\": \"s3cr3t\", ")).await.body);
-    answers.push(server.post("/v1/jobs/command", &json!({"options": {"argv": ["s3cr3t"]}})).await.body);
+    answers.push(server.send(text.body("{\"options\": \"hunter2\", ")).await.body);
+    answers.push(server.post("/v1/jobs/command", &json!({"options": {"argv": ["hunter2"]}})).await.body);
     let worker =
         server.post("/v1/workers/t", &json!({"slots": 2})).await.body["worker"].as_str().unwrap().to_owned();
     let worker = format!("/v1/workers/t/{worker}");
     let given = server.post(&format!("{worker}/accept"), &json!({"received": 0, "limit": 2})).await.body;
-    assert!(given.to_string().contains("s3cr3t"), "the worker was given no options: {given}");
+    assert!(given.to_string().contains("hunter2"), "the worker was given no options: {given}");
     for job in given["jobs"].as_array().unwrap() {
         let path = format!("{worker}/jobs/{}/fail", job["id"].as_str().unwrap());
         answers.push(server.post(&path, &json!({"claim": job["claim"], "reason": "no"})).await.body);
     }
     for id in ["small", "large"] {
         answers.push(server.get(&format!("/v1/jobs/t/{id}")).await.body);
+        answers.push(server.get(&format!("/v1/jobs/t/{id}/why")).await.body);
         answers.push(server.get(&format!("/v1/jobs/t/{id}/wait?timeout_ms=0")).await.body);
     }
     answers

@@ -45,6 +45,39 @@ async fn a_setting_is_read_changed_and_left_again_as_in_couchdb() {
 }
 
 #[tokio::test]
+async fn the_passphrase_of_a_key_is_shown_to_nobody() {
+    // Nothing is encrypted with it: a passphrase without a key is no mistake.
+    let server = TestServer::start_with("password = hunter2\n").await;
+    assert_eq!(get(&server, "replicator/password").await, "*****");
+    assert!(!server.get(CONFIG).await.body.to_string().contains("hunter2"));
+}
+
+#[tokio::test]
+async fn what_is_said_of_connections_holds_at_once() {
+    let server = TestServer::start().await;
+    for (name, before, value) in [
+        ("connection_close_interval", "90000", "5000"),
+        ("request_timeout", "infinity", "60000"),
+        ("socket_options", "[{keepalive, true}, {nodelay, true}]", "[{keepalive, false}, {nodelay, true}]"),
+        ("valid_proxy_protocols", "http,https,socks5", "https"),
+    ] {
+        assert_eq!(set(&server, &format!("replicator/{name}"), value).await.body, before);
+        assert_eq!(get(&server, &format!("replicator/{name}")).await, value);
+    }
+    let body = json!({"source": "http://127.0.0.1:1/a", "target": "http://127.0.0.1:1/b",
+        "proxy": "socks5://u:hunter2@127.0.0.1:1", "retries_per_request": 0});
+    // Live settings reach all parts soon, not at once.
+    let refused = async || {
+        let refused = server.post("/_replicate", &body).await;
+        assert!(!refused.body.to_string().contains("hunter2"));
+        refused.body["reason"].as_str().unwrap_or_default().contains("must start with one of https://")
+    };
+    let waited =
+        tokio::time::timeout(std::time::Duration::from_secs(20), async { while !refused().await {} });
+    waited.await.unwrap();
+}
+
+#[tokio::test]
 async fn what_cannot_be_is_refused_and_the_old_value_stays() {
     let server = TestServer::start().await;
     let cases = [
@@ -55,7 +88,9 @@ async fn what_cannot_be_is_refused_and_the_old_value_stays() {
         ("couchdb/uuid", "00000000000000000000000000000000", "part of every replication's id"),
         ("workers/health_timeout", "60", "read when a server starts"),
         ("admins/admin", "hunter2", "[admins] admin is unknown"),
-        ("replicator/interval", "1", "has no effect yet"),
+        ("replicator/ibrowse_options", "5", "is unknown"),
+        ("replicator/cert_file", "/x", "whom they trust, is said on each machine alone"),
+        ("replicator/password", "hunter2", "change it in the server's file"),
     ];
     for (name, value, reason) in cases {
         let before = get(&server, name).await;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
+use turnwise_queue::keyspace::FORMAT_VERSION;
 use turnwise_queue::{Copying, Keyspace};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Error, Store, embedded, runtime};
@@ -59,16 +60,19 @@ async fn formats_that_this_release_does_not_know_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
     let keys = Keyspace::default();
-    set(&store, keys.format(), "3".into()).await;
-    let text = start(&store).await.err().unwrap().to_string();
-    assert!(text.contains("is in format 3, and this release knows format 2"), "{text}");
+    for other in [FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
+        set(&store, keys.format(), other.to_string().into()).await;
+        let text = start(&store).await.err().unwrap().to_string();
+        let told = format!("is in format {other}, and this release knows format {FORMAT_VERSION}");
+        assert!(text.contains(&told), "{text}");
+    }
     set(&store, keys.format(), "\"x\"".into()).await;
     assert!(matches!(start(&store).await.err().unwrap(), StartError::Format { .. }));
     let copying = Copying { of: "u".into(), from: "embedded:there".into(), run: "1".into() };
     set(&store, keys.format(), copying.to_value()).await;
     let text = start(&store).await.err().unwrap().to_string();
     assert!(text.contains("unfinished copy of embedded:there"), "{text}");
-    set(&store, keys.format(), "2".into()).await;
+    set(&store, keys.format(), FORMAT_VERSION.to_string().into()).await;
     start(&store).await.unwrap().shutdown().await;
 }
 
@@ -111,4 +115,18 @@ async fn a_store_that_another_process_has_is_told() {
         error => panic!("{error}"),
     }
     first.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_used_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let text =
+        "[replicator]\ncert_file = /no/such/cert.pem\nkey_file = /no/such/key.pem\npassword = hunter2\n";
+    let config = ServerConfig { config: Config::parse("my.ini", text).unwrap().0, ..config() };
+    let Err(error) = Server::start_on(store(&folder), config).await else {
+        panic!("it starts without its key")
+    };
+    let said = error.to_string();
+    assert!(said.contains("[replicator] cert_file /no/such/cert.pem: No such file"), "{said}");
+    assert!(!format!("{said} {error:?}").contains("hunter2"));
 }

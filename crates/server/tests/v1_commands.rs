@@ -19,13 +19,10 @@ async fn run(server: &TestServer, job: &Value) -> Value {
 #[tokio::test]
 async fn a_command_runs_and_its_output_is_the_result() {
     let server = TestServer::start_with("[command]\nenabled = true\n").await;
-    let options = json!({"argv": ["sh", "-c", "echo hello $WHO; echo oh >&2"], "env": {"WHO": "hunter2"}});
+    let options = json!({"argv": ["sh", "-c", "echo hello $WHO; echo oh >&2"], "env": {"WHO": "you"}});
     let job = run(&server, &json!({"options": options})).await;
     assert_eq!((&job["state"], &job["result"]["exit_code"]), (&json!("completed"), &json!(0)), "{job}");
-    assert_eq!(
-        (&job["result"]["stdout"], &job["result"]["stderr"]),
-        (&json!("hello hunter2\n"), &json!("oh\n"))
-    );
+    assert_eq!((&job["result"]["stdout"], &job["result"]["stderr"]), (&json!("hello you\n"), &json!("oh\n")));
     let failing = json!({"options": {"argv": ["sh", "-c", "exit 3"]}, "max_attempts": 1});
     let job = run(&server, &failing).await;
     assert_eq!(job["state"], "failed", "{job}");

@@ -72,6 +72,15 @@ async fn many_jobs_are_added_together_or_not_at_all() {
     assert_eq!(rows[7], json!({"type": "t1", "id": "0007", "added": "queued"}));
     assert_eq!(server.get("/v1/types").await.body, json!({"types": ["t0", "t1", "t2"]}));
 
+    // Those of a tenant stand in the order of the request, whatever their ids are.
+    let jobs: Vec<Value> = (0..100).map(|n| json!({"type": "o", "id": format!("{}", 999 - n)})).collect();
+    server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
+    let queue = server.get("/v1/queue?type=o&limit=200").await.body;
+    let ids: Vec<&str> =
+        queue["jobs"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap()).collect();
+    let expected: Vec<String> = (0..100).map(|n| format!("{}", 999 - n)).collect();
+    assert_eq!(ids, expected);
+
     let twice = json!({"jobs": [{"type": "u", "id": "x"}, {"type": "u", "id": "x"}, {"type": "u", "id": "x", "if_exists": "again"}]});
     let added = server.post("/v1/jobs", &twice).await.body;
     let did: Vec<&str> =
@@ -82,7 +91,7 @@ async fn many_jobs_are_added_together_or_not_at_all() {
     let refused = server.post("/v1/jobs", &one_bad).await;
     assert_eq!(refused.error(), (400, "bad_request"));
     assert!(refused.body["reason"].as_str().unwrap().starts_with("jobs[1].tenant: "), "{}", refused.body);
-    assert_eq!(server.get("/v1/types").await.body["types"], json!(["t0", "t1", "t2", "u"]));
+    assert_eq!(server.get("/v1/types").await.body["types"], json!(["o", "t0", "t1", "t2", "u"]));
     for jobs in [json!([]), json!(vec![json!({"type": "t"}); 1_001])] {
         assert_eq!(server.post("/v1/jobs", &json!({"jobs": jobs})).await.error(), (400, "bad_request"));
     }

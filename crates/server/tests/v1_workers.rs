@@ -243,6 +243,42 @@ async fn a_failed_job_is_tried_again_until_its_last_attempt() {
 }
 
 #[tokio::test]
+async fn a_crashed_job_is_retried_when_somebody_says_so() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 150).await;
+    let retry = async |path: &str| server.send(server.request("POST", path)).await;
+    for id in 0..150 {
+        add(&server, json!({"id": format!("{id:03}"), "tenant": format!("t{}", id % 3)})).await;
+    }
+    let mut received = 0;
+    while received < 150 {
+        let jobs = worker.accept(received, 150).await;
+        for job in &jobs {
+            received = received.max(job["claim"].as_u64().unwrap());
+            let path = format!("jobs/{}/fail", job["id"].as_str().unwrap());
+            worker.call(&path, json!({"claim": job["claim"], "reason": "its server is away"})).await;
+        }
+    }
+    add(&server, json!({"id": "later", "delay_ms": 3_600_000})).await;
+    let one = retry("/v1/jobs/t/000/retry").await;
+    assert_eq!((one.status, one.body), (200, json!({"retried": true, "state": "pending"})));
+    let again = retry("/v1/jobs/t/000/retry").await;
+    assert_eq!((again.status, again.body), (200, json!({"retried": false, "state": "pending"})));
+    assert_eq!(retry("/v1/jobs/t/none/retry").await.status, 404);
+    // The rest of a tenant's, and then of all; one for later keeps its time.
+    let of_one = retry("/v1/retry?type=t&tenant=t0").await;
+    assert_eq!((of_one.status, of_one.body), (200, json!({"jobs": 49, "documents": 0})));
+    assert_eq!(retry("/v1/retry?type=t").await.body, json!({"jobs": 100, "documents": 0}));
+    assert_eq!(retry("/v1/retry?type=t").await.body, json!({"jobs": 0, "documents": 0}));
+    assert_eq!(server.get("/v1/jobs/t/later").await.body["state"], "delayed");
+    // A cursor of another type begins anew.
+    assert_eq!(retry("/v1/retry?type=t&after=u/0").await.status, 200);
+    assert_eq!(retry("/v1/retry").await.status, 400);
+    let next = worker.call("accept", json!({"received": received, "wait_ms": 60_000})).await;
+    assert_eq!(next.body["jobs"][0]["attempt"], 2, "{}", next.body);
+}
+
+#[tokio::test]
 async fn a_cancelled_job_is_stopped_by_its_worker() {
     let server = TestServer::start().await;
     let worker = Worker::register(&server, 3).await;

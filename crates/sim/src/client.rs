@@ -13,7 +13,7 @@ use crate::engine::SimEngine;
 use crate::ledger::{JobKey, Op, OpKind};
 use crate::link::{Link, SimRuntime};
 use crate::node::Setting;
-use crate::script::{Act, Script};
+use crate::script::Script;
 use crate::trace::Place;
 
 /// Jobs of the flood run up to this long, so that many run when their worker dies.
@@ -57,8 +57,9 @@ impl Client {
             let job_type = self.dice.choose(&plan.types).clone();
             let new = (0..plan.flood).map(|n| ((job_type.clone(), format!("f{n:03}")), script.clone()));
             let new: Vec<(JobKey, Script)> = new.collect();
-            // A job takes two rows, and there are some others.
-            for batch in new.chunks(plan.limits.transaction_writes / 4) {
+            // A job takes four rows at most: where the outcome of an attempt was not known it may have ended by the next
+            // one. And there are some others, one for each tenant among them.
+            for batch in new.chunks(plan.limits.transaction_writes / 5) {
                 self.add(batch.to_vec(), None, None, false).await;
             }
         }
@@ -119,11 +120,9 @@ impl Client {
     ) {
         let what = new.iter().map(|((_, id), script)| format!("{id} [{script}]")).collect::<Vec<_>>();
         self.tell("adds", what.join(", "));
-        let is_endless =
-            |script: &Script| script.0.iter().any(|(act, _)| matches!(act, Act::Forever | Act::Late));
         for (key, script) in &new {
             let endless = self.jobs.entry(key.clone()).or_default();
-            *endless |= is_endless(script);
+            *endless |= script.is_endless();
         }
         let keys: Arc<[JobKey]> = new.iter().map(|(key, _)| key.clone()).collect();
         let jobs: Vec<NewJob> = new
@@ -131,6 +130,8 @@ impl Client {
             .map(|((job_type, id), script)| NewJob {
                 not_before_us,
                 max_attempts,
+                tenant: self.setting.plan.tenant(&self.dice),
+                continuous: script.is_continuous(),
                 ..NewJob::new(&job_type, &id, script.options(&self.dice))
             })
             .collect();

@@ -28,7 +28,7 @@ use crate::ledger::Did;
 use crate::link::{Link, SimRuntime};
 use crate::node::{Server, Setting};
 use crate::plan::EXTERNAL;
-use crate::script::SimHandler;
+use crate::script::{Said, SimHandler};
 use crate::trace::Place;
 
 /// Jobs that an external worker runs at the same time.
@@ -290,8 +290,10 @@ impl Me {
         let id = job.id.clone();
         let (report, mut reports) = mpsc::unbounded_channel();
         let did = {
-            let play = self.handler.play(&job, &options, &stop, |n| {
-                let _ = report.send(n);
+            let play = self.handler.play(&job, &options, &stop, |said| {
+                if let Said::Progress(n) = said {
+                    let _ = report.send(n);
+                }
             });
             let mut play = std::pin::pin!(AssertUnwindSafe(play).catch_unwind());
             let given_up = async {

@@ -59,6 +59,8 @@ pub struct Execution {
     pub job: JobKey,
     /// When it began, in µs since the world began.
     pub begun_us: i64,
+    /// When it did something else than to run, in µs since the world began.
+    pub done_us: i64,
     /// What it did.
     pub did: Did,
 }

@@ -19,11 +19,14 @@ use crate::ledger::{Did, JobKey};
 use crate::link::Link;
 use crate::model::WorkerRow;
 use crate::node::{Process, Setting};
-use crate::plan::EXTERNAL;
+use crate::plan::{EXTERNAL, STARTUP_JITTER};
 use crate::trace::Place;
 
 /// Beyond its deadline a promise has this long: a few transactions with their retries, and the longest wait between two pings.
 pub const SLACK: Duration = Duration::from_secs(5);
+
+/// How long it may take to record the end of a run, with its retries on a store that is slow.
+const RECORDING: Duration = Duration::from_secs(30);
 
 /// How long a calm lasts.
 pub fn calm(setting: &Setting) -> Duration {
@@ -129,7 +132,7 @@ impl Look<'_> {
     fn jobs(&self) -> Result<(), Violation> {
         self.starts()?;
         for (key, rows) in &self.known.jobs {
-            let Some(job) = rows.record.as_ref().filter(|job| job.state == State::Running) else { continue };
+            let Some(job) = rows.record.as_ref().filter(|job| job.state.is_claimed()) else { continue };
             let changed_us = self.known.changed_us[key];
             let seconds = (self.now_us - changed_us) / 1_000_000;
             self.running(key, || format!("{key:?} for {seconds} s: {}", in_words(Some(job))))?;
@@ -137,27 +140,30 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Jobs start when there is room for them.
+    /// Jobs start when there is room for them: nowhere is a slot free all the time while a job waits.
     fn starts(&self) -> Result<(), Violation> {
-        let mut running: BTreeMap<&String, usize> = BTreeMap::new();
-        for rows in self.known.jobs.values() {
-            if let Some(claim) = rows.record.as_ref().and_then(|job| job.claim.as_ref()) {
-                *running.entry(&claim.worker).or_default() += 1;
-            }
-        }
+        let max_jobs = lock(&self.setting.tunables).max_jobs;
         let slots = |worker: &String| match self.known.externals.contains(worker) {
             true => external::SLOTS,
-            false => self.setting.plan.options.max_jobs,
+            false => max_jobs,
         };
         let has_room = |job_type: &String| {
             let moved_us = self.known.moved_us.get(job_type).copied().unwrap_or(0);
-            // Where a queue is worked off, slots are free for moments only.
-            let idle = self.is_older(moved_us, SLACK + self.longest_wait(job_type));
-            idle && self.known.workers.keys().any(|(known_type, worker)| {
-                let home = self.known.home(worker);
-                known_type == job_type
+            let time = SLACK + self.longest_wait(job_type);
+            let idle = self.is_older(moved_us, time);
+            self.known.workers.keys().any(|worker| {
+                let home = self.known.home(&worker.1);
+                // Where a queue is worked off, and where jobs take turns, slots are free for moments only; on a slow store for
+                // as long as the pass takes that fills them.
+                let only_idle = self.known.externals.contains(&worker.1) || self.setting.plan.is_slow();
+                let most = match only_idle {
+                    true if idle => self.known.load.now(worker),
+                    true => return false,
+                    false => self.known.load.most_since(worker, self.now_us - time.as_micros() as i64),
+                };
+                worker.0 == *job_type
                     && home.is_some_and(|home| self.well.contains_key(&home))
-                    && running.get(worker).copied().unwrap_or(0) < slots(worker)
+                    && most < slots(&worker.1)
             })
         };
         // By the clock of whoever is last.
@@ -200,21 +206,23 @@ impl Look<'_> {
         };
         let changed_us = self.known.changed_us[key];
         let options = &self.setting.plan.options;
-        match self.known.executions.get(&claim_key).map(|run| &run.did) {
+        match self.known.executions.get(&claim_key) {
             None if self.is_older(
                 self.known.claims[&claim_key].1,
-                options.health_interval + SLACK + self.longest_wait(&key.0),
+                options.health_interval + STARTUP_JITTER + SLACK + self.longest_wait(&key.0),
             ) =>
             {
                 broken("every claim is known to its worker", format!("{home}: {}", story()))
             }
-            Some(Did::Runs)
-                if job.cancel_requested && self.is_older(changed_us, 2 * options.stop_grace + SLACK) =>
+            Some(run)
+                if run.did == Did::Runs
+                    && job.cancel_requested
+                    && self.is_older(changed_us, 2 * options.stop_grace + SLACK) =>
             {
                 broken("a cancelled job stops", format!("{home}: {}", story()))
             }
-            Some(did) if *did != Did::Runs && self.is_older(changed_us, self.longest_run() + SLACK) => {
-                broken("the end of every run is recorded", format!("{home}: {did:?}, but {}", story()))
+            Some(run) if run.did != Did::Runs && self.is_older(run.done_us, RECORDING) => {
+                broken("the end of every run is recorded", format!("{home}: {:?}, but {}", run.did, story()))
             }
             _ => Ok(()),
         }
@@ -227,11 +235,6 @@ impl Look<'_> {
     /// How long a worker may take to hear of a job: an external one asks again only when it was answered.
     fn longest_wait(&self, job_type: &str) -> Duration {
         if job_type == EXTERNAL { 2 * external::WAIT } else { Duration::ZERO }
-    }
-
-    /// The longest that a handler runs before it ends by itself.
-    fn longest_run(&self) -> Duration {
-        Duration::from_secs(60)
     }
 
     /// Whoever listens has heard who the members are, and that they are so for a while.

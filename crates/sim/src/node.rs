@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    External, ExternalOptions, Membership, Monitor, MonitorOptions, Options, Retention, RetentionOptions,
-    Worker, membership_events,
+    External, ExternalOptions, Live, Membership, Monitor, MonitorOptions, Options, Retention,
+    RetentionOptions, Tunables, Worker, membership_events,
 };
 
 use crate::check::Checker;
@@ -42,8 +42,28 @@ pub struct Setting {
     pub servers: Mutex<BTreeMap<Place, Server>>,
     /// What each node last heard of the membership of the first type, if it listens.
     pub heard: Mutex<BTreeMap<Place, Membership>>,
+    /// What all processes are told now.
+    pub tunables: Mutex<Tunables>,
+    /// Where the workers of each process that lives are told.
+    pub told: Mutex<BTreeMap<Place, Vec<Live<Tunables>>>>,
     /// What every process that has ever lived did with the store.
     pub meters: Mutex<Vec<Arc<Meter>>>,
+}
+
+impl Setting {
+    /// Tells every worker.
+    pub fn change(&self, tunables: Tunables) {
+        for worker in lock(&self.told).values().flatten() {
+            worker.set(tunables.clone());
+        }
+        *lock(&self.tunables) = tunables;
+    }
+
+    /// A process that is gone speaks for nobody, and is told nothing.
+    fn forget(&self, place: Place) {
+        lock(&self.servers).remove(&place);
+        lock(&self.told).remove(&place);
+    }
 }
 
 /// A process that speaks for external workers.
@@ -97,7 +117,7 @@ impl Process {
 
     /// Ends it at once.
     pub fn crash(self, setting: &Setting) {
-        lock(&setting.servers).remove(&self.link.place);
+        setting.forget(self.link.place);
         self.link.kill();
         self.task.abort();
     }
@@ -166,13 +186,21 @@ async fn live(
     let _services = services(&setting, &link, &store);
     let mut workers = Vec::new();
     for job_type in &setting.plan.types {
-        let options = Options { node: link.place.to_string(), ..setting.plan.options.clone() };
+        let Tunables { max_jobs, max_history, backoff, fair, queue } = lock(&setting.tunables).clone();
+        let node = link.place.to_string();
+        let options =
+            Options { node, max_jobs, max_history, backoff, fair, queue, ..setting.plan.options.clone() };
         let handler = Arc::new(SimHandler { link: link.clone(), checker: setting.checker.clone() });
         loop {
             let started =
                 Worker::start(store.clone(), Keyspace::default(), job_type, handler.clone(), options.clone());
             match started.await {
-                Ok(worker) => break workers.push(worker),
+                Ok(worker) => {
+                    // It may have changed meanwhile.
+                    worker.tunables().set(lock(&setting.tunables).clone());
+                    lock(&setting.told).entry(link.place).or_default().push(worker.tunables().clone());
+                    break workers.push(worker);
+                }
                 Err(error) => link.core.note(link.place, "cannot start", error.to_string()),
             }
             runtime.sleep(START_RETRY).await;
@@ -183,7 +211,7 @@ async fn live(
     // The world's end drops the sender, too.
     let _ = stopped.await;
     link.core.note(link.place, "shuts down", "");
-    lock(&setting.servers).remove(&link.place);
+    setting.forget(link.place);
     join_all(workers.into_iter().map(Worker::shutdown)).await;
     link.core.note(link.place, "has left", "");
     link.kill();
@@ -192,13 +220,16 @@ async fn live(
 /// What a server runs beside its workers. They end when what is returned is dropped.
 fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> [AbortOnDropHandle<()>; 3] {
     let (plan, keys) = (&setting.plan, Keyspace::default());
-    let Options { health_interval, health_timeout, max_history, backoff, .. } = plan.options.clone();
+    let Options { health_interval, health_timeout, max_history, backoff, queue, .. } = plan.options.clone();
     let node = link.place.to_string();
-    let options = ExternalOptions { node, health_interval, health_timeout, max_history, backoff };
+    let shares = plan.options.fair.shares.clone();
+    let options =
+        ExternalOptions { node, health_interval, health_timeout, max_history, backoff, shares, queue };
     let external = External::new(store.clone(), keys.clone(), options);
-    lock(&setting.servers).insert(link.place, Server { link: link.clone(), external });
+    lock(&setting.servers).insert(link.place, Server { link: link.clone(), external: external.clone() });
     let options = MonitorOptions { interval: health_interval, max_history };
-    let monitor = Monitor { store: store.clone(), keys: keys.clone(), options: options.into() };
+    let (watched, keys_of) = (store.clone(), keys.clone());
+    let monitor = Monitor { store: watched, keys: keys_of, options: options.into(), external };
     let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
     let retention = Retention { store: store.clone(), keys, options: options.into() };
     // They never stop by themselves here: a process that has left has no more work for them.

@@ -3,17 +3,22 @@
 //! Most worlds are small, since most faults need only a few nodes and jobs to meet, and small worlds are fast. Each kind of
 //! fault is left out of some worlds, frequent in others (swarm testing): what one fault hides another world shows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_policy::backoff;
+use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_store::Limits;
-use turnwise_worker::Options;
+use turnwise_worker::{FairRules, Options, RotationRules};
 
 use crate::dice::Dice;
 use crate::link::{Rates, SLOW_STORE_MS};
 
 /// The job type of the external workers.
 pub const EXTERNAL: &str = "x";
+
+/// Jobs that start together are spread over so much time at most.
+pub const STARTUP_JITTER: Duration = Duration::from_secs(3);
 
 /// The composition of a world.
 #[derive(Debug, Clone)]
@@ -26,6 +31,8 @@ pub struct Plan {
     pub externals: u32,
     /// How long jobs are kept after their end.
     pub retention: Duration,
+    /// Whom jobs are charged to.
+    pub tenants: u32,
     /// Clients.
     pub clients: u32,
     /// Things that each client does at most.
@@ -48,12 +55,49 @@ pub struct Plan {
     pub pauses: bool,
     /// Connections to the store are cut.
     pub cuts: bool,
+    /// Settings are changed.
+    pub changes: bool,
     /// Clocks are wrong.
     pub skews: bool,
     /// What a transaction may have: much, or as little as with etcd.
     pub limits: Limits,
     /// The workers' settings.
     pub options: Options,
+}
+
+/// How jobs are shared out among tenants: by either scheme, most often with rotation, and with cycles as short as may be.
+pub fn fair_rules(dice: &Dice, tenants: u32) -> FairRules {
+    let mut shares = Shares::default();
+    for n in 0..tenants {
+        if dice.chance(500) {
+            let some = *dice.choose(&[1, 10, 200, *Shares::RANGE.end()]);
+            shares.set(tenant(n.into()), some).expect("it is in their range");
+        }
+    }
+    let interval_us = |most_s: u64| i64::try_from(dice.between(1, most_s) * 1_000_000).expect("a minute");
+    let rfc = rfc::Rules {
+        usage_coeff: *dice.choose(&[0.0, 0.5, 0.9]),
+        priority_coeff: *dice.choose(&[0.5, 0.98, 1.0]),
+        usage_interval_us: interval_us(60),
+        priority_interval_us: interval_us(60),
+        charge_interval_us: interval_us(60),
+    };
+    let rotation = RotationRules {
+        interval: dice.ms(1_000, *dice.choose(&[3_000, 20_000])),
+        max_churn: usize::try_from(*dice.choose(&[0, 1, 2, 20])).expect("a small number"),
+        startup_jitter: STARTUP_JITTER.mul_f64(*dice.choose(&[0.0, 0.1, 1.0])),
+        idle_turn: dice.ms(0, 10_000),
+    };
+    FairRules {
+        fairness: *dice.choose(&Fairness::ALL),
+        rfc,
+        shares: Arc::new(shares),
+        rotation: dice.chance(800).then_some(rotation),
+    }
+}
+
+fn tenant(number: u64) -> String {
+    format!("u{number}")
 }
 
 impl Plan {
@@ -89,12 +133,21 @@ impl Plan {
             backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 3, health_threshold_us: 20_000_000 },
             ..Options::default()
         };
+        let tenants = u32::try_from(*dice.choose(&[1, 2, 3, 8])).expect("a small number");
+        let options = Options { fair: fair_rules(dice, tenants), ..options };
+        // In some worlds little goes wrong, so that what happened can be compared with what was charged.
+        let quiet = dice.chance(60);
+        let rates = match quiet {
+            true => Rates { slow: 0, unknown: 0, latency_ms: 3, ..rates },
+            false => rates,
+        };
         let externals = if dice.chance(300) { dice.between(1, 4) } else { 0 };
         Plan {
             externals: u32::try_from(externals).expect("a small number"),
             retention: Duration::from_secs(*dice.choose(&[10, 60, 1_000_000])),
             nodes: u32::try_from(nodes).expect("a small number"),
             types: (0..types).map(|n| format!("t{n}")).collect(),
+            tenants,
             clients: u32::try_from(clients).expect("a small number"),
             ops,
             think_ms: *dice.choose(&[1_000, 3_000, 8_000]),
@@ -103,10 +156,11 @@ impl Plan {
             chaos_ms: dice.between(10_000, 60_000),
             fault_ms: *dice.choose(&[1_000, 5_000, 20_000]),
             rates,
-            crashes: dice.chance(800),
-            pauses: dice.chance(700),
-            cuts: dice.chance(600),
-            skews: dice.chance(600),
+            crashes: dice.chance(800) && !quiet,
+            pauses: dice.chance(700) && !quiet,
+            cuts: dice.chance(600) && !quiet,
+            changes: dice.chance(600),
+            skews: dice.chance(600) && !quiet,
             limits: *dice.choose(&[Limits::DEFAULT, Limits::SMALL]),
             options,
         }
@@ -121,10 +175,23 @@ impl Plan {
         types
     }
 
+    /// Whom a job is charged to: every other one to the first, so that some have more jobs than others.
+    pub fn tenant(&self, dice: &Dice) -> String {
+        let number = if dice.chance(500) { 0 } else { dice.below(u64::from(self.tenants)) };
+        tenant(number)
+    }
+
     /// Whether the store is so slow, in a calm, too, that what is bound in time may not be done in it: a shutdown with many jobs
     /// leaves them to the neighbours, a ping may come too late.
     pub fn is_slow(&self) -> bool {
         self.rates.latency_ms >= SLOW_STORE_MS
+    }
+
+    /// Whether nobody dies, is held up, has a wrong clock, or must ask again what became of a commit: then whoever charges a run knows
+    /// how long it was.
+    pub fn is_quiet(&self) -> bool {
+        let Plan { crashes, pauses, cuts, skews, rates, .. } = self;
+        !(crashes | pauses | cuts | skews) && rates.slow + rates.unknown == 0 && !self.is_slow()
     }
 
     /// How long a worker may be silent.

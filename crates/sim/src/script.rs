@@ -41,10 +41,32 @@ pub enum Act {
     Late,
     /// Works until it is stopped.
     Forever,
+    /// Works, and says then that it has nothing to do, until it is stopped.
+    Idle,
 }
 
-const ACTS: [Act; 8] =
-    [Act::Done, Act::Crash, Act::Fail, Act::Panic, Act::Report, Act::Deaf, Act::Late, Act::Forever];
+const ACTS: [Act; 9] = [
+    Act::Done,
+    Act::Crash,
+    Act::Fail,
+    Act::Panic,
+    Act::Report,
+    Act::Deaf,
+    Act::Late,
+    Act::Forever,
+    Act::Idle,
+];
+
+/// Runs of a job that goes on and on: with so many of them it is stopped and started again until its client cancels it.
+const ENDLESS_RUNS: usize = 40;
+
+/// What a run says of itself.
+pub enum Said {
+    /// How far it is.
+    Progress(u64),
+    /// That it has nothing to do.
+    Idle,
+}
 
 /// What the runs of a job do, one after the other; from the last one on it is done soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +75,11 @@ pub struct Script(pub Vec<(Act, u64)>);
 impl Script {
     /// A script of any kind.
     pub fn any(dice: &Dice) -> Self {
+        if dice.chance(150) {
+            let act = *dice.choose(&[Act::Forever, Act::Forever, Act::Idle, Act::Late]);
+            let ms = dice.between(0, *dice.choose(&[50, 5_000, 20_000]));
+            return Script(vec![(act, ms); ENDLESS_RUNS]);
+        }
         let runs = (0..dice.below(3)).map(|_| {
             let act = *dice.choose(&ACTS);
             let longest_ms = *dice.choose(&[0, 50, 2_000, 2_000, 30_000]);
@@ -64,6 +91,16 @@ impl Script {
     /// One run that is done after this long.
     pub fn long(ms: u64) -> Self {
         Script(vec![(Act::Done, ms)])
+    }
+
+    /// Whether a run of it goes on until it is stopped.
+    pub fn is_endless(&self) -> bool {
+        self.0.iter().any(|(act, _)| matches!(act, Act::Forever | Act::Late | Act::Idle))
+    }
+
+    /// Whether it is one of a job that never ends by itself, and may be stopped so that others can run.
+    pub fn is_continuous(&self) -> bool {
+        self.0.len() == ENDLESS_RUNS
     }
 
     /// As a job's options, now and then too large to be stored in one piece.
@@ -116,7 +153,7 @@ impl Drop for Told<'_> {
 }
 
 impl SimHandler {
-    /// Plays the next run of a job's script. `report` is called now and then.
+    /// Plays the next run of a job's script. `say` is called now and then.
     ///
     /// # Panics
     /// If the script says so.
@@ -125,7 +162,7 @@ impl SimHandler {
         job: &Job,
         options: &RawValue,
         stop: &CancellationToken,
-        report: impl Fn(u64) + Send + Sync,
+        say: impl Fn(Said) + Send + Sync,
     ) -> Did {
         let claim = job.claim.clone().expect("a claimed job has a claim");
         let run = self.checker.on_run(self.link.place, job);
@@ -146,15 +183,18 @@ impl SimHandler {
                 runtime.sleep(time).await;
                 false
             }
-            Act::Forever | Act::Late => {
+            Act::Forever | Act::Late | Act::Idle => {
+                if act == Act::Idle && !stopped_within(time).await {
+                    say(Said::Idle);
+                }
                 stop.cancelled().await;
                 runtime.sleep(time / 10).await;
-                act == Act::Forever
+                act != Act::Late
             }
             Act::Report => {
                 let mut stopped = false;
                 for n in 0..REPORTS {
-                    report(n);
+                    say(Said::Progress(n));
                     stopped = stopped || stopped_within(time / 5).await;
                 }
                 stopped
@@ -180,7 +220,11 @@ impl SimHandler {
 impl JobHandler for SimHandler {
     async fn run(&self, job: JobContext) -> Outcome {
         let claim = job.job.claim.clone().expect("a claimed job has a claim");
-        match self.play(&job.job, &job.options, &job.stop, |n| job.report(&n)).await {
+        let say = |said| match said {
+            Said::Progress(n) => job.report(&n),
+            Said::Idle => job.idle(true),
+        };
+        match self.play(&job.job, &job.options, &job.stop, say).await {
             Did::Completed => Outcome::completed(&(&claim.worker, claim.number)),
             Did::Failed => Outcome::Failed(format!("failure {}", claim.number)),
             Did::Crashed => Outcome::Crashed(format!("crash {}", claim.number)),

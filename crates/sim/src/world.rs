@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use turnwise_store::Limits;
+use turnwise_worker::{Options, Tunables};
 
-use crate::check::{Checker, in_words};
+use crate::check::{Checker, Known, in_words};
 use crate::client::Client;
 use crate::core::{Core, Stats, Violation, lock};
 use crate::dice::Dice;
@@ -20,7 +21,7 @@ use crate::external::{Actor, Life};
 use crate::link::{Link, SLOW_MS};
 use crate::liveness::{self, Look};
 use crate::node::{Node, Process, Setting};
-use crate::plan::Plan;
+use crate::plan::{EXTERNAL, Plan, fair_rules};
 use crate::script::PANIC;
 use crate::store::SimStore;
 use crate::trace::Place;
@@ -45,6 +46,10 @@ const HASTE_MS: u64 = 1_000;
 const RESTART_MS: u64 = 20_000;
 /// The most that a clock is set forward or back, in ms.
 const SHIFT_MS: u64 = 10_000;
+
+/// Between the moment from which, or up to which, a run is charged, and that in which its claim is given or ended: its transaction with
+/// its retries, and the answer.
+const CHARGED_LATE: Duration = Duration::from_millis(500);
 
 /// How a world ended.
 #[derive(Debug, Clone)]
@@ -81,12 +86,16 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
             })),
         );
         core.note(Place::World, "seed", format!("{seed} {plan:?}"));
+        let Options { max_jobs, max_history, backoff, fair, queue, .. } = plan.options.clone();
+        let tunables = Tunables { max_jobs, max_history, backoff, fair, queue };
         let setting = Arc::new(Setting {
             core: core.clone(),
             store,
             checker,
             plan,
             servers: Mutex::default(),
+            tunables: Mutex::new(tunables),
+            told: Mutex::default(),
             heard: Mutex::default(),
             meters: Mutex::default(),
         });
@@ -150,6 +159,22 @@ fn pause(core: &Arc<Core>, link: &Arc<Link>, time: Duration) {
         core.note(link.place, "goes on", "");
         core.disturb(Duration::ZERO);
     });
+}
+
+/// Changes how jobs are shared out, or how many run at once, in all processes.
+fn change(setting: &Arc<Setting>) {
+    let (core, plan) = (&setting.core, &setting.plan);
+    let mut tunables = lock(&setting.tunables).clone();
+    match core.dice.chance(500) {
+        true => tunables.fair = fair_rules(&core.dice, plan.tenants),
+        false => {
+            let slots = core.dice.between(1, plan.options.max_jobs as u64);
+            tunables.max_jobs = usize::try_from(slots).expect("it was one");
+        }
+    }
+    core.note(Place::World, "changes", format!("{tunables:?}"));
+    core.disturb(Duration::ZERO);
+    setting.change(tunables);
 }
 
 /// A fault of an external worker.
@@ -288,6 +313,7 @@ impl World {
                     core.note(link.place, "sets its clock", by_us.to_string());
                     link.shift_clock(by_us);
                 }
+                95.. if plan.changes => change(&setting),
                 85..95 => {
                     core.note(link.place, "is asked to leave", "");
                     core.count(|stats| stats.shutdowns += 1);
@@ -421,6 +447,20 @@ impl World {
         }
     }
 
+    /// Where nothing went wrong for long, each tenant was charged what its jobs ran, no less and no more.
+    fn charges(&self, known: &Known) -> Result<(), Violation> {
+        for (tenant, account) in known.tenants.accounts().filter(|(tenant, _)| tenant.0 != EXTERNAL) {
+            let held_us = account.held_us as f64;
+            let late_us = CHARGED_LATE.as_micros() as f64;
+            let about_us = account.unclear_us as f64 + (account.runs + 1) as f64 * late_us;
+            if (account.charged_us as f64 - held_us).abs() > about_us {
+                let story = format!("{tenant:?}: {account:?}");
+                return Err(Violation { invariant: "each tenant is charged what its jobs ran", story });
+            }
+        }
+        Ok(())
+    }
+
     /// Everyone leaves: the records of jobs that have ended are all that is left.
     async fn leave(&mut self) -> Result<(), Violation> {
         self.setting.core.note(Place::World, "ends", "");
@@ -436,6 +476,9 @@ impl World {
             self.shut_down(&mut process).await?;
         }
         self.setting.checker.look_over(&self.setting.store.all());
+        if self.setting.plan.is_quiet() {
+            self.setting.checker.known(|known| self.charges(known))?;
+        }
         let left = self.setting.checker.known(|known| format!("{:?}", known.workers));
         if left == "{}" || self.setting.plan.is_slow() {
             return Ok(());

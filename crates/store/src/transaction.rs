@@ -329,6 +329,18 @@ impl Transaction {
             && pending.conflicts() < below(self.limits.transaction_conflicts)
     }
 
+    /// Whether a step that writes `writes` rows and has to prove `conflicts` reads fits into this transaction.
+    pub fn has_room_for(&self, writes: usize, conflicts: usize) -> bool {
+        let pending = self.pending();
+        pending.written().saturating_add(writes) <= self.limits.transaction_writes
+            && pending.conflicts().saturating_add(conflicts) <= self.limits.transaction_conflicts
+    }
+
+    /// What a transaction of this store may have.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// Commits. A transaction that wrote nothing always succeeds: it saw one consistent snapshot. What was
     /// read and written up to here is settled by this call, whether it succeeds or not.
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {

@@ -1,5 +1,7 @@
 //! One database on one peer, and the requests that tests make of it.
 
+use std::time::Duration;
+
 use reqwest::{Client, Method, StatusCode};
 use rustls::crypto::ring;
 use serde_json::Value;
@@ -113,12 +115,16 @@ impl Database {
     }
 }
 
+/// How long a connection is kept that nobody uses. Node's servers close theirs after 5 s, and a request that is sent at that very
+/// moment is lost.
+const IDLE_CONNECTION: Duration = Duration::from_secs(1);
+
 /// A client as tests use it: without timeouts, so that nothing but a test's own limit ends a request.
 pub fn client() -> Client {
     // The workspace builds reqwest without a TLS provider, and such a client panics where none is installed. That another
     // crate under test has installed one already is as good.
     let _ = ring::default_provider().install_default();
-    Client::new()
+    Client::builder().pool_idle_timeout(IDLE_CONNECTION).build().expect("nothing here depends on the machine")
 }
 
 /// Percent-encodes a document id or attachment name for use as one path segment: all but RFC 3986's unreserved characters.

@@ -1,11 +1,14 @@
 //! Peers, data sets and fault proxies for the tests and benchmarks.
 //!
-//! A test of replication needs four things, and each has a module here:
+//! A test of replication needs four things, and each has modules here:
 //!
 //! - servers to copy between: [`Peer`] starts a real CouchDB-protocol server (`peers/README.md` tells what it can do);
 //! - something worth copying: [`dataset`] makes conflicts, deletions, histories, attachments and unusual ids from a seed;
 //! - a verdict: [`compare()`] holds two databases against each other leaf by leaf, attachment bytes included;
-//! - trouble: [`FaultProxy`] stands before a peer and resets, hangs, lies or slows down on command, and keeps a log of what was asked.
+//! - trouble: [`FaultProxy`] stands before a peer and resets, hangs, lies or slows down on command, and keeps a log of what was asked;
+//!   where no real server can be made to misbehave so, [`Fake`] is one that does as it is told.
+//!
+//! The passwords, tokens and cookies of tests come from [`canary`], which watches for them where they must not be.
 //!
 //! A test of several nodes needs a store that they share: [`EtcdCluster`] starts real etcd members and hurts them, and a
 //! [`Link`] before one of them can be cut.
@@ -28,22 +31,26 @@
 //!
 //! Everything here panics, with the reason, when a peer misbehaves: a test without its peer has nothing to say.
 
+pub mod canary;
 mod compare;
 mod database;
 pub mod dataset;
 pub mod disk;
 mod etcd;
+mod fake;
 mod link;
 mod peer;
 mod ports;
 pub mod process;
 mod proxy;
 mod random;
+pub mod soak;
 
 pub use compare::{Difference, Summary, compare, compare_some};
 pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
 pub use etcd::{EtcdCluster, EtcdOptions};
+pub use fake::{Asked, Fake, Reply, Step};
 pub use link::Link;
 pub use peer::{Peer, PeerOptions, peers_folder};
 pub use ports::free_ports;

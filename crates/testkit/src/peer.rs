@@ -41,8 +41,15 @@ enum Server {
 
 #[derive(Debug)]
 struct Started {
-    child: Child,
+    process: Process,
     folder: TempDir,
+    /// Of a durable one: it comes back there.
+    port: Option<u16>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
     /// Held open: the server ends when they close.
     _input: ChildStdin,
     _output: Lines<BufReader<ChildStdout>>,
@@ -52,12 +59,19 @@ struct Started {
 #[derive(Clone, Debug, Default)]
 pub struct PeerOptions {
     admin: Option<(String, String)>,
+    durable: bool,
 }
 
 impl PeerOptions {
     /// Asks for this user's password. [`Peer::url`] then carries it.
     pub fn admin(mut self, name: &str, password: &str) -> Self {
         self.admin = Some((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// Keeps its databases on disk, so that [`Peer::restart`] brings them back after [`Peer::kill`].
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
         self
     }
 
@@ -76,28 +90,9 @@ impl PeerOptions {
             }
             None => String::new(),
         };
-        let errors =
-            std::fs::File::create(folder.path().join("stderr")).expect("the temporary folder can be written");
-        let mut child = Command::new("node")
-            .arg(peers_folder().join("peer.mjs"))
-            .args(["--in-memory", "--no-stdout-logs"])
-            .current_dir(folder.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(errors)
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!("node cannot be started ({error}); Node 20 or newer must be in the PATH")
-            });
-        let input = child.stdin.take().expect("standard input is piped");
-        let mut output = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
-
-        let port = tokio::time::timeout(START_TIMEOUT, read_port(&mut output)).await;
-        let Ok(Some(port)) = port else {
-            panic!("pouchdb-server did not start: {}", said(folder.path()));
-        };
-        let started = Started { child, folder, _input: input, _output: output };
+        let port = self.durable.then(|| crate::free_ports(1)[0]);
+        let (process, port) = spawn(folder.path(), port).await;
+        let started = Started { process, folder, port: self.durable.then_some(port) };
         let peer = Peer {
             url: format!("http://{credentials}127.0.0.1:{port}"),
             server: Server::Started(Box::new(started)),
@@ -169,16 +164,38 @@ impl Peer {
     /// The started server's process id, to measure it by.
     pub fn process_id(&self) -> Option<u32> {
         match &self.server {
-            Server::Started(started) => started.child.id(),
+            Server::Started(started) => started.process.child.id(),
             Server::External { .. } => None,
         }
     }
 
-    /// Kills the server at once, as `kill -9` does; all it held is gone. (To have it back later use
+    /// Whether the server's process has ended: [`Peer::kill`] does that, and some requests do (`peers/README.md`).
+    pub fn has_ended(&mut self) -> bool {
+        match &mut self.server {
+            Server::Started(started) => !matches!(started.process.child.try_wait(), Ok(None)),
+            Server::External { .. } => false,
+        }
+    }
+
+    /// Starts a [durable](PeerOptions::durable) server that has ended again, where it was, with all that it had.
+    ///
+    /// # Panics
+    /// If it keeps nothing, or does not start.
+    pub async fn restart(&mut self) {
+        let Server::Started(started) = &mut self.server else {
+            panic!("a server that others use is not restarted")
+        };
+        let port = started.port.expect("only a durable server comes back");
+        (started.process, _) = spawn(started.folder.path(), Some(port)).await;
+    }
+
+    /// Kills the server at once, as `kill -9` does; unless it is durable, all it held is gone. (To have such a one back later use
     /// [`Fault::Down`](crate::Fault::Down).)
     pub async fn kill(&mut self) {
         match &mut self.server {
-            Server::Started(started) => started.child.kill().await.expect("an own child can be killed"),
+            Server::Started(started) => {
+                started.process.child.kill().await.expect("an own child can be killed")
+            }
             Server::External { .. } => panic!("a server that others use must not be killed"),
         }
     }
@@ -189,11 +206,11 @@ impl Drop for Peer {
         match &mut self.server {
             Server::Started(started) => {
                 // A server that died of a request (peers/README.md lists them) explains a test's failure.
-                if std::thread::panicking() && matches!(started.child.try_wait(), Ok(Some(_))) {
+                if std::thread::panicking() && matches!(started.process.child.try_wait(), Ok(Some(_))) {
                     eprintln!("the peer {} had died: {}", self.url, said(started.folder.path()));
                 }
                 // Its end is not waited for: `kill_on_drop` reaps it.
-                let _ = started.child.start_kill();
+                let _ = started.process.child.start_kill();
             }
             Server::External { used, .. } => {
                 let used = std::mem::take(used.get_mut().expect("no holder of this lock panics"));
@@ -216,6 +233,34 @@ fn delete_databases(urls: Vec<String>) {
         });
     });
     let _ = deletion.join();
+}
+
+/// Starts a pouchdb-server in a folder, and returns it when it listens: on a port of its own, or on `port`, with its databases on disk.
+async fn spawn(folder: &Path, port: Option<u16>) -> (Process, u16) {
+    let errors = std::fs::File::create(folder.join("stderr")).expect("the temporary folder can be written");
+    let mut command = Command::new("node");
+    command.arg(peers_folder().join("peer.mjs")).arg("--no-stdout-logs");
+    match port {
+        Some(port) => command.env("PEER_PORT", port.to_string()),
+        None => command.arg("--in-memory"),
+    };
+    let mut child = command
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("node cannot be started ({error}); Node 20 or newer must be in the PATH")
+        });
+    let input = child.stdin.take().expect("standard input is piped");
+    let mut output = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
+    let port = tokio::time::timeout(START_TIMEOUT, read_port(&mut output)).await;
+    let Ok(Some(port)) = port else {
+        panic!("pouchdb-server did not start: {}", said(folder));
+    };
+    (Process { child, _input: input, _output: output }, port)
 }
 
 /// Reads up to the line in which `peer.mjs` announces the port; `None` if the server ends before.

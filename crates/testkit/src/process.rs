@@ -83,6 +83,11 @@ fn stat(process: u32) -> Option<Vec<String>> {
     Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
 }
 
+/// The largest resident set that a running process has had, in MiB.
+pub fn peak_memory_mb(process: u32) -> Option<f64> {
+    Some(peak_memory_kb(process)? as f64 / 1024.0)
+}
+
 fn peak_memory_kb(process: u32) -> Option<u64> {
     status_kb(process, "VmHWM:")
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::json;
+use turnwise_testkit::canary::PASSWORD;
 use turnwise_testkit::{Database, Peer, client};
 
 #[tokio::test]
@@ -21,11 +22,11 @@ async fn two_peers_have_ports_and_databases_of_their_own() {
 
 #[tokio::test]
 async fn an_admin_has_a_password() {
-    let peer = Peer::options().admin("admin", "secret").start().await;
-    assert!(peer.url().contains("admin:secret@"));
+    let peer = Peer::options().admin("admin", PASSWORD).start().await;
+    assert!(peer.url().contains(&format!("admin:{PASSWORD}@")));
     let database = peer.create("x").await;
     assert_eq!(database.doc_count().await, 0);
-    let wrong = Database::at(database.url().replace("secret", "guess"));
+    let wrong = Database::at(database.url().replace(PASSWORD, "guess"));
     let (status, answer) = wrong.request(reqwest::Method::GET, "", None).await;
     assert_eq!((status.as_u16(), &answer["error"]), (401, &json!("unauthorized")));
 }
@@ -38,6 +39,19 @@ async fn a_killed_peer_answers_no_more() {
     peer.kill().await;
     let error = client().get(peer.url()).send().await.unwrap_err();
     assert!(error.is_connect(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_durable_peer_comes_back_with_all_it_had() {
+    let mut peer = Peer::options().admin("admin", PASSWORD).durable().start().await;
+    let database = peer.create("x").await;
+    database.put("a", &json!({})).await;
+    peer.kill().await;
+    assert!(peer.has_ended());
+    peer.restart().await;
+    assert!(!peer.has_ended());
+    assert_eq!(database.doc_count().await, 1);
+    database.put("b", &json!({})).await;
 }
 
 #[tokio::test]

@@ -110,6 +110,20 @@ async fn down_refuses_connections_until_it_is_up_again_on_the_same_port() {
 }
 
 #[tokio::test]
+async fn a_truncated_answer_ends_in_good_order_and_too_early() {
+    let stage = stage().await;
+    stage.proxy.set(Fault::Truncated { after: 100 }).await;
+    let (bytes, end) = read(stage.get("/x").await.unwrap()).await;
+    assert_eq!(bytes.len(), 100);
+    let error = format!("{:?}", end.unwrap_err());
+    assert!(!error.contains("ConnectionReset"), "{error}");
+
+    stage.proxy.set(Fault::Truncated { after: u64::MAX }).await;
+    let (bytes, end) = read(stage.get("/x").await.unwrap()).await;
+    assert!(bytes.len() > 500 && end.is_err(), "the last byte is missing");
+}
+
+#[tokio::test]
 async fn a_reset_comes_before_the_answer_or_within_it() {
     let stage = stage().await;
     stage.proxy.set(Fault::Reset { after: 0 }).await;
@@ -221,7 +235,7 @@ async fn rules_are_for_some_requests_and_for_so_many() {
 
 #[tokio::test]
 async fn credentials_go_through() {
-    let peer = Peer::options().admin("admin", "secret").start().await;
+    let peer = Peer::options().admin("admin", turnwise_testkit::canary::PASSWORD).start().await;
     let proxy = FaultProxy::start(&peer).await;
     let database = peer.create("db").await;
     let proxied = Database::at(proxy.through(&database));

@@ -1,6 +1,6 @@
 //! One pass of the scheduler: read → decide → claim, in one transaction.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,15 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use turnwise_policy::contention::Part;
 use turnwise_policy::select::{Rules, View, select};
-use turnwise_queue::{Claim, Job, Keyspace, Result, claims, jobs};
+use turnwise_queue::claims::Claiming;
+use turnwise_queue::tenants::Pending;
+use turnwise_queue::{Claim, Job, Keyspace, Result, State, claims, jobs, locks, tenants};
 use turnwise_store::{Isolation, Transaction};
+
+use crate::QueueRules;
+use crate::fair_share::{FairShare, Front, SORT_BATCH};
+use crate::filters::Bench;
+use crate::locks::{Chosen, LocksView, MAX_WINDOW, choose};
 
 /// Jobs that one pass claims at most; fewer where the transaction has no more room for them.
 const CLAIM_BATCH: usize = 500;
@@ -20,6 +27,13 @@ const CLAIM_BATCH: usize = 500;
 const CLAIM_OPTIONS_BYTES: usize = 8 << 20;
 /// Delayed jobs that one pass releases at most; fewer where the transaction has no more room for them.
 const RELEASE_BATCH: usize = 200;
+/// How often a pass decides again about the same jobs, because locks were not free that it took to be.
+const DECISIONS: usize = 4;
+/// Jobs that have reserved and stand outside the window that a pass looks at. There is seldom more than one: of a window one reserves at
+/// a time.
+const MAX_OUTSIDE: usize = 4;
+/// Rows that a reservation writes beside those of its locks.
+const ROWS_RESERVED: usize = 8;
 
 /// Who claims, and how much.
 #[derive(Clone, Copy)]
@@ -31,6 +45,10 @@ pub(crate) struct Claimant<'a> {
     /// Jobs that it runs at most.
     pub max_jobs: usize,
     pub numbers: Numbers<'a>,
+    /// Who is next.
+    pub fair: &'a FairShare,
+    /// How jobs that lock are ordered.
+    pub queue: &'a QueueRules,
     /// Jobs that others in this process are about to claim; what this pass claims is added.
     pub hold: Option<&'a Hold>,
     /// Which jobs are this claimant's, where several take from the same queue.
@@ -87,6 +105,14 @@ impl Hold {
         self.reserved.jobs().len()
     }
 
+    /// Those of `ids` that nobody has reserved; gives back what an earlier attempt has.
+    fn free(&self, job_type: &str, mut ids: Vec<String>) -> Vec<String> {
+        self.take(job_type, std::iter::empty(), 0);
+        let jobs = self.reserved.jobs();
+        ids.retain(|id| !jobs.contains(&(job_type.to_owned(), id.clone())));
+        ids
+    }
+
     /// Gives back what an earlier attempt has reserved, and reserves the first `limit` of `ids` that nobody has.
     fn take(&self, job_type: &str, ids: impl Iterator<Item = String>, limit: usize) -> Vec<String> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,14 +158,20 @@ pub(crate) struct Pass {
     pub claimed: Vec<(Job, Box<RawValue>)>,
     /// There may be more to claim at once.
     pub more: bool,
+    /// Filters have sorted some out: behind them there may be others.
+    pub sorted_out: bool,
     /// There are pending jobs, all of them reserved by others in this process, who may fail to claim them.
     pub left_to_others: bool,
     /// The first of the jobs that were left to other contenders while there is room for it here: those may have none.
     pub left_to_contenders: Option<String>,
+    /// Tenants whose queues are empty now.
+    pub drained: Vec<Arc<str>>,
     /// When the next delayed job is due, in µs.
     pub next_due_us: Option<i64>,
     /// The wake key's value before the pass: work that comes later changes it.
     pub wake_seen: Option<Bytes>,
+    /// There are jobs whose locks are not free: the value, before the pass, of what changes when some are given back.
+    pub lock_wake_seen: Option<Option<Bytes>>,
 }
 
 /// A wait that can be held on to.
@@ -177,19 +209,46 @@ pub(crate) async fn pass(
     claimant: Claimant<'_>,
     now_us: i64,
 ) -> Result<Pass> {
-    let Claimant { job_type, worker, running, max_jobs, numbers, hold, part, eager, dice, max_history } =
-        claimant;
+    let Claimant { job_type, running, max_jobs, fair, hold, part, eager, dice, .. } = claimant;
     let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
     let mine = |id: &str| eager || part.has(id);
+    // Before anything becomes pending: then the stamp of its tenant is not known.
+    fair.look(tx, wake_seen.as_ref(), now_us).await?;
     let delayed = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
     let window = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
     let others = hold.map_or(0, Hold::len);
     let depth = part.front(window) + others;
-    let seen = claims::front(tx, keys, job_type, depth).await?;
-    let full = seen.len() == depth;
-    let seen: Vec<String> = seen.into_iter().map(|pending| pending.id).collect();
+    let released = delayed.released.clone();
+    let queue = fair.front(tx, wake_seen.as_ref(), delayed.released, depth, mine).await?;
+    let mut claims = Claims {
+        tx,
+        keys,
+        claimant,
+        now_us,
+        bench: fair.judge.sit(tx, keys).await?,
+        sorted_out: false,
+        claimed: Vec::new(),
+        options_bytes: 0,
+        tried: BTreeSet::new(),
+    };
+    if queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none()) {
+        let looked = pass_with_locks(&mut claims, queue, wake_seen.as_ref(), window).await?;
+        let has_room = running + claims.claimed.len() < max_jobs;
+        return Ok(Pass {
+            drained: drained(&looked.queue, &claims.claimed, &released),
+            claimed: claims.claimed,
+            more: looked.more || claims.sorted_out && has_room,
+            sorted_out: claims.sorted_out,
+            left_to_others: looked.left_to_others,
+            left_to_contenders: delayed.left.or(looked.left).filter(|_| has_room),
+            next_due_us: delayed.next_due_us.into_iter().chain(looked.ages_out_us).min(),
+            wake_seen,
+            lock_wake_seen: looked.lock_wake_seen,
+        });
+    }
+    let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
     let left = seen.iter().find(|id| !part.has(id)).cloned();
-    let chosen = part.choose(seen, full, eager, dice);
+    let chosen = part.choose(seen, queue.beyond, eager, dice);
     let chosen_jobs = chosen.len();
     let front: Vec<String> = match hold {
         Some(hold) => hold.take(job_type, chosen.into_iter(), window),
@@ -197,30 +256,241 @@ pub(crate) async fn pass(
     };
     let left_to_others = chosen_jobs > 0 && front.is_empty();
     let decision = select(View { running, front: &front }, Rules { max_jobs });
-    let mut claimed = Vec::with_capacity(decision.start.len());
-    let mut options_bytes = 0;
-    let mut started = 0;
+    let mut not_started = false;
     for id in &decision.start {
-        if options_bytes >= CLAIM_OPTIONS_BYTES || started > 0 && !tx.has_room() {
+        if claims.is_full() {
+            not_started = true;
             break;
         }
-        started += 1;
-        let number = match numbers {
-            Numbers::Counted(next) => next.fetch_add(1, Relaxed),
-            Numbers::Stored => claims::next_number(tx, keys, job_type, worker).await?,
-        };
-        let claim = Claim { worker: worker.to_owned(), number };
-        if let Some(job) = claims::claim(tx, keys, job_type, id, &claim, now_us, max_history).await? {
-            let options = jobs::options(tx, keys, &job).await?;
-            options_bytes += options.get().len();
-            claimed.push((job, options));
-        }
+        claims.claim(id).await?;
     }
-    let not_started = started < decision.start.len();
+    claims.sort(&queue).await?;
+    let Claims { claimed, sorted_out, .. } = claims;
     let has_room = running + claimed.len() < max_jobs;
     // Beyond what was seen there may be more of one's own.
-    let more = not_started || has_room && (front.len() == window || full && !claimed.is_empty());
+    let more = not_started
+        || sorted_out && has_room
+        || has_room && (front.len() == window || queue.beyond && !claimed.is_empty() || queue.again);
     let left_to_contenders = delayed.left.or(left).filter(|_| has_room);
     let next_due_us = delayed.next_due_us;
-    Ok(Pass { claimed, more, left_to_others, left_to_contenders, next_due_us, wake_seen })
+    let drained = drained(&queue, &claimed, &released);
+    let lock_wake_seen = None;
+    Ok(Pass {
+        claimed,
+        more,
+        sorted_out,
+        left_to_others,
+        left_to_contenders,
+        drained,
+        next_due_us,
+        wake_seen,
+        lock_wake_seen,
+    })
+}
+
+/// What a pass among jobs that lock has seen, beside what it has claimed.
+struct Looked {
+    /// The window, as it was seen last.
+    queue: Front,
+    more: bool,
+    left_to_others: bool,
+    left: Option<String>,
+    ages_out_us: Option<i64>,
+    lock_wake_seen: Option<Option<Bytes>>,
+}
+
+/// Claims what can start of a front in which some jobs lock. Compares more of them than there is room for; and if none can start, still more of them,
+/// up to [`MAX_WINDOW`]. What stands behind so many that cannot start waits, too: a pass that looked further would cost more than what
+/// it finds.
+async fn pass_with_locks(
+    claims: &mut Claims<'_>,
+    mut queue: Front,
+    wake: Option<&Bytes>,
+    room: usize,
+) -> Result<Looked> {
+    let Claims { tx, keys, claimant, now_us, .. } = *claims;
+    let Claimant { job_type, fair, queue: rules, hold, part, eager, dice, .. } = claimant;
+    let mine = |id: &str| eager || part.has(id);
+    let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
+    let mut window = rules.window(room);
+    let mut view = None;
+    loop {
+        if queue.beyond {
+            let depth = part.front(window) + hold.map_or(0, Hold::len);
+            queue = fair.front(tx, wake, [], depth, mine).await?;
+        }
+        let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
+        let own = part.choose(seen, queue.beyond, eager, dice);
+        let chosen = own.len();
+        let own = match hold {
+            Some(hold) => hold.free(job_type, own),
+            None => own,
+        };
+        let mut taken = own.len() < chosen;
+        let is_own: BTreeSet<&str> = own.iter().map(String::as_str).collect();
+        let all = || queue.jobs.iter().map(|(pending, _)| pending);
+        let by_id: BTreeMap<&str, &Pending> = all().map(|pending| (pending.id.as_str(), pending)).collect();
+        let others: Vec<&Pending> =
+            all().filter(|pending| !part.has(&pending.id) && !is_own.contains(pending.id.as_str())).collect();
+        let view = match &mut view {
+            Some(view) => view,
+            None => view.insert(LocksView::read(tx, keys, &rules.levels).await?),
+        };
+        let outside = view.reserved(job_type).filter(|id| !by_id.contains_key(id) && mine(id));
+        let outside = claims.pending(outside).await?;
+        let mut own: Vec<&Pending> = own.iter().filter_map(|id| by_id.get(id.as_str()).copied()).collect();
+        own.extend(&outside);
+        let mut looked = Chosen::default();
+        let mut not_started = false;
+        for _ in 0..DECISIONS {
+            let room = room.saturating_sub(claims.claimed.len());
+            let chosen = choose(view, job_type, rules, (&own, &others), room, now_us);
+            let start = match hold {
+                Some(hold) => hold.take(job_type, chosen.start.iter().cloned(), room),
+                None => chosen.start.clone(),
+            };
+            taken |= start.is_empty() && !chosen.start.is_empty();
+            let mut refused = false;
+            for id in &start {
+                if claims.is_full() {
+                    not_started = true;
+                    break;
+                }
+                match claims.claim(id).await? {
+                    Claiming::Claimed(_) | Claiming::Gone => {}
+                    Claiming::Blocked(_) => refused = true,
+                    // Alone it has the whole transaction, and if that is not enough another look helps nobody.
+                    Claiming::NoRoom if claims.claimed.is_empty() => {}
+                    Claiming::NoRoom => {
+                        not_started = true;
+                        break;
+                    }
+                }
+            }
+            let no_room = chosen.no_room;
+            looked = Chosen { blocked: looked.blocked || chosen.blocked || refused, ..chosen };
+            if !refused || !no_room || not_started {
+                break;
+            }
+            // Those that were refused took others' room.
+            *view = LocksView::read(tx, keys, &rules.levels).await?;
+            own.retain(|pending| !claims.tried.contains(&pending.id));
+        }
+        let nothing = claims.claimed.is_empty() && !not_started && !taken;
+        if nothing && queue.beyond && window < MAX_WINDOW {
+            window = window.saturating_mul(4).min(MAX_WINDOW);
+            continue;
+        }
+        if let Some(id) = &looked.reserve {
+            let wants = own.iter().find(|pending| pending.id == *id).map(|pending| &pending.locks);
+            let rows = wants.map_or(0, |wants| wants.known(&rules.levels).len()) + ROWS_RESERVED;
+            if tx.has_room_for(rows, ROWS_RESERVED) {
+                locks::reserve(tx, keys, job_type, id, now_us).await?;
+                // By a clock that is behind it may have come before whoever was in its way, and is free now: another pass sees that.
+                not_started = true;
+            } else {
+                not_started = !claims.claimed.is_empty();
+            }
+        }
+        claims.sort(&queue).await?;
+        let has_room = claims.claimed.len() < room;
+        let any = !claims.claimed.is_empty();
+        let more = not_started
+            || any && (room == CLAIM_BATCH || has_room && (queue.beyond || looked.no_room))
+            || has_room && queue.again;
+        let Chosen { left, ages_out_us, blocked, .. } = looked;
+        let lock_wake_seen = blocked.then_some(lock_wake);
+        return Ok(Looked { queue, more, left_to_others: taken && !any, left, ages_out_us, lock_wake_seen });
+    }
+}
+
+/// The claims of one pass.
+struct Claims<'a> {
+    tx: &'a Transaction,
+    keys: &'a Keyspace,
+    claimant: Claimant<'a>,
+    now_us: i64,
+    /// Who says which of them may start.
+    bench: Option<Bench>,
+    /// Some may not.
+    sorted_out: bool,
+    claimed: Vec<(Job, Box<RawValue>)>,
+    options_bytes: usize,
+    /// Those that it has claimed, or could not.
+    tried: BTreeSet<String>,
+}
+
+impl Claims<'_> {
+    /// Whether further jobs have to wait for the next transaction.
+    fn is_full(&self) -> bool {
+        self.options_bytes >= CLAIM_OPTIONS_BYTES || !self.tried.is_empty() && !self.tx.has_room()
+    }
+
+    /// Those of these jobs that are pending, the first few.
+    async fn pending(&self, ids: impl Iterator<Item = &str>) -> Result<Vec<Pending>> {
+        let mut found = Vec::new();
+        for id in ids.take(MAX_OUTSIDE) {
+            let job = jobs::get(self.tx, self.keys, self.claimant.job_type, id).await?;
+            if let Some(Job { id, order_us, locks, .. }) = job.filter(|job| job.state == State::Pending) {
+                found.push(Pending { id, order_us, key: None, locks });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Claims a job, if it is there, no filter forbids it, and its locks are free.
+    async fn claim(&mut self, id: &str) -> Result<Claiming> {
+        let Claims { tx, keys, claimant, now_us, .. } = *self;
+        let Claimant { job_type, worker, numbers, queue, max_history, .. } = claimant;
+        self.tried.insert(id.to_owned());
+        if let Some(bench) = &self.bench
+            && !bench.admits(tx, keys, job_type, id, now_us).await?
+        {
+            self.sorted_out = true;
+            return Ok(Claiming::Gone);
+        }
+        let number = match numbers {
+            Numbers::Counted(next) => next.fetch_add(1, Relaxed),
+            // Written with the claim alone: whoever waits for news of a claim is told of none otherwise.
+            Numbers::Stored => claims::latest_number(tx, keys, job_type, worker).await? + 1,
+        };
+        let claim = Claim { worker: worker.to_owned(), number };
+        let levels = &queue.levels;
+        let claiming =
+            claims::claim_with(tx, keys, levels, job_type, id, &claim, now_us, max_history).await?;
+        if let Claiming::Claimed(job) = &claiming {
+            if matches!(numbers, Numbers::Stored) {
+                claims::next_number(tx, keys, job_type, worker).await?;
+            }
+            let options = jobs::options(tx, keys, job).await?;
+            self.options_bytes += options.get().len();
+            self.claimed.push(((**job).clone(), options));
+        }
+        Ok(claiming)
+    }
+
+    /// Sorts those of the front that wait on as they should be sorted.
+    async fn sort(&self, queue: &Front) -> Result<()> {
+        let waits = queue.to_sort.iter().filter(|(id, _)| !self.tried.contains(id));
+        for (id, key) in waits.take(SORT_BATCH).take_while(|_| self.tx.has_room()) {
+            tenants::set_key(self.tx, self.keys, self.claimant.job_type, id, *key).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The tenants of whom every waiting job was claimed; not those that this transaction gave one: the stamp that it has then is not
+/// known.
+fn drained(queue: &Front, claimed: &[(Job, Box<RawValue>)], released: &BTreeSet<String>) -> Vec<Arc<str>> {
+    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    for looked in queue.tenants.iter().filter(|looked| looked.is_all && looked.seen > 0) {
+        left.insert(&looked.tenant, looked.seen);
+    }
+    for (job, _) in claimed {
+        if let Some(left) = left.get_mut(job.tenant.as_str()) {
+            *left = left.saturating_sub(1);
+        }
+    }
+    left.retain(|tenant, left| *left == 0 && !released.contains(*tenant));
+    left.into_keys().map(Arc::from).collect()
 }

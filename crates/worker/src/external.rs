@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,14 +19,18 @@ use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_policy::contention::{MAX_CONTENDERS, Part};
+use turnwise_policy::fair_share::Shares;
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
-use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
-use turnwise_store::{Store, Watch};
+use turnwise_queue::workers::GivenBack;
+use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, locks, workers};
+use turnwise_store::{Store, Transaction, Watch};
 
-use crate::Live;
+use crate::accounts::{Account, Accounts, Known};
 use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Reserved, pass};
-use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
+use crate::locks::LockWake;
+use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove_and};
 use crate::record::crashed;
+use crate::{Live, QueueRules};
 
 /// Jobs that an external worker runs at most.
 pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
@@ -33,6 +38,9 @@ pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
 pub const MAX_ACCEPTED: usize = 50;
 /// Jobs that are given again in one answer: their options are read with them.
 const REDELIVER_BATCH: usize = 10;
+
+/// Claims with locks among which those of a worker are counted that wait.
+const MAX_LOCKING: usize = 10_000;
 
 /// Settings for external workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +55,10 @@ pub struct ExternalOptions {
     pub max_history: usize,
     /// How long crashed jobs wait.
     pub backoff: backoff::Rules,
+    /// Each tenant's entitlement.
+    pub shares: Arc<Shares>,
+    /// How jobs that lock are ordered.
+    pub queue: Arc<QueueRules>,
 }
 
 impl Default for ExternalOptions {
@@ -57,6 +69,8 @@ impl Default for ExternalOptions {
             health_timeout: DEFAULT_HEALTH_TIMEOUT,
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
+            shares: Arc::default(),
+            queue: Arc::default(),
         }
     }
 }
@@ -64,12 +78,15 @@ impl Default for ExternalOptions {
 /// Speaks for workers of other processes. Cheap to clone.
 #[derive(Clone)]
 pub struct External {
-    store: Store,
-    keys: Keyspace,
+    pub(crate) store: Store,
+    pub(crate) keys: Keyspace,
     options: Live<ExternalOptions>,
     lines: Arc<Lines>,
     reserved: Arc<Reserved>,
     contenders: Arc<Contenders>,
+    accounts: Arc<Accounts>,
+    /// For jobs that wait for locks.
+    pub(crate) lock_wake: Arc<LockWake>,
 }
 
 /// A job that a worker was given.
@@ -107,6 +124,7 @@ pub enum ExternalEnd {
 impl External {
     /// Speaks for external workers on `store`.
     pub fn new(store: Store, keys: Keyspace, options: ExternalOptions) -> External {
+        let lock_wake = Arc::new(LockWake::new(store.clone(), keys.clone()));
         External {
             store,
             keys,
@@ -114,6 +132,8 @@ impl External {
             lines: Arc::default(),
             reserved: Arc::default(),
             contenders: Arc::default(),
+            accounts: Arc::default(),
+            lock_wake,
         }
     }
 
@@ -155,7 +175,8 @@ impl External {
     /// `Halt` if it is no member (any more): it stops all its jobs and registers anew.
     pub async fn ping(&self, job_type: &str, worker: &str) -> Result<Vec<u64>> {
         let keys = &self.keys;
-        self.store
+        let pinged = self
+            .store
             .transact(|tx| async move {
                 workers::ping(&tx, keys, job_type, worker).await?;
                 let requests = jobs::cancel_requests(&tx, keys, job_type, worker).await?;
@@ -164,7 +185,20 @@ impl External {
                 }
                 Ok(requests)
             })
-            .await
+            .await;
+        if let Err(Error::Halt) = pinged {
+            self.account(job_type).left(worker);
+        }
+        pinged
+    }
+
+    /// What the runs of a type are charged with.
+    fn account(&self, job_type: &str) -> Arc<Account> {
+        let options = self.options.get();
+        let charger = workers::node_contender(&options.node);
+        let account = self.accounts.of(&self.store, &self.keys, job_type, &charger);
+        account.fair.follow_shares(&options.shares);
+        account
     }
 
     /// Jobs for the worker. First those that it holds under claims with numbers above `received`, the highest that it
@@ -201,7 +235,8 @@ impl External {
             let part = self.part(job_type).await?;
             let mut late: Watch;
             let given = match self.give(job_type, worker, received, limit, (part, eager)).await? {
-                Given::Jobs(jobs) => return Ok(jobs),
+                Given::Jobs { jobs, .. } => return Ok(jobs),
+                Given::Nothing { pass, .. } if pass.sorted_out && !leave.is_cancelled() => continue,
                 _ if last => return Ok(Vec::new()),
                 Given::NoSlot { numbered } => {
                     // Whoever has no free slot must not hold up the line.
@@ -232,6 +267,10 @@ impl External {
                 continue;
             }
             let wake = self.store.watch(self.keys.wake(job_type), given.wake_seen).await?;
+            let locks = match given.lock_wake_seen {
+                Some(seen) => Either::Left(self.store.watch(self.keys.lock_wake(), seen).await?),
+                None => Either::Right(pending()),
+            };
             let due = match given.next_due_us {
                 Some(at_us) => Either::Left(runtime.sleep(until(at_us, runtime.now_us()))),
                 None => Either::Right(pending()),
@@ -246,6 +285,7 @@ impl External {
                 () = leave.cancelled() => return Ok(Vec::new()),
                 () = leftovers.are_due() => eager = true,
                 () = wake => {}
+                () = locks => {}
                 () = late => {}
                 () = released, if given.left_to_others => {}
                 () = due => {}
@@ -272,6 +312,8 @@ impl External {
             // Its workers have registered at another node, or are so many that this one's were not seen.
             names.insert(place, me.clone());
         }
+        let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());
+        self.account(job_type).fair.know_members(all);
         let names = self.contenders.learn(job_type, now_us, names);
         Ok(Part::new(&names, &me, now_us))
     }
@@ -287,9 +329,14 @@ impl External {
     ) -> Result<Given> {
         let dice = self.store.runtime().random();
         let (store, keys, max_history) = (&self.store, &self.keys, self.options.get().max_history);
+        let queue = &*self.options.get().queue;
         // Until the commit: then everyone sees that they are no longer pending.
         let hold = &self.reserved.hold();
-        store
+        let account = self.account(job_type);
+        account.tend(store, keys, job_type).await;
+        let fair = &account.fair;
+        let known = account.known(worker);
+        let given = store
             .transact(|tx| async move {
                 let row = workers::get(&tx, keys, job_type, worker).await?.ok_or(Error::Halt)?;
                 let latest = claims::latest_number(&tx, keys, job_type, worker).await?;
@@ -308,12 +355,17 @@ impl External {
                         let options = jobs::options(&tx, keys, &job).await?;
                         given.push(accepted(job, options));
                     }
-                    return Ok(Given::Jobs(given));
+                    return Ok((Given::Jobs { jobs: given, pass: None }, None));
                 }
-                let running = workers::running(&tx, keys, job_type, worker, row.slots).await?;
+                let held = claims::numbers(&tx, keys, job_type, worker, 2 * row.slots).await?;
+                let mut running = held.len();
+                if running >= row.slots && !queue.waiting_uses_slot {
+                    let waiting = waiting(&tx, keys, job_type, worker).await?;
+                    running = running.saturating_sub(queue.lent(row.slots, waiting));
+                }
                 let max_jobs = row.slots.min(running.saturating_add(limit.min(MAX_ACCEPTED)));
                 if max_jobs <= running {
-                    return Ok(Given::NoSlot { numbered });
+                    return Ok((Given::NoSlot { numbered }, Some(held)));
                 }
                 let (numbers, hold) = (Numbers::Stored, Some(hold));
                 let claimant = Claimant {
@@ -322,6 +374,8 @@ impl External {
                     running,
                     max_jobs,
                     numbers,
+                    fair,
+                    queue,
                     hold,
                     part,
                     eager,
@@ -330,12 +384,33 @@ impl External {
                 };
                 let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
                 if pass.claimed.is_empty() {
-                    return Ok(Given::Nothing { pass, numbered });
+                    return Ok((Given::Nothing { pass, numbered }, Some(held)));
                 }
                 let claimed = pass.claimed.drain(..);
-                Ok(Given::Jobs(claimed.map(|(job, options)| accepted(job, options)).collect()))
+                let jobs = claimed.map(|(job, options)| accepted(job, options)).collect();
+                Ok::<_, Error>((Given::Jobs { jobs, pass: Some(pass) }, Some(held)))
             })
-            .await
+            .await;
+        let given = given.map(|(given, held)| {
+            if let Some(held) = held {
+                // Without those whose end another server has recorded.
+                account.compare(worker, &known, &held);
+            }
+            given
+        });
+        match &given {
+            Ok(Given::Jobs { jobs, pass }) => {
+                if let Some(pass) = pass {
+                    fair.drained(&pass.drained, pass.wake_seen.as_ref());
+                }
+                for accepted in jobs {
+                    account.given(worker, &accepted.job);
+                }
+            }
+            Err(Error::Halt) => account.left(worker),
+            Ok(_) | Err(_) => {}
+        }
+        given
     }
 
     /// Replaces a job's `info`, and tells whether to go on.
@@ -374,10 +449,20 @@ impl External {
         info: Option<&RawValue>,
     ) -> Result<Option<Job>> {
         let (keys, options, now_us) = (&self.keys, &self.options.get(), self.store.runtime().now_us());
-        let (claim, end) = (&claim_of(worker, claim), &end);
+        let account = self.account(job_type);
+        let by_itself = !matches!(end, ExternalEnd::Released);
+        let known = account.ends(worker, claim, by_itself, now_us);
+        let attempts = &AtomicUsize::new(0);
+        let (number, claim, end) = (claim, &claim_of(worker, claim), &end);
         let ended = self
             .store
             .transact(|tx| async move {
+                attempts.fetch_add(1, Relaxed);
+                // Of a run that another server gave, or this one before a restart, only the record tells what it is charged with.
+                let unknown = match known {
+                    Known::Runs | Known::Tried => None,
+                    Known::Not => jobs::get(&tx, keys, job_type, id).await?,
+                };
                 let ending = match end.clone() {
                     ExternalEnd::Completed(result) => Ending::Completed(result),
                     ExternalEnd::Failed(reason) => Ending::Failed(reason),
@@ -388,13 +473,58 @@ impl External {
                     }
                 };
                 let max_history = options.max_history;
-                claims::end(&tx, keys, job_type, id, claim, &ending, info, now_us, max_history).await
+                let ended =
+                    claims::end(&tx, keys, job_type, id, claim, &ending, info, None, now_us, max_history);
+                Ok((ended.await?, unknown))
             })
-            .await?;
+            .await;
+        let (ended, unknown) = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                match error {
+                    // Its record is gone, and it was this server that recorded it.
+                    Error::Halt if known == Known::Tried => drop(account.ended(worker, number, by_itself)),
+                    Error::Halt => account.ended_elsewhere(worker, number),
+                    Error::Invalid { .. } if known == Known::Runs => account.ends_not(worker, number),
+                    // It is not known whether it was recorded.
+                    Error::Store(_) | Error::Invalid { .. } | Error::NotFound => {}
+                }
+                return Err(error);
+            }
+        };
         Ok(match ended {
-            Ended::Recorded(job) => job.map(|job| *job),
-            Ended::AlreadyRecorded(job) => Some(*job),
+            Ended::Recorded(job) => {
+                if !account.ended(worker, number, by_itself)
+                    && let Some(Job { tenant, started_us: Some(started_us), .. }) = &unknown
+                {
+                    account.fair.end_unknown(tenant, *started_us, by_itself);
+                    account.tend(&self.store, keys, job_type).await;
+                }
+                job.map(|job| *job)
+            }
+            Ended::AlreadyRecorded(job) => {
+                // By an earlier attempt whose outcome was unknown, or else by another server, which charges it.
+                match known == Known::Tried || attempts.load(Relaxed) > 1 {
+                    true => drop(account.ended(worker, number, by_itself)),
+                    false => account.ended_elsewhere(worker, number),
+                }
+                Some(*job)
+            }
         })
+    }
+
+    /// Runs of a worker have ended here, because it was removed: they are charged.
+    pub(crate) fn given_back(&self, job_type: &str, worker: &str, runs: &[GivenBack]) {
+        if !runs.is_empty() {
+            self.account(job_type).given_back(worker, runs);
+        }
+    }
+
+    /// Looks after the runs that are known here, also where no worker asks for jobs any more.
+    pub(crate) async fn tend(&self) {
+        for job_type in self.accounts.types() {
+            self.account(&job_type).tend(&self.store, &self.keys, &job_type).await;
+        }
     }
 
     /// The worker leaves by itself: its jobs are pending again, no row stays. Harmless if it has left before.
@@ -407,7 +537,12 @@ impl External {
         match health.await? {
             Some(health) if health.external => {
                 let max_history = self.options.get().max_history;
-                remove(&self.store, &self.keys, job_type, worker, max_history).await
+                let account = self.account(job_type);
+                let charge = |runs: &[GivenBack]| account.given_back(worker, runs);
+                remove_and(&self.store, &self.keys, job_type, worker, max_history, charge).await?;
+                account.left(worker);
+                account.tend(&self.store, &self.keys, job_type).await;
+                Ok(())
             }
             Some(_) => Err(Error::Halt),
             None => Ok(()),
@@ -417,7 +552,7 @@ impl External {
 
 /// What a look for jobs came to.
 enum Given {
-    Jobs(Vec<Accepted>),
+    Jobs { jobs: Vec<Accepted>, pass: Option<Pass> },
     Nothing { pass: Pass, numbered: Option<Bytes> },
     NoSlot { numbered: Option<Bytes> },
 }
@@ -425,6 +560,13 @@ enum Given {
 fn accepted(job: Job, options: Box<RawValue>) -> Accepted {
     let claim = job.claim.as_ref().expect("a claimed job has a claim").number;
     Accepted { job, options, claim }
+}
+
+/// How many jobs of a worker wait for locks.
+async fn waiting(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<usize> {
+    let running = locks::running(tx, keys, MAX_LOCKING).await?;
+    let its = |job: &&locks::Running| job.claim.worker == worker && job.job_type == job_type;
+    Ok(running.iter().filter(its).filter(|job| job.all.waits.is_some()).count())
 }
 
 fn claim_of(worker: &str, number: u64) -> Claim {

@@ -1,14 +1,18 @@
 //! What a job type must bring: its handler.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::{Job, Keyspace};
+use turnwise_queue::{Job, Keyspace, Parked};
 use turnwise_store::Transaction;
+
+use crate::locks::JobLocks;
 
 /// Runs the jobs of one type.
 #[async_trait]
@@ -68,17 +72,25 @@ pub struct JobContext {
     /// Cancelled when the run shall end early: a shutdown, or its user cancelled the job.
     pub stop: CancellationToken,
     pub(crate) progress: watch::Sender<Option<Box<RawValue>>>,
+    pub(crate) idle: Idle,
+    pub(crate) locks: JobLocks,
 }
 
 /// Without the options: they may hold secrets.
 impl fmt::Debug for JobContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let JobContext { job, stop, options: _, progress: _ } = self;
+        let JobContext { job, stop, options: _, progress: _, idle: _, locks: _ } = self;
         f.debug_struct("JobContext").field("job", job).field("stop", stop).finish_non_exhaustive()
     }
 }
 
 impl JobContext {
+    /// Says that there is nothing to do just now, or that there is again. A continuous job that says so gives its slot to
+    /// one that is owed it before the next rotation; to others it makes no difference. Cheap: say it whenever it changes.
+    pub fn idle(&self, idle: bool) {
+        self.idle.say(idle);
+    }
+
     /// Shows where the job stands. Cheap: the worker writes the latest report now and then, and at the end.
     /// At most [`turnwise_queue::MAX_INFO_BYTES`]; a larger one is dropped, with a warning in the log.
     pub fn report<T: Serialize>(&self, info: &T) {
@@ -94,6 +106,32 @@ impl JobContext {
     }
 }
 
+/// Whether a run has nothing to do, as its handler says, and news of it for the worker's loop.
+#[derive(Clone, Default)]
+pub(crate) struct Idle {
+    is_idle: Arc<AtomicBool>,
+    /// Shared by all runs of a worker.
+    news: Arc<Notify>,
+}
+
+impl Idle {
+    /// Of a run whose news go to `news`.
+    pub fn of(news: &Arc<Notify>) -> Self {
+        Idle { is_idle: Arc::default(), news: news.clone() }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.is_idle.load(Relaxed)
+    }
+
+    fn say(&self, idle: bool) {
+        // Who is busy again wakes nobody.
+        if !self.is_idle.swap(idle, Relaxed) && idle {
+            self.news.notify_one();
+        }
+    }
+}
+
 /// How a run ended.
 #[derive(Debug)]
 pub enum Outcome {
@@ -105,6 +143,13 @@ pub enum Outcome {
     Crashed(String),
     /// Early, because it was asked to.
     Stopped,
+    /// Early, because there is nothing to do until there are news of something that others watch ([`turnwise_queue::parking`]).
+    Parked {
+        /// What wakes the job.
+        at: Parked,
+        /// What it was compared with.
+        token: String,
+    },
 }
 
 impl Outcome {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::{Either, pending};
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::contention::{MAX_CONTENDERS, Part};
@@ -17,6 +17,9 @@ use turnwise_store::{Error as StoreError, Isolation, Watch};
 
 use crate::Tunables;
 use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Sleep, pass};
+use crate::fair_share::{FairShare, Turn};
+use crate::handler::Idle;
+use crate::locks::Slots;
 use crate::membership::{duration_us, remove, remove_dead};
 use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
 use crate::run::{Controls, Ended, Shared, run};
@@ -27,6 +30,8 @@ pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
 const PASS_ATTEMPTS: u32 = 10;
 /// After this many of them it pauses in between, so that those who collided do not meet again.
 const IMMEDIATE_PASS_ATTEMPTS: u32 = 3;
+/// Jobs that start together are this far apart, on average, up to the jitter that is allowed.
+const START_PAUSE: Duration = Duration::from_millis(10);
 /// Jobs that are adopted in one transaction.
 const ADOPT_BATCH: usize = 50;
 
@@ -39,7 +44,7 @@ pub(crate) enum End {
 }
 
 pub(crate) struct Incarnation {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     pub id: String,
     next_claim: AtomicU64,
     /// Every claim up to this number is either running here or over.
@@ -50,15 +55,42 @@ pub(crate) struct Incarnation {
     runs: JoinSet<(u64, Ended)>,
     /// By the claim's number, not by job: a job may be claimed again before the end of its last run has been heard
     /// of.
-    running: BTreeMap<u64, Controls>,
+    pub(crate) running: BTreeMap<u64, Running>,
+    pub(crate) fair: FairShare,
+    /// Told when a job has nothing to do.
+    idle_news: Arc<Notify>,
+    /// Slots that are lent, because the jobs in them wait for locks.
+    slots: Arc<Slots>,
+    /// When its latest cycle was, in µs; where nothing rotates, when it charged its jobs.
+    pub(crate) cycle_us: i64,
+    /// When it looks again, at the earliest, for those to whom idle jobs give their slots, in µs.
+    pub(crate) yield_from_us: i64,
+    /// When it last looked whether a tenant's own jobs may take turns, in µs; of tenants with jobs here.
+    pub(crate) looked_us: BTreeMap<Arc<str>, i64>,
     neighbours: Observations,
     /// Who takes jobs from the same queue, as of the last ping.
-    contenders: Vec<String>,
+    pub(crate) contenders: Vec<String>,
     /// Tasks that give back the jobs of dead neighbours; each returns whom it was for.
     removals: JoinSet<Vec<String>>,
     /// The neighbours that these are at.
     being_removed: BTreeSet<String>,
     tuned: watch::Receiver<Tunables>,
+}
+
+/// A job that runs.
+pub(crate) struct Running {
+    pub controls: Controls,
+    /// What it is charged with.
+    pub turn: Turn,
+    /// Up to when its key has grown, in µs.
+    pub grown_us: i64,
+}
+
+impl Running {
+    /// Whether it has nothing to do, and may be stopped for that.
+    pub(crate) fn may_yield(&self) -> bool {
+        self.turn.rotates && self.controls.idle.is_idle() && !self.controls.stop.is_cancelled()
+    }
 }
 
 /// How the task of a run ended.
@@ -68,6 +100,9 @@ impl Incarnation {
     pub(crate) fn new(shared: Arc<Shared>, id: String) -> Self {
         let neighbours = Observations::new(shared.options.health_interval);
         let tuned = shared.tunables.changes();
+        let (store, keys) = (shared.store.clone(), shared.keys.clone());
+        let now_us = store.runtime().now_us();
+        let fair = FairShare::new(store, keys, &shared.job_type, &id, shared.tunables.get().fair);
         Incarnation {
             shared,
             id,
@@ -76,6 +111,12 @@ impl Incarnation {
             doubt: false,
             runs: JoinSet::new(),
             running: BTreeMap::new(),
+            fair,
+            idle_news: Arc::default(),
+            slots: Arc::default(),
+            cycle_us: now_us,
+            yield_from_us: 0,
+            looked_us: BTreeMap::new(),
             neighbours,
             contenders: Vec::new(),
             removals: JoinSet::new(),
@@ -85,6 +126,9 @@ impl Incarnation {
     }
 
     fn sleep(&self, duration: Duration) -> Sleep {
+        if duration.is_zero() {
+            return Box::pin(ready(()));
+        }
         let runtime = self.shared.store.runtime().clone();
         Box::pin(async move { runtime.sleep(duration).await })
     }
@@ -97,10 +141,19 @@ impl Incarnation {
         let mut look = true;
         let mut wake: Option<Watch> = None;
         let mut due: Option<Sleep> = None;
+        // Set while there are jobs whose locks are not free.
+        let mut lock_wake: Option<Watch> = None;
         // Set while jobs are left to other contenders; at its end they are taken.
         let mut leftovers = Leftovers::default();
         let mut eager = false;
         self.look_at_contenders().await;
+        self.sync().await;
+        let mut cycle = self.until_cycle().map(|pause| self.sleep(pause));
+        // When jobs that have nothing to do may make way for others: at a time, and when something becomes pending.
+        let mut idle_due: Option<Sleep> = None;
+        let mut idle_wake: Option<Watch> = None;
+        let idle_news = self.idle_news.clone();
+        let slots = self.slots.clone();
         loop {
             if stop.is_cancelled() {
                 return End::Stopped;
@@ -118,12 +171,16 @@ impl Incarnation {
                         leftovers
                             .note(pass.left_to_contenders.clone(), || self.sleep(self.part().pause(dice)));
                         due = pass.next_due_us.map(|at_us| self.sleep(self.until(at_us)));
-                        wake = self.watch_wake(&pass).await;
+                        wake = self.watch_wake(pass.wake_seen).await;
+                        lock_wake = match pass.lock_wake_seen {
+                            Some(seen) => self.watch(self.shared.keys.lock_wake(), seen).await,
+                            None => None,
+                        };
                     }
                     Err(Error::Halt) => return End::Removed,
                     Err(error) => {
                         tracing::error!(%error, "a scheduling pass failed");
-                        (look, wake) = (false, None);
+                        (look, wake, lock_wake) = (false, None, None);
                         due = Some(self.sleep(ERROR_PAUSE));
                     }
                 }
@@ -137,6 +194,8 @@ impl Incarnation {
                     if !self.ping_and_look().await {
                         return End::Removed;
                     }
+                    self.sync().await;
+                    self.charge_between_cycles();
                     health = self.sleep(self.shared.options.health_interval);
                 }
                 () = or_never(&mut signal) => {
@@ -148,10 +207,26 @@ impl Incarnation {
                     }
                 }
                 Ok(()) = self.tuned.changed() => {
+                    self.fair.follow(&self.shared.tunables.get().fair);
+                    cycle = self.until_cycle().map(|pause| self.sleep(pause));
                     if let Err(error) = self.show_slots().await {
                         tracing::error!(%error, "cannot write how many jobs run at most");
                     }
                     look = true;
+                }
+                () = or_never(&mut cycle) => {
+                    self.cycle().await;
+                    cycle = self.until_cycle().map(|pause| self.sleep(pause));
+                }
+                () = idle_news.notified() => idle_due = self.until_yield().map(|pause| self.sleep(pause)),
+                () = or_never(&mut idle_wake) => {
+                    idle_wake = None;
+                    idle_due = self.until_yield().map(|pause| self.sleep(pause));
+                }
+                () = or_never(&mut idle_due) => {
+                    let yielded = self.yield_idle().await;
+                    idle_due = yielded.again.map(|pause| self.sleep(pause));
+                    idle_wake = self.watch_wake(yielded.wake_seen).await;
                 }
                 Some(ended) = self.runs.join_next() => {
                     if self.forget(ended) && !self.ping().await {
@@ -159,8 +234,10 @@ impl Incarnation {
                     }
                     look = true;
                 }
+                () = slots.news.notified() => look = true,
                 () = ready(()), if look && !full => {}
                 () = or_never(&mut wake), if !full => { wake = None; look = true; }
+                () = or_never(&mut lock_wake), if !full => { lock_wake = None; look = true; }
                 () = or_never(&mut due), if !full => { due = None; look = true; }
                 () = leftovers.are_due(), if !full => { eager = true; look = true; }
             }
@@ -169,10 +246,17 @@ impl Incarnation {
 
     /// No slot is free; but who has a doubt looks even so.
     fn is_full(&self) -> bool {
-        self.running.len() >= self.shared.tunables.get().max_jobs && !self.doubt
+        let Tunables { max_jobs, queue, .. } = self.shared.tunables.get();
+        let lent = queue.lent(max_jobs, self.slots.waiting());
+        self.running.len().saturating_sub(lent) >= max_jobs && !self.doubt
     }
 
-    fn until(&self, at_us: i64) -> Duration {
+    /// Whether another job may run in the slot of this one.
+    pub(crate) fn lends(&self, running: &Running) -> bool {
+        running.controls.waits.load(Relaxed) && !self.shared.tunables.get().queue.waiting_uses_slot
+    }
+
+    pub(crate) fn until(&self, at_us: i64) -> Duration {
         let wait_us = at_us.saturating_sub(self.shared.store.runtime().now_us());
         Duration::from_micros(u64::try_from(wait_us).unwrap_or(0))
     }
@@ -182,11 +266,14 @@ impl Incarnation {
         if self.doubt {
             self.adopt().await?;
         }
+        self.fair.agree().await?;
         match self.pass(eager).await {
             Ok(mut pass) => {
                 self.known = self.next_claim.load(Relaxed) - 1;
+                self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
+                let spread = self.spread(pass.claimed.len());
                 for (job, options) in pass.claimed.drain(..) {
-                    self.start(job, options);
+                    self.start(job, options, spread);
                 }
                 Ok(pass)
             }
@@ -201,13 +288,16 @@ impl Incarnation {
     /// claim more than there are slots for.
     async fn pass(&self, eager: bool) -> Result<Pass> {
         let Shared { store, keys, job_type, options, .. } = &*self.shared;
-        let Tunables { max_jobs, max_history, .. } = self.shared.tunables.get();
+        let Tunables { max_jobs, max_history, queue, .. } = self.shared.tunables.get();
+        let lent = queue.lent(max_jobs, self.slots.waiting());
         let claimant = Claimant {
             job_type,
             worker: &self.id,
-            running: self.running.len(),
+            running: self.running.len().saturating_sub(lent),
             max_jobs,
             numbers: Numbers::Counted(&self.next_claim),
+            fair: &self.fair,
+            queue: &queue,
             hold: None,
             part: self.part(),
             eager,
@@ -236,7 +326,7 @@ impl Incarnation {
     }
 
     /// What of the queue's front is this worker's now.
-    fn part(&self) -> Part {
+    pub(crate) fn part(&self) -> Part {
         match self.contenders.is_empty() {
             true => Part::ALL,
             false => Part::new(&self.contenders, &self.id, self.shared.store.runtime().now_us()),
@@ -251,20 +341,53 @@ impl Incarnation {
             workers::contenders(&tx, keys, job_type, MAX_CONTENDERS).await
         };
         match found.await {
-            Ok(contenders) => self.contenders = contenders,
+            Ok(contenders) => self.know(contenders),
             Err(error) => tracing::debug!(%error, "cannot look who else takes jobs"),
         }
     }
 
-    fn start(&mut self, job: Job, options: Box<RawValue>) {
+    /// Remembers who takes jobs from the same queue.
+    fn know(&mut self, contenders: Vec<String>) {
+        let all = (contenders.len() < MAX_CONTENDERS).then(|| contenders.iter().cloned().collect());
+        self.fair.know_members(all);
+        self.contenders = contenders;
+    }
+
+    /// Looks at what others have charged to tenants, if it is time to. What is not known only costs fairness.
+    pub(crate) async fn sync(&self) {
+        if let Err(error) = self.fair.sync_if_due().await {
+            tracing::debug!(%error, "cannot read what others have charged to tenants");
+        }
+    }
+
+    /// Over how long the starts of so many jobs are spread, where jobs rotate.
+    fn spread(&self, jobs: usize) -> Duration {
+        let jitter = self.shared.tunables.get().fair.rotation.map(|rotation| rotation.startup_jitter);
+        match (jitter, u32::try_from(jobs)) {
+            (None, _) | (_, Ok(0 | 1)) => Duration::ZERO,
+            (Some(jitter), jobs) => jitter.min(START_PAUSE.saturating_mul(jobs.unwrap_or(u32::MAX))),
+        }
+    }
+
+    fn start(&mut self, job: Job, options: Box<RawValue>, spread: Duration) {
         let claim = job.claim.as_ref().expect("a claimed job has a claim").number;
-        let controls = Controls::default();
+        let (idle, slots) = (Idle::of(&self.idle_news), self.slots.clone());
+        let controls = Controls { idle, slots, ..Controls::default() };
+        let started_us = job.started_us.unwrap_or_else(|| self.shared.store.runtime().now_us());
+        let mut turn = self.fair.start(&job.tenant, job.continuous, started_us);
+        turn.often = true;
         if job.cancel_requested {
             // Cancelled before it was adopted: its signal has passed.
             controls.stop.cancel();
         }
-        self.running.insert(claim, controls.clone());
-        let run = run(self.shared.clone(), job, options, controls);
+        let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us);
+        controls.set_key(key);
+        self.running.insert(claim, Running { controls: controls.clone(), turn, grown_us: started_us });
+        let delay_us = match duration_us(spread) {
+            0 => 0,
+            spread_us => self.shared.store.runtime().random() % spread_us.unsigned_abs(),
+        };
+        let run = run(self.shared.clone(), job, options, controls, Duration::from_micros(delay_us));
         self.runs.spawn(async move { (claim, run.await) });
     }
 
@@ -292,7 +415,7 @@ impl Incarnation {
             for (job, options) in found {
                 tracing::warn!(job = %job.id, "claimed by a commit of unknown outcome: adopted");
                 self.known = job.claim.as_ref().map_or(self.known, |claim| claim.number);
-                self.start(job, options);
+                self.start(job, options, Duration::ZERO);
             }
             if done {
                 self.doubt = false;
@@ -315,7 +438,9 @@ impl Incarnation {
     fn forget(&mut self, ended: RunEnded) -> bool {
         match ended {
             Ok((claim, ended)) => {
-                self.running.remove(&claim);
+                if let Some(Running { controls, turn, .. }) = self.running.remove(&claim) {
+                    self.fair.end(turn, ended == Ended::Recorded && !controls.stop.is_cancelled());
+                }
                 ended == Ended::Halted
             }
             Err(error) => {
@@ -326,9 +451,9 @@ impl Incarnation {
         }
     }
 
-    async fn watch_wake(&self, pass: &Pass) -> Option<Watch> {
+    async fn watch_wake(&self, seen: Option<bytes::Bytes>) -> Option<Watch> {
         let key = self.shared.keys.wake(&self.shared.job_type);
-        self.watch(key, pass.wake_seen.clone()).await
+        self.watch(key, seen).await
     }
 
     async fn watch_signal(&self) -> Option<Watch> {
@@ -359,8 +484,8 @@ impl Incarnation {
             .store
             .transact(|tx| async move { jobs::cancel_requests(&tx, keys, job_type, &self.id).await })
             .await?;
-        for controls in cancelled.iter().filter_map(|claim| self.running.get(claim)) {
-            controls.stop.cancel();
+        for running in cancelled.iter().filter_map(|claim| self.running.get(claim)) {
+            running.controls.stop.cancel();
         }
         Ok(())
     }
@@ -393,7 +518,8 @@ impl Incarnation {
     /// Shows that it lives and looks at its neighbours, in one transaction: those that are dead, and its business, are
     /// removed. Whether it is a member still.
     async fn ping_and_look(&mut self) -> bool {
-        let Shared { store, keys, job_type, .. } = &*self.shared;
+        let shared = self.shared.clone();
+        let Shared { store, keys, job_type, .. } = &*shared;
         let (id, neighbours) = (&self.id, &self.neighbours);
         let ring = store
             .transact(|tx| async move {
@@ -411,7 +537,7 @@ impl Incarnation {
             .await;
         let ring = match ring {
             Ok((ring, contenders)) => {
-                self.contenders = contenders;
+                self.know(contenders);
                 ring
             }
             Err(Error::Halt) => return false,
@@ -443,8 +569,8 @@ impl Incarnation {
     /// A clean shutdown: every job is given back, every row cleared. Takes as long as the handlers and the store take: whoever
     /// shuts down has a deadline.
     pub(crate) async fn leave(&mut self) {
-        for controls in self.running.values() {
-            controls.stop.cancel();
+        for running in self.running.values() {
+            running.controls.stop.cancel();
         }
         let mut health = self.sleep(self.shared.options.health_interval);
         while !self.runs.is_empty() {
@@ -460,6 +586,7 @@ impl Incarnation {
                 }
             }
         }
+        self.fair.close().await;
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let max_history = self.shared.tunables.get().max_history;
         if let Err(error) = remove(&self.shared.store, keys, job_type, &self.id, max_history).await {
@@ -469,11 +596,17 @@ impl Incarnation {
 
     /// Its claims are gone: aborts everything and waits until it is still.
     pub(crate) async fn halt(&mut self) {
-        for controls in self.running.values() {
-            controls.halt.cancel();
+        for running in self.running.values() {
+            running.controls.halt.cancel();
         }
         while let Some(ended) = self.runs.join_next().await {
             self.forget(ended);
+        }
+        // It was removed, perhaps because the store is away: what it has charged last is not worth a long wait.
+        tokio::select! {
+            biased;
+            () = self.fair.close() => {}
+            () = self.shared.store.runtime().sleep(ERROR_PAUSE) => {}
         }
     }
 }

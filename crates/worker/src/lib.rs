@@ -5,7 +5,9 @@
 //! one transaction, and starts a task per job ([`run`]). Nothing but rows of the store coordinates workers.
 //!
 //! Workers of one type watch each other ([`neighbours`]); a server speaks for those of other processes, in any
-//! language ([`External`]), watches them ([`Monitor`]), and removes what ended long ago ([`Retention`]). Servers are
+//! language ([`External`]), watches them ([`Monitor`]), tells jobs of ends that they wait for ([`Dependencies`]), releases
+//! paused jobs when filters change ([`Filters`]), and removes
+//! what ended long ago ([`Retention`]). Servers are
 //! members, too ([`join_nodes`]).
 //!
 //! ```no_run
@@ -24,25 +26,37 @@
 //! `examples/embedded.rs` is the whole of it. A [`JobHandler`] of its own is for types that write rows with the end
 //! of a job.
 
+mod accounts;
 mod cycle;
+mod dependencies;
 mod events;
 mod external;
+mod fair_share;
+mod fairness;
+mod filters;
 mod handler;
 mod incarnation;
 mod live;
+mod locks;
 mod membership;
 mod monitor;
 mod neighbours;
 mod nodes;
 mod record;
 mod retention;
+mod rotate;
 mod run;
+mod service;
 mod worker;
 
+pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS};
+pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
+pub use filters::Filters;
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
+pub use locks::{LockError, QueueRules};
 pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nodes::{Joined, join_nodes};

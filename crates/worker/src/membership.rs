@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use turnwise_queue::workers::{GivenBack, Removed};
 use turnwise_queue::{Error, Health, Keyspace, Result, workers};
 use turnwise_store::Store;
 
@@ -77,14 +78,27 @@ pub(crate) async fn remove(
     worker: &str,
     max_history: usize,
 ) -> Result<()> {
+    remove_and(store, keys, job_type, worker, max_history, |_| ()).await
+}
+
+/// [`remove`], and tells of the runs that it has ended.
+pub(crate) async fn remove_and(
+    store: &Store,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    max_history: usize,
+    tell: impl Fn(&[GivenBack]),
+) -> Result<()> {
     loop {
         let now_us = store.runtime().now_us();
-        let done = store
+        let removed = store
             .transact(|tx| async move {
-                workers::remove(&tx, keys, job_type, worker, REMOVE_BATCH, now_us, max_history).await
+                workers::remove_some(&tx, keys, job_type, worker, REMOVE_BATCH, now_us, max_history).await
             })
             .await?;
-        if done {
+        tell(&removed.given_back);
+        if removed.done {
             return Ok(());
         }
     }
@@ -100,6 +114,19 @@ pub(crate) async fn remove_dead(
     seen: Health,
     max_history: usize,
 ) {
+    remove_dead_and(store, keys, job_type, worker, seen, max_history, |_| ()).await;
+}
+
+/// [`remove_dead`], and tells of the runs that it has ended.
+pub(crate) async fn remove_dead_and(
+    store: &Store,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    seen: Health,
+    max_history: usize,
+    tell: impl Fn(&[GivenBack]),
+) {
     tracing::warn!(worker, job_type, "shows no sign of life: its jobs become pending again");
     loop {
         let now_us = store.runtime().now_us();
@@ -107,16 +134,21 @@ pub(crate) async fn remove_dead(
             .transact(|tx| async move {
                 match workers::health(&tx, keys, job_type, worker).await? {
                     Some(health) if health == seen => {
-                        workers::remove(&tx, keys, job_type, worker, REMOVE_BATCH, now_us, max_history).await
+                        workers::remove_some(&tx, keys, job_type, worker, REMOVE_BATCH, now_us, max_history)
+                            .await
                     }
                     // It moved, or someone else was faster.
-                    _ => Ok(true),
+                    _ => Ok(Removed { done: true, given_back: Vec::new() }),
                 }
             })
             .await;
         match removed {
-            Ok(true) => return,
-            Ok(false) => {}
+            Ok(removed) => {
+                tell(&removed.given_back);
+                if removed.done {
+                    return;
+                }
+            }
             Err(error) => {
                 tracing::error!(worker, job_type, %error, "cannot remove a dead worker: tries again later");
                 return;

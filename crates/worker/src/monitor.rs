@@ -14,12 +14,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use turnwise_queue::workers::GivenBack;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers as rows};
 use turnwise_store::{Condition as StoreCondition, Store};
 
-use crate::Live;
-use crate::membership::{DEFAULT_HEALTH_INTERVAL, duration_us, remove_dead};
+use crate::membership::{DEFAULT_HEALTH_INTERVAL, duration_us, remove_dead_and};
 use crate::neighbours::{Condition, Observations};
+use crate::{External, Live};
 
 /// Job types that are watched at most.
 const MAX_TYPES: usize = 10_000;
@@ -60,6 +61,8 @@ pub struct Monitor {
     pub keys: Keyspace,
     /// Settings.
     pub options: Live<MonitorOptions>,
+    /// Charges what the jobs of those that it removes have run.
+    pub external: External,
 }
 
 impl Monitor {
@@ -108,10 +111,17 @@ impl Monitor {
             let looks = observations.look(patient.collect());
             for ((worker, health), (_, _, condition)) in workers.into_iter().zip(looks) {
                 if condition == Condition::Dead {
-                    remove_dead(&self.store, keys, &job_type, &worker, health, max_history).await;
+                    // A worker in a process charges what it runs by itself.
+                    let charge = |runs: &[GivenBack]| {
+                        if health.external {
+                            self.external.given_back(&job_type, &worker, runs);
+                        }
+                    };
+                    remove_dead_and(&self.store, keys, &job_type, &worker, health, max_history, charge).await;
                 }
             }
         }
+        self.external.tend().await;
         Ok(())
     }
 

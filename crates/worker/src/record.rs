@@ -14,15 +14,21 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
-use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::claims::{self, Ending, Park};
 use turnwise_queue::{Error, MAX_INFO_BYTES, Result};
 use turnwise_store::{Error as StoreError, Transaction};
 
 use crate::Outcome;
+use crate::membership::duration_us;
 use crate::run::{Ended, Held, Shared};
 
 /// The pause before an end that the store could not take is tried again.
 const END_RETRY: Duration = Duration::from_secs(1);
+/// A parked job without news runs again after this long: what it depends on beside its source may have changed. Whoever watches
+/// compares it with its source far more often.
+const PARKED: Duration = Duration::from_secs(4 * 3600);
+/// And up to this much later, so that those which were parked together do not all run at once.
+const PARKED_SPREAD: Duration = Duration::from_secs(4 * 3600);
 /// Ends that one transaction records at most.
 const GROUP: usize = 256;
 
@@ -30,15 +36,22 @@ const GROUP: usize = 256;
 pub(crate) struct Finished {
     pub held: Held,
     pub outcome: Outcome,
+    /// It was stopped so that others can run.
+    pub makes_way: bool,
     /// Its last report.
     pub info: Option<Box<RawValue>>,
+    /// What it is sorted by if it waits again, where keys decide.
+    pub key: Option<f64>,
 }
 
 /// Writes the end until it is written, or the claim is lost: nothing acknowledged may be lost.
 pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &CancellationToken) -> Ended {
-    let Finished { held, outcome, info } = finished;
-    let ending = ending(shared, &held, outcome);
-    let mut end = Arc::new(End { held, ending, info });
+    let Finished { held, outcome, makes_way, info, key } = finished;
+    let ending = match outcome {
+        Outcome::Stopped if makes_way => Ending::MadeWay,
+        outcome => ending(shared, &held, outcome),
+    };
+    let mut end = Arc::new(End { held, ending, info, key });
     let mut replaced = false;
     loop {
         let error = match shared.recorder.record(shared, end.clone()).await {
@@ -53,7 +66,7 @@ pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &Cancellat
         if !is_passing(&error) && !replaced {
             // Not the store's fault but the record's: this end can never be written, another one can.
             let ending = Ending::Failed(format!("the end of the job could not be written: {error}"));
-            end = Arc::new(End { held: end.held.clone(), ending, info: end.info.clone() });
+            end = Arc::new(End { held: end.held.clone(), ending, info: end.info.clone(), key: end.key });
             replaced = true;
             continue;
         }
@@ -76,7 +89,7 @@ fn log_failure(shared: &Shared, held: &Held, ending: &Ending) {
             tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {reason}");
         }
         Ending::Failed(reason) => tracing::warn!(job_type, job, "failed: {reason}"),
-        Ending::Completed(_) | Ending::Stopped => {}
+        Ending::Completed(_) | Ending::Stopped | Ending::MadeWay | Ending::Parked(_) => {}
     }
 }
 
@@ -89,6 +102,13 @@ fn ending(shared: &Shared, held: &Held, outcome: Outcome) -> Ending {
         Outcome::Completed(result) => Ending::Completed(result),
         Outcome::Failed(reason) => Ending::Failed(reason),
         Outcome::Stopped => Ending::Stopped,
+        Outcome::Parked { at, token } => {
+            let runtime = shared.store.runtime();
+            let spread_us = runtime.random() % (duration_us(PARKED_SPREAD).unsigned_abs() + 1);
+            let wait_us = duration_us(PARKED).saturating_add_unsigned(spread_us);
+            let not_before_us = runtime.now_us().saturating_add(wait_us);
+            Ending::Parked(Park { at, token, not_before_us })
+        }
         Outcome::Crashed(reason) => {
             let now_us = shared.store.runtime().now_us();
             crashed(&shared.tunables.get().backoff, (held.started_us, held.crashes), reason, now_us)
@@ -115,6 +135,7 @@ struct End {
     held: Held,
     ending: Ending,
     info: Option<Box<RawValue>>,
+    key: Option<f64>,
 }
 
 /// Writes the ends of a worker's runs: those that come while others are written go into the next transaction together.
@@ -216,9 +237,9 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
 
 async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
     let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.tunables.get().max_history);
-    let End { held: Held { id, claim, .. }, ending, info } = end;
+    let End { held: Held { id, claim, .. }, ending, info, key } = end;
     let info = info.as_deref();
-    match claims::end(tx, keys, job_type, id, claim, ending, info, now_us, max_history).await? {
+    match claims::end(tx, keys, job_type, id, claim, ending, info, *key, now_us, max_history).await? {
         claims::Ended::Recorded(job) => {
             let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_deref()));
             ended.catch_unwind().await.unwrap_or_else(|_| {

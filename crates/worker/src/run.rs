@@ -1,6 +1,8 @@
 //! One job's run: its handler as a task, its reports, and its end, each fenced by the claim.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -11,6 +13,8 @@ use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::Store;
 
+use crate::handler::Idle;
+use crate::locks::{JobLocks, LockWake, Slots};
 use crate::membership::join;
 use crate::record::{Finished, Recorder, record};
 use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
@@ -25,6 +29,8 @@ pub(crate) struct Shared {
     /// What of them is in force now.
     pub tunables: Live<Tunables>,
     pub recorder: Recorder,
+    /// For those of its jobs that wait for locks.
+    pub lock_wake: LockWake,
 }
 
 impl Shared {
@@ -43,6 +49,32 @@ pub(crate) struct Controls {
     pub stop: CancellationToken,
     /// The claim is gone: abort, and write nothing more.
     pub halt: CancellationToken,
+    /// What the handler says of itself.
+    pub idle: Idle,
+    /// Counts those of its worker's jobs that wait for locks.
+    pub slots: Arc<Slots>,
+    /// It waits for a lock.
+    pub waits: Arc<AtomicBool>,
+    /// Why it is asked to stop: so that others can run.
+    pub makes_way: Arc<AtomicBool>,
+    /// What the job is sorted by once it waits again, where keys decide.
+    pub key: Arc<Mutex<Option<f64>>>,
+}
+
+impl Controls {
+    /// Asks the handler to stop, so that others can run.
+    pub fn make_way(&self) {
+        self.makes_way.store(true, Relaxed);
+        self.stop.cancel();
+    }
+
+    pub fn key(&self) -> Option<f64> {
+        *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_key(&self, key: Option<f64>) {
+        *self.key.lock().unwrap_or_else(PoisonError::into_inner) = key;
+    }
 }
 
 /// Whether a run ended under its claim.
@@ -74,24 +106,49 @@ impl Held {
     }
 }
 
-/// Runs a claimed job to its recorded end.
+/// Runs a claimed job to its recorded end; its handler begins after `delay`.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     job: Job,
     job_options: Box<RawValue>,
     controls: Controls,
+    delay: Duration,
 ) -> Ended {
     let held = Held::new(&job);
     let (progress, reports) = watch::channel(None);
-    let context = JobContext { job, options: job_options, stop: controls.stop.clone(), progress };
+    let locks = JobLocks::new(
+        shared.clone(),
+        (held.id.clone(), held.claim.clone()),
+        (controls.stop.clone(), controls.halt.clone()),
+        (controls.slots.clone(), controls.waits.clone()),
+    );
+    let context = JobContext {
+        job,
+        options: job_options,
+        stop: controls.stop.clone(),
+        progress,
+        idle: controls.idle.clone(),
+        locks,
+    };
     let handler = shared.handler.clone();
     // A run that is dropped takes its handler along.
-    let task = AbortOnDropHandle::new(tokio::spawn(async move { handler.run(context).await }));
+    let runtime = shared.store.runtime().clone();
+    let task = AbortOnDropHandle::new(tokio::spawn(async move {
+        if !delay.is_zero() {
+            tokio::select! {
+                biased;
+                () = context.stop.cancelled() => return Outcome::Stopped,
+                () = runtime.sleep(delay) => {}
+            }
+        }
+        handler.run(context).await
+    }));
     let mut run = Run { shared, held, reports, controls };
     let Some(outcome) = run.supervise(task).await else { return Ended::Halted };
     let info = run.reports.borrow().clone();
     let Run { shared, held, controls, .. } = run;
-    record(&shared, Finished { held, outcome, info }, &controls.halt).await
+    let (makes_way, key) = (controls.makes_way.load(Relaxed), controls.key());
+    record(&shared, Finished { held, outcome, makes_way, info, key }, &controls.halt).await
 }
 
 struct Run {

@@ -10,12 +10,13 @@ use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result};
 use turnwise_store::{Runtime, Store};
 
 use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
+use crate::locks::LockWake;
 use crate::membership::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, check_health_times, join, remove_predecessors,
 };
 use crate::record::Recorder;
 use crate::run::Shared;
-use crate::{JobHandler, Live};
+use crate::{FairRules, JobHandler, Live, QueueRules};
 
 /// Beyond the handlers' two grace periods a shutdown takes at most this long; what is left then is found by
 /// others, or by the next process.
@@ -40,6 +41,10 @@ pub struct Options {
     pub max_history: usize,
     /// How long crashed jobs wait.
     pub backoff: backoff::Rules,
+    /// How jobs are shared out among tenants, and whether they make way for others.
+    pub fair: FairRules,
+    /// How jobs that lock are ordered.
+    pub queue: Arc<QueueRules>,
     /// No other process can use the store: workers found in it at the start are dead, unless they are external.
     pub exclusive: bool,
     /// What a node tells of itself ([`join_nodes`](crate::join_nodes)); workers tell nothing.
@@ -47,20 +52,30 @@ pub struct Options {
 }
 
 /// Those of a worker's settings that may change while it works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Tunables {
-    /// Jobs that run at the same time at most. When it is lowered, no job is stopped, and none is started before
-    /// enough have ended.
+    /// Jobs that run at the same time at most. When it is lowered, what is too much is stopped at the next cycle if jobs of
+    /// this type rotate; otherwise no job is stopped, and none is started before enough have ended.
     pub max_jobs: usize,
     /// History entries that a job keeps, from its next one on.
     pub max_history: usize,
     /// How long crashed jobs wait, from the next crash on.
     pub backoff: backoff::Rules,
+    /// How jobs are shared out among tenants, from the next cycle on at the latest.
+    pub fair: FairRules,
+    /// How jobs that lock are ordered, from the next look at the queue on.
+    pub queue: Arc<QueueRules>,
 }
 
 impl Options {
     fn tunables(&self) -> Tunables {
-        Tunables { max_jobs: self.max_jobs, max_history: self.max_history, backoff: self.backoff }
+        Tunables {
+            max_jobs: self.max_jobs,
+            max_history: self.max_history,
+            backoff: self.backoff,
+            fair: self.fair.clone(),
+            queue: self.queue.clone(),
+        }
     }
 }
 
@@ -75,6 +90,8 @@ impl Default for Options {
             stop_grace: Duration::from_secs(5),
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
+            fair: FairRules::default(),
+            queue: Arc::default(),
             exclusive: false,
             node_options: None,
         }
@@ -123,6 +140,7 @@ impl Worker {
         let job_type = job_type.to_owned();
         let recorder = Recorder::default();
         let tunables = Live::from(options.tunables());
+        let lock_wake = LockWake::new(store.clone(), keys.clone());
         let shared = Arc::new(Shared {
             store,
             keys,
@@ -131,6 +149,7 @@ impl Worker {
             options,
             tunables: tunables.clone(),
             recorder,
+            lock_wake,
         });
         let stop = CancellationToken::new();
         let runtime = shared.store.runtime().clone();

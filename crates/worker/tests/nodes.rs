@@ -21,7 +21,7 @@ async fn join(world: &World, name: &str) -> Result<Joined> {
 async fn join_at(world: &World, name: &str, place: Option<&str>) -> Result<Joined> {
     let options = Options { node: name.to_owned(), ..Options::default() };
     let (url, version) = ("http://127.0.0.1:1".to_owned(), "1".to_owned());
-    let node = NodeOptions { url, version, place: place.map(str::to_owned) };
+    let node = NodeOptions { url, version, place: place.map(str::to_owned), upstream: false };
     tokio::time::timeout(PATIENCE, join_nodes(&world.store, &world.keys, &options, node, None)).await.unwrap()
 }
 

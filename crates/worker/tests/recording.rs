@@ -71,7 +71,7 @@ async fn a_claim_that_is_lost_spoils_no_other_end() {
                     claims::claim(tx, keys, T, "b", claim, 6, 20).await?.unwrap();
                 }
                 let stopped = Ending::Failed("elsewhere".into());
-                claims::end(tx, keys, T, "b", claim, &stopped, None, 7, 20).await?;
+                claims::end(tx, keys, T, "b", claim, &stopped, None, None, 7, 20).await?;
             }
             Ok(())
         })

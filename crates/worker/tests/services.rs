@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::Ending;
-use turnwise_queue::{Claim, NewJob, State, claims, jobs, workers};
+use turnwise_queue::{After, Claim, NewJob, State, claims, jobs, workers};
 use turnwise_store::Runtime;
 use turnwise_worker::{
-    DEFAULT_HEALTH_INTERVAL, External, ExternalOptions, Live, Monitor, MonitorOptions, Retention,
-    RetentionOptions,
+    DEFAULT_HEALTH_INTERVAL, Dependencies, External, ExternalOptions, Live, Monitor, MonitorOptions,
+    Retention, RetentionOptions,
 };
 
 use common::faulty::Fault;
@@ -25,7 +25,8 @@ fn external(world: &World) -> External {
 fn monitor(world: &World) -> CancellationToken {
     let stop = CancellationToken::new();
     let (store, keys) = (world.store.clone(), world.keys.clone());
-    let monitor = Monitor { store, keys, options: MonitorOptions::default().into() };
+    let monitor =
+        Monitor { store, keys, options: MonitorOptions::default().into(), external: external(world) };
     tokio::spawn(monitor.run(stop.clone()));
     stop
 }
@@ -104,8 +105,8 @@ async fn nobody_is_dead_while_nobody_can_ping() {
         tx.commit().await.is_ok()
     };
     let stop = CancellationToken::new();
-    let monitor =
-        Monitor { store: store.clone(), keys: world.keys.clone(), options: MonitorOptions::default().into() };
+    let (keys, options) = (world.keys.clone(), MonitorOptions::default().into());
+    let monitor = Monitor { store: store.clone(), keys, options, external: external.clone() };
     tokio::spawn(monitor.run(stop.clone()));
     for tick in 0..12 {
         // Reads work all the time.
@@ -166,7 +167,7 @@ async fn ended(world: &World, job_type: &str, id: &str, at_us: i64) {
             workers::register(tx, keys, job_type, &worker)?;
             jobs::add(tx, keys, &new, at_us).await?;
             claims::claim(tx, keys, job_type, id, &claim, at_us, 20).await?;
-            claims::end(tx, keys, job_type, id, &claim, &end, None, at_us, 20).await
+            claims::end(tx, keys, job_type, id, &claim, &end, None, None, at_us, 20).await
         })
         .await;
 }
@@ -216,4 +217,25 @@ async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
     tokio::time::timeout(PATIENCE, removed).await.expect("it is not removed");
     stop.cancel();
     service.await.unwrap();
+}
+
+#[tokio::test]
+async fn those_that_an_end_could_not_tell_are_told_by_a_server() {
+    let world = World::new();
+    let stop = CancellationToken::new();
+    let service = Dependencies { store: world.store.clone(), keys: world.keys.clone() };
+    tokio::spawn(service.run(stop.clone()));
+    world.add("a").await;
+    let waiting = NewJob { after: vec![After::completed(T, "a")], ..NewJob::new(T, "b", json("{}")) };
+    world.run(async |tx, keys| jobs::add(tx, keys, &waiting, 1).await).await;
+    let (store, keys) = (&world.store, &world.keys);
+    let row = keys.job(T, "b");
+    let tx = store.begin().await.unwrap();
+    let seen = tx.get(&row).await.unwrap();
+    let told = store.watch(row, seen).await.unwrap();
+    world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
+    tokio::time::timeout(PATIENCE, told).await.expect("nobody tells it");
+    let job = world.get("b").await.unwrap();
+    assert_eq!((job.state, job.reason().unwrap().contains("was removed")), (State::Cancelled, true));
+    stop.cancel();
 }

@@ -6,8 +6,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 use turnwise_queue::check::{
-    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_stamp, key_text, read_record,
+    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_boost, check_stamp, check_usage,
+    key_text, read_record,
 };
+use turnwise_queue::locks::{Held, HolderRow, QueueRow};
 use turnwise_queue::{Active, Keyspace, State, Then};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{Tally, document_of, is_replicated, unreadable};
@@ -44,8 +46,14 @@ pub(super) struct Books<'a> {
     workers: BTreeSet<JobKey>,
     /// Types that have jobs or workers.
     types: BTreeSet<String>,
+    /// Tenants with pending jobs, by type and name.
+    pending: BTreeSet<(String, String)>,
+    /// Tenants that are among the waiting.
+    waiting: BTreeSet<(String, String)>,
     /// Databases: their rows, and what their documents add up to.
     pub(super) databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)>,
+    /// Levels of which locks are held; `None` is the big lock.
+    levels: BTreeSet<Option<String>>,
     pub(super) families: BTreeMap<String, u64>,
     pub(super) findings: Vec<Finding>,
 }
@@ -65,8 +73,19 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
         Row::Job(job) if job.0 == JOB_TYPE => {
             vec![Subject::Job(job.clone()), Subject::DocumentsJob(job.1.clone())]
         }
-        Row::Job(job) | Row::Options(job, _) | Row::Place(job, _) => vec![Subject::Job(job.clone())],
-        Row::Document(db, id) | Row::Body(db, id, _) | Row::Unresolved(_, db, id) => vec![document(db, id)],
+        Row::Job(job)
+        | Row::Options(job, _)
+        | Row::Place(job, _)
+        | Row::Parked(job, _)
+        | Row::Unwatched(job, _)
+        | Row::Lock(job, ..)
+        | Row::LockQueue(job, ..)
+        | Row::After(job, _)
+        | Row::Dependent(job, _, _) => vec![Subject::Job(job.clone())],
+        Row::Document(db, id)
+        | Row::Body(db, id, _)
+        | Row::Unresolved(_, db, id)
+        | Row::FilterCheck(_, db, id) => vec![document(db, id)],
         Row::Change(db, _) => match serde_json::from_slice(value) {
             Ok(id) => vec![document(db, &id)],
             Err(_) => Vec::new(),
@@ -103,7 +122,10 @@ impl<'a> Books<'a> {
             holders: BTreeSet::new(),
             workers: BTreeSet::new(),
             types: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             databases: BTreeMap::new(),
+            levels: BTreeSet::new(),
             families: BTreeMap::new(),
             findings: Vec::new(),
         }
@@ -120,10 +142,12 @@ impl<'a> Books<'a> {
         self.holders.difference(&self.workers).cloned().collect()
     }
 
-    /// Subjects that are few, and always examined.
+    /// Subjects that are few, and always examined; with them the tenants that nobody looks at.
     pub(super) fn whole(&self) -> Vec<Subject> {
         let workers = self.workers.iter().cloned().map(Subject::Worker);
-        workers.chain(self.types.iter().cloned().map(Subject::Type)).collect()
+        let tenants = self.pending.difference(&self.waiting).cloned().map(Subject::Tenant);
+        let levels = self.levels.iter().cloned().map(Subject::Locks);
+        workers.chain(self.types.iter().cloned().map(Subject::Type)).chain(tenants).chain(levels).collect()
     }
 
     /// Enters a row.
@@ -158,9 +182,46 @@ impl<'a> Books<'a> {
                     },
                     _ => hash(&(place, 0_u64, false)),
                 };
+                if let Place::Pending(place) = place {
+                    if !value.is_empty() {
+                        self.find(hash(&Subject::Job(job.clone())), hash(&("pending", value)))?;
+                    }
+                    self.enter_pending(&job.0, &place.tenant);
+                }
                 self.types.insert(job.0.clone());
                 self.find(hash(&Subject::Job(job.clone())), fact)?;
             }
+            Row::Parked(job, at) => {
+                let subject = hash(&Subject::Job(job.clone()));
+                if serde_json::from_slice::<String>(value).is_err() {
+                    self.flag(subject);
+                }
+                self.find(subject, hash(&("parked", at)))?;
+            }
+            Row::Lock(job, spot, mode) => {
+                if !self.levels.contains(&spot.level) {
+                    self.levels.insert(spot.level.clone());
+                }
+                let fact = match serde_json::from_slice::<HolderRow>(value) {
+                    Ok(holder) => hash(&("lock", spot, mode, holder.claim)),
+                    Err(error) => {
+                        self.enter_unreadable(key, error.to_string());
+                        0
+                    }
+                };
+                self.find(hash(&Subject::Job(job.clone())), fact)?;
+            }
+            Row::LockQueue(job, spot, ticket) => {
+                if let Err(error) = serde_json::from_slice::<QueueRow>(value) {
+                    self.enter_unreadable(key, error.to_string());
+                }
+                self.find(hash(&Subject::Job(job.clone())), hash(&("lock_queue", spot, ticket)))?;
+            }
+            // They are few beside the jobs.
+            Row::After(job, _) | Row::Dependent(job, _, _) => self.flag(hash(&Subject::Job(job.clone()))),
+            Row::UnsettledWake | Row::FilterStamp => self.findings.extend(check_stamp(key, Some(value))),
+            // They are few, and soon gone.
+            Row::Unwatched(job, _) => self.flag(hash(&Subject::Job(job.clone()))),
             Row::Worker(worker, _) => {
                 self.types.insert(worker.0.clone());
                 self.workers.insert(worker.clone());
@@ -168,20 +229,36 @@ impl<'a> Books<'a> {
             Row::Wake(job_type) | Row::Membership(job_type) => {
                 self.types.insert(job_type.clone());
             }
+            Row::Waiting(job_type, tenant) => {
+                self.waiting.insert((job_type.clone(), tenant.clone()));
+                self.findings.extend(check_stamp(key, Some(value)));
+            }
+            Row::Usage(..) => self.findings.extend(check_usage(key, value)),
+            Row::Boost(_) => self.findings.extend(check_boost(key, value)),
             Row::Database(db) => self.database(db).0 = serde_json::from_slice(value).ok(),
             Row::Sequence(db) => self.database(db).1 = serde_json::from_slice(value).ok(),
-            Row::Local(db, _) => drop(self.database(db)),
+            Row::Local(db, _) | Row::Mirror(db) => drop(self.database(db)),
             Row::Document(..)
             | Row::Body(..)
             | Row::Change(..)
             | Row::Replication(..)
-            | Row::Unresolved(..) => {
+            | Row::Unresolved(..)
+            | Row::FilterCheck(..) => {
                 self.enter_document(&row, value)?;
             }
-            Row::UnresolvedWake | Row::ConfigStamp => self.findings.extend(check_stamp(key, Some(value))),
-            Row::Format | Row::ServerUuid | Row::Config(..) => {}
+            Row::UnresolvedWake | Row::UnwatchedWake(_) | Row::LockWake | Row::ConfigStamp => {
+                self.findings.extend(check_stamp(key, Some(value)))
+            }
+            Row::Format | Row::ServerUuid | Row::Config(..) | Row::Unsettled(..) | Row::Filter(_) => {}
         }
         Ok(())
+    }
+
+    /// The rows of a tenant follow one another.
+    fn enter_pending(&mut self, job_type: &str, tenant: &str) {
+        if self.pending.last().is_none_or(|last| (last.0.as_str(), last.1.as_str()) != (job_type, tenant)) {
+            self.pending.insert((job_type.to_owned(), tenant.to_owned()));
+        }
     }
 
     fn enter_job(&mut self, key: &JobKey, row: &Bytes, value: &Bytes) -> Result<(), Full> {
@@ -195,11 +272,11 @@ impl<'a> Books<'a> {
             }
         };
         self.types.insert(key.0.clone());
-        let is_running = job.state == State::Running;
+        let is_running = job.state.is_claimed();
         let is_odd =
             job.claim.is_some() != is_running || job.ended_claim.is_some() && job.ended_claim == job.claim;
         let has_next = job.cancel_requested || job.then != Then::Keep;
-        if is_odd || !is_running && has_next {
+        if is_odd || job.keyed || job.unmet > 0 || !is_running && has_next {
             self.flag(subject);
         }
         match (job.place(), &job.claim) {
@@ -209,6 +286,21 @@ impl<'a> Books<'a> {
             }
             (Some(place), _) => self.promise(subject, hash(&(place, 0_u64, false)))?,
             (None, _) => self.flag(subject),
+        }
+        if let Some(at) = &job.parked {
+            self.promise(subject, hash(&("parked", at)))?;
+        }
+        for lock in job.held.iter().flat_map(Held::locks) {
+            self.promise(subject, hash(&("lock", &lock.spot, &lock.mode, &job.claim)))?;
+        }
+        for (spot, ticket) in job.queued() {
+            self.promise(subject, hash(&("lock_queue", &spot, &ticket)))?;
+        }
+        if job.waits.is_some() != (job.state == State::Waiting) || job.reserved.is_some() && is_running {
+            self.flag(subject);
+        }
+        if job.state == State::Pending && !job.locks.is_none() {
+            self.promise(subject, hash(&("pending", job.pending_value())))?;
         }
         if job.has_pieces() {
             self.promise(subject, hash(&"pieces"))?;
@@ -256,6 +348,9 @@ impl<'a> Books<'a> {
                 if let Some(due_us) = row.due_us {
                     self.promise(subject, hash(&("due", due_us)))?;
                 }
+                if let Some(check_us) = row.check_us {
+                    self.promise(subject, hash(&("check", check_us)))?;
+                }
                 if let Some(job) = &row.job {
                     self.find(hash(&Subject::DocumentsJob(job.clone())), hash(&(db, id)))?;
                 }
@@ -266,6 +361,10 @@ impl<'a> Books<'a> {
             Row::Unresolved(due_us, db, id) => {
                 self.database(db);
                 self.find(subject(db, id), hash(&("due", *due_us)))?;
+            }
+            Row::FilterCheck(check_us, db, id) => {
+                self.database(db);
+                self.find(subject(db, id), hash(&("check", *check_us)))?;
             }
             _ => {}
         }
@@ -360,8 +459,25 @@ fn family(row: &Row) -> &'static str {
         Row::Options(..) => "options",
         Row::Place(_, Place::Pending(_)) => "pending",
         Row::Place(_, Place::Delayed(_)) => "delayed",
+        Row::Place(_, Place::Blocked) => "blocked",
+        Row::Place(_, Place::Paused(_)) => "paused",
         Row::Place(_, Place::Ended(_)) => "ended",
         Row::Place(_, Place::Active(_)) => "active",
+        Row::Lock(..) => "locks",
+        Row::LockQueue(..) => "lock_queue",
+        Row::LockWake => "lock_wake",
+        Row::Parked(..) => "parked",
+        Row::Unwatched(..) => "unwatched",
+        Row::UnwatchedWake(_) => "unwatched_wake",
+        Row::After(..) => "after",
+        Row::Dependent(..) => "dependents",
+        Row::Unsettled(..) => "unsettled",
+        Row::UnsettledWake => "unsettled_wake",
+        Row::Filter(_) => "filters",
+        Row::FilterStamp => "filters_vs",
+        Row::Waiting(..) => "waiting",
+        Row::Usage(..) => "usage",
+        Row::Boost(_) => "boost",
         Row::Wake(_) => "wake",
         Row::Worker(_, WorkerRow::Member) => "workers",
         Row::Worker(_, WorkerRow::Health) => "health",
@@ -375,7 +491,9 @@ fn family(row: &Row) -> &'static str {
         Row::Local(..) => "local",
         Row::Change(..) => "changes",
         Row::Replication(..) => "replications",
+        Row::Mirror(_) => "mirror",
         Row::Unresolved(..) => "unresolved",
+        Row::FilterCheck(..) => "filter_checks",
         Row::UnresolvedWake => "unresolved_wake",
         Row::Config(..) => "config",
         Row::ConfigStamp => "config_vs",

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
-    Finding, JobKey, JobRows, Place, Row, WorkerRow, check_claims, check_job, check_stamp, check_worker,
-    read_record,
+    Finding, JobKey, JobRows, LockTally, Place, Row, WorkerRow, check_awaited, check_claims, check_job,
+    check_stamp, check_waiting, check_worker, read_record,
 };
 use turnwise_queue::keyspace::KeyRange;
-use turnwise_queue::{Active, Job, Keyspace};
+use turnwise_queue::locks::{Held, Spot};
+use turnwise_queue::{Active, Job, Keyspace, MAX_AFTER};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{
     DocumentKey, DocumentRows, Tally, check_database, check_document, check_documents_job, document_of,
@@ -26,6 +28,8 @@ use crate::scan::PAGE_ROWS;
 const PIECES: usize = 1_000;
 /// Jobs that a worker holds, at most: the bound of `max_jobs`.
 const ACTIVE: usize = 100_000;
+/// Locks of one level that are held in one mode, at most.
+const LOCKS: usize = 100_000;
 /// Attempts to count a database's documents in one transaction.
 const COUNT_ATTEMPTS: u32 = 3;
 
@@ -38,6 +42,10 @@ pub(super) enum Subject {
     Worker(JobKey),
     /// A job type.
     Type(String),
+    /// A tenant, by type and name.
+    Tenant((String, String)),
+    /// All locks of a level; `None` is the big lock.
+    Locks(Option<String>),
     /// A document of a `_replicator` database.
     Document(DocumentKey),
     /// A replication job, and the document that it belongs to.
@@ -72,6 +80,8 @@ impl Examiner {
                     Subject::Job(job) => self.job(tx, job, seen).await,
                     Subject::Worker(worker) => self.worker(tx, worker).await,
                     Subject::Type(job_type) => self.job_type(tx, job_type).await,
+                    Subject::Tenant(tenant) => self.tenant(tx, tenant).await,
+                    Subject::Locks(level) => self.locks(tx, level.as_deref()).await,
                     Subject::Document(document) => self.document(tx, document, seen).await,
                     Subject::DocumentsJob(id) => self.documents_job(tx, id).await,
                 }
@@ -88,19 +98,50 @@ impl Examiner {
             let _ = Row::parse(keys, &piece).map(|row| rows.add(row, &value));
         }
         let named = rows.record.as_ref().and_then(Job::place).map(|place| place.key(keys, key));
-        for index in seen.iter().chain(&named) {
-            if let Some(row @ Row::Place(..)) = Row::parse(keys, index)
+        let parked = rows.record.as_ref().and_then(|job| job.parked.as_ref());
+        let parked = parked.map(|at| keys.parked_entry(&key.0, at, &key.1));
+        let record = rows.record.as_ref();
+        let held = record.into_iter().flat_map(|job| job.held.iter().flat_map(Held::locks));
+        let held = held.map(|lock| keys.lock_holder(&lock.spot, lock.mode, &key.0, &key.1));
+        let queued = record.into_iter().flat_map(Job::queued);
+        let queued = queued.map(|((spot, ticket), _)| keys.lock_queue_entry(&spot, ticket, &key.0, &key.1));
+        let locks: Vec<Bytes> = held.chain(queued).collect();
+        for index in seen.iter().chain(&named).chain(&parked).chain(&locks) {
+            if let Some(
+                row @ (Row::Place(..)
+                | Row::Parked(..)
+                | Row::Unwatched(..)
+                | Row::Lock(..)
+                | Row::LockQueue(..)
+                | Row::Dependent(..)),
+            ) = Row::parse(keys, index)
                 && let Some(value) = get(tx, index).await?
             {
                 let _ = rows.add(row, &value);
             }
+        }
+        for (after, value) in range(tx, keys.after(&key.0, &key.1), MAX_AFTER).await? {
+            let _ = Row::parse(keys, &after).map(|row| rows.add(row, &value));
+        }
+        let mut findings = Vec::new();
+        for awaited in rows.after.clone() {
+            let (on, group) = &awaited;
+            let back = keys.dependents_entry((&on.0, &on.1), *group, &key.0, &key.1);
+            if get(tx, &back).await?.is_some() {
+                rows.back.insert(awaited.clone());
+            }
+            let record = get(tx, &keys.job(&on.0, &on.1)).await?;
+            let record = record.and_then(|value| read_record(on, &value).ok());
+            let unsettled = get(tx, &keys.unsettled_entry((&on.0, &on.1), *group)).await?;
+            findings.extend(check_awaited(keys, key, &awaited, record.as_ref(), unsettled.is_some()));
         }
         let claim = rows.record.as_ref().and_then(|job| job.claim.clone());
         let mut holder_rows = BTreeMap::new();
         if let Some(claim) = claim {
             holder_rows = self.worker_rows(tx, &(key.0.clone(), claim.worker)).await?;
         }
-        Ok(check_job(keys, key, &rows, |_| !holder_rows.is_empty()))
+        findings.extend(check_job(keys, key, &rows, |_| !holder_rows.is_empty()));
+        Ok(findings)
     }
 
     async fn worker_rows(&self, tx: &Transaction, worker: &JobKey) -> Result<BTreeMap<WorkerRow, Bytes>> {
@@ -149,6 +190,33 @@ impl Examiner {
         Ok(findings)
     }
 
+    async fn tenant(&self, tx: &Transaction, (job_type, tenant): &(String, String)) -> Result<Vec<Finding>> {
+        let keys = &self.keys;
+        if range(tx, keys.pending_of(job_type, tenant), 1).await?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let waiting = keys.waiting_entry(job_type, tenant);
+        let value = get(tx, &waiting).await?;
+        Ok(check_waiting(&waiting, value.as_ref()).into_iter().collect())
+    }
+
+    /// That what is held of a level goes together.
+    async fn locks(&self, tx: &Transaction, level: Option<&str>) -> Result<Vec<Finding>> {
+        let keys = &self.keys;
+        let (mut tally, mut findings) = (LockTally::default(), Vec::new());
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let held = match level {
+                Some(level) => keys.lock_holders_at(level, mode),
+                None => keys.lock_holders(&Spot::BIG_LOCK, mode),
+            };
+            for (key, value) in range(tx, held, LOCKS).await? {
+                findings.extend(Row::parse(keys, &key).map(|row| tally.enter(&key, &row, &value)));
+            }
+        }
+        findings.push(tally.finish().into_iter().collect());
+        Ok(findings.into_iter().flatten().collect())
+    }
+
     async fn document(
         &self,
         tx: &Transaction,
@@ -170,8 +238,12 @@ impl Examiner {
         let change = rows.head.as_ref().map(|head| keys.change(db, head.sequence));
         let due_us = rows.replication.as_ref().and_then(|row| row.due_us);
         let due = due_us.map(|due_us| keys.unresolved_entry(due_us, db, id));
-        for index in seen.iter().chain(&change).chain(&due) {
-            let Some(row @ (Row::Change(..) | Row::Unresolved(..))) = Row::parse(keys, index) else {
+        let check_us = rows.replication.as_ref().and_then(|row| row.check_us);
+        let check = check_us.map(|check_us| keys.filter_check(check_us, db, id));
+        for index in seen.iter().chain(&change).chain(&due).chain(&check) {
+            let Some(row @ (Row::Change(..) | Row::Unresolved(..) | Row::FilterCheck(..))) =
+                Row::parse(keys, index)
+            else {
                 continue;
             };
             let Some(value) = get(tx, index).await? else { continue };

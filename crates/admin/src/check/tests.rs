@@ -1,6 +1,7 @@
 //! The books of a pass that is too large for memory.
 #![allow(clippy::unwrap_used)]
 
+use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::{NewJob, jobs, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::runtime;
@@ -28,7 +29,7 @@ async fn a_pass_in_parts_finds_the_same() {
     let report = check_with(&store, false, &progress, 1_000).await.unwrap();
     assert_eq!((report.findings, report.families["jobs"]), (vec![], 60));
     let lose = |tx: turnwise_store::Transaction| async move {
-        tx.clear(keys.pending_entry("t", 7, "7"))?;
+        tx.clear(keys.pending_entry("t", &QueuePlace::by_time("default", 7), "7"))?;
         tx.clear(keys.job("t", "9"))
     };
     store.transact(lose).await.unwrap();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tempfile::TempDir;
-use turnwise_queue::claims::{self, Ending};
-use turnwise_queue::{Claim, Format, Keyspace, NewJob, Worker, jobs, workers};
+use turnwise_queue::claims::{self, Ending, Park};
+use turnwise_queue::{Claim, Format, Keyspace, NewJob, Parked, Worker, jobs, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{KeyValue, Store, runtime};
 
@@ -79,6 +79,10 @@ async fn fill_some(
             2 => Ending::Completed(json("1".into())),
             3 => Ending::Failed("no".into()),
             4 => Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: i64::MAX / 2 },
+            9 => {
+                let at = Parked { group: format!("server {}", n % 3), key: format!("db{n}") };
+                Ending::Parked(Park { at, token: n.to_string(), not_before_us: i64::MAX / 2 })
+            }
             5 if n % 50 == 5 => {
                 claims::claim(tx, keys, "t", &id, &claim, now_us, 20).await?;
                 continue;
@@ -86,7 +90,7 @@ async fn fill_some(
             _ => continue,
         };
         claims::claim(tx, keys, "t", &id, &claim, now_us, 20).await?;
-        claims::end(tx, keys, "t", &id, &claim, &ending, None, now_us, 20).await?;
+        claims::end(tx, keys, "t", &id, &claim, &ending, None, None, now_us, 20).await?;
     }
     Ok(())
 }

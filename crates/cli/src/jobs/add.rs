@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::value::RawValue;
-use turnwise_client::protocol::names::check_id;
-use turnwise_client::protocol::{MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES};
-use turnwise_client::{AddJob, Added, AddedJob, IfExists, NewJob};
+use turnwise_client::protocol::names::{check_id, check_type};
+use turnwise_client::protocol::{After, End, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, Otherwise};
+use turnwise_client::{AddJob, Added, AddedJob, IfExists, Locks, NewJob};
 
 use crate::Failure;
 use crate::remote::ServerArgs;
@@ -26,13 +26,14 @@ Examples:
   turnwise jobs add mail --options '{\"to\":\"jan@example.org\"}'
   id=$(turnwise jobs add mail --options @mail.json --delay 15m --max-attempts 5)
   turnwise jobs add command --options '{\"argv\":[\"date\"]}'
+  turnwise jobs add mail --after report/july --after report/august
   turnwise jobs add mail --many jobs.jsonl
 
 Prints the ids of the jobs, one per line. A job that is there under its id already stays as it is: the same command can be \
 run again without adding anything twice.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
-max_attempts and if_exists. Up to 1,000 lines are added together, all or none.")]
+max_attempts, after, locks, reason and if_exists. Up to 1,000 lines are added together, all or none.")]
 pub(crate) struct Args {
     /// The type of the job: the workers that run it
     #[arg(value_name = "TYPE")]
@@ -58,14 +59,46 @@ pub(crate) struct Args {
     /// Fail it for good when this many attempts have crashed; otherwise it is tried for ever
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_attempts: Option<u32>,
+    /// Start it when this job has ended; may be given several times
+    #[arg(long, value_name = "TYPE/ID")]
+    after: Vec<String>,
+    /// The ends of those jobs that are accepted
+    #[arg(long, value_name = "END", value_delimiter = ',', default_value = "completed", requires = "after")]
+    accept: Vec<Accept>,
+    /// What happens when one of them ends otherwise
+    #[arg(long, value_name = "WHAT", default_value = "cancel", requires = "after")]
+    otherwise: Else,
+    /// What it locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. Without, the server's catalogue tells
+    #[arg(long, value_name = "JSON|@FILE|-")]
+    locks: Option<String>,
+    /// Why it is added: filters ask for that; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    reason: Vec<String>,
     /// If there is a job of this id: run it again, with these options
     #[arg(long)]
     again: bool,
     /// Add a job for each line of this file (- for stdin)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "options", "summary"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "options", "summary", "locks"])]
     many: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,
+}
+
+/// An end that is accepted.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Accept {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// What happens after another end.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Else {
+    /// The job is cancelled
+    Cancel,
+    /// The job does not wait for that one any more
+    Free,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
@@ -82,6 +115,7 @@ async fn add_one(args: &Args) -> Result<(), Failure> {
         args.options.as_ref().map(|text| json("--options", text)).transpose().map_err(Failure::Usage)?;
     job.summary =
         args.summary.as_ref().map(|text| json("--summary", text)).transpose().map_err(Failure::Usage)?;
+    job.locks = args.locks.as_ref().map(|text| locks(text)).transpose().map_err(Failure::Usage)?;
     let added = args.server.client()?.add(&args.job_type, job).await?;
     tell(&added);
     Ok(())
@@ -95,15 +129,44 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         user: args.user.clone(),
         delay_ms: delay_ms.context("--delay: too long")?,
         max_attempts: args.max_attempts,
+        reason: args.reason.clone(),
+        after: args.after.iter().map(|name| after_job(args, name)).collect::<anyhow::Result<_>>()?,
         if_exists: if args.again { IfExists::Again } else { IfExists::Keep },
         ..AddJob::default()
+    })
+}
+
+/// A job that is to end before those that are added start.
+fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
+    let (job_type, id) = name
+        .split_once('/')
+        .with_context(|| format!("--after: expected the type and the id of a job, as mail/{name}"))?;
+    check_type(job_type).context("--after")?;
+    check_id(id).context("--after")?;
+    let accepted = args.accept.iter().map(|accepted| match accepted {
+        Accept::Completed => End::Completed,
+        Accept::Failed => End::Failed,
+        Accept::Cancelled => End::Cancelled,
+    });
+    let otherwise = match args.otherwise {
+        Else::Cancel => Otherwise::Cancel,
+        Else::Free => Otherwise::Free,
+    };
+    Ok(After {
+        job_type: Some(job_type.to_owned()),
+        id: id.to_owned(),
+        accepted: accepted.collect(),
+        otherwise,
     })
 }
 
 fn tell(added: &AddedJob) {
     say!("{}", added.id);
     match added.added {
-        Added::Queued | Added::Delayed => {}
+        Added::Queued | Added::Delayed | Added::Blocked => {}
+        Added::Cancelled => {
+            eprintln!("{} is cancelled: a job that it was to wait for has ended otherwise", added.id)
+        }
         Added::Exists => {
             eprintln!("{} was there already and stays as it is; --again runs it again", added.id)
         }
@@ -138,6 +201,12 @@ fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
             error.column()
         )
     })
+}
+
+/// What it locks. Unlike options, it holds no secrets: a mistake is shown as it is.
+fn locks(text: &str) -> anyhow::Result<Locks> {
+    let json = json("--locks", text)?;
+    serde_json::from_str(json.get()).map_err(|error| anyhow!("--locks: {error}"))
 }
 
 async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
@@ -197,7 +266,10 @@ impl Batch {
         let added = client.add_many(jobs).await.map_err(|error| at_line(error, &lines))?;
         for AddedJob { id, added, .. } in &added {
             say!("{id}");
-            self.known += usize::from(!matches!(added, Added::Queued | Added::Delayed));
+            self.known += usize::from(!matches!(
+                added,
+                Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled
+            ));
         }
         Ok(added.len())
     }
@@ -254,7 +326,13 @@ fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
         _ => anyhow!("column {}: not JSON", error.column()),
     })?;
     job.id.as_deref().map_or(Ok(()), check_id)?;
-    let AddJob { tenant, user, delay_ms, max_attempts, if_exists, .. } = defaults(args)?;
+    let AddJob { tenant, user, delay_ms, max_attempts, after, reason, if_exists, .. } = defaults(args)?;
+    if job.after.is_empty() {
+        job.after = after;
+    }
+    if job.reason.is_empty() {
+        job.reason = reason;
+    }
     job.tenant = job.tenant.or(tenant);
     job.user = job.user.or(user);
     if job.not_before_us.is_none() {

@@ -49,17 +49,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         tenant: args.tenant,
         page: Some(limit.min(PAGE)),
     };
-    let mut pages = args.server.client()?.list(which);
-    let mut jobs = Vec::new();
-    let mut more = false;
-    while let Some(page) = pages.next().await? {
-        jobs.extend(page);
-        if jobs.len() >= limit {
-            more = jobs.len() > limit || pages.has_next();
-            jobs.truncate(limit);
-            break;
-        }
-    }
+    let (jobs, more) = args.server.client()?.list(which).collect(limit).await?;
     if args.json {
         return crate::say_json(&jobs);
     }
@@ -97,11 +87,12 @@ fn row(job: &Job) -> [String; 7] {
 }
 
 /// A state as it is written.
-pub(super) fn state_name(state: State) -> &'static str {
+pub(crate) fn state_name(state: State) -> &'static str {
     match state {
         State::Pending => "pending",
         State::Delayed => "delayed",
         State::Running => "running",
+        State::Waiting => "waiting",
         State::Crashing => "crashing",
         State::Completed => "completed",
         State::Failed => "failed",
@@ -111,6 +102,6 @@ pub(super) fn state_name(state: State) -> &'static str {
 
 fn parse_state(text: &str) -> Result<State, String> {
     serde_json::from_value(serde_json::Value::from(text)).map_err(|_| {
-        "expected pending, delayed, running, crashing, completed, failed or cancelled".to_owned()
+        "expected pending, delayed, running, waiting, crashing, completed, failed or cancelled".to_owned()
     })
 }

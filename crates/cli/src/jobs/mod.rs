@@ -6,6 +6,8 @@ mod wait;
 
 use turnwise_client::State;
 
+pub(crate) use self::list::state_name;
+
 use crate::Failure;
 use crate::remote::ServerArgs;
 
@@ -13,7 +15,7 @@ use crate::remote::ServerArgs;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Add a job, or many
-    Add(add::Args),
+    Add(Box<add::Args>),
     /// List the jobs and their states
     List(list::Args),
     /// Show one job, with its history, as JSON
@@ -23,6 +25,15 @@ pub(crate) enum Command {
     /// One that waits ends at once; one that runs is stopped by its worker. A replication that belongs to a document is stopped
     /// by deleting the document.
     Cancel(JobArgs),
+    /// End a backoff: a crashing or delayed job is pending at once
+    ///
+    /// Without an id: all crashing jobs of the type, and of replications also documents in state `error`.
+    #[command(after_help = "\
+Examples:
+  turnwise jobs retry replication                           # after a server has come back
+  turnwise jobs retry replication --tenant high/_replicator
+  turnwise jobs retry mail mail-17")]
+    Retry(RetryArgs),
     /// Wait until a job has ended, and print its result
     Wait(wait::Args),
     /// Remove a job and its record
@@ -43,12 +54,28 @@ pub(crate) struct JobArgs {
     server: ServerArgs,
 }
 
+/// `turnwise jobs retry`
+#[derive(clap::Args)]
+pub(crate) struct RetryArgs {
+    /// Its type
+    #[arg(value_name = "TYPE")]
+    job_type: String,
+    /// Its id; without it, all crashing jobs of the type
+    id: Option<String>,
+    /// Only jobs of this tenant
+    #[arg(long, conflicts_with = "id")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Add(args) => add::run(args).await,
+        Command::Add(args) => add::run(*args).await,
         Command::List(args) => list::run(args).await,
         Command::Show(args) => show(args).await,
         Command::Cancel(args) => cancel(args).await,
+        Command::Retry(args) => retry(args).await,
         Command::Wait(args) => wait::run(args).await,
         Command::Remove(args) => remove(args).await,
     }
@@ -64,6 +91,23 @@ async fn cancel(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure
         State::Cancelled => say!("cancelled"),
         ended if ended.is_final() => say!("it had ended already: {}", list::state_name(ended)),
         _ => say!("its worker was told to stop it"),
+    }
+    Ok(())
+}
+
+async fn retry(RetryArgs { job_type, id, tenant, server }: RetryArgs) -> Result<(), Failure> {
+    let client = server.client()?;
+    if let Some(id) = id {
+        let retried = client.retry(&job_type, &id).await?;
+        match retried.retried {
+            true => say!("pending"),
+            false => say!("it does not wait for a time: it is {}", list::state_name(retried.state)),
+        }
+        return Ok(());
+    }
+    match client.retry_all(&job_type, tenant.as_deref()).await? {
+        (jobs, 0) => say!("{jobs} jobs are pending"),
+        (jobs, documents) => say!("{jobs} jobs are pending, {documents} documents are tried again"),
     }
     Ok(())
 }

@@ -40,10 +40,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let url = super::parse("URL", &args.url)?;
     let store = super::open("URL", &url).await?;
     let progress = Progress::default();
-    let begun = Instant::now();
+    let (begun, mut signals) = (Instant::now(), crate::StopSignals::listen());
     let done = tokio::select! {
         done = check(&store, url.is_shared(), &progress) => done.map_err(|error| anyhow!("not checked: {error}")),
-        () = crate::stop_signal() => Err(anyhow!("interrupted")),
+        () = signals.next() => Err(anyhow!("interrupted")),
         never = show(&progress) => match never {},
     };
     let report = done?;

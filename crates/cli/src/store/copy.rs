@@ -59,10 +59,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         target,
         progress: progress.clone(),
     };
-    let begun = Instant::now();
+    let (begun, mut signals) = (Instant::now(), crate::StopSignals::listen());
     let done = tokio::select! {
         done = copy.run() => done.map_err(|error| anyhow!("not copied: {error}")),
-        () = crate::stop_signal() => Err(anyhow!("interrupted; run the same command again to go on")),
+        () = signals.next() => Err(anyhow!("interrupted; run the same command again to go on")),
         never = show(&progress) => match never {},
     };
     let report = done?;

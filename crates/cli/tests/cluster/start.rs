@@ -9,7 +9,8 @@ use crate::server::{Home, PATIENCE, turnwise};
 async fn refused(store: &str) -> String {
     let mut command = turnwise();
     command.args(["serve", "--listen", "127.0.0.1:0"]).env("TURNWISE_STORE", store).kill_on_drop(true);
-    let ended = tokio::time::timeout(PATIENCE, command.output()).await.expect("it does not give up").unwrap();
+    let ended = tokio::time::timeout(PATIENCE, command.output()).await.expect("it does not give up");
+    let ended = crate::server::clean(ended.unwrap());
     let text = String::from_utf8(ended.stderr).unwrap();
     assert_eq!((ended.status.code(), text.lines().count()), (Some(1), 1), "{text}");
     assert!(text.starts_with("turnwise: cannot start: ") && !text.contains("hunter2"), "{text}");
@@ -41,7 +42,7 @@ async fn a_cluster_that_does_not_answer_is_not_waited_for_for_ever() {
 
 #[tokio::test]
 async fn who_may_not_use_the_cluster_is_told() {
-    let options = EtcdCluster::options().members(1).user("root", "right");
+    let options = EtcdCluster::options().members(1).user("root", "hunter2right");
     let Some(cluster) = options.start().await else { return };
     cluster.add_user("alice", "hunter2", "hers/").await;
     let address = &cluster.endpoints()[0];

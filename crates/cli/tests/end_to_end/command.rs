@@ -8,7 +8,7 @@ use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
 use crate::server::{Home, turnwise};
 
 async fn run(args: &[&str]) -> Output {
-    turnwise().args(args).output().await.unwrap()
+    crate::server::clean(turnwise().args(args).output().await.unwrap())
 }
 
 fn stdout(output: &Output) -> String {
@@ -59,9 +59,10 @@ async fn only_the_documents_that_were_asked_for_are_copied() {
 
 #[tokio::test]
 async fn exit_codes_tell_a_failure_from_wrong_usage() {
-    let wrong: [&[&str]; 6] = [
+    let wrong: [&[&str]; 7] = [
         &["replicate"],
         &["replicate", "not-a-url", "http://127.0.0.1:1/b"],
+        &["replicate", "http://127.0.0.1:1/a", "http://127.0.0.1:1/b", "--config", "/no/such.ini"],
         &["replicate", "http://127.0.0.1:1/a", "http://127.0.0.1:1/b", "--selector", "{"],
         &["replicate", "http://127.0.0.1:1/a", "http://127.0.0.1:1/b", "--doc-ids", "a", "--selector", "{}"],
         &["jobs", "list", "--server", "nowhere"],
@@ -116,7 +117,7 @@ async fn an_interrupted_replication_goes_on_where_it_stopped() {
     targets.wait_for(|request| request.path.contains("_bulk_docs") && request.answered).await;
     let pid = child.id().unwrap().to_string();
     assert!(tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
-    let output = child.wait_with_output().await.unwrap();
+    let output = crate::server::clean(child.wait_with_output().await.unwrap());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("run the same command again"), "{output:?}");
 

@@ -22,7 +22,7 @@ async fn jobs_reading(server: &Server, args: &[&str], stdin: &str) -> Output {
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(stdin.as_bytes()).await.unwrap();
-    child.wait_with_output().await.unwrap()
+    crate::server::clean(child.wait_with_output().await.unwrap())
 }
 
 fn stdout(output: &Output) -> &str {
@@ -147,7 +147,7 @@ async fn waiting_without_a_server_says_so_and_ends_in_time() {
     let url = format!("http://{nobody}");
     for more in [&[][..], &["--follow"]] {
         let args = ["jobs", "wait", "mail", "a", "--timeout", "500ms", "--server", &url];
-        let output = turnwise().args(args).args(more).output().await.unwrap();
+        let output = crate::server::clean(turnwise().args(args).args(more).output().await.unwrap());
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         let told = stderr(&output);
         assert!(told.contains("waits for the server") && told.contains(&url), "{told}");
@@ -217,6 +217,50 @@ async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
 }
 
 #[tokio::test]
+async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
+    let server = Home::new("").serve().await;
+    for id in ["crashes", "crashes-too"] {
+        assert!(jobs(&server, &["add", "mail", "--id", id, "--tenant", id]).await.status.success());
+    }
+    let (path, given) = accept(&server, 2).await;
+    for job in &given {
+        let id = job["id"].as_str().unwrap();
+        let body = json!({ "claim": job["claim"], "reason": "no connection" });
+        server.post(&format!("{path}/jobs/{id}/fail"), &body).await;
+    }
+    assert!(jobs(&server, &["add", "mail", "--id", "later", "--delay", "1h"]).await.status.success());
+    let states = async || {
+        let listed = jobs(&server, &["list", "--json"]).await;
+        let listed: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+        let mut states: Vec<String> = listed
+            .iter()
+            .map(|job| format!("{} {}", job["id"].as_str().unwrap(), job["state"].as_str().unwrap()))
+            .collect();
+        states.sort();
+        states
+    };
+    assert_eq!(states().await, ["crashes crashing", "crashes-too crashing", "later delayed"]);
+
+    let retried = jobs(&server, &["retry", "mail", "crashes"]).await;
+    assert_eq!(stdout(&retried), "pending");
+    let again = jobs(&server, &["retry", "mail", "crashes"]).await;
+    assert_eq!(stdout(&again), "it does not wait for a time: it is pending");
+    // All that crash, of one tenant or of all. Those that were delayed on purpose stay so, unless they are named.
+    let none = jobs(&server, &["retry", "mail", "--tenant", "crashes"]).await;
+    assert_eq!(stdout(&none), "0 jobs are pending");
+    let all = jobs(&server, &["retry", "mail"]).await;
+    assert_eq!(stdout(&all), "1 jobs are pending");
+    assert_eq!(states().await, ["crashes pending", "crashes-too pending", "later delayed"]);
+    assert_eq!(stdout(&jobs(&server, &["retry", "mail", "later"]).await), "pending");
+
+    let nobody = jobs(&server, &["retry", "mail", "nobody"]).await;
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    assert!(stderr(&nobody).contains("there is no job `nobody` of type `mail`"), "{nobody:?}");
+    let both = jobs(&server, &["retry", "mail", "later", "--tenant", "crashes"]).await;
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}
+
+#[tokio::test]
 async fn wrong_usage_is_told_and_nothing_is_done() {
     let server = Home::new("").serve().await;
     let cases: [(&[&str], &str); 11] = [
@@ -259,7 +303,9 @@ async fn every_help_fits_a_terminal_of_80_columns() {
         &["work"],
     ];
     for command in commands {
-        let output = turnwise().args(command).arg("--help").env("COLUMNS", "80").output().await.unwrap();
+        let output = crate::server::clean(
+            turnwise().args(command).arg("--help").env("COLUMNS", "80").output().await.unwrap(),
+        );
         assert!(output.status.success(), "{output:?}");
         let text = stdout(&output);
         assert!(text.contains("Usage:") && !text.contains("command-guard"), "{text}");

@@ -2,14 +2,14 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer};
+use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, canary};
 
 use crate::server::{Home, Server, turnwise};
 
-const PASSWORD: &str = "pa55w0rd-s3cret";
-const HEADER_SECRET: &str = "t0ken-in-a-header";
-/// `admin:pa55w0rd-s3cret`
-const BASE64: &str = "YWRtaW46cGE1NXcwcmQtczNjcmV0";
+const PASSWORD: &str = canary::PASSWORD;
+const HEADER_SECRET: &str = canary::TOKEN;
+/// `admin:hunter2-pa55word`
+const BASE64: &str = "YWRtaW46aHVudGVyMi1wYTU1d29yZA==";
 
 fn assert_clean(what: &str, text: &str) {
     for secret in [PASSWORD, HEADER_SECRET, BASE64] {
@@ -112,19 +112,21 @@ async fn the_command_tells_no_password() {
         (format!("ftp://admin:{PASSWORD}@127.0.0.1:1/db"), 2),
         (format!("http://admin:{PASSWORD}@127.0.0.1:notaport/db"), 2),
     ] {
-        let output = turnwise()
-            .args([
-                "--log",
-                "trace",
-                "replicate",
-                &source,
-                "http://127.0.0.1:1/b",
-                "--option",
-                "retries_per_request=0",
-            ])
-            .output()
-            .await
-            .unwrap();
+        let output = crate::server::clean(
+            turnwise()
+                .args([
+                    "--log",
+                    "trace",
+                    "replicate",
+                    &source,
+                    "http://127.0.0.1:1/b",
+                    "--option",
+                    "retries_per_request=0",
+                ])
+                .output()
+                .await
+                .unwrap(),
+        );
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert_clean("the command", &format!("{output:?}"));
     }

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
+use turnwise_testkit::canary;
 
 /// Far more than anything here takes on two busy cores: only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(180);
@@ -62,7 +63,8 @@ impl Home {
     pub async fn serve_on(&self, listen: &str) -> Server {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut child = turnwise()
-            .args(["--log", "debug", "serve", "--listen", listen, "--store"])
+            // Of the crates beneath, too: what they tell of headers and addresses is searched for secrets.
+            .args(["--log", "debug,turnwise=trace", "serve", "--listen", listen, "--store"])
             .arg(&self.store)
             .arg("--config")
             .arg(self.path("turnwise.ini"))
@@ -83,6 +85,22 @@ impl Home {
         let url = url.await.expect("turnwise does not listen");
         Server { child: Mutex::new(child), url, client: turnwise_testkit::client() }
     }
+}
+
+impl Drop for Home {
+    /// Fails the test if any server of this home has told a secret.
+    fn drop(&mut self) {
+        canary::assert_none("turnwise's log", &self.log());
+    }
+}
+
+/// What a command printed, which holds no secret.
+#[track_caller]
+pub fn clean(output: std::process::Output) -> std::process::Output {
+    for printed in [&output.stdout, &output.stderr] {
+        canary::assert_none("a command", &String::from_utf8_lossy(printed));
+    }
+    output
 }
 
 /// The built binary.
@@ -139,6 +157,10 @@ impl Server {
         let answer = request.send().await.unwrap();
         let status = answer.status();
         let text = answer.text().await.unwrap();
+        // A worker is told the options of its jobs, and nobody else is.
+        if !path.ends_with("/accept") {
+            canary::assert_none(path, &text);
+        }
         (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{path} is no JSON: {text}")))
     }
 

@@ -10,7 +10,7 @@ async fn refused(arguments: &[&str], store: Option<&str>) -> (i32, String) {
         command.env("TURNWISE_STORE", store);
     }
     let ended = tokio::time::timeout(crate::server::PATIENCE, command.output()).await;
-    let ended = ended.expect("it does not give up").unwrap();
+    let ended = crate::server::clean(ended.expect("it does not give up").unwrap());
     (ended.status.code().unwrap(), String::from_utf8(ended.stderr).unwrap())
 }
 
@@ -42,7 +42,7 @@ async fn what_stands_in_the_way_is_told_in_one_line() {
     let other = format!("embedded:{}", other.path().display());
     let mut command = turnwise();
     command.args(["serve", "--listen", server.address(), "--store", &other]);
-    let ended = command.output().await.unwrap();
+    let ended = crate::server::clean(command.output().await.unwrap());
     let text = String::from_utf8(ended.stderr).unwrap();
     assert_eq!((ended.status.code(), text.lines().count()), (Some(1), 1), "{text}");
     assert!(text.contains(server.address()), "{text}");

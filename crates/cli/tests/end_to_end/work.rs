@@ -28,7 +28,11 @@ impl Worker {
     fn start_at(url: &str, args: &[&str], script: &str) -> Worker {
         let mut command = turnwise();
         command.args(["work", "--type", "t"]).args(args).args(["--exec", "sh", "-c", script]);
-        command.env("TURNWISE_SERVER", url).stdin(Stdio::null()).stderr(Stdio::piped());
+        command
+            .env("TURNWISE_SERVER", url)
+            .env("TURNWISE_LOG", "debug")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
         Worker { child: command.kill_on_drop(true).spawn().unwrap() }
     }
 
@@ -39,10 +43,8 @@ impl Worker {
 
     async fn terminate(self) -> Output {
         self.signal("-TERM").await;
-        tokio::time::timeout(PATIENCE, self.child.wait_with_output())
-            .await
-            .expect("it does not stop")
-            .unwrap()
+        let output = tokio::time::timeout(PATIENCE, self.child.wait_with_output()).await;
+        crate::server::clean(output.expect("it does not stop").unwrap())
     }
 }
 
@@ -98,7 +100,10 @@ impl Line {
 }
 
 async fn add(server: &Server, id: &str) {
-    let job = json!({ "id": id, "options": { "of": id }, "max_attempts": 2 });
+    let mut job = json!({ "id": id, "options": { "of": id }, "max_attempts": 2 });
+    if id != "json" {
+        job["options"]["password"] = json!(turnwise_testkit::canary::PASSWORD);
+    }
     server.post("/v1/jobs/t", &job).await;
 }
 
@@ -140,8 +145,9 @@ async fn exit_codes_and_output_decide_what_becomes_of_a_job() {
         (&json!(true), &json!(1_000_000))
     );
 
-    let output =
-        turnwise().args(["workers", "--type", "t", "--server", server.url()]).output().await.unwrap();
+    let output = crate::server::clean(
+        turnwise().args(["workers", "--type", "t", "--server", server.url()]).output().await.unwrap(),
+    );
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("shell") && table.contains("0/3"), "{table}");
     let output = worker.terminate().await;
@@ -310,12 +316,12 @@ async fn the_servers_own_commands_end_with_it_and_run_again() {
     line.heard("child").await;
     line.say().await;
     let args = ["jobs", "wait", "command", "a", "--server", server.url()];
-    let output = turnwise().args(args).output().await.unwrap();
+    let output = crate::server::clean(turnwise().args(args).output().await.unwrap());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["stdout"], &report["exit_code"]), (&json!("done\n"), &json!(0)));
     let args = ["jobs", "add", "command", "--options", r#"{"argv":["cat"]}"#, "--server", server.url()];
-    let output = turnwise().args(args).output().await.unwrap();
+    let output = crate::server::clean(turnwise().args(args).output().await.unwrap());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("allowed are: sh"), "{output:?}");
 
@@ -347,7 +353,9 @@ async fn a_worker_that_cannot_work_says_why() {
         (&["--type", "replication", "--exec", "true"], 1, "choose another job type"),
     ];
     for (args, code, says) in cases {
-        let output = turnwise().args(["work", "--server", url]).args(args).output().await.unwrap();
+        let output = crate::server::clean(
+            turnwise().args(["work", "--server", url]).args(args).output().await.unwrap(),
+        );
         assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
         assert!(String::from_utf8(output.stderr).unwrap().contains(says), "{args:?}");
     }

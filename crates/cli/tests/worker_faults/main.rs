@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acknowledged;
+mod locks;
 mod python_worker;
 #[path = "../end_to_end/server.rs"]
 #[allow(dead_code, reason = "these tests need only a part of it")]

@@ -50,6 +50,38 @@ invariants! {
     OnePlace: "a job is in one place, the one that its record names",
         "a job that is nowhere never runs again; one in a second place is looked at by workers, who fail on it with `corrupt`",
         "add the job again (`POST /v1/jobs`) if it is nowhere; a stray index row is to be cleared by hand";
+    /// A record says that its row has a key only if there is one.
+    Keyed: "a job that is sorted by a key is pending and has one",
+        "the job's row in the queue is not where its record says: claiming the job leaves the row behind",
+        "remove the record and its pending row by hand and add the job again";
+    /// A parked job has the row that wakes it, and such a row its job.
+    Parked: "a parked job has its row, and a parked row its job",
+        "no news wake the job: it runs again when its time has come, hours later",
+        "`turnwise jobs retry`, or write its document again; a stray row is cleared by hand and does no harm";
+    /// A lock's rows and the record of who holds it, waits for it, or has reserved it say the same.
+    LockAgrees: "the locks of a job are those that its record names",
+        "a lock that nobody gives back keeps others waiting for ever; one without its row keeps nobody out",
+        "restart the job's worker if it runs: its claim ends, and with it its locks; a row without a job is cleared by hand";
+    /// Locks keep out whom they should.
+    LockExcludes: "no two jobs hold what does not go together",
+        "two jobs work at the same time on what only one of them may touch",
+        "cancel one of the two (`turnwise locks` names them), and look at what they did";
+    /// Units are taken up to the capacity.
+    LockCapacity: "no more units are held than there are",
+        "a resource is used by more jobs at once than it can take",
+        "cancel one of the holders (`turnwise locks` names them)";
+    /// Rows both ways, their number, and somebody who will tell the job.
+    WaitsFor: "what a job waits for is in rows, both ways, and knows of it",
+        "the job waits for ever, or starts before what it was to wait for has ended",
+        "`turnwise jobs retry` starts the job without waiting any longer; add it again to wait anew";
+    /// Workers look at the queues of the tenants that wait.
+    TenantWaits: "a tenant with pending jobs is among those that wait",
+        "nobody looks at the tenant's queue: its jobs do not start until one more is added",
+        "add any job of this type and tenant, and remove it again";
+    /// What was charged is a sum of times.
+    Charged: "what was charged to a tenant is not negative",
+        "the tenant gets more than its share, or less, until the row is forgotten",
+        "clear the row by hand; the tenant is charged anew";
     /// No index row or piece of options without a record.
     Owned: "nothing belongs to no job",
         "a row was left behind by a job that is gone; in `pending`, `delayed` or `ended` a worker fails on it with `corrupt`",

@@ -1,12 +1,16 @@
 //! What must hold of the rows of one job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use turnwise_policy::predictive_queue::locks::Mode;
 
+use super::lock::check_locks;
 use super::{Finding, Invariant, JobKey, Place, Row};
+use crate::dependencies::AfterRow;
+use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
-use crate::{Active, Job, Keyspace, State, Then};
+use crate::{Active, Job, Keyspace, Parked, State, Then};
 
 /// What is known of one job.
 #[derive(Debug, Clone, Default)]
@@ -19,12 +23,28 @@ pub struct JobRows {
     pub places: BTreeMap<Place, Bytes>,
     /// Pieces of its options: number and size in bytes.
     pub pieces: BTreeMap<u32, usize>,
+    /// What would wake it.
+    pub parked: BTreeSet<Parked>,
+    /// Where nobody has looked at it since it was parked.
+    pub unwatched: BTreeSet<Parked>,
+    /// The locks that it holds.
+    pub locks: BTreeMap<(Spot, Mode), HolderRow>,
+    /// The locks that it waits for, or has reserved, each with its ticket.
+    pub queued: BTreeMap<(Spot, i64), QueueRow>,
+    /// What it waits for, each with the group that it is in there.
+    pub after: BTreeSet<(JobKey, i64)>,
+    /// The ways back from there.
+    pub back: BTreeSet<(JobKey, i64)>,
 }
 
 impl JobRows {
     /// Whether no row is left.
     pub fn is_empty(&self) -> bool {
-        self.raw.is_none() && self.places.is_empty() && self.pieces.is_empty()
+        let JobRows { record: _, raw, places, pieces, parked, unwatched, locks, queued, after, back } = self;
+        let unlocked = locks.is_empty() && queued.is_empty();
+        let unparked = parked.is_empty() && unwatched.is_empty();
+        let is_free = after.is_empty() && back.is_empty();
+        raw.is_none() && places.is_empty() && pieces.is_empty() && unparked && unlocked && is_free
     }
 
     /// Sets or clears the record.
@@ -53,6 +73,22 @@ impl JobRows {
             Row::Place(_, place) => {
                 self.places.insert(place, value.clone());
             }
+            Row::Parked(_, at) => {
+                let _: String = serde_json::from_slice(value)?;
+                self.parked.insert(at);
+            }
+            Row::Unwatched(_, at) => drop(self.unwatched.insert(at)),
+            Row::Lock(_, spot, mode) => {
+                self.locks.insert((spot, mode), serde_json::from_slice(value)?);
+            }
+            Row::LockQueue(_, spot, ticket) => {
+                self.queued.insert((spot, ticket), serde_json::from_slice(value)?);
+            }
+            Row::After(_, on) => {
+                let row: AfterRow = serde_json::from_slice(value)?;
+                self.after.insert((on, row.group));
+            }
+            Row::Dependent(_, on, group) => drop(self.back.insert((on, group))),
             _ => {}
         }
         Ok(())
@@ -71,9 +107,11 @@ impl Job {
     /// The place that the record names; `None` if it runs without a claim.
     pub fn place(&self) -> Option<Place> {
         Some(match self.state {
-            State::Pending => Place::Pending(self.order_us),
+            State::Pending => Place::Pending(self.queue_place()),
+            State::Delayed if self.unmet > 0 => Place::Blocked,
+            State::Delayed if self.paused.is_some() => Place::Paused(self.order_us),
             State::Delayed | State::Crashing => Place::Delayed(self.order_us),
-            State::Running => Place::Active(self.claim.as_ref()?.worker.clone()),
+            State::Running | State::Waiting => Place::Active(self.claim.as_ref()?.worker.clone()),
             State::Completed | State::Failed | State::Cancelled => Place::Ended(self.changed_us),
         })
     }
@@ -107,7 +145,16 @@ pub fn check_job(
                 let piece = keys.options_piece(&key.0, &key.1, *n);
                 found(Invariant::Owned, &piece, "there is no record".to_owned());
             }
+            let parked = rows.parked.iter().map(|at| keys.parked_entry(&key.0, at, &key.1));
+            for row in parked.chain(rows.unwatched.iter().map(|at| keys.unwatched_entry(&key.0, at, &key.1)))
+            {
+                found(Invariant::Parked, &row, "there is no record".to_owned());
+            }
+            for row in dependency_rows(keys, key, rows) {
+                found(Invariant::WaitsFor, &row, "there is no record".to_owned());
+            }
         }
+        findings.extend(check_locks(keys, key, rows));
         return findings;
     };
     let state = job.state;
@@ -125,7 +172,7 @@ pub fn check_job(
         found(Invariant::OnePlace, &other.key(keys, key), problem);
     }
     match &job.claim {
-        Some(claim) if state == State::Running => {
+        Some(claim) if state.is_claimed() => {
             if !is_known(&(key.0.clone(), claim.worker.clone())) {
                 found(Invariant::HolderKnown, &record_key, format!("worker {} has no rows", claim.worker));
             }
@@ -153,14 +200,81 @@ pub fn check_job(
         Some(_) => found(Invariant::Unclaimed, &record_key, format!("it is {state:?} and has a claim")),
         None => {}
     }
-    if state != State::Running && (job.cancel_requested || job.then != Then::Keep) {
+    if !state.is_claimed() && (job.cancel_requested || job.then != Then::Keep) {
         let problem = format!("it is {state:?}, and something is to follow the end of its run");
         found(Invariant::Unclaimed, &record_key, problem);
+    }
+    match &job.parked {
+        Some(_) if state != State::Delayed => {
+            found(Invariant::Parked, &record_key, format!("it is {state:?}, and says that it is parked"));
+        }
+        Some(at) if !rows.parked.contains(at) => {
+            let expected = super::key_text(&keys.parked_entry(&key.0, at, &key.1));
+            found(Invariant::Parked, &record_key, format!("{expected} is not there"));
+        }
+        _ => {}
+    }
+    for stray in rows.parked.iter().filter(|at| Some(*at) != job.parked.as_ref()) {
+        let row = keys.parked_entry(&key.0, stray, &key.1);
+        found(Invariant::Parked, &row, format!("the record is {state:?} and names no such row"));
+    }
+    for stray in rows.unwatched.iter().filter(|at| Some(*at) != job.parked.as_ref()) {
+        let row = keys.unwatched_entry(&key.0, stray, &key.1);
+        found(Invariant::Parked, &row, format!("the record is {state:?} and names no such row"));
+    }
+    let unmet = rows.after.len();
+    if job.unmet as usize != unmet {
+        let problem = format!("it says that it waits for {} jobs, and has {unmet} rows", job.unmet);
+        found(Invariant::WaitsFor, &record_key, problem);
+    }
+    let may_wait = state == State::Delayed || state.is_claimed() && job.then == Then::Again;
+    if job.unmet > 0 && (!may_wait || job.parked.is_some()) {
+        found(Invariant::WaitsFor, &record_key, format!("it is {state:?}, and waits for other jobs"));
+    }
+    for ((on_type, on_id), group) in rows.after.symmetric_difference(&rows.back) {
+        let back = keys.dependents_entry((on_type, on_id), *group, &key.0, &key.1);
+        found(Invariant::WaitsFor, &back, "it is there without the other one of its pair".to_owned());
+    }
+    if job.paused.is_some() && (state != State::Delayed || job.parked.is_some() || job.unmet > 0) {
+        found(Invariant::OnePlace, &record_key, format!("it is {state:?}, and says that it is paused"));
+    }
+    if state.is_final() && job.awaited.is_some() {
+        found(Invariant::WaitsFor, &record_key, format!("it is {state:?}, and others wait for it"));
+    }
+    let has_key = job.priority.is_some_and(f64::is_finite);
+    if job.keyed && (state != State::Pending || !has_key) {
+        let problem = format!("it is {state:?} with the priority {:?}", job.priority);
+        found(Invariant::Keyed, &record_key, problem);
     }
     if let Some((key, problem)) = wrong_pieces(keys, key, job.has_pieces(), &rows.pieces) {
         found(Invariant::OptionsWhole, &key, problem);
     }
+    findings.extend(check_locks(keys, key, rows));
     findings
+}
+
+/// The keys of the rows that say what a job waits for.
+fn dependency_rows(keys: &Keyspace, (job_type, id): &JobKey, rows: &JobRows) -> Vec<Bytes> {
+    let after = rows.after.iter().map(|(on, _)| keys.after_entry(job_type, id, (&on.0, &on.1)));
+    let back = rows.back.iter();
+    let back = back.map(|(on, group)| keys.dependents_entry((&on.0, &on.1), *group, job_type, id));
+    after.chain(back).collect()
+}
+
+/// Checks that somebody will tell a job of an end that it waits for: `on` is to end, and knows of the group, or an unsettled row is
+/// there.
+pub fn check_awaited(
+    keys: &Keyspace,
+    (job_type, id): &JobKey,
+    (on, group): &(JobKey, i64),
+    record: Option<&Job>,
+    is_unsettled: bool,
+) -> Option<Finding> {
+    if is_unsettled || record.is_some_and(|job| job.awaited == Some(*group)) {
+        return None;
+    }
+    let row = keys.after_entry(job_type, id, (&on.0, &on.1));
+    Some(Finding::new(Invariant::WaitsFor, &row, "the other job knows nothing of it"))
 }
 
 /// The first thing that is wrong with the pieces of a job's options.

@@ -9,13 +9,17 @@
 
 mod finding;
 mod job;
+mod lock;
 mod row;
+mod tenant;
 mod whole;
 mod worker;
 
 pub use finding::{Finding, Invariant};
-pub use job::{JobRows, check_job, read_record, whole};
+pub use job::{JobRows, check_awaited, check_job, read_record, whole};
+pub use lock::LockTally;
 pub use row::{Place, Row, WorkerRow, key_text};
+pub use tenant::{check_boost, check_usage, check_waiting};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 

@@ -1,10 +1,13 @@
 //! What a key means: the way back from the keyspace's table, and keys as text.
 
 use serde_json::{Map, Value};
+use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::tuple::{Element, unpack};
 
 use super::JobKey;
-use crate::Keyspace;
+use crate::keyspace::QueuePlace;
+use crate::locks::Spot;
+use crate::{Keyspace, Parked};
 
 /// A row of the keyspace, by its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +22,36 @@ pub enum Row {
     Options(JobKey, u32),
     /// One of the places that a job can be in.
     Place(JobKey, Place),
+    /// What wakes a parked job.
+    Parked(JobKey, Parked),
+    /// That nobody has looked at a parked job yet.
+    Unwatched(JobKey, Parked),
+    /// What wakes those who look at parked jobs.
+    UnwatchedWake(String),
+    /// A lock that a job holds, and how.
+    Lock(JobKey, Spot, Mode),
+    /// A lock that a job waits for, or has reserved, and its ticket.
+    LockQueue(JobKey, Spot, i64),
+    /// What wakes those who wait for locks.
+    LockWake,
+    /// That a job waits for the end of another one: it, and the other one.
+    After(JobKey, JobKey),
+    /// The way back: the job that waits, the one that it waits for, and the group.
+    Dependent(JobKey, JobKey, i64),
+    /// That some of a group have not been told of an end: the job that ended, and the group.
+    Unsettled(JobKey, i64),
+    /// What wakes those who tell them.
+    UnsettledWake,
+    /// A job filter, and its name.
+    Filter(String),
+    /// The versionstamp of the filters.
+    FilterStamp,
+    /// That a tenant may have pending jobs: type and tenant.
+    Waiting(String, String),
+    /// What was charged to a tenant, by whom: type, tenant, charger.
+    Usage(String, String, String),
+    /// How far the keys of a type have been lifted.
+    Boost(String),
     /// What wakes the workers of a type.
     Wake(String),
     /// A row of a worker, and which.
@@ -39,8 +72,12 @@ pub enum Row {
     Change(String, i64),
     /// The state of a document's replication.
     Replication(String, String),
+    /// A row about a database that mirrors one of an upstream CouchDB.
+    Mirror(String),
     /// A document whose replication id is to be found, and when.
     Unresolved(i64, String, String),
+    /// A document whose filter function is looked at again, and when.
+    FilterCheck(i64, String, String),
     /// What wakes those who find replication ids.
     UnresolvedWake,
     /// A setting that all servers share: section and name.
@@ -52,10 +89,14 @@ pub enum Row {
 /// Where a job is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// In the pending queue.
-    Pending(i64),
+    /// In the queue of its tenant.
+    Pending(QueuePlace),
     /// Among the delayed.
     Delayed(i64),
+    /// Among those that wait for the end of others.
+    Blocked,
+    /// Among those that a filter has paused.
+    Paused(i64),
     /// Among the active jobs of a worker.
     Active(String),
     /// Among the ended.
@@ -89,14 +130,41 @@ impl Row {
         };
         let piece = |n: usize| u32::try_from(number(n)?).ok();
         let pair = |first, second| Some((text(first)?, text(second)?));
+        let parked = || Some(Parked { group: text(2)?, key: text(3)? });
         let Some(Element::String(family)) = elements.first() else { return None };
         Some(match (family.as_ref(), elements.len()) {
             ("format", 1) => Row::Format,
             ("server", 2) if text(1)? == "uuid" => Row::ServerUuid,
             ("jobs", 3) => Row::Job(pair(1, 2)?),
             ("options", 4) => Row::Options(pair(1, 2)?, piece(3)?),
-            ("pending", 4) => Row::Place(pair(1, 3)?, Place::Pending(number(2)?)),
+            ("pending", _) => {
+                let (place, id) = QueuePlace::of_elements(elements.get(2..)?)?;
+                Row::Place((text(1)?, id), Place::Pending(place))
+            }
+            ("parked", 5) => Row::Parked(pair(1, 4)?, parked()?),
+            ("unwatched", 5) => Row::Unwatched(pair(1, 4)?, parked()?),
+            ("unwatched_wake", 2) => Row::UnwatchedWake(text(1)?),
+            ("locks", 6) => {
+                let (spot, mode, job_type, id) = keys.parse_lock(key)?;
+                Row::Lock((job_type, id), spot, mode)
+            }
+            ("lock_queue", 6) => {
+                let (spot, ticket, job_type, id) = keys.parse_lock_queue(key)?;
+                Row::LockQueue((job_type, id), spot, ticket)
+            }
+            ("lock_wake", 1) => Row::LockWake,
+            ("waiting", 3) => Row::Waiting(text(1)?, text(2)?),
+            ("usage", 4) => Row::Usage(text(1)?, text(2)?, text(3)?),
+            ("boost", 2) => Row::Boost(text(1)?),
             ("delayed", 4) => Row::Place(pair(1, 3)?, Place::Delayed(number(2)?)),
+            ("blocked", 3) => Row::Place(pair(1, 2)?, Place::Blocked),
+            ("after", 5) => Row::After(pair(1, 2)?, pair(3, 4)?),
+            ("dependents", 6) => Row::Dependent(pair(4, 5)?, pair(1, 2)?, number(3)?),
+            ("unsettled", 4) => Row::Unsettled(pair(1, 2)?, number(3)?),
+            ("unsettled_wake", 1) => Row::UnsettledWake,
+            ("filters", 2) => Row::Filter(text(1)?),
+            ("filters_vs", 1) => Row::FilterStamp,
+            ("paused", 4) => Row::Place(pair(1, 3)?, Place::Paused(number(2)?)),
             ("ended", 4) => Row::Place(pair(1, 3)?, Place::Ended(number(2)?)),
             ("active", 4) => Row::Place(pair(1, 3)?, Place::Active(text(2)?)),
             ("wake", 2) => Row::Wake(text(1)?),
@@ -112,7 +180,12 @@ impl Row {
             ("local", 3) => Row::Local(text(1)?, text(2)?),
             ("changes", 3) => Row::Change(text(1)?, number(2)?),
             ("replications", 3) => Row::Replication(text(1)?, text(2)?),
+            ("mirror", 2) => Row::Mirror(text(1)?),
+            ("mirror", 4) if matches!(text(2)?.as_str(), "seen" | "owed") && text(3).is_some() => {
+                Row::Mirror(text(1)?)
+            }
             ("unresolved", 4) => Row::Unresolved(number(1)?, text(2)?, text(3)?),
+            ("filter_checks", 4) => Row::FilterCheck(number(1)?, text(2)?, text(3)?),
             ("unresolved_wake", 1) => Row::UnresolvedWake,
             ("config", 3) => Row::Config(text(1)?, text(2)?),
             ("config_vs", 1) => Row::ConfigStamp,
@@ -121,12 +194,32 @@ impl Row {
     }
 }
 
+impl Row {
+    /// The job that this is a row of.
+    pub fn of_job(&self) -> Option<&JobKey> {
+        match self {
+            Row::Job(job)
+            | Row::Options(job, _)
+            | Row::Place(job, _)
+            | Row::Parked(job, _)
+            | Row::Unwatched(job, _)
+            | Row::Lock(job, ..)
+            | Row::LockQueue(job, ..)
+            | Row::After(job, _)
+            | Row::Dependent(job, _, _) => Some(job),
+            _ => None,
+        }
+    }
+}
+
 impl Place {
     /// The key of a job's row in this place.
     pub fn key(&self, keys: &Keyspace, (job_type, id): &JobKey) -> bytes::Bytes {
         match self {
-            Place::Pending(order_us) => keys.pending_entry(job_type, *order_us, id),
+            Place::Pending(place) => keys.pending_entry(job_type, place, id),
             Place::Delayed(not_before_us) => keys.delayed_entry(job_type, *not_before_us, id),
+            Place::Blocked => keys.blocked_entry(job_type, id),
+            Place::Paused(order_us) => keys.paused_entry(job_type, *order_us, id),
             Place::Active(worker) => keys.active_entry(job_type, worker, id),
             Place::Ended(ended_us) => keys.ended_entry(job_type, *ended_us, id),
         }

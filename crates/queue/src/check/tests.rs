@@ -5,21 +5,39 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde_json::json;
+use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::*;
-use crate::Keyspace;
+use crate::keyspace::{QueuePlace, SortKey};
+use crate::locks::Spot;
+use crate::{Keyspace, Parked};
 
 #[test]
 fn every_key_of_the_keyspace_has_a_meaning() {
     let keys = Keyspace::default();
     let job = || ("t".to_owned(), "i".to_owned());
+    let by_time = |order_us| QueuePlace::by_time("x", order_us);
+    let by_key = |key| QueuePlace { key: SortKey::new(key), ..by_time(-5) };
     let (a, b) = ("a".to_owned(), "b".to_owned());
+    let at = Parked { group: "g".into(), key: "k".into() };
+    let (big, all, spot) = (Spot::BIG_LOCK, Spot::whole("l"), Spot::resource("l", "r"));
     for (key, row) in [
         (keys.format(), Row::Format),
         (keys.server_uuid(), Row::ServerUuid),
         (keys.job("t", "i"), Row::Job(job())),
         (keys.options_piece("t", "i", 7), Row::Options(job(), 7)),
-        (keys.pending_entry("t", -5, "i"), Row::Place(job(), Place::Pending(-5))),
+        (keys.pending_entry("t", &by_time(-5), "i"), Row::Place(job(), Place::Pending(by_time(-5)))),
+        (keys.pending_entry("t", &by_key(-0.1), "i"), Row::Place(job(), Place::Pending(by_key(-0.1)))),
+        (keys.parked_entry("t", &at, "i"), Row::Parked(job(), at.clone())),
+        (keys.unwatched_entry("t", &at, "i"), Row::Unwatched(job(), at.clone())),
+        (keys.unwatched_wake("t"), Row::UnwatchedWake("t".into())),
+        (keys.lock_holder(&spot, Mode::Shared, "t", "i"), Row::Lock(job(), spot.clone(), Mode::Shared)),
+        (keys.lock_holder(&big, Mode::Exclusive, "t", "i"), Row::Lock(job(), big.clone(), Mode::Exclusive)),
+        (keys.lock_queue_entry(&all, 7, "t", "i"), Row::LockQueue(job(), all.clone(), 7)),
+        (keys.lock_wake(), Row::LockWake),
+        (keys.waiting_entry("t", "a"), Row::Waiting("t".into(), a.clone())),
+        (keys.usage_entry("t", "a", "b"), Row::Usage("t".into(), a.clone(), b.clone())),
+        (keys.boost("t"), Row::Boost("t".into())),
         (keys.delayed_entry("t", 5, "i"), Row::Place(job(), Place::Delayed(5))),
         (keys.ended_entry("t", 5, "i"), Row::Place(job(), Place::Ended(5))),
         (keys.active_entry("t", "a", "i"), Row::Place(job(), Place::Active(a.clone()))),
@@ -36,17 +54,30 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.local("a", "b"), Row::Local(a.clone(), b.clone())),
         (keys.change("a", 9), Row::Change(a.clone(), 9)),
         (keys.replication("a", "b"), Row::Replication(a.clone(), b.clone())),
+        (keys.mirror("a"), Row::Mirror(a.clone())),
+        (keys.mirror_seen("a", "b"), Row::Mirror(a.clone())),
+        (keys.mirror_owed("a", "b"), Row::Mirror(a.clone())),
         (keys.unresolved_entry(3, "a", "b"), Row::Unresolved(3, a.clone(), b.clone())),
+        (keys.filter_check(3, "a", "b"), Row::FilterCheck(3, a.clone(), b.clone())),
         (keys.unresolved_wake(), Row::UnresolvedWake),
         (keys.config_entry("a", "b"), Row::Config(a, b)),
         (keys.config_versionstamp(), Row::ConfigStamp),
     ] {
         assert_eq!(Row::parse(&keys, &key), Some(row), "{}", key_text(&key));
     }
-    for key in [&b"x"[..], b"", &keys.jobs("t").0, &turnwise_store::tuple::pack(&("turnwise", "new", 1))] {
+    let zero = turnwise_store::tuple::pack(&("turnwise", "pending", "t", "x", -0.0, 5, "i"));
+    let new = turnwise_store::tuple::pack(&("turnwise", "new", 1));
+    let nameless = turnwise_store::tuple::pack(&("turnwise", "locks", None::<&str>, "shared", "r", "t", "i"));
+    let modeless = turnwise_store::tuple::pack(&("turnwise", "locks", "l", "queue", "r", "t", "i"));
+    for key in [&b"x"[..], b"", &keys.jobs("t").0, &new, &zero, &nameless, &modeless] {
         assert_eq!(Row::parse(&keys, key), None, "{}", key_text(key));
     }
-    assert_eq!(key_text(&keys.pending_entry("t", -5, "i\"")), r#"["pending","t",-5,"i\""]"#);
+    let keyed = keys.pending_entry("t", &by_key(0.5), "i\"");
+    assert_eq!(key_text(&keyed), r#"["pending","t","x",0.5,-5,"i\""]"#);
+    // Without a key first, then by the key, then by the time.
+    let places = [by_time(7), by_key(-1.5), by_key(-1.0), by_key(0.0), by_key(2.0)];
+    let rows: Vec<_> = places.iter().map(|place| keys.pending_entry("t", place, "i")).collect();
+    assert!(rows.is_sorted(), "{rows:?}");
     assert_eq!(key_text(b"\xffx"), r#"{"$bytes":"ff78"}"#);
 }
 
@@ -84,7 +115,8 @@ fn a_job_is_checked() {
     };
     let running = || json!({"state": "running", "claim": {"worker": "w", "number": 4}});
     let of = |worker: &str| Place::Active(worker.to_owned());
-    let pending = || (Place::Pending(3), "");
+    let by_time = |order_us| Place::Pending(QueuePlace::by_time("x", order_us));
+    let pending = || (by_time(3), "");
     assert_eq!(found(json!({}), &[pending()], &[]), []);
     assert_eq!(found(json!({"state": "crashing"}), &[(Place::Delayed(3), "")], &[]), []);
     assert_eq!(found(json!({"state": "failed"}), &[(Place::Ended(2), "")], &[]), []);
@@ -94,9 +126,16 @@ fn a_job_is_checked() {
     assert_eq!(found(json!({}), &[], &[]), [Invariant::OnePlace]);
     assert_eq!(found(json!({}), &[pending(), (Place::Ended(2), "")], &[]), [Invariant::OnePlace]);
     let wrong = [Invariant::OnePlace, Invariant::OnePlace];
-    assert_eq!(found(json!({}), &[(Place::Pending(4), "")], &[]), wrong);
+    assert_eq!(found(json!({}), &[(by_time(4), "")], &[]), wrong);
     assert_eq!(found(json!(null), &[pending()], &[(0, 5)]), [Invariant::Owned, Invariant::Owned]);
     assert_eq!(found(json!({"state": "running"}), &[], &[]), [Invariant::Claimed]);
+    let by_key = (Place::Pending(QueuePlace { key: SortKey::new(0.1), ..QueuePlace::by_time("x", 3) }), "");
+    assert_eq!(found(json!({"keyed": true, "priority": 0.1}), std::slice::from_ref(&by_key), &[]), []);
+    assert_eq!(found(json!({"priority": 0.1}), &[pending()], &[]), []);
+    assert_eq!(found(json!({"priority": 0.1}), &[by_key], &[]), wrong);
+    assert_eq!(found(json!({"keyed": true}), &[pending()], &[]), [Invariant::Keyed]);
+    let ended = json!({"state": "failed", "keyed": true, "priority": 0.1});
+    assert_eq!(found(ended, &[(Place::Ended(2), "")], &[]), [Invariant::Keyed]);
     let unclaimed = json!({"claim": {"worker": "w", "number": 4}});
     assert_eq!(found(unclaimed, &[pending()], &[]), [Invariant::Unclaimed]);
     assert_eq!(found(json!({"then": "remove"}), &[pending()], &[]), [Invariant::Unclaimed]);
@@ -157,4 +196,151 @@ fn two_claims_of_a_worker_differ_and_are_counted() {
     assert_eq!(found(&[1, 2, 9], Some(9)), []);
     assert_eq!(found(&[1, 2, 1], None), [Invariant::ClaimUnique]);
     assert_eq!(found(&[1, 2, 9], Some(8)), [Invariant::ClaimCounted]);
+}
+
+/// What is found in a job that wants locks, with these rows of them: `(level, name, mode)` and the claim's number of those who
+/// hold, and the ticket of who waits for `l/r`.
+fn found_in_locks(
+    extra: serde_json::Value,
+    place: (Place, &str),
+    held: &[(Spot, Mode, u64)],
+    ticket: Option<(i64, Option<u64>)>,
+) -> Vec<Invariant> {
+    let key = ("t".to_owned(), "i".to_owned());
+    let mut rows = JobRows::default();
+    rows.set_record(&key, Some(&record(extra))).unwrap();
+    rows.places = [(place.0, place.1.to_owned().into())].into();
+    let add = |rows: &mut JobRows, row, value: serde_json::Value| {
+        rows.add(row, &Bytes::from(value.to_string())).unwrap();
+    };
+    let job = rows.record.clone().unwrap();
+    for (spot, mode, number) in held {
+        let mut row = json!({"worker": "w", "number": number, "tenant": "x", "since_us": 1, "units": 1});
+        if *spot == Spot::BIG_LOCK {
+            row["all"] = json!({"locks": job.locks, "held": job.held});
+            if let Some(waits) = &job.waits {
+                row["all"]["waits"] = json!(waits.lock);
+            }
+        }
+        add(&mut rows, Row::Lock(key.clone(), spot.clone(), *mode), row);
+    }
+    if let Some((ticket, number)) = ticket {
+        let mut row = json!({"mode": "exclusive", "units": 1, "tenant": "x", "since_us": 1});
+        if let Some(number) = number {
+            row["waits"] = json!({"worker": "w", "number": number, "inside": false});
+        }
+        add(&mut rows, Row::LockQueue(key.clone(), Spot::resource("l", "r"), ticket), row);
+    }
+    let findings = check_job(&Keyspace::default(), &key, &rows, |_| true);
+    findings.into_iter().map(|finding| finding.invariant).collect()
+}
+
+#[test]
+fn the_locks_of_a_job_are_checked() {
+    const WRONG: Invariant = Invariant::LockAgrees;
+    let active =
+        json!({"claim": 4, "tenant": "x", "started_us": 1, "updated_us": 1, "summary": {}}).to_string();
+    let active = || (Place::Active("w".into()), active.as_str());
+    let wants = json!({"l": {"exclusive": ["r"]}});
+    let claim = json!({"worker": "w", "number": 4});
+    let holds = json!({"big_lock": "shared", "levels": {"l": {"exclusive": ["r"]}}});
+    let running = || json!({"state": "running", "claim": claim, "locks": wants, "held": holds});
+    let big = |number| (Spot::BIG_LOCK, Mode::Shared, number);
+    let one = |number| (Spot::resource("l", "r"), Mode::Exclusive, number);
+    assert_eq!(found_in_locks(running(), active(), &[big(4), one(4)], None), []);
+    assert_eq!(found_in_locks(running(), active(), &[big(4)], None), [WRONG], "a row is missing");
+    assert_eq!(found_in_locks(running(), active(), &[big(4), one(3)], None), [WRONG], "of another claim");
+    let other = (Spot::resource("l", "s"), Mode::Shared, 4);
+    assert_eq!(found_in_locks(running(), active(), &[big(4), one(4), other], None), [WRONG], "one too many");
+    let unheld = json!({"state": "running", "claim": claim, "locks": wants});
+    assert_eq!(found_in_locks(unheld, active(), &[], None), [WRONG], "it holds nothing");
+    assert_eq!(found_in_locks(running(), active(), &[big(4), one(4)], Some((9, Some(4)))), [WRONG]);
+
+    let mut waits = running();
+    waits["state"] = "waiting".into();
+    waits["held"] = json!({"big_lock": "shared"});
+    waits["waits"] = json!({"level": "l", "name": "r", "mode": "exclusive", "ticket": 9, "since_us": 1});
+    assert_eq!(found_in_locks(waits.clone(), active(), &[big(4)], Some((9, Some(4)))), []);
+    assert_eq!(
+        found_in_locks(waits.clone(), active(), &[big(4)], Some((9, Some(3)))),
+        [WRONG],
+        "another claim"
+    );
+    assert_eq!(found_in_locks(waits.clone(), active(), &[big(4)], Some((8, Some(4)))), [WRONG, WRONG]);
+    waits["state"] = "running".into();
+    assert_eq!(found_in_locks(waits, active(), &[big(4)], Some((9, Some(4)))), [WRONG], "it does not wait");
+
+    let pending = || (Place::Pending(QueuePlace::by_time("x", 3)), r#"{"l":{"exclusive":["r"]}}"#);
+    let job = json!({"locks": wants});
+    assert_eq!(found_in_locks(job.clone(), pending(), &[], None), []);
+    assert_eq!(
+        found_in_locks(job, (pending().0, ""), &[], None),
+        [WRONG],
+        "its row does not say what it wants"
+    );
+    let all = json!({"locks": wants, "reserved": 9});
+    // Of the big lock there is none.
+    assert_eq!(found_in_locks(all.clone(), pending(), &[], Some((9, None))), [WRONG]);
+    assert_eq!(found_in_locks(all, pending(), &[one(4)], Some((9, None))), [WRONG, WRONG]);
+    let ended = json!({"state": "failed", "held": holds});
+    assert_eq!(found_in_locks(ended, (Place::Ended(2), ""), &[big(4), one(4)], None), [WRONG; 3]);
+}
+
+#[test]
+fn what_is_held_of_a_level_is_compared() {
+    let keys = Keyspace::default();
+    let found = |held: &[(&Spot, Mode, &str, u32, Option<u32>)]| -> Vec<Invariant> {
+        let mut rows: Vec<(Bytes, serde_json::Value)> = Vec::new();
+        for (spot, mode, id, units, capacity) in held {
+            let row = json!({"worker": "w", "number": 1, "tenant": "x", "since_us": 1, "units": units, "capacity": capacity});
+            rows.push((keys.lock_holder(spot, *mode, "t", id), row));
+        }
+        rows.sort_by(|one, other| one.0.cmp(&other.0));
+        let mut tally = LockTally::default();
+        let mut findings = Vec::new();
+        for (key, value) in rows {
+            let row = Row::parse(&keys, &key).unwrap();
+            findings.extend(tally.enter(&key, &row, value.to_string().as_bytes()));
+        }
+        findings.extend(tally.finish());
+        findings.into_iter().map(|finding| finding.invariant).collect()
+    };
+    use Mode::{Exclusive, Shared};
+    let (all, one, two) = (&Spot::whole("l"), &Spot::resource("l", "a"), &Spot::resource("l", "b"));
+    let (big, elsewhere) = (&Spot::BIG_LOCK, &Spot::resource("m", "a"));
+    let wrong = [Invariant::LockExcludes];
+    assert_eq!(found(&[(one, Exclusive, "i", 1, None), (two, Exclusive, "j", 1, None)]), []);
+    assert_eq!(
+        found(&[(one, Shared, "i", 1, None), (one, Shared, "j", 1, None), (all, Shared, "k", 1, None)]),
+        []
+    );
+    assert_eq!(
+        found(&[(all, Exclusive, "i", 1, None), (one, Exclusive, "i", 1, None), (two, Shared, "i", 1, None)]),
+        []
+    );
+    assert_eq!(found(&[(all, Exclusive, "i", 1, None), (elsewhere, Exclusive, "j", 1, None)]), []);
+    for pair in [
+        [(one, Exclusive), (one, Exclusive)],
+        [(one, Exclusive), (one, Shared)],
+        [(all, Exclusive), (one, Exclusive)],
+        [(all, Exclusive), (one, Shared)],
+        [(all, Exclusive), (all, Shared)],
+        [(all, Exclusive), (all, Exclusive)],
+        [(all, Shared), (one, Exclusive)],
+        [(big, Exclusive), (big, Shared)],
+    ] {
+        let [(first, how), (second, other)] = pair;
+        assert_eq!(found(&[(first, how, "i", 1, None), (second, other, "j", 1, None)]), wrong, "{pair:?}");
+    }
+    let units = |units: &[(u32, Option<u32>)]| {
+        let ids: Vec<String> = (0..units.len()).map(|n| n.to_string()).collect();
+        let rows =
+            units.iter().zip(&ids).map(|((units, most), id)| (one, Shared, id.as_str(), *units, *most));
+        found(&rows.collect::<Vec<_>>())
+    };
+    assert_eq!(units(&[(1, Some(3)), (2, Some(3))]), []);
+    assert_eq!(units(&[(2, Some(3)), (2, Some(3))]), [Invariant::LockCapacity]);
+    // It was four once, or was not counted.
+    assert_eq!(units(&[(2, Some(4)), (2, Some(3))]), []);
+    assert_eq!(units(&[(2, None), (2, Some(3))]), []);
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    Finding, Invariant, JobKey, JobRows, Place, Row, WorkerRow, check_claims, check_job, check_stamp,
-    check_worker,
+    Finding, Invariant, JobKey, JobRows, LockTally, Place, Row, WorkerRow, check_awaited, check_boost,
+    check_claims, check_job, check_stamp, check_usage, check_waiting, check_worker,
 };
 use crate::{Active, Keyspace};
 
@@ -18,16 +18,28 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut workers: BTreeMap<JobKey, BTreeMap<WorkerRow, Bytes>> = BTreeMap::new();
     let mut active: BTreeMap<JobKey, BTreeMap<String, Active>> = BTreeMap::new();
     let mut stamps: BTreeMap<Bytes, Bytes> = BTreeMap::new();
+    let mut waiting: BTreeMap<Bytes, Bytes> = BTreeMap::new();
+    let mut locks = LockTally::default();
+    let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
         match Row::parse(keys, key) {
             None => findings.push(Finding::new(Invariant::Known, key, "it has no meaning here")),
             Some(Row::Worker(worker, row)) => {
                 drop(workers.entry(worker).or_default().insert(row, value.clone()))
             }
-            Some(row @ (Row::Job(_) | Row::Options(..) | Row::Place(..))) => {
-                let (Row::Job(job) | Row::Options(job, _) | Row::Place(job, _)) = row.clone() else {
-                    continue;
-                };
+            Some(
+                row @ (Row::Job(_)
+                | Row::Options(..)
+                | Row::Place(..)
+                | Row::Parked(..)
+                | Row::Unwatched(..)
+                | Row::Lock(..)
+                | Row::LockQueue(..)
+                | Row::After(..)
+                | Row::Dependent(..)),
+            ) => {
+                let Some(job) = row.of_job().cloned() else { continue };
+                findings.extend(locks.enter(key, &row, value));
                 if let Row::Place(_, Place::Active(worker)) = &row
                     && let Ok(report) = serde_json::from_slice(value)
                 {
@@ -37,12 +49,26 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
                 // A record that cannot be read is found with its job.
                 let _ = jobs.entry(job).or_default().add(row, value);
             }
-            Some(Row::Wake(_) | Row::Membership(_)) => drop(stamps.insert(key.clone(), value.clone())),
+            Some(Row::Unsettled(on, group)) => drop(unsettled.insert((on, group))),
+            Some(Row::Wake(_) | Row::Membership(_) | Row::UnwatchedWake(_) | Row::UnsettledWake) => {
+                drop(stamps.insert(key.clone(), value.clone()))
+            }
+            Some(Row::LockWake | Row::FilterStamp) => findings.extend(check_stamp(key, Some(value))),
+            Some(Row::Waiting(..)) => drop(waiting.insert(key.clone(), value.clone())),
+            Some(Row::Usage(..)) => findings.extend(check_usage(key, value)),
+            Some(Row::Boost(_)) => findings.extend(check_boost(key, value)),
             Some(_) => {}
         }
     }
+    findings.extend(locks.finish());
     for (job, rows) in &jobs {
         findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));
+    }
+    for (job, rows) in &jobs {
+        for awaited in &rows.after {
+            let other = jobs.get(&awaited.0).and_then(|rows| rows.record.as_ref());
+            findings.extend(check_awaited(keys, job, awaited, other, unsettled.contains(awaited)));
+        }
     }
     for (worker, rows) in &workers {
         findings.extend(check_worker(keys, worker, rows));
@@ -52,13 +78,30 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         let counted = counted.and_then(|value| serde_json::from_slice(value).ok());
         findings.extend(check_claims(keys, worker, active, counted));
     }
+    let pending = jobs.iter().flat_map(|(job, rows)| {
+        rows.places.keys().filter_map(|place| match place {
+            Place::Pending(place) => Some(keys.waiting_entry(&job.0, &place.tenant)),
+            _ => None,
+        })
+    });
+    let tenants: BTreeSet<Bytes> = pending.chain(waiting.keys().cloned()).collect();
+    for key in tenants {
+        findings.extend(check_waiting(&key, waiting.get(&key)));
+    }
     let waits = |place: &Place| matches!(place, Place::Pending(_) | Place::Delayed(_));
     let woken =
         jobs.iter().filter(|(_, rows)| rows.places.keys().any(waits)).map(|(job, _)| keys.wake(&job.0));
+    let parked = jobs.iter().filter(|(_, rows)| !rows.unwatched.is_empty());
+    let watchers = parked.map(|(job, _)| keys.unwatched_wake(&job.0));
     let memberships = workers.keys().map(|worker| keys.workers_versionstamp(&worker.0));
-    let watched: BTreeSet<Bytes> = woken.chain(memberships).chain(stamps.keys().cloned()).collect();
+    let watched: BTreeSet<Bytes> =
+        woken.chain(watchers).chain(memberships).chain(stamps.keys().cloned()).collect();
     for key in watched {
         findings.extend(check_stamp(&key, stamps.get(&key)));
+    }
+    if !unsettled.is_empty() {
+        let wake = keys.unsettled_wake();
+        findings.extend(check_stamp(&wake, stamps.get(&wake)));
     }
     findings
 }

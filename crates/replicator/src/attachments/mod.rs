@@ -6,27 +6,33 @@
 //! holds more of an attachment than a few pieces. (Small attachments travel inside their documents: see [`crate::copy`].)
 
 mod frame;
+mod inside;
 mod parts;
 mod pieces;
 mod stubs;
 mod whole;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use http::Method;
+use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use crate::error::Error;
-use crate::http::Peer;
+use crate::error::{Error, Side};
+use crate::http::{Peer, beginning};
 use crate::query::doc_path;
 use crate::stats::Tally;
 use crate::upload::{BodyError, Upload};
 
 use frame::Body;
+pub(crate) use inside::Insides;
 pub(crate) use stubs::{Head, Summary, summary};
+pub(crate) use whole::absent;
 
 /// Pieces of a body between the source's answer and the target's request. With what the connections buffer, a revision in
 /// flight holds less than half a megabyte.
@@ -45,7 +51,7 @@ pub(crate) struct Revision {
     /// Whether an attachment is stored gzipped, as CouchDB does with text.
     pub encoded: bool,
     /// Revisions that the target has: attachments that they have need not be sent.
-    pub ancestors: Vec<String>,
+    pub ancestors: Arc<[String]>,
 }
 
 /// Copies revisions with attachments.
@@ -55,6 +61,8 @@ pub(crate) struct Copier {
     /// Revisions in flight at once.
     at_once: usize,
     target_is_pouchdb: bool,
+    /// A revision that the source does not have is asked for once more after this time.
+    missing_doc_retry: Duration,
     /// Whether the source answers multipart; false for good once it has not.
     source_has_multipart: AtomicBool,
 }
@@ -68,11 +76,20 @@ enum Outcome {
     NoMultipart,
     /// An attachment is stored gzipped, and the target does not understand that.
     Encoded,
+    /// The source says that it does not have the revision, or not all of it.
+    Absent(Error),
 }
 
 impl Copier {
-    pub fn new(source: Peer, target: Peer, target_is_pouchdb: bool, at_once: usize) -> Self {
-        Self { source, target, at_once, target_is_pouchdb, source_has_multipart: AtomicBool::new(true) }
+    pub fn new(
+        source: Peer,
+        target: Peer,
+        target_is_pouchdb: bool,
+        at_once: usize,
+        missing_doc_retry: Duration,
+    ) -> Self {
+        let source_has_multipart = AtomicBool::new(true);
+        Self { source, target, at_once, target_is_pouchdb, missing_doc_retry, source_has_multipart }
     }
 
     /// Copies all of `revisions`, some at once.
@@ -83,6 +100,7 @@ impl Copier {
 
     async fn copy_one(&self, mut revision: Revision, tally: &Tally) -> Result<(), Error> {
         let mut retries = self.source.retries().of_both_sides();
+        let mut was_absent = false;
         loop {
             // PouchDB Server does not understand gzipped parts.
             let whole = self.source_has_multipart.load(Ordering::Relaxed)
@@ -91,6 +109,12 @@ impl Copier {
                 self.send_whole(&revision, tally).await
             } else {
                 self.send_pieces(&mut revision, tally).await
+            };
+            let attempt = match attempt {
+                Err(error) if error.status() == Some(404) && error.side() == Some(Side::Source) => {
+                    Ok(Outcome::Absent(error))
+                }
+                attempt => attempt,
             };
             match attempt {
                 Ok(Outcome::Written) => {
@@ -103,9 +127,16 @@ impl Copier {
                 }
                 Ok(Outcome::NoMultipart) => self.source_has_multipart.store(false, Ordering::Relaxed),
                 Ok(Outcome::Encoded) => revision.encoded = true,
+                Ok(Outcome::Absent(error)) if was_absent => return Err(error),
+                Ok(Outcome::Absent(error)) => {
+                    tracing::info!(doc_id = revision.id, "asked for once more: {error}");
+                    was_absent = true;
+                    (revision.stubs, revision.ancestors) = (None, Arc::default());
+                    tokio::time::sleep(self.missing_doc_retry).await;
+                }
                 // The target has an ancestor and not its attachment: send everything.
                 Err(error) if error.status() == Some(412) && !revision.ancestors.is_empty() => {
-                    revision.ancestors.clear();
+                    revision.ancestors = Arc::default();
                 }
                 Err(error) => retries.pause(error).await?,
             }
@@ -135,8 +166,14 @@ impl Copier {
         };
         let upload = Upload::streamed(received, body.length, body.content_type);
         let progress = upload.progress();
-        let written =
-            async { answered(id, self.target.send_upload(Method::PUT, &path(id), upload).await).await };
+        let written = async {
+            answered(
+                id,
+                self.target.send_upload(Method::PUT, &path(id), upload).await,
+                self.target_is_pouchdb,
+            )
+            .await
+        };
         tokio::pin!(fill, written);
         let outcome = tokio::select! {
             // A target that refuses early does not wait for the rest.
@@ -154,7 +191,8 @@ impl Copier {
     async fn put_doc(&self, id: &str, doc: Vec<u8>, tally: &Tally) -> Result<Outcome, Error> {
         tally.bytes_written.add(doc.len() as u64);
         let upload = Upload::from_bytes(doc.into(), "application/json");
-        answered(id, self.target.send_upload(Method::PUT, &path(id), upload).await).await
+        answered(id, self.target.send_upload(Method::PUT, &path(id), upload).await, self.target_is_pouchdb)
+            .await
     }
 }
 
@@ -163,9 +201,29 @@ fn path(id: &str) -> String {
 }
 
 /// What the target's answer to a write means.
-async fn answered(id: &str, answer: Result<crate::http::Answer, Error>) -> Result<Outcome, Error> {
+async fn answered(
+    id: &str,
+    answer: Result<crate::http::Answer, Error>,
+    target_is_pouchdb: bool,
+) -> Result<Outcome, Error> {
+    /// A status is not enough: what stands before a server may answer anything.
+    #[derive(Deserialize)]
+    struct Written {
+        #[serde(default)]
+        ok: bool,
+    }
     match answer {
-        Ok(mut answer) => answer.bytes(ANSWER_BYTES).await.map(|_| Outcome::Written),
+        Ok(mut answer) => {
+            let body = answer.bytes(ANSWER_BYTES).await?;
+            match serde_json::from_slice(&body) {
+                Ok(Written { ok: true }) => Ok(Outcome::Written),
+                // PouchDB Server lists those that it has not written.
+                _ if target_is_pouchdb && body.trim_ascii() == b"[]" => Ok(Outcome::Written),
+                _ => {
+                    Err(answer.malformed(format!("not that the document was written: {}", beginning(&body))))
+                }
+            }
+        }
         Err(error) if matches!(error.status(), Some(401 | 403 | 413)) => {
             tracing::warn!(doc_id = id, %error, "the target refuses a document");
             Ok(Outcome::Refused)

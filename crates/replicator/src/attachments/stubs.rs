@@ -8,6 +8,9 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+/// No attachment is longer: a source may say what it likes, and what it says is added up.
+const MAX_LENGTH: u64 = 1 << 40;
+
 /// What of a document with stubs matters here.
 #[derive(Deserialize)]
 pub(crate) struct Head<'a> {
@@ -21,7 +24,7 @@ pub(crate) struct Head<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub count: usize,
-    /// Bytes of all of them; `None` if a stub does not say.
+    /// Bytes of all of them; `None` if a stub does not say, or says nonsense.
     pub bytes: Option<u64>,
     /// Whether one of them is stored encoded.
     pub encoded: bool,
@@ -37,7 +40,7 @@ pub(crate) fn summary(attachments: &RawValue) -> Summary {
     let entries: HashMap<Cow<'_, str>, Entry> = serde_json::from_str(attachments.get()).unwrap_or_default();
     Summary {
         count: entries.len(),
-        bytes: entries.values().map(|entry| entry.length).sum(),
+        bytes: entries.values().map(|entry| entry.length.filter(|&length| length <= MAX_LENGTH)).sum(),
         encoded: entries.values().any(|entry| entry.encoding.is_some()),
     }
 }
@@ -113,6 +116,9 @@ pub(super) fn announce(doc: &[u8]) -> Result<Following, String> {
 
 fn read(name: &str, stub: &Value, length: &Value, encoding: Option<String>) -> Result<Stub, String> {
     let length = length.as_u64().ok_or("an attachment without its length")?;
+    if length > MAX_LENGTH {
+        return Err(format!("an attachment of {length} bytes"));
+    }
     let content_type = stub["content_type"].as_str().unwrap_or("application/octet-stream").to_owned();
     Ok(Stub { name: name.to_owned(), content_type, length, encoding })
 }
@@ -165,5 +171,19 @@ mod tests {
         assert_eq!(both, Summary { count: 2, bytes: Some(7), encoded: true });
         assert_eq!(summary(r#"{"a":{"length":3},"b":{}}"#).bytes, None);
         assert_eq!(summary("{}").count, 0);
+        // Together they would be 0, were the sum to wrap.
+        let half = format!(r#"{{"length":{}}}"#, 1u64 << 63);
+        assert_eq!(summary(&format!(r#"{{"a":{half},"b":{half}}}"#)).bytes, None);
+    }
+
+    #[test]
+    fn a_length_beyond_all_measure_is_refused() {
+        let doc = |length: u64| {
+            let text =
+                format!(r#"{{"_rev":"1-a","_attachments":{{"a":{{"follows":true,"length":{length}}}}}}}"#);
+            following(text.into_bytes()).map(|following| following.stubs[0].length)
+        };
+        assert_eq!(doc(MAX_LENGTH), Ok(MAX_LENGTH));
+        assert_eq!(doc(1 << 62), Err(format!("an attachment of {} bytes", 1u64 << 62)));
     }
 }

@@ -11,7 +11,7 @@ use crate::multipart;
 use crate::query::{Query, doc_path};
 use crate::stats::Tally;
 
-/// How many ancestors are named: the URL stays below 8 kB, however many conflicts a document has.
+/// How many ancestors are named, if the URL has room for so many: attachments that only earlier ones have are sent again.
 const ANCESTORS: usize = 50;
 
 impl Copier {
@@ -21,10 +21,11 @@ impl Copier {
         query.add("open_revs", &serde_json::json!([revision.rev]).to_string());
         query.add("revs", "true");
         query.add("latest", "true");
+        let path = doc_path(&revision.id);
         if !revision.ancestors.is_empty() {
-            query.add("atts_since", &serde_json::Value::from(latest(&revision.ancestors)).to_string());
+            query.add_some("atts_since", latest(&revision.ancestors).into_iter(), &path);
         }
-        let request = Request::get(query.on(&doc_path(&revision.id))).accept("multipart/mixed");
+        let request = Request::get(query.on(&path)).accept("multipart/mixed");
         let answer = self.source.send(&request).await?;
         let boundary = answer.header(CONTENT_TYPE).and_then(multipart::boundary).map(str::to_owned);
         let Some(boundary) = boundary else {
@@ -39,16 +40,12 @@ impl Copier {
                     .ok_or_else(|| parts.malformed("a multipart part without a boundary"))?;
                 self.send_related(Parts::new(&mut parts, boundary), &revision.id, tally).await?
             } else if content_type.contains("error=\"true\"") {
-                let problem = format!(
-                    "revision {} is in the changes feed of the source, but the source does not have it",
-                    revision.rev
-                );
-                return Err(parts.fault(Fault::Unexpected(problem)));
+                return Ok(Outcome::Absent(parts.fault(absent(&revision.rev))));
             } else {
                 let doc = parts.doc().await?;
                 self.put_doc(&revision.id, doc, tally).await?
             };
-            if matches!(sent, Outcome::Encoded) {
+            if matches!(sent, Outcome::Encoded | Outcome::Absent(_)) {
                 return Ok(sent);
             }
             // With `latest`, one revision may have become several; one that was refused counts for all.
@@ -104,6 +101,13 @@ impl Copier {
         })
         .await
     }
+}
+
+/// What is wrong with a source that does not have what it has named.
+pub(crate) fn absent(rev: &str) -> Fault {
+    Fault::Unexpected(format!(
+        "revision {rev} is in the changes feed of the source, but the source does not have it"
+    ))
 }
 
 pub(super) fn too_long(length: u64) -> String {

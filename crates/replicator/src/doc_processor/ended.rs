@@ -99,9 +99,13 @@ fn end(
     body: &Map<String, Value>,
     now_us: i64,
 ) -> turnwise_queue::Result<()> {
+    if let Some(check_us) = row.check_us {
+        tx.clear(keys.filter_check(check_us, slot.db(), slot.id()))?;
+    }
     let written = slot.put(tx, keys, false, &rows::encode(body))?;
     let ended = Row { start_time_us: row.start_time_us, ..Row::of_ended(state, &written.rev, body, now_us) };
     // The URLs of a job were checked; those of a document are read without a check.
     let ended = Row { source: row.source.clone(), target: row.target.clone(), ..ended };
+    crate::upstream::owe(tx, keys, slot.db(), slot.id(), now_us)?;
     write_row(tx, keys, slot.db(), slot.id(), &ended)
 }

@@ -8,8 +8,8 @@
 //!        │ no: its filter's code is on the source
 //!        ▼
 //!   INITIALIZING ──(fetch the code)──▶ job
-//!        │  ▲ backoff
-//!        ▼  │
+//!        │  ▲ backoff                         │  ▲ now and then: has the code changed?
+//!        ▼  │                                   └──┘ yes: a job with the new id, the old one goes
 //!       ERROR
 //! ```
 //!
@@ -23,8 +23,10 @@
 //! The state of each document's replication is a row of its own ([`Row`]), so that `_scheduler/docs` reads no bodies.
 
 mod ended;
+mod filter_checks;
 mod nodes;
 mod resolve;
+mod retry;
 mod schedule;
 mod status;
 mod summary;
@@ -40,7 +42,8 @@ use crate::{Defaults, Replication, replication_id};
 
 pub use ended::job_ended;
 pub use nodes::Nodes;
-pub use resolve::{DocProcessor, FilterCode};
+pub use resolve::{DocProcessor, FETCH_TIMEOUT, FilterCode};
+pub use retry::retry_errors;
 pub use schedule::{Row, RowState};
 pub use status::{STATES, Status, status, statuses};
 pub use summary::{Origin, Summary, new_job, same_options, timestamp};
@@ -71,7 +74,56 @@ pub async fn write(
     draft: &Draft,
     now_us: i64,
 ) -> Result<Written> {
-    let mut slot = Slot::open(tx, keys, db, &draft.id, draft.rev.as_ref()).await?;
+    let slot = Slot::open(tx, keys, db, &draft.id, draft.rev.as_ref()).await?;
+    write_slot(tx, keys, settings, slot, draft, now_us).await
+}
+
+/// Writes a document of a mirror, as the upstream has it now.
+///
+/// # Errors
+/// As [`write()`], but for those of a client that may not write, or does not know the current revision.
+pub(crate) async fn write_mirrored(
+    tx: &Transaction,
+    keys: &Keyspace,
+    settings: &Settings,
+    db: &str,
+    draft: &Draft,
+    now_us: i64,
+) -> Result<()> {
+    let slot = Slot::open_current(tx, keys, db, &draft.id).await?;
+    if draft.deleted && slot.current().is_none() {
+        return Ok(());
+    }
+    write_slot(tx, keys, settings, slot, draft, now_us).await.map(drop)
+}
+
+/// Writes in the place of an upstream's document, which cannot be kept here, that it has failed.
+pub(crate) async fn refuse_mirrored(
+    tx: &Transaction,
+    keys: &Keyspace,
+    db: &str,
+    id: &str,
+    body: &Map<String, Value>,
+    reason: &str,
+    now_us: i64,
+) -> turnwise_queue::Result<()> {
+    schedule::forget(tx, keys, db, id).await?;
+    let mut slot = Slot::open_current(tx, keys, db, id).await?;
+    let rev = documents::Revision::next(None, false, b"");
+    let row = Row::of_ended(RowState::Failed, &rev, body, now_us);
+    ended::fail(tx, keys, &mut slot, &row, &Map::new(), reason, now_us)
+}
+
+async fn write_slot(
+    tx: &Transaction,
+    keys: &Keyspace,
+    settings: &Settings,
+    mut slot: Slot,
+    draft: &Draft,
+    now_us: i64,
+) -> Result<Written> {
+    let db = slot.db().to_owned();
+    let db = db.as_str();
     if names::is_design(&draft.id) {
         return slot.write(tx, keys, draft.deleted, &draft.body);
     }
@@ -106,8 +158,12 @@ pub async fn write(
                 rev: &written.rev,
                 body: &body,
                 replication: &replication,
+                check_us: None,
             };
             if replication_id::needs_filter_code(&replication) {
+                if schedule::keep(tx, keys, &document, now_us).await? {
+                    return Ok(written);
+                }
                 schedule::wait_for_filter(tx, keys, &document, now_us).await?;
             } else {
                 let id = replication_id::full(&replication, &settings.server_uuid, None).to_string();
@@ -201,7 +257,7 @@ pub async fn delete_database(store: &Store, keys: &Keyspace, db: &str) -> Result
     finish_deletion(store, keys, db).await
 }
 
-async fn finish_deletion(store: &Store, keys: &Keyspace, db: &str) -> Result<()> {
+pub(crate) async fn finish_deletion(store: &Store, keys: &Keyspace, db: &str) -> Result<()> {
     loop {
         let done = store.transact(|tx| async move { remove_some(&tx, keys, db).await }).await?;
         if done {

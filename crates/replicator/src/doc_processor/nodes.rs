@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use turnwise_queue::{Job, Keyspace, State, workers};
+use turnwise_queue::{Job, Keyspace, workers};
 use turnwise_store::Transaction;
 
 use crate::handler::JOB_TYPE;
@@ -41,7 +41,7 @@ impl Nodes {
         job: &Job,
     ) -> turnwise_queue::Result<Option<String>> {
         match &job.claim {
-            Some(claim) if job.state == State::Running => self.of_worker(tx, keys, &claim.worker).await,
+            Some(claim) if job.state.is_claimed() => self.of_worker(tx, keys, &claim.worker).await,
             _ => Ok(None),
         }
     }

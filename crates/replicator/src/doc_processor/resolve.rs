@@ -27,8 +27,8 @@ use crate::{Client, Replication, replication_id};
 
 /// Sources that are asked at once, at most.
 const MAX_IN_FLIGHT: usize = 32;
-/// How long one may take to answer.
-const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a source may take to tell its filter's code.
+pub const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an entry is its claimer's: the time for an answer, and some for writing down what came of it.
 const CLAIM: Duration = Duration::from_secs(90);
 /// The pause after the store could not be read.
@@ -83,7 +83,9 @@ impl DocProcessor {
     /// run takes up.
     pub async fn run(self, stop: CancellationToken) {
         let this = Arc::new(self);
-        let work = async { tokio::join!(this.finish_deletions(), this.resolve_all(), this.sweep()) };
+        let work = async {
+            tokio::join!(this.finish_deletions(), this.resolve_all(), this.check_filters(), this.sweep())
+        };
         tokio::select! {
             () = stop.cancelled() => {}
             _ = work => {}
@@ -278,7 +280,9 @@ impl DocProcessor {
                         let id = replication_id::full(replication, &settings.server_uuid, code.as_deref());
                         let mut slot = Slot::open_current(&tx, keys, &entry.db, &entry.id).await?;
                         let body = read::body(&tx, keys, &entry.db, &entry.id).await?;
-                        let doc = Doc { db: &entry.db, id: &entry.id, rev, body: &body, replication };
+                        let check_us = code.as_ref().map(|_| self.first_check_us());
+                        let doc =
+                            Doc { db: &entry.db, id: &entry.id, rev, body: &body, replication, check_us };
                         let started =
                             schedule::start(&tx, keys, &mut slot, &doc, &id.to_string(), now_us).await;
                         let Err(Error::Invalid(reason)) = started else { return started };

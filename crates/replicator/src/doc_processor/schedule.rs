@@ -4,12 +4,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
-use turnwise_queue::{Job, Keyspace, NewJob, State, Then, jobs};
+use turnwise_queue::{Job, Keyspace, NewJob, Then, jobs};
 use turnwise_store::Transaction;
 
 use super::summary::{self, Origin, Summary, new_job, same_options};
 use crate::Replication;
-use crate::documents::{Error, Result, Revision, redaction, rows, write::Slot};
+use crate::documents::{Error, Result, Revision, names, redaction, rows, write::Slot};
 use crate::handler::JOB_TYPE;
 
 /// How far a document's replication has come. Whether a scheduled one runs is its job's to say.
@@ -55,6 +55,10 @@ pub struct Row {
     /// Not to be tried before this time, in µs; its entry among the unresolved has it, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_us: Option<i64>,
+    /// When the code of its filter function is looked at again, in µs, if its job depends on one; its entry among the
+    /// filter checks has it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_us: Option<i64>,
 }
 
 impl Row {
@@ -70,6 +74,7 @@ impl Row {
             error_count: 0,
             info: None,
             due_us: None,
+            check_us: None,
         }
     }
 
@@ -107,6 +112,7 @@ impl Row {
             error_count,
             info,
             due_us: None,
+            check_us: None,
         }
     }
 }
@@ -149,6 +155,8 @@ pub(super) struct Doc<'a> {
     pub rev: &'a Revision,
     pub body: &'a Map<String, Value>,
     pub replication: &'a Replication,
+    /// When its filter function is looked at again, if it has a job then that depends on one.
+    pub check_us: Option<i64>,
 }
 
 pub(crate) async fn read_row(
@@ -160,7 +168,8 @@ pub(crate) async fn read_row(
     rows::read(tx, &keys.replication(db, id), "replication row").await
 }
 
-/// Replaces a document's row, and its entry among the unresolved.
+/// Writes a document's row, and its entries among the unresolved and the filter checks. Those of the row that was there
+/// before are the caller's to clear ([`leave`]).
 pub(super) fn write_row(
     tx: &Transaction,
     keys: &Keyspace,
@@ -171,6 +180,9 @@ pub(super) fn write_row(
     if let Some(due_us) = row.due_us {
         tx.set(keys.unresolved_entry(due_us, db, id), Bytes::new())?;
         tx.set_versionstamp(keys.unresolved_wake())?;
+    }
+    if let Some(check_us) = row.check_us {
+        tx.set(keys.filter_check(check_us, db, id), Bytes::new())?;
     }
     Ok(tx.set(keys.replication(db, id), rows::encode(row))?)
 }
@@ -199,6 +211,9 @@ async fn leave(
     if let Some(due_us) = row.due_us {
         tx.clear(keys.unresolved_entry(due_us, db, id))?;
     }
+    if let Some(check_us) = row.check_us {
+        tx.clear(keys.filter_check(check_us, db, id))?;
+    }
     match &row.job {
         Some(job) if keep != Some(job) => super::remove_job(tx, keys, job).await,
         _ => Ok(()),
@@ -222,6 +237,25 @@ pub(super) async fn wait_for_filter(
     forget(tx, keys, document.db, document.id).await?;
     let row = Row { due_us: Some(now_us), ..Row::new(document, RowState::Initializing, now_us) };
     Ok(write_row(tx, keys, document.db, document.id, &row)?)
+}
+
+/// Leaves a document's job alone, if what the document asks for has not changed: its filter's code need not be fetched,
+/// and what runs is not disturbed. Tells whether there is such a job. The code is looked at soon, in case that it is
+/// the reason for the write.
+pub(super) async fn keep(tx: &Transaction, keys: &Keyspace, document: &Doc<'_>, now_us: i64) -> Result<bool> {
+    let (db, doc_id) = (document.db, document.id);
+    let Some(old) = read_row(tx, keys, db, doc_id).await? else { return Ok(false) };
+    let (RowState::Scheduled, Some(id)) = (old.state, &old.job) else { return Ok(false) };
+    let Owner::This(job) = owner(tx, keys, document, id).await? else { return Ok(false) };
+    let origin = Origin::Document { db, id: doc_id };
+    let new = new_job(document.replication, id, origin, document.body, now_us)?;
+    if !same_options(tx, keys, &job, &new).await? {
+        return Ok(false);
+    }
+    leave(tx, keys, db, doc_id, &old, Some(id)).await?;
+    let row = Row { rev: document.rev.clone(), check_us: old.check_us.map(|_| now_us), ..old };
+    write_row(tx, keys, db, doc_id, &row)?;
+    Ok(true)
 }
 
 /// Whose job it is that a document would like to have.
@@ -268,12 +302,16 @@ pub(super) async fn start(
     now_us: i64,
 ) -> Result<()> {
     let (db, doc_id) = (document.db, document.id);
-    let new = new_job(document.replication, id, Origin::Document { db, id: doc_id }, document.body, now_us)?;
     let old = read_row(tx, keys, db, doc_id).await?;
+    // The same revision was asked for when it was first seen, however late its job comes or is replaced.
+    let same_rev = old.as_ref().filter(|old| old.rev == *document.rev);
+    let asked_us = same_rev.map_or(now_us, |old| old.start_time_us);
+    let origin = Origin::Document { db, id: doc_id };
+    let new = new_job(document.replication, id, origin, document.body, asked_us)?;
     if let Some(old) = &old {
         leave(tx, keys, db, doc_id, old, Some(id)).await?;
     }
-    let mut row = Row::new(document, RowState::Scheduled, now_us);
+    let mut row = Row { start_time_us: asked_us, ..Row::new(document, RowState::Scheduled, now_us) };
     match owner(tx, keys, document, id).await? {
         Owner::Nobody => {
             add(tx, keys, &new, now_us).await?;
@@ -286,10 +324,21 @@ pub(super) async fn start(
         }
         Owner::This(job) => replace(tx, keys, &job, &new, now_us).await?,
         Owner::Other { db: other_db, id: other_id } => {
+            let both_mirrored = names::is_mirror(db) && names::is_mirror(&other_db);
+            let other_db = match both_mirrored {
+                true => names::without_mirror(&other_db),
+                false => &other_db,
+            };
             let reason = format!(
                 "Replication `{id}` specified by document `{doc_id}` already started, triggered by document \
                  `{other_id}` from db `{other_db}`"
             );
+            if both_mirrored {
+                // Which of the two has failed is the upstream's to say, and it does so, even while it runs nothing: if both
+                // were asked, each might name the other one.
+                let row = errored(&row, old.as_ref(), &reason, now_us);
+                return Ok(write_row(tx, keys, db, doc_id, &row)?);
+            }
             return super::ended::fail(tx, keys, slot, &row, document.body, &reason, now_us)
                 .map_err(Error::from);
         }
@@ -303,6 +352,7 @@ pub(super) async fn start(
         }
     }
     row.job = Some(id.to_owned());
+    row.check_us = document.check_us;
     Ok(write_row(tx, keys, db, doc_id, &row)?)
 }
 
@@ -332,7 +382,7 @@ pub(super) async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us:
 
 /// Gives a job other options, at once: what waits starts anew without its backoff, what runs is stopped and run again.
 async fn replace(tx: &Transaction, keys: &Keyspace, job: &Job, new: &NewJob, now_us: i64) -> Result<()> {
-    if job.state == State::Running {
+    if job.state.is_claimed() {
         add(tx, keys, new, now_us).await?;
         return Ok(jobs::restart(tx, keys, JOB_TYPE, &new.id).await?);
     }

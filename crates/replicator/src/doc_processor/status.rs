@@ -7,7 +7,7 @@ use turnwise_queue::{Job, Keyspace, State, jobs};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::schedule::{Row, RowState, read_row};
-use super::{Nodes, corrupt, timestamp};
+use super::{Nodes, Summary, corrupt, timestamp};
 use crate::documents::{Result, databases, rows};
 use crate::handler::JOB_TYPE;
 
@@ -41,7 +41,7 @@ pub struct Status {
     pub last_updated: String,
     /// When the replication was asked for.
     pub start_time: String,
-    /// Null without a proxy, and proxies are not supported yet. Only while there is a job.
+    /// The source's proxy without its password, null without one. Only while there is a job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_proxy: Option<Option<String>>,
     /// As `source_proxy`.
@@ -131,6 +131,10 @@ async fn of_row(
     {
         let active = jobs::active_report(tx, keys, &job).await?;
         status.state = state(&job);
+        if let Some(summary) = Summary::of(&job) {
+            status.source_proxy = Some(summary.source_proxy);
+            status.target_proxy = Some(summary.target_proxy);
+        }
         status.node = Some(nodes.of_job(tx, keys, &job).await?);
         status.error_count = job.crashes;
         status.last_updated = timestamp(job.changed_us);
@@ -145,7 +149,7 @@ async fn of_row(
 /// A job's state in the words of `_scheduler/docs`.
 fn state(job: &Job) -> &'static str {
     match job.state {
-        State::Running => "running",
+        State::Running | State::Waiting => "running",
         // Its backoff is over, but it is not well before it has run.
         State::Pending if job.reason().is_some() => "crashing",
         State::Pending | State::Delayed => "pending",

@@ -14,6 +14,8 @@ use crate::{Endpoint, Replication};
 
 /// Longest URL of an endpoint as it is shown, in bytes: two of them fit a job's summary.
 const MAX_URL_BYTES: usize = 4_096;
+/// The same for a proxy's URL, which is a host and a user.
+const MAX_PROXY_BYTES: usize = 1_024;
 /// Who transient jobs of nobody in particular are charged to.
 const NOBODY: &str = "_replicate";
 
@@ -38,6 +40,12 @@ pub struct Summary {
     pub source: String,
     /// The target's URL without credentials.
     pub target: String,
+    /// The proxy by which the source is reached, without its password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_proxy: Option<String>,
+    /// The same for the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_proxy: Option<String>,
     /// The replicator database, if the job belongs to a document.
     pub database: Option<String>,
     /// The document.
@@ -76,6 +84,8 @@ impl Summary {
         Summary {
             source: shown(&replication.source),
             target: shown(&replication.target),
+            source_proxy: replication.source.proxy().map(ToString::to_string),
+            target_proxy: replication.target.proxy().map(ToString::to_string),
             database,
             doc_id,
             user: replication.user_ctx.name.clone(),
@@ -111,6 +121,13 @@ pub fn new_job(
         }
     }
     let summary = Summary::new(replication, origin, now_us);
+    for (field, proxy) in [("source_proxy", &summary.source_proxy), ("target_proxy", &summary.target_proxy)] {
+        let bytes = proxy.as_ref().map_or(0, String::len);
+        if bytes > MAX_PROXY_BYTES {
+            let problem = format!("has a URL of {bytes} bytes; at most {MAX_PROXY_BYTES} are allowed");
+            return Err(Error::field(crate::SpecError::new(field, problem)));
+        }
+    }
     let user = summary.user.clone().filter(|user| !user.is_empty());
     let tenant = match origin {
         Origin::Document { db, .. } => db.to_owned(),
@@ -118,18 +135,18 @@ pub fn new_job(
     };
     let to_json = |error| Error::Invalid(format!("cannot be stored: {error}"));
     let new = NewJob {
-        job_type: JOB_TYPE.to_owned(),
-        id: id.to_owned(),
         tenant,
         user,
-        options: to_raw_value(&options(body)).map_err(to_json)?,
         summary: to_raw_value(&summary).map_err(to_json)?,
-        not_before_us: None,
+        continuous: replication.continuous,
+        after: Vec::new(),
+        reasons: Vec::new(),
         // Whoever asked for one run is answered with its first end, and asks again: nobody is left to stop it later.
         max_attempts: match origin {
             Origin::Request if !replication.continuous => Some(1),
             _ => None,
         },
+        ..NewJob::new(JOB_TYPE, id, to_raw_value(&options(body)).map_err(to_json)?)
     };
     new.check().map_err(|error| match error {
         QueueError::Invalid { field: "user", problem } => Error::Invalid(format!("user_ctx.name: {problem}")),

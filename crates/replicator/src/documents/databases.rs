@@ -107,6 +107,8 @@ pub fn erase(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<()> {
     tx.clear_range(keys.changes(db))?;
     tx.clear_range(keys.locals(db))?;
     tx.clear_range(keys.replications(db))?;
+    tx.clear_range(keys.mirror_details(db))?;
+    tx.clear(keys.mirror(db))?;
     tx.clear(keys.sequence(db))?;
     Ok(tx.clear(keys.database(db))?)
 }

@@ -29,6 +29,12 @@ pub enum Error {
          '{0}' is neither; ordinary databases stay on the CouchDB servers between which turnwise replicates."
     )]
     NotReplicator(String),
+    /// The database mirrors one of an upstream CouchDB: only that one may be written to.
+    #[error(
+        "this database mirrors one of the upstream CouchDB, and follows it: write to that server, to the database whose name is \
+         this one without `upstream/`"
+    )]
+    Mirror,
     /// There is no such document, or not in this revision.
     #[error("missing")]
     Missing,

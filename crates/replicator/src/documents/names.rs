@@ -17,6 +17,19 @@ pub fn is_replicator(db: &str) -> bool {
         || db.strip_suffix(SUFFIX).is_some_and(|prefix| is_legal(prefix) && db.len() <= MAX_DATABASE_BYTES)
 }
 
+/// What the names of mirrors begin with.
+pub const MIRROR_PREFIX: &str = "upstream/";
+
+/// Whether this is the name of a mirror of an upstream CouchDB's database: `upstream/_replicator`, `upstream/x/_replicator`.
+pub fn is_mirror(db: &str) -> bool {
+    db.starts_with(MIRROR_PREFIX) && is_replicator(db)
+}
+
+/// What the upstream calls the database that a mirror is of.
+pub fn without_mirror(db: &str) -> &str {
+    db.strip_prefix(MIRROR_PREFIX).unwrap_or(db)
+}
+
 /// Checks the name of a database that shall be created or read.
 ///
 /// # Errors

@@ -85,6 +85,8 @@ fn password(url: &str) -> Option<std::ops::Range<usize>> {
 /// `Invalid` where there is no stored secret for the place, or where it belongs to another server or user.
 pub fn restore(body: &mut Map<String, Value>, stored: Option<&Map<String, Value>>) -> Result<()> {
     for field in ENDPOINTS {
+        // A proxy reads along: by another one the secret would go to whoever wrote the document.
+        let stored = stored.filter(|stored| same_proxy(field, body, stored));
         let Some(new) = body.get_mut(field) else { continue };
         let old = stored.and_then(|stored| stored.get(field));
         match new {
@@ -159,6 +161,24 @@ fn restore_all(at: &str, value: &mut Value, stored: Option<&Value>) -> Result<()
 }
 
 /// Whether two URLs name the same server, and the same user if they name one.
+/// Whether both documents reach the endpoint `field` by the same proxy.
+fn same_proxy(field: &str, a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
+    let own = match field {
+        "source" => "source_proxy",
+        "target" => "target_proxy",
+        _ => return true,
+    };
+    let proxy = |document: &Map<String, Value>| {
+        let named = [own, "proxy"].into_iter().filter_map(|name| document.get(name)?.as_str());
+        named.filter(|url| !url.is_empty()).map(str::to_owned).next()
+    };
+    match (proxy(a), proxy(b)) {
+        (None, None) => true,
+        (Some(a), Some(b)) => same_server(&a, &b),
+        _ => false,
+    }
+}
+
 fn same_server(a: &str, b: &str) -> bool {
     match (Url::parse(a), Url::parse(b)) {
         (Ok(a), Ok(b)) => {
@@ -240,6 +260,31 @@ mod tests {
         restore(&mut body, Some(&stored)).unwrap();
         assert_eq!(body["source"], stored["source"]);
         assert_eq!(body["target"], json!("http://t:secret@t/other"));
+    }
+
+    #[test]
+    fn a_hidden_secret_goes_through_no_other_proxy() {
+        let stored = map(json!({"source": "http://u:secret@h/db", "target": "http://t/db",
+            "source_proxy": "socks5://p:hunter2@proxy"}));
+        let mut shown = stored.clone();
+        hide(&mut shown);
+        assert_eq!(shown["source_proxy"], "socks5://p:*****@proxy");
+        let mut same = shown.clone();
+        restore(&mut same, Some(&stored)).unwrap();
+        assert_eq!(same, stored);
+        // The proxy of the other side sees nothing of it.
+        let mut other_side = shown.clone();
+        other_side.insert("target_proxy".into(), json!("http://evil"));
+        restore(&mut other_side, Some(&stored)).unwrap();
+        for proxy in ["http://evil", "socks5://proxy:1", "socks5://evil@proxy", ""] {
+            let mut changed = shown.clone();
+            changed.insert("source_proxy".into(), json!(proxy));
+            let error = restore(&mut changed, Some(&stored)).unwrap_err().to_string();
+            assert!(error.starts_with("source: "), "{proxy}: {error}");
+        }
+        let mut new = map(json!({"source": "http://u:*****@h/db", "proxy": "http://evil"}));
+        let unproxied = map(json!({"source": "http://u:secret@h/db"}));
+        assert!(restore(&mut new, Some(&unproxied)).is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ const MAX_ANCESTORS: usize = 50;
 const IGNORED: [&str; 7] =
     ["_revisions", "_revs_info", "_conflicts", "_deleted_conflicts", "_local_seq", "_seq", "_access"];
 /// Members that a replicator writes into its documents.
-const REPLICATION: [&str; 6] = [
+pub(crate) const REPLICATION: [&str; 6] = [
     "_replication_state",
     "_replication_state_time",
     "_replication_state_reason",
@@ -117,6 +117,9 @@ impl Slot {
         rev: Option<&Revision>,
     ) -> Result<Slot> {
         databases::check(tx, keys, db).await?;
+        if names::is_mirror(db) && tx.get(&keys.mirror(db)).await?.is_some() {
+            return Err(Error::Mirror);
+        }
         let slot = Self::open_current(tx, keys, db, id).await?;
         match (&slot.head, rev) {
             (Some(head), Some(rev)) if *rev != head.rev => Err(Error::Conflict),

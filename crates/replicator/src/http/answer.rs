@@ -1,16 +1,21 @@
 //! What came of a request: an answer that is still arriving, or the words for what went wrong.
 
-use std::error::Error as _;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HeaderName, RETRY_AFTER};
+use http::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use http::{Method, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper_util::client::legacy;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use super::Peer;
+use super::deadline::Deadline;
+use super::gate::Permit;
 use crate::error::{Error, Fault, PeerError};
 
 /// How much of an error's body is read.
@@ -36,7 +41,7 @@ impl Place {
             Fault::Status { status, error, reason, retry_after } => {
                 Fault::Status { status, error: clean(&error), reason: clean(&reason), retry_after }
             }
-            Fault::Silent(after) => Fault::Silent(after),
+            fault @ (Fault::Silent(_) | Fault::TooLong(_) | Fault::Replaced | Fault::LoggedOut) => fault,
         };
         let path = self.path.split('?').next().unwrap_or_default();
         Error::Peer(Box::new(PeerError {
@@ -47,9 +52,9 @@ impl Place {
         }))
     }
 
-    pub fn transport(&self, error: &reqwest::Error) -> Error {
+    pub fn transport(&self, error: &legacy::Error) -> Error {
         let cause = causes(error);
-        if error.is_connect() || error.is_builder() {
+        if error.is_connect() {
             self.fault(Fault::Unreachable(cause))
         } else {
             self.fault(Fault::BrokeOff(cause))
@@ -57,10 +62,10 @@ impl Place {
     }
 }
 
-/// What the error's innermost causes say; never the URL, which reqwest puts into its own words.
-pub(super) fn causes(error: &reqwest::Error) -> String {
+/// What the error's innermost causes say.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
-    let mut cause = error.source();
+    let mut cause = Some(error);
     while let Some(inner) = cause {
         words.push(inner.to_string());
         cause = inner.source();
@@ -68,15 +73,19 @@ pub(super) fn causes(error: &reqwest::Error) -> String {
     // The outer layers only name themselves ("client error (Connect)"); the last two tell what happened.
     words.dedup();
     let tell = words.len().saturating_sub(2);
-    if words.is_empty() { "the request could not be sent".to_owned() } else { words[tell..].join(": ") }
+    words[tell..].join(": ")
 }
 
 /// An answer whose head has come and whose body has not.
 pub(crate) struct Answer {
     pub(super) place: Place,
-    pub(super) response: reqwest::Response,
+    pub(super) response: http::Response<Incoming>,
+    /// Silence after which it has broken off.
+    pub(super) timeout: Duration,
+    /// When it has to have ended.
+    pub(super) deadline: Deadline,
     /// Kept as long as the connection is in use.
-    pub(super) _permit: Option<OwnedSemaphorePermit>,
+    pub(super) _permit: Option<Permit>,
 }
 
 #[derive(Deserialize)]
@@ -91,6 +100,11 @@ impl Answer {
         self.response.headers().get(name)?.to_str().ok()
     }
 
+    /// When the request was sent, after all that it had to wait for here.
+    pub fn sent_at(&self) -> Instant {
+        self.deadline.began()
+    }
+
     /// Words an error about this answer.
     pub fn fault(&self, fault: Fault) -> Error {
         self.place.fault(fault)
@@ -102,11 +116,22 @@ impl Answer {
 
     /// The next piece of the body; `None` at its proper end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
-        let timeout = self.place.peer.0.timeout;
-        match tokio::time::timeout(timeout, self.response.chunk()).await {
-            Err(_) => Err(self.fault(Fault::Silent(timeout))),
-            Ok(Err(error)) => Err(self.fault(Fault::BrokeOff(causes(&error)))),
-            Ok(Ok(chunk)) => Ok(chunk),
+        let timeout = self.timeout;
+        loop {
+            let body = self.response.body_mut();
+            let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+            let next = self.deadline.before(tokio::time::timeout(timeout, frame)).await;
+            match next.map_err(|fault| self.fault(fault))? {
+                Err(_) => return Err(self.fault(Fault::Silent(timeout))),
+                Ok(None) => return Ok(None),
+                Ok(Some(Err(error))) => return Err(self.fault(Fault::BrokeOff(causes(&error)))),
+                Ok(Some(Ok(frame))) => {
+                    // Trailers say nothing here.
+                    if let Ok(chunk) = frame.into_data() {
+                        return Ok(Some(chunk));
+                    }
+                }
+            }
         }
     }
 
@@ -132,8 +157,7 @@ impl Answer {
     }
 
     pub(super) async fn into_error(mut self, status: StatusCode) -> Error {
-        let retry_after =
-            self.header(RETRY_AFTER).and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
+        let retry_after = retry_after(self.response.headers());
         let mut body = Vec::new();
         // The status says enough, should the body break off.
         while let Ok(Some(chunk)) = self.chunk().await {
@@ -156,6 +180,11 @@ impl Answer {
         };
         self.fault(Fault::Status { status: status.as_u16(), error, reason, retry_after })
     }
+}
+
+/// How long the peer asks to wait, if it says so in seconds.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// The first words of a body, for an error message.

@@ -5,28 +5,57 @@
 //! again, from its request to the last byte of its answer, because answers break in the middle, too.
 
 mod answer;
-mod client;
+mod auth;
+mod compression;
+mod connect_to;
+mod connector;
+mod deadline;
+mod gate;
+mod outgoing;
+mod pool;
+mod pressure;
+mod proxy;
+mod rate_limiter;
+mod resolver;
 mod retries;
+mod socket_options;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Method;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
+};
+use http::{Method, StatusCode};
 use serde::de::DeserializeOwned;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Fault, Side, shorten};
+use crate::error::{Error, Fault, PeerError, Side, shorten};
 use crate::secret::{Scrubber, Secret};
 use crate::spec::Replication;
 use crate::upload::{Progress, Upload};
 
+use answer::Place;
 pub(crate) use answer::{Answer, beginning};
-use answer::{Place, causes};
-pub use client::Client;
+pub use auth::AuthPlugin;
+use auth::{Auth, LOGIN_TYPE, Login, LoginAnswer};
+use compression::{Compression, gzip};
+pub use connect_to::ConnectTo;
+use deadline::Deadline;
+use gate::Permit;
+use outgoing::Outgoing;
+pub use pool::{Client, Connections};
+use pool::{Lease, Route};
+use pressure::Pressure;
+pub use proxy::Proxy;
+use rate_limiter::RateLimiter;
 pub(crate) use retries::Retries;
+pub use socket_options::SocketOptions;
+pub use tls::{MAX_CERTIFICATE_DEPTH, Tls};
 
 /// A request that can be sent again: its body is at hand, or there is none.
 #[derive(Clone, Debug)]
@@ -38,11 +67,20 @@ pub(crate) struct Request {
     accept: &'static str,
     /// Does not count against `http_connections`.
     uncounted: bool,
+    /// Silence after which it has failed, if it is not the peer's.
+    silence: Option<Duration>,
 }
 
 impl Request {
     pub fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), body: None, accept: "application/json", uncounted: false }
+        Self {
+            method,
+            path: path.into(),
+            body: None,
+            accept: "application/json",
+            uncounted: false,
+            silence: None,
+        }
     }
 
     pub fn get(path: impl Into<String>) -> Self {
@@ -68,6 +106,12 @@ impl Request {
         self.uncounted = true;
         self
     }
+
+    /// For a request to whose answer the peer may need longer than to others: this much silence is no failure.
+    pub fn silence(mut self, silence: Duration) -> Self {
+        self.silence = Some(silence);
+        self
+    }
 }
 
 /// One side of one replication.
@@ -76,37 +120,90 @@ pub(crate) struct Peer(Arc<Inner>);
 
 struct Inner {
     side: Side,
-    base: String,
+    /// The database's URL. What the limiter goes by, too.
+    base: Arc<str>,
     /// The base as it may be shown.
     shown: String,
+    /// Those that the replication names. Mostly none, which takes no memory.
     headers: HeaderMap,
-    client: reqwest::Client,
+    transport: Lease,
+    auth: Auth,
+    /// Where sessions are opened. What the limiter goes by then.
+    login_url: Arc<str>,
+    limiter: Arc<RateLimiter>,
     timeout: Duration,
+    request_timeout: Option<Duration>,
     retries: u32,
+    http_connections: usize,
     connections: Arc<Semaphore>,
-    scrubber: Scrubber,
+    /// The server's, shared with all jobs.
+    places: Arc<Semaphore>,
+    pressure: Arc<Pressure>,
+    compression: Compression,
+    /// Of both sides: each may be told of the other's secrets.
+    scrubber: Arc<Scrubber>,
 }
 
-impl Peer {
-    pub fn new(side: Side, replication: &Replication, client: &Client) -> Self {
+impl Inner {
+    fn new(
+        side: Side,
+        replication: &Replication,
+        client: &Client,
+        pressure: Arc<Pressure>,
+        scrubber: Arc<Scrubber>,
+    ) -> Self {
         let endpoint = match side {
             Side::Source => &replication.source,
             Side::Target => &replication.target,
         };
-        let mut scrubber = Scrubber::default();
-        replication.source.add_secrets(&mut scrubber);
-        replication.target.add_secrets(&mut scrubber);
-        Self(Arc::new(Inner {
+        let mut login_url = endpoint.url().clone();
+        login_url.set_path("/_session");
+        let Replication { auth_plugins, session_refresh_interval, http_connections, .. } = replication;
+        Inner {
             side,
-            base: endpoint.url().to_string(),
+            auth: Auth::new(endpoint, auth_plugins, *session_refresh_interval, client.sessions()),
+            limiter: Arc::clone(client.limiter()),
+            login_url: login_url.as_str().into(),
+            base: endpoint.url().as_str().into(),
             shown: endpoint.redacted_url(),
             headers: headers(endpoint),
-            client: client.http().clone(),
+            transport: client.transport(&Route {
+                proxy: endpoint.proxy().cloned(),
+                socket_options: replication.socket_options,
+            }),
             timeout: replication.connection_timeout,
+            request_timeout: replication.request_timeout,
             retries: replication.retries_per_request,
-            connections: Arc::new(Semaphore::new(replication.http_connections)),
+            http_connections: *http_connections,
+            connections: Arc::new(Semaphore::new(*http_connections)),
+            places: client.gates().of(endpoint.url(), side),
+            pressure,
+            compression: Compression::default(),
             scrubber,
-        }))
+        }
+    }
+}
+
+impl Peer {
+    pub fn new(side: Side, replication: &Replication, client: &Client) -> Self {
+        let secrets = secrets(replication);
+        Self(Arc::new(Inner::new(side, replication, client, Arc::default(), secrets)))
+    }
+
+    /// The other side of the same job: where one is throttled, the job does less on both.
+    pub fn beside(&self, side: Side, replication: &Replication, client: &Client) -> Self {
+        let (pressure, secrets) = (Arc::clone(&self.0.pressure), Arc::clone(&self.0.scrubber));
+        Self(Arc::new(Inner::new(side, replication, client, pressure, secrets)))
+    }
+
+    /// The server of a side's database: the paths of requests begin at its root.
+    pub fn server(side: Side, replication: &Replication, client: &Client) -> Self {
+        let parent = |url: &str| {
+            let end = url.trim_end_matches('/').rfind('/').map_or(url.len(), |at| at + 1);
+            url[..end].to_owned()
+        };
+        let inner = Inner::new(side, replication, client, Arc::default(), secrets(replication));
+        Self(Arc::new(Inner { base: parent(&inner.base).into(), shown: parent(&inner.shown), ..inner }))
     }
 
     /// Silence on a connection after which a request has failed.
@@ -121,7 +218,12 @@ impl Peer {
 
     /// A text of this peer's as it may be shown: short, and without secrets.
     pub fn clean(&self, text: &str) -> String {
-        shorten(&self.0.scrubber.scrub(text))
+        shorten(&self.0.auth.hide(self.0.scrubber.scrub(text)))
+    }
+
+    /// How much of some room the job uses: less than all of it while one of its servers is throttled.
+    pub fn reduced(&self, room: usize) -> usize {
+        self.0.pressure.reduced(room)
     }
 
     /// Words an error about a request that has been answered.
@@ -131,15 +233,44 @@ impl Peer {
 
     /// Sends `request` once and waits for the head of its answer. Every status but 2xx is an error.
     pub async fn send(&self, request: &Request) -> Result<Answer, Error> {
+        let timeout = request.silence.unwrap_or(self.0.timeout);
+        let compression = &self.0.compression;
+        let gzipped = match &request.body {
+            Some(body) if compression.is_worth(body.len()) => gzip(body.clone()).await,
+            _ => None,
+        };
+        if let Some(body) = gzipped {
+            let upload = Upload::from_bytes(body, "application/json").encoded("gzip");
+            match self.send_once(request, Some(upload), timeout).await {
+                Err(error) if compression.refused(error.status()) => {
+                    tracing::info!(%error, "bodies are sent plain from now on");
+                }
+                answer => return answer,
+            }
+        }
         let upload = request.body.clone().map(|body| Upload::from_bytes(body, "application/json"));
+        let progress = upload.as_ref().map(Upload::progress);
+        let answer = self.send_once(request, upload, timeout).await;
+        if let (Some(progress), Ok(_)) = (progress, &answer) {
+            compression.measured(progress.bytes(), progress.took());
+        }
+        answer
+    }
+
+    async fn send_once(
+        &self,
+        request: &Request,
+        upload: Option<Upload>,
+        timeout: Duration,
+    ) -> Result<Answer, Error> {
         let permit = if request.uncounted { None } else { Some(self.connection().await) };
-        self.exchange(request.method.clone(), &request.path, request.accept, upload, permit).await
+        self.exchange(request.method.clone(), &request.path, request.accept, upload, permit, timeout).await
     }
 
     /// Sends a body that exists only once, such as a stream of attachments.
     pub async fn send_upload(&self, method: Method, path: &str, upload: Upload) -> Result<Answer, Error> {
         let permit = self.connection().await;
-        self.exchange(method, path, "application/json", Some(upload), Some(permit)).await
+        self.exchange(method, path, "application/json", Some(upload), Some(permit), self.0.timeout).await
     }
 
     /// Sends `request` and reads its whole answer, with retries.
@@ -157,8 +288,13 @@ impl Peer {
         }
     }
 
-    async fn connection(&self) -> OwnedSemaphorePermit {
-        Arc::clone(&self.0.connections).acquire_owned().await.expect("never closed")
+    /// One of the job's own connections. The server's place comes later ([`dispatch`](Self::dispatch)): whoever waits for his own, or for
+    /// the limiter, holds no place that another job could use.
+    async fn connection(&self) -> Permit {
+        let Inner { side, http_connections, connections, pressure, .. } = &*self.0;
+        let weight = pressure.weight(*side, *http_connections);
+        let own = Arc::clone(connections).acquire_many_owned(weight).await.expect("never closed");
+        Permit { _connection: own, place: None }
     }
 
     async fn exchange(
@@ -166,33 +302,144 @@ impl Peer {
         method: Method,
         path: &str,
         accept: &'static str,
-        upload: Option<Upload>,
-        permit: Option<OwnedSemaphorePermit>,
+        mut upload: Option<Upload>,
+        mut permit: Option<Permit>,
+        timeout: Duration,
     ) -> Result<Answer, Error> {
         let place = Place { peer: self.clone(), method: method.clone(), path: path.to_owned() };
         if has_dot_segment(path) {
             return Err(place.fault(Fault::Unexpected(DOT_SEGMENT.to_owned())));
         }
-        let mut builder = self.0.client.request(method, format!("{}{path}", self.0.base));
-        builder = builder.headers(self.0.headers.clone()).header(http::header::ACCEPT, accept);
-        let mut progress = None;
-        if let Some(upload) = upload {
-            progress = Some(upload.progress());
-            builder = builder.header(CONTENT_TYPE, upload.content_type()).body(reqwest::Body::wrap(upload));
+        let url = format!("{}{path}", self.0.base);
+        let mut renewed = false;
+        loop {
+            let mut headers = self.0.headers.clone();
+            headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            let ticket = self.0.auth.apply(&mut headers, |login| self.log_in(login));
+            let ticket = ticket.await.map_err(|fault| self.login_fault(fault))?;
+            let again = upload.as_ref().map(Upload::again);
+            let counted = permit.as_mut();
+            let sent = self.dispatch(&place, &self.0.base, &url, headers, upload, counted, timeout).await;
+            let (response, deadline) = sent.inspect_err(|_| self.0.auth.broke_off(ticket))?;
+            let status = response.status();
+            if !renewed && self.0.auth.answered(ticket, status, response.headers()) {
+                renewed = true;
+                upload = match again {
+                    None => None,
+                    Some(Some(again)) => Some(again),
+                    // Whoever streams it begins anew.
+                    Some(None) => return Err(place.fault(Fault::LoggedOut)),
+                };
+                continue;
+            }
+            let answer = Answer { place, response, timeout, deadline, _permit: permit };
+            return if status.is_success() { Ok(answer) } else { Err(answer.into_error(status).await) };
         }
-        let response = watched(self.0.timeout, progress.as_deref(), builder.send()).await;
-        let response = match response {
-            None => return Err(place.fault(Fault::Silent(self.0.timeout))),
+    }
+
+    /// Sends one request, when the limiter lets it and, if it is `counted`, the server has a place for it, and waits for the head of its
+    /// answer.
+    #[allow(clippy::too_many_arguments, reason = "one call for requests, and one for logins")]
+    async fn dispatch(
+        &self,
+        place: &Place,
+        limited: &Arc<str>,
+        url: &str,
+        headers: HeaderMap,
+        upload: Option<Upload>,
+        counted: Option<&mut Permit>,
+        timeout: Duration,
+    ) -> Result<(Response, Deadline), Error> {
+        let Inner { side, limiter, pressure, places, transport, request_timeout, .. } = &*self.0;
+        let mut builder = http::Request::builder().method(place.method.clone()).uri(url);
+        if let Some(map) = builder.headers_mut() {
+            *map = headers;
+            map.entry(USER_AGENT).or_insert(HeaderValue::from_static(OWN_NAME));
+        }
+        if let Some(upload) = &upload {
+            builder = builder.header(CONTENT_TYPE, upload.content_type());
+            if let Some(encoding) = upload.encoding() {
+                builder = builder.header(CONTENT_ENCODING, encoding);
+            }
+        }
+        let progress = upload.as_ref().map(Upload::progress);
+        let request = builder
+            .body(Outgoing(upload))
+            .map_err(|cause| place.fault(Fault::Unexpected(format!("it cannot be asked for: {cause}"))))?;
+        limiter.wait(&place.method, limited).await;
+        if let Some(permit) = counted {
+            // The one of an attempt before goes back first.
+            permit.place = None;
+            permit.place = Some(Arc::clone(places).acquire_owned().await.expect("never closed"));
+        }
+        let deadline = Deadline::of(&place.path, *request_timeout);
+        let sent = deadline.before(watched(timeout, progress.as_deref(), transport.send(request))).await;
+        let response = match sent.map_err(|fault| place.fault(fault))? {
+            None => return Err(place.fault(Fault::Silent(timeout))),
             Some(Err(error)) => return Err(place.transport(&error)),
             Some(Ok(response)) => response,
         };
-        let answer = Answer { place, response, _permit: permit };
-        match answer.response.status() {
-            status if status.is_success() => Ok(answer),
-            status => Err(answer.into_error(status).await),
+        let (status, retry_after) = (response.status(), answer::retry_after(response.headers()));
+        limiter.answered(&place.method, limited, status, retry_after);
+        match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                pressure.refused(*side, Instant::now());
+            }
+            status if status.is_server_error() => {}
+            _ => pressure.served(*side, Instant::now()),
         }
+        Ok((response, deadline))
+    }
+
+    /// Opens a session.
+    async fn log_in(&self, Login { body, authorization }: Login) -> Result<LoginAnswer, Fault> {
+        let place = Place { peer: self.clone(), method: Method::POST, path: String::new() };
+        let mut headers = self.0.headers.clone();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
+        let Inner { login_url, timeout, .. } = &*self.0;
+        let upload = Upload::from_bytes(body, LOGIN_TYPE);
+        let sent = self.dispatch(&place, login_url, login_url, headers, Some(upload), None, *timeout).await;
+        let (response, deadline) = sent.map_err(fault_of)?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let mut answer = Answer { place, response, timeout: *timeout, deadline, _permit: None };
+        let fault = if status.is_success() {
+            // What it says is in its head; the connection is free for the next request when all has been read.
+            let _ = answer.bytes(LOGIN_BYTES).await;
+            None
+        } else {
+            Some(fault_of(answer.into_error(status).await))
+        };
+        Ok(LoginAnswer { status, headers, fault })
+    }
+
+    fn login_fault(&self, fault: Fault) -> Error {
+        let root =
+            self.0.shown.match_indices('/').nth(2).map_or(&*self.0.shown, |(at, _)| &self.0.shown[..at]);
+        Error::Peer(Box::new(PeerError {
+            side: self.0.side,
+            method: Method::POST.to_string(),
+            url: format!("{root}/_session"),
+            fault,
+        }))
     }
 }
+
+type Response = http::Response<hyper::body::Incoming>;
+
+/// Of an error about a peer, what went wrong there.
+fn fault_of(error: Error) -> Fault {
+    match error {
+        Error::Peer(error) => error.fault,
+        other => Fault::Unexpected(other.to_string()),
+    }
+}
+
+/// What a server is told of who asks, unless a replication's headers say something else.
+const OWN_NAME: &str = concat!("turnwise/", env!("CARGO_PKG_VERSION"));
+
+/// How much of the answer to a login is read.
+const LOGIN_BYTES: usize = 64 * 1024;
 
 /// Why a request is not sent that would not reach the database.
 const DOT_SEGMENT: &str = "a document or an attachment called `.` or `..` cannot be named in a URL";
@@ -224,17 +471,19 @@ async fn watched<T>(
     }
 }
 
+/// What must not be shown of either side.
+fn secrets(replication: &Replication) -> Arc<Scrubber> {
+    let mut scrubber = Scrubber::default();
+    replication.source.add_secrets(&mut scrubber);
+    replication.target.add_secrets(&mut scrubber);
+    Arc::new(scrubber)
+}
+
 fn headers(endpoint: &Endpoint) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in endpoint.headers() {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("checked when it was parsed");
         headers.append(name, sensitive(value));
-    }
-    if let Some(credentials) = endpoint.credentials() {
-        use base64::Engine as _;
-        let login = format!("{}:{}", credentials.user, credentials.password.reveal());
-        let value = format!("Basic {}", base64::prelude::BASE64_STANDARD.encode(login));
-        headers.insert(AUTHORIZATION, sensitive(&Secret::new(value)));
     }
     headers
 }
@@ -244,3 +493,11 @@ fn sensitive(value: &Secret) -> HeaderValue {
     value.set_sensitive(true);
     value
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod session_tests;
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod gate_tests;

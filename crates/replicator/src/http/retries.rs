@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Peer;
 use crate::error::Error;
 
@@ -10,16 +12,27 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause, also when `Retry-After` asks for more: beyond it the job's own backoff is the better place.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// A 429 is no attempt: the limiter lets the next one wait for what the server can take. But a server that takes nothing for this long
+/// is left to the job's backoff: within `health_threshold` (120 s), as the job would not be crashing again and again otherwise.
+const THROTTLED_FOR: Duration = Duration::from_secs(100);
+/// And for each attempt that the operation has, so many times. The limiter needs 40 of them to reach its longest interval.
+const THROTTLED_PER_ATTEMPT: u32 = 20;
+/// A session that ends is no attempt either, so many times.
+const LOGGED_OUT: u32 = 2;
+
 /// Counts the attempts of one operation, and waits between them.
 pub(crate) struct Retries<'a> {
     peer: &'a Peer,
     both_sides: bool,
     attempt: u32,
+    /// How often it was throttled, and since when.
+    throttled: (u32, Option<Instant>),
+    logged_out: u32,
 }
 
 impl<'a> Retries<'a> {
     pub(super) fn new(peer: &'a Peer) -> Self {
-        Self { peer, both_sides: false, attempt: 0 }
+        Self { peer, both_sides: false, attempt: 0, throttled: (0, None), logged_out: 0 }
     }
 
     /// Waits for the moment of the next attempt after `error`.
@@ -29,7 +42,17 @@ impl<'a> Retries<'a> {
     pub async fn pause(&mut self, error: Error) -> Result<(), Error> {
         // The other side's requests have had their own attempts, unless both are one operation.
         let ours = self.both_sides || matches!(&error, Error::Peer(error) if error.side == self.peer.0.side);
-        if self.attempt >= self.peer.0.retries || !ours || !error.is_passing() {
+        if !ours || !error.is_passing() {
+            return Err(error);
+        }
+        if error.is_logged_out() && self.logged_out < LOGGED_OUT {
+            self.logged_out += 1;
+            return Ok(());
+        }
+        if error.status() == Some(429) {
+            return self.throttled(error);
+        }
+        if self.attempt >= self.peer.0.retries {
             return Err(error);
         }
         let pause = FIRST_PAUSE * 2u32.saturating_pow(self.attempt);
@@ -41,6 +64,19 @@ impl<'a> Retries<'a> {
         Ok(())
     }
 
+    fn throttled(&mut self, error: Error) -> Result<(), Error> {
+        let (times, since) = &mut self.throttled;
+        *times += 1;
+        let since = since.get_or_insert_with(Instant::now);
+        if *times > self.peer.0.retries.saturating_mul(THROTTLED_PER_ATTEMPT)
+            || since.elapsed() > THROTTLED_FOR
+        {
+            return Err(error);
+        }
+        tracing::debug!(times, "throttled: {error}");
+        Ok(())
+    }
+
     /// For an operation on both peers at once.
     pub fn of_both_sides(mut self) -> Self {
         self.both_sides = true;
@@ -49,6 +85,6 @@ impl<'a> Retries<'a> {
 
     /// Something has been achieved: the count begins anew.
     pub fn reset(&mut self) {
-        self.attempt = 0;
+        (self.attempt, self.throttled, self.logged_out) = (0, (0, None), 0);
     }
 }

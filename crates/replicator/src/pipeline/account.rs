@@ -101,14 +101,17 @@ impl<'a> Account<'a> {
         }
     }
 
+    /// How many changes are still to come, if the source has said so.
+    pub fn changes_pending(&self) -> Option<u64> {
+        let pending = self.pending.as_ref()?;
+        let done_since = self.progress.changes() - pending.done;
+        Some(pending.changes.saturating_sub(done_since))
+    }
+
     /// A snapshot for whoever watches.
     pub fn stats(&self) -> Stats {
-        let pending = |pending: &Pending| {
-            let done_since = self.progress.changes() - pending.done;
-            pending.changes.saturating_sub(done_since)
-        };
         Stats {
-            changes_pending: self.pending.as_ref().map(pending),
+            changes_pending: self.changes_pending(),
             checkpointed_source_seq: self.checkpointed.clone(),
             source_seq: Some(self.source_seq.clone()),
             through_seq: Some(self.through()),
@@ -136,6 +139,7 @@ impl<'a> Account<'a> {
             replication_id_version: REPLICATION_ID_VERSION,
             history,
             stopped,
+            parked: None,
             stats,
         }
     }
@@ -152,6 +156,7 @@ impl Report {
             replication_id_version: REPLICATION_ID_VERSION,
             history: Vec::new(),
             stopped: true,
+            parked: None,
             stats: Stats::default(),
         }
     }

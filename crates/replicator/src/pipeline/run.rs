@@ -1,6 +1,7 @@
 //! The loop of one run.
 
 use std::pin::{Pin, pin};
+use std::time::Duration;
 
 use futures::future;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -8,7 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::account::Account;
-use super::{GRACE, LAST_CHECKPOINT};
+use super::park::{Parking, Step};
+use super::{GRACE, IDLE_INTERVALS, LAST_CHECKPOINT, QUIET};
 use crate::Context;
 use crate::changes::{Batch, Reader};
 use crate::checkpoint::Checkpoints;
@@ -18,10 +20,14 @@ use crate::error::Error;
 use crate::http::Peer;
 use crate::report::{Report, Session};
 use crate::seq::Seq;
-use crate::spec::Replication;
+use crate::spec::{Filter, Replication};
 
-/// A checkpoint on its way to both sides. It brings the documents' revisions back.
-type Checkpointing = Pin<Box<dyn Future<Output = (Checkpoints, Result<Seq, Error>)> + Send>>;
+/// A one-shot run that is over sooner needs no progress bar, and so no question how much there is to do: one request less, which
+/// small databases notice.
+const PROGRESS_BAR: Duration = Duration::from_secs(1);
+
+/// A checkpoint on its way to both sides, or only a look at them. It brings the documents' revisions back.
+type Checkpointing = Pin<Box<dyn Future<Output = (Checkpoints, Result<Option<Seq>, Error>)> + Send>>;
 /// A question to the source that is open.
 type Asking = Pin<Box<dyn Future<Output = Option<u64>> + Send>>;
 
@@ -29,6 +35,8 @@ type Asking = Pin<Box<dyn Future<Output = Option<u64>> + Send>>;
 enum Ending {
     Complete,
     Stopped,
+    /// It has nothing to do until its source is another one than this.
+    Parked(String),
     Failed(Error),
 }
 
@@ -69,7 +77,12 @@ impl<'a> Run<'a> {
                 self.try_last_checkpoint().await;
                 Ok(self.account.report(true))
             }
+            Ending::Parked(token) => Ok(Report { parked: Some(token), ..self.account.report(true) }),
             Ending::Failed(error) => {
+                if error.is_replaced() {
+                    // Where it would be written nothing is known of what was copied.
+                    self.checkpoints = None;
+                }
                 self.try_last_checkpoint().await;
                 Err(error)
             }
@@ -79,10 +92,22 @@ impl<'a> Run<'a> {
     async fn drive(&mut self, source: Peer, info: Info) -> Ending {
         let (out, mut batches) = mpsc::channel::<Batch>(1);
         let start = self.account.start_seq.clone();
-        let reader = Reader::new(source.clone(), self.replication, start, info.is_pouchdb(), out);
+        let reader = Reader::new(
+            source.clone(),
+            self.replication,
+            start,
+            info.is_pouchdb(),
+            (self.copier.demand.clone(), self.copier.pace.clone()),
+            out,
+        );
         let mut reader = pin!(reader.run());
         let ask_pending = |seq: Seq| database::pending(source.clone(), info.clone(), seq);
-        let mut asking: Option<Asking> = Some(Box::pin(ask_pending(self.account.ask_pending())));
+        let first_question = ask_pending(self.account.ask_pending());
+        let wait = if self.replication.continuous { Duration::ZERO } else { PROGRESS_BAR };
+        let mut asking: Option<Asking> = Some(Box::pin(async move {
+            tokio::time::sleep(wait).await;
+            first_question.await
+        }));
         let mut in_flight = FuturesUnordered::new();
         let mut checkpointing: Option<Checkpointing> = None;
         let interval = self.replication.checkpoint_interval;
@@ -92,6 +117,11 @@ impl<'a> Run<'a> {
         // once what is in flight has ended, or at the given time.
         let (mut last_seq, mut drained) = (None, false);
         let mut ending: Option<(Ending, Instant)> = None;
+        // Intervals without a checkpoint.
+        let mut idle_intervals = 0;
+        // When it will have been quiet for long enough.
+        let mut idle_at: Option<Instant> = None;
+        let mut parking = Parking::new(self.context.parking.as_ref());
         loop {
             if in_flight.is_empty() && checkpointing.is_none() {
                 if let Some((ending, _)) = ending {
@@ -103,11 +133,47 @@ impl<'a> Run<'a> {
                 }
             }
             let going_on = ending.is_none();
-            let room = in_flight.len() < self.replication.worker_processes;
+            let room = in_flight.len() < source.reduced(self.replication.worker_processes);
             let deadline = ending.as_ref().map(|(_, deadline)| *deadline);
+            if in_flight.is_empty() && checkpointing.is_none() && self.is_caught_up(asking.is_some()) {
+                if !*self.context.idle.borrow() {
+                    idle_at.get_or_insert_with(|| Instant::now() + QUIET);
+                }
+            } else {
+                idle_at = None;
+                self.say_idle(false);
+            }
+            let nothing_to_do = in_flight.is_empty()
+                && checkpointing.is_none()
+                && asking.is_none()
+                && going_on
+                && self.replication.continuous
+                && self.account.changes_pending() == Some(0);
+            parking.consider(nothing_to_do, self.account.progress.changes() > 0);
             let failure = tokio::select! {
                 () = self.context.stop.cancelled(), if going_on => {
                     ending = Some((Ending::Stopped, Instant::now() + GRACE));
+                    None
+                }
+                () = until(idle_at), if going_on => {
+                    idle_at = None;
+                    self.say_idle(true);
+                    None
+                }
+                step = parking.next(), if going_on => {
+                    match step {
+                        Step::Due => match self.checkpoints.take_if(|_| self.account.has_news()) {
+                            // It is due again afterwards.
+                            Some(checkpoints) => {
+                                checkpointing = Some(Box::pin(write(checkpoints, self.account.session())));
+                            }
+                            None => parking.ask(source.clone(), info.is_pouchdb(), self.account.through()),
+                        },
+                        Step::Answer(Some(token)) => {
+                            ending = Some((Ending::Parked(token), Instant::now() + GRACE));
+                        }
+                        Step::Answer(None) => {}
+                    }
                     None
                 }
                 () = until(deadline) => return ending.map_or(Ending::Stopped, |(ending, _)| ending),
@@ -140,8 +206,15 @@ impl<'a> Run<'a> {
                     Err(error) => Some(error),
                 },
                 _ = clock.tick(), if going_on => {
-                    if self.account.has_news() && let Some(checkpoints) = self.checkpoints.take() {
-                        checkpointing = Some(Box::pin(write(checkpoints, self.account.session())));
+                    idle_intervals += 1;
+                    let due = self.account.has_news() || idle_intervals >= IDLE_INTERVALS;
+                    if due && let Some(checkpoints) = self.checkpoints.take() {
+                        idle_intervals = 0;
+                        checkpointing = Some(if self.account.has_news() {
+                            Box::pin(write(checkpoints, self.account.session()))
+                        } else {
+                            Box::pin(verify(checkpoints))
+                        });
                     }
                     None
                 }
@@ -149,12 +222,13 @@ impl<'a> Run<'a> {
                     checkpointing = None;
                     self.checkpoints = Some(checkpoints);
                     match written {
-                        Ok(seq) => {
+                        Ok(Some(seq)) => {
                             self.account.checkpointed = Some(seq);
                             self.publish();
                             asking = Some(Box::pin(ask_pending(self.account.ask_pending())));
                             None
                         }
+                        Ok(None) => None,
                         Err(error) => Some(error),
                     }
                 }
@@ -174,12 +248,26 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether a continuous run has copied all that its source has, as far as the source tells. Where it does not, a silent feed
+    /// must do; but not of a filter, which may search a large database for a long time before it finds something.
+    fn is_caught_up(&self, asking: bool) -> bool {
+        self.replication.continuous
+            && match self.account.changes_pending() {
+                Some(changes) => changes == 0,
+                None => !asking && !matches!(&self.replication.filter, Some(filter) if searches(filter)),
+            }
+    }
+
+    fn say_idle(&self, idle: bool) {
+        self.context.idle.send_if_modified(|said| std::mem::replace(said, idle) != idle);
+    }
+
     /// Remembers what the run has done, if anything.
     async fn last_checkpoint(&mut self) -> Result<(), Error> {
         if self.account.has_news()
             && let Some(checkpoints) = self.checkpoints.take()
         {
-            self.account.checkpointed = Some(write(checkpoints, self.account.session()).await.1?);
+            self.account.checkpointed = write(checkpoints, self.account.session()).await.1?;
         }
         Ok(())
     }
@@ -199,9 +287,22 @@ impl<'a> Run<'a> {
     }
 }
 
-async fn write(mut checkpoints: Checkpoints, session: Session) -> (Checkpoints, Result<Seq, Error>) {
+/// Whether the source looks at every document to answer.
+fn searches(filter: &Filter) -> bool {
+    match filter {
+        Filter::DocIds(_) => false,
+        Filter::Selector(_) | Filter::Function { .. } => true,
+    }
+}
+
+async fn write(mut checkpoints: Checkpoints, session: Session) -> (Checkpoints, Result<Option<Seq>, Error>) {
     let written = checkpoints.write(&session).await;
-    (checkpoints, written.map(|()| session.recorded_seq))
+    (checkpoints, written.map(|()| Some(session.recorded_seq)))
+}
+
+async fn verify(mut checkpoints: Checkpoints) -> (Checkpoints, Result<Option<Seq>, Error>) {
+    let verified = checkpoints.verify().await;
+    (checkpoints, verified.map(|()| None))
 }
 
 /// Waits for a future that may not be there; for ever if it is not.

@@ -1,11 +1,13 @@
 //! What the tests of the pipeline share.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod attached;
 pub mod stalled;
 
 use serde_json::{Value, json};
-use turnwise_replicator::{Client, Context, Defaults, Error, Replication, Report, replicate};
-use turnwise_testkit::Database;
+use tokio::task::JoinHandle;
+use turnwise_replicator::{Client, Context, Defaults, Error, Replication, Report, Seq, Stats, replicate};
+use turnwise_testkit::{Database, canary};
 
 /// The name of this server in replication ids.
 pub const SERVER_UUID: &str = "0123456789abcdef0123456789abcdef";
@@ -19,15 +21,46 @@ pub fn request(source: &str, target: &str, fields: Value) -> Replication {
 
 /// A context with connections of its own.
 pub fn context() -> Context {
+    canary::watch_log();
     Context::new(Client::new().unwrap(), SERVER_UUID)
 }
 
 /// Runs one replication to its end.
 pub async fn run(source: &str, target: &str, fields: Value) -> Result<Report, Error> {
-    replicate(&request(source, target, fields), &context()).await
+    let replication = request(source, target, fields);
+    canary::assert_none("a replication", &format!("{replication:?}"));
+    let report = replicate(&replication, &context()).await;
+    match &report {
+        Ok(report) => canary::assert_none("a report", &format!("{report:?}")),
+        Err(error) => canary::assert_none("an error", &format!("{error} {error:?}")),
+    }
+    canary::assert_log_clean();
+    report
 }
 
 /// Runs one replication between two databases that must succeed.
 pub async fn copy(source: &Database, target: &Database) -> Report {
     run(source.url(), target.url(), json!({})).await.unwrap()
+}
+
+/// Starts a run that goes on beside the test.
+pub fn spawn(replication: Replication, context: &Context) -> JoinHandle<Result<Report, Error>> {
+    let context = context.clone();
+    tokio::spawn(async move { replicate(&replication, &context).await })
+}
+
+/// Waits until the numbers of a run are as they should be.
+pub async fn until(context: &Context, condition: impl Fn(&Stats) -> bool) -> Stats {
+    context.progress.subscribe().wait_for(condition).await.unwrap().clone()
+}
+
+/// Stops a run that goes on, and gives its report.
+pub async fn stop(context: &Context, running: JoinHandle<Result<Report, Error>>) -> Report {
+    context.stop.cancel();
+    running.await.unwrap().unwrap()
+}
+
+/// The number of a sequence; 0 if there is none.
+pub fn number(seq: &Option<Seq>) -> u64 {
+    seq.as_ref().and_then(Seq::number).unwrap_or(0)
 }

@@ -7,21 +7,30 @@
 //! What servers on one store share of it, and how it changes while they run: [`shared`]. Every key and what it does:
 //! `docs/configuration.md`; what it may be: [`settings`].
 
+mod entry;
 mod parse;
 mod settings;
 mod shared;
 mod value;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_policy::backoff;
+use turnwise_policy::fair_share::{Fairness, Shares, rfc};
+use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
-use turnwise_replicator::Defaults;
-use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
+use turnwise_replicator::multiplex::Mode;
+use turnwise_replicator::ownership::Periods;
+use turnwise_replicator::upstream::Address;
+use turnwise_replicator::{Connections, Defaults};
+use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, QueueRules, RotationRules};
 
+pub(crate) use self::entry::Entry;
+pub use self::entry::{TENANT_SHARES, TenantShares};
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub(crate) use self::shared::{Refused, Shared};
 
@@ -32,7 +41,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_OUTPUT_BYTES: usize = MAX_INFO_BYTES;
 
 /// Everything that can be configured, with its default.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// `[couchdb] uuid`: the server's UUID, part of every replication id. Without, the one that the store was created with.
     pub uuid: Option<String>,
@@ -42,14 +51,84 @@ pub struct Config {
     pub max_history: usize,
     /// `[replicator] health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: how long crashed jobs wait.
     pub backoff: backoff::Rules,
+    /// How replications of many tenants share the room, and take turns.
+    pub fair_share: FairShare,
     /// What holds for replications that do not say otherwise.
     pub replication: Defaults,
+    /// How replications connect: `connection_close_interval`, `connect_to`, and what is about TLS.
+    pub connections: Connections,
+    /// `[replicator] multiplex`: whether replications that have nothing to do are parked.
+    pub multiplex: Mode,
     /// `[jobs]`: jobs that are not replications.
     pub jobs: Jobs,
+    /// `[queue]`: in which order jobs are taken, and what they lock.
+    pub queue: Queue,
     /// `[workers]`: how workers show that they live.
     pub workers: Workers,
     /// `[command]`: jobs that run programs on this machine.
     pub command: Command,
+    /// `[upstream] url`: a CouchDB whose replications run here; with its login.
+    pub upstream: Option<Address>,
+    /// `[replicator] cluster_start_period`, `cluster_quiet_period`: how long the nodes must not change before work is shared out.
+    pub periods: Periods,
+}
+
+/// Of `[replicator]`: how replications of many tenants share the room, and take turns.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FairShare {
+    /// `fairness`: how it is found who is next, and who makes way.
+    pub fairness: Fairness,
+    /// `usage_coeff`, `priority_coeff`, `usage_interval`, `priority_interval`, `charge_interval`: of the fairness `rfc`.
+    pub rfc: Rfc,
+    /// `interval`, `max_churn`, `startup_jitter`, `idle_turn`: how replications take turns.
+    pub rotation: RotationRules,
+    /// `[replicator.shares]`
+    pub shares: Arc<Shares>,
+}
+
+impl FairShare {
+    /// The rules of the fairness `rfc`. What has no interval of its own happens once in each `interval`, as in CouchDB.
+    pub fn rfc(&self) -> rfc::Rules {
+        let interval_us = i64::try_from(self.rotation.interval.as_micros()).unwrap_or(i64::MAX);
+        let cycle_us = interval_us.clamp(*rfc::Rules::INTERVAL_US.start(), *rfc::Rules::INTERVAL_US.end());
+        let Rfc { usage_coeff, priority_coeff, usage_interval_us, priority_interval_us, charge_interval_us } =
+            self.rfc;
+        rfc::Rules {
+            usage_coeff,
+            priority_coeff,
+            usage_interval_us: usage_interval_us.unwrap_or(cycle_us),
+            priority_interval_us: priority_interval_us.unwrap_or(cycle_us),
+            charge_interval_us: charge_interval_us.unwrap_or(cycle_us),
+        }
+    }
+}
+
+/// Of `[replicator]`: what the fairness `rfc` goes by; see [`rfc::Rules`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rfc {
+    /// `usage_coeff`
+    pub usage_coeff: f64,
+    /// `priority_coeff`
+    pub priority_coeff: f64,
+    /// `usage_interval`, if it is not `interval`.
+    pub usage_interval_us: Option<i64>,
+    /// `priority_interval`, if it is not `interval`.
+    pub priority_interval_us: Option<i64>,
+    /// `charge_interval`, if it is not `interval`.
+    pub charge_interval_us: Option<i64>,
+}
+
+impl Default for Rfc {
+    fn default() -> Self {
+        let rfc::Rules { usage_coeff, priority_coeff, .. } = rfc::Rules::default();
+        Rfc {
+            usage_coeff,
+            priority_coeff,
+            usage_interval_us: None,
+            priority_interval_us: None,
+            charge_interval_us: None,
+        }
+    }
 }
 
 /// `[jobs]`
@@ -63,6 +142,8 @@ pub struct Jobs {
     pub max_history: usize,
     /// `health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: how long crashed jobs wait.
     pub backoff: backoff::Rules,
+    /// `[shares]`: of the tenants of all these types.
+    pub shares: Arc<Shares>,
 }
 
 impl Default for Jobs {
@@ -72,6 +153,39 @@ impl Default for Jobs {
             max_wait: Duration::from_millis(MAX_WAIT_MS),
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
+            shares: Arc::default(),
+        }
+    }
+}
+
+/// `[queue]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queue {
+    /// `window`: jobs of the queue's front that are compared, at least.
+    pub window: usize,
+    /// `tick`: how often jobs grow older.
+    pub tick: Duration,
+    /// `aging_ticks`: ticks after which a job weighs nothing, and reserves its locks.
+    pub aging_ticks: u32,
+    /// `base_weight`: what a job weighs before it is compared with those that run.
+    pub base_weight: Weight,
+    /// `waiting_uses_slot`: whether a job keeps its slot while it waits for a lock.
+    pub waiting_uses_slot: bool,
+    /// `catalogue`: the file that says what jobs lock which do not say it themselves.
+    pub catalogue: Option<PathBuf>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let QueueRules { window, rules, waiting_uses_slot, .. } = QueueRules::default();
+        let tick = Duration::from_micros(rules.aging.tick_us.unsigned_abs());
+        Queue {
+            window,
+            tick,
+            aging_ticks: rules.aging.ticks,
+            base_weight: rules.base,
+            waiting_uses_slot,
+            catalogue: None,
         }
     }
 }
@@ -117,10 +231,16 @@ impl Default for Config {
             max_jobs: 500,
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
+            fair_share: FairShare::default(),
             replication: Defaults::default(),
+            connections: Connections::default(),
+            multiplex: Mode::default(),
             jobs: Jobs::default(),
+            queue: Queue::default(),
             workers: Workers::default(),
             command: Command::default(),
+            upstream: None,
+            periods: Periods::default(),
         }
     }
 }

@@ -2,33 +2,10 @@
 
 use ini_core::{Item, Parser};
 
-use super::{Config, Problem, Setting, Workers};
+use turnwise_replicator::HIDDEN;
 
-/// Keys of `[replicator]` that CouchDB knows and turnwise accepts without an effect, until it has one.
-const WITHOUT_EFFECT: &[&str] = &[
-    "auth_plugins",
-    "cert_file",
-    "cluster_quiet_period",
-    "cluster_start_period",
-    "connect_to",
-    "connection_close_interval",
-    "interval",
-    "key_file",
-    "max_churn",
-    "max_document_id_length",
-    "missing_doc_retry_msec",
-    "password",
-    "priority_coeff",
-    "request_timeout",
-    "session_refresh_interval_sec",
-    "socket_options",
-    "ssl_certificate_max_depth",
-    "ssl_trusted_certificates_file",
-    "startup_jitter",
-    "usage_coeff",
-    "valid_proxy_protocols",
-    "verify_ssl_certificates",
-];
+use super::entry::{Entry, MAX_TENANTS};
+use super::{Config, Problem, TENANT_SHARES, Workers};
 
 pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Problem> {
     let mut config = Config::default();
@@ -64,14 +41,23 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
                 ignored.push(problem(format!("[{section}] {key} has no value, and is ignored")))
             }
             Item::Property(key, Some(value)) => {
-                let Some(setting) = Setting::find(&section, key) else {
+                let Some(entry) = Entry::find(&section, key) else {
                     ignored.push(problem(why_ignored(&section, key)));
                     continue;
                 };
-                if let Err(right) = setting.write(&mut config, value) {
+                if let Err(right) = entry.write(&mut config, value) {
+                    let value = if entry.holds_secret() { HIDDEN } else { value };
                     return Err(problem(format!("[{section}] {key} = {value}: expected {right}")));
                 }
             }
+        }
+    }
+    for shares in TENANT_SHARES {
+        let tenants = shares.len(&config);
+        if tenants > MAX_TENANTS {
+            let text =
+                format!("[{}] names {tenants} tenants: expected at most {MAX_TENANTS}", shares.section);
+            return Err(Problem { file: file.to_owned(), line: 0, text });
         }
     }
     let Workers { health_interval, health_timeout } = config.workers;
@@ -94,11 +80,12 @@ fn without_comment(line: &str) -> &str {
     }
 }
 
-/// What is to be told of a key that is no setting.
-pub(super) fn why_ignored(section: &str, key: &str) -> String {
-    match section {
-        "replicator" if WITHOUT_EFFECT.contains(&key) => format!("[replicator] {key} has no effect yet"),
-        "replicator.shares" => format!("[replicator.shares] {key} has no effect yet"),
-        _ => format!("[{section}] {key} is unknown, and ignored"),
-    }
+/// What is to be told of a key that is no setting, in a file.
+fn why_ignored(section: &str, key: &str) -> String {
+    format!("[{section}] {key} is unknown, and ignored")
+}
+
+/// The same, for one who wants to change it.
+pub(super) fn why_refused(section: &str, key: &str) -> String {
+    format!("[{section}] {key} is unknown: docs/configuration.md has all settings")
 }

@@ -1,15 +1,48 @@
 //! Every setting: where it stands, what it may be, and whether it can change while servers run. The file, the API
 //! (`/_node/{name}/_config`) and the test of `docs/configuration.md` read this table, and nothing else knows a setting's name.
 
-use super::value::{Right, Value, seconds};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use super::value::{INFINITY, Right, Value, seconds};
 use super::{Config, MAX_OUTPUT_BYTES};
+use turnwise_policy::fair_share::rfc;
 use turnwise_protocol::MAX_WAIT_MS;
+use turnwise_replicator::{MAX_CERTIFICATE_DEPTH, Secret};
 
 const MAX_MS: u64 = 365 * 24 * 3_600_000;
+/// Longest first wait after a crash: 49 days.
+const MAX_BACKOFF_BASE_MS: i64 = u32::MAX as i64;
+/// Between two looks at who makes way: each reads rows, and what it stops and starts has to be worth the while.
+const INTERVAL_MS: RangeInclusive<u64> = 100..=24 * 3_600_000;
+/// Jobs that make way at once, at most: as many are asked of the store, for each tenant that waits.
+const MAX_CHURN: usize = 10_000;
+/// t1, t2 and t3 of the fairness `rfc`.
+const RFC_INTERVAL_MS: RangeInclusive<i64> =
+    *rfc::Rules::INTERVAL_US.start() / 1_000..=*rfc::Rules::INTERVAL_US.end() / 1_000;
+/// Over how long jobs that start together are spread at most. A slot is taken for as long.
+const MAX_JITTER_MS: u64 = 600_000;
+/// How long connections are kept: the pool looks for those that are due no more often than the lower bound.
+const CLOSE_INTERVAL_MS: RangeInclusive<u64> = 100..=24 * 3_600_000;
+/// Longest `max_document_id_length` that is a number.
+const MAX_DOCUMENT_ID_LENGTH: usize = 1 << 20;
+/// Longest wait for a revision that the source does not have. A batch is held up for as long.
+const MAX_MISSING_MS: u64 = 600_000;
 /// Commands that can run at the same time at most: each has processes and pipes.
 const MAX_COMMANDS: usize = 1_000;
+/// Longest time that the nodes must not change before they share out work: an hour.
+const MAX_PERIOD_MS: u64 = 3_600_000;
 /// Longest time that a worker may be silent: a day.
 const MAX_HEALTH_MS: u64 = 24 * 3_600_000;
+/// Jobs that one pass compares with each other, at most.
+const MAX_WINDOW: usize = 1_000;
+/// How often jobs grow older: at a tick of a few ms every one of them would be older at each look.
+const TICK_MS: RangeInclusive<u64> = 100..=3_600_000;
+/// Ticks until a job weighs nothing, at most.
+const MAX_AGING_TICKS: u32 = 100_000;
+
+/// Settings whose values may hold secrets.
+const WITH_SECRETS: &[(&str, &str)] = &[("upstream", "url")];
 
 /// A setting.
 pub struct Setting {
@@ -36,6 +69,7 @@ pub enum Changes {
 use Changes::{InFile, Live};
 
 const AT_START: &str = "It is read when a server starts";
+const ABOUT_CONNECTIONS: &str = "Where connections go, and whom they trust, is said on each machine alone";
 const ABOUT_A_MACHINE: &str = "What may run on a machine is said on that machine alone";
 
 /// All settings, by section.
@@ -56,6 +90,95 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         section: "replicator",
+        key: "interval",
+        changes: Live,
+        read: |config| text(config.fair_share.rotation.interval.as_millis()),
+        write: |config, value| set(&mut config.fair_share.rotation.interval, value.ms(INTERVAL_MS)),
+    },
+    Setting {
+        section: "replicator",
+        key: "max_churn",
+        changes: Live,
+        read: |config| text(config.fair_share.rotation.max_churn),
+        write: |config, value| set(&mut config.fair_share.rotation.max_churn, value.number(0..=MAX_CHURN)),
+    },
+    Setting {
+        section: "replicator",
+        key: "startup_jitter",
+        changes: Live,
+        read: |config| text(config.fair_share.rotation.startup_jitter.as_millis()),
+        write: |config, value| {
+            set(&mut config.fair_share.rotation.startup_jitter, value.ms(0..=MAX_JITTER_MS))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "idle_turn",
+        changes: Live,
+        read: |config| text(config.fair_share.rotation.idle_turn.as_millis()),
+        write: |config, value| set(&mut config.fair_share.rotation.idle_turn, value.ms(100..=MAX_MS)),
+    },
+    Setting {
+        section: "replicator",
+        key: "multiplex",
+        changes: Live,
+        read: |config| text(config.multiplex),
+        write: |config, value| set(&mut config.multiplex, value.multiplex()),
+    },
+    Setting {
+        section: "replicator",
+        key: "fairness",
+        changes: Live,
+        read: |config| text(config.fair_share.fairness),
+        write: |config, value| set(&mut config.fair_share.fairness, value.fairness()),
+    },
+    Setting {
+        section: "replicator",
+        key: "usage_coeff",
+        changes: Live,
+        read: |config| text(config.fair_share.rfc.usage_coeff),
+        write: |config, value| {
+            set(&mut config.fair_share.rfc.usage_coeff, value.decimal(rfc::Rules::USAGE_COEFF))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "priority_coeff",
+        changes: Live,
+        read: |config| text(config.fair_share.rfc.priority_coeff),
+        write: |config, value| {
+            set(&mut config.fair_share.rfc.priority_coeff, value.decimal(rfc::Rules::PRIORITY_COEFF))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "usage_interval",
+        changes: Live,
+        read: |config| text(config.fair_share.rfc().usage_interval_us / 1_000),
+        write: |config, value| {
+            set(&mut config.fair_share.rfc.usage_interval_us, value.ms_us(RFC_INTERVAL_MS).map(Some))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "priority_interval",
+        changes: Live,
+        read: |config| text(config.fair_share.rfc().priority_interval_us / 1_000),
+        write: |config, value| {
+            set(&mut config.fair_share.rfc.priority_interval_us, value.ms_us(RFC_INTERVAL_MS).map(Some))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "charge_interval",
+        changes: Live,
+        read: |config| text(config.fair_share.rfc().charge_interval_us / 1_000),
+        write: |config, value| {
+            set(&mut config.fair_share.rfc.charge_interval_us, value.ms_us(RFC_INTERVAL_MS).map(Some))
+        },
+    },
+    Setting {
+        section: "replicator",
         key: "max_history",
         changes: Live,
         read: |config| text(config.max_history),
@@ -73,7 +196,7 @@ pub const SETTINGS: &[Setting] = &[
         key: "backoff_base_ms",
         changes: Live,
         read: |config| text(config.backoff.base_us / 1_000),
-        write: |config, value| set(&mut config.backoff.base_us, value.ms_us()),
+        write: |config, value| set(&mut config.backoff.base_us, value.ms_us(1..=MAX_BACKOFF_BASE_MS)),
     },
     Setting {
         section: "replicator",
@@ -142,12 +265,163 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         section: "replicator",
+        key: "auth_plugins",
+        changes: Live,
+        read: |config| {
+            let names: Vec<String> =
+                config.replication.auth_plugins.iter().map(ToString::to_string).collect();
+            text(names.join(","))
+        },
+        write: |config, value| set(&mut config.replication.auth_plugins, value.auth_plugins()),
+    },
+    Setting {
+        section: "replicator",
+        key: "session_refresh_interval_sec",
+        changes: Live,
+        read: |config| seconds(config.replication.session_refresh_interval),
+        write: |config, value| {
+            set(&mut config.replication.session_refresh_interval, value.seconds(10_000..=MAX_HEALTH_MS))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "max_document_id_length",
+        changes: Live,
+        read: |config| match config.replication.max_document_id_length {
+            None => Some(INFINITY.to_owned()),
+            Some(bytes) => text(bytes),
+        },
+        write: |config, value| {
+            set(
+                &mut config.replication.max_document_id_length,
+                value.number_or_infinity(1..=MAX_DOCUMENT_ID_LENGTH),
+            )
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "missing_doc_retry_msec",
+        changes: Live,
+        read: |config| text(config.replication.missing_doc_retry.as_millis()),
+        write: |config, value| set(&mut config.replication.missing_doc_retry, value.ms(0..=MAX_MISSING_MS)),
+    },
+    Setting {
+        section: "replicator",
         key: "valid_endpoint_protocols",
         changes: Live,
         read: |config| text(config.replication.endpoint_schemes.join(",")),
         write: |config, value| {
             set(&mut config.replication.endpoint_schemes, value.choices(&["http", "https"]))
         },
+    },
+    Setting {
+        section: "replicator",
+        key: "valid_proxy_protocols",
+        changes: Live,
+        read: |config| text(config.replication.proxy_schemes.join(",")),
+        write: |config, value| {
+            set(&mut config.replication.proxy_schemes, value.choices(&["http", "https", "socks5"]))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "request_timeout",
+        changes: Live,
+        read: |config| {
+            let timeout = config.replication.request_timeout;
+            text(timeout.map_or(INFINITY.to_owned(), |timeout| timeout.as_millis().to_string()))
+        },
+        write: |config, value| set(&mut config.replication.request_timeout, value.ms_or_infinity(1..=MAX_MS)),
+    },
+    Setting {
+        section: "replicator",
+        key: "socket_options",
+        changes: Live,
+        read: |config| text(config.replication.socket_options),
+        write: |config, value| set(&mut config.replication.socket_options, value.socket_options()),
+    },
+    Setting {
+        section: "replicator",
+        key: "connection_close_interval",
+        changes: Live,
+        read: |config| text(config.connections.close_interval.as_millis()),
+        write: |config, value| set(&mut config.connections.close_interval, value.ms(CLOSE_INTERVAL_MS)),
+    },
+    Setting {
+        section: "replicator",
+        key: "connect_to",
+        changes: InFile(ABOUT_CONNECTIONS),
+        read: |config| Some(config.connections.connect_to.to_string()).filter(|rules| !rules.is_empty()),
+        write: |config, value| set(&mut config.connections.connect_to, value.0.parse()),
+    },
+    Setting {
+        section: "replicator",
+        key: "verify_ssl_certificates",
+        changes: InFile(ABOUT_CONNECTIONS),
+        read: |config| text(config.connections.tls.verify),
+        write: |config, value| set(&mut config.connections.tls.verify, value.boolean()),
+    },
+    Setting {
+        section: "replicator",
+        key: "ssl_trusted_certificates_file",
+        changes: InFile(ABOUT_CONNECTIONS),
+        read: |config| path(config.connections.tls.trusted_certificates_file.as_ref()),
+        write: |config, value| {
+            set(&mut config.connections.tls.trusted_certificates_file, value.file().map(Some))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "ssl_certificate_max_depth",
+        changes: InFile(ABOUT_CONNECTIONS),
+        read: |config| text(config.connections.tls.max_depth),
+        write: |config, value| {
+            set(&mut config.connections.tls.max_depth, value.number(0..=MAX_CERTIFICATE_DEPTH))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "cert_file",
+        changes: InFile(ABOUT_CONNECTIONS),
+        read: |config| path(config.connections.tls.cert_file.as_ref()),
+        write: |config, value| set(&mut config.connections.tls.cert_file, value.file().map(Some)),
+    },
+    Setting {
+        section: "replicator",
+        key: "key_file",
+        changes: InFile(ABOUT_CONNECTIONS),
+        read: |config| path(config.connections.tls.key_file.as_ref()),
+        write: |config, value| set(&mut config.connections.tls.key_file, value.file().map(Some)),
+    },
+    Setting {
+        section: "replicator",
+        key: "password",
+        changes: InFile(ABOUT_CONNECTIONS),
+        // That there is one may be seen, and no more.
+        read: |config| config.connections.tls.password.as_ref().and_then(text),
+        write: |config, value| set(&mut config.connections.tls.password, Ok(Some(Secret::new(value.0)))),
+    },
+    Setting {
+        section: "replicator",
+        key: "cluster_start_period",
+        changes: InFile(AT_START),
+        read: |config| seconds(config.periods.start),
+        write: |config, value| set(&mut config.periods.start, value.seconds(0..=MAX_PERIOD_MS)),
+    },
+    Setting {
+        section: "replicator",
+        key: "cluster_quiet_period",
+        changes: InFile(AT_START),
+        read: |config| seconds(config.periods.quiet),
+        write: |config, value| set(&mut config.periods.quiet, value.seconds(0..=MAX_PERIOD_MS)),
+    },
+    Setting {
+        section: "upstream",
+        key: "url",
+        changes: InFile(AT_START),
+        // Without its password.
+        read: |config| config.upstream.as_ref().and_then(text),
+        write: |config, value| set(&mut config.upstream, value.server().map(Some)),
     },
     Setting {
         section: "jobs",
@@ -182,7 +456,7 @@ pub const SETTINGS: &[Setting] = &[
         key: "backoff_base_ms",
         changes: Live,
         read: |config| text(config.jobs.backoff.base_us / 1_000),
-        write: |config, value| set(&mut config.jobs.backoff.base_us, value.ms_us()),
+        write: |config, value| set(&mut config.jobs.backoff.base_us, value.ms_us(1..=MAX_BACKOFF_BASE_MS)),
     },
     Setting {
         section: "jobs",
@@ -190,6 +464,48 @@ pub const SETTINGS: &[Setting] = &[
         changes: Live,
         read: |config| text(config.jobs.backoff.max_exponent),
         write: |config, value| set(&mut config.jobs.backoff.max_exponent, value.number(0..=30)),
+    },
+    Setting {
+        section: "queue",
+        key: "window",
+        changes: Live,
+        read: |config| text(config.queue.window),
+        write: |config, value| set(&mut config.queue.window, value.number(1..=MAX_WINDOW)),
+    },
+    Setting {
+        section: "queue",
+        key: "tick",
+        changes: Live,
+        read: |config| seconds(config.queue.tick),
+        write: |config, value| set(&mut config.queue.tick, value.seconds(TICK_MS)),
+    },
+    Setting {
+        section: "queue",
+        key: "aging_ticks",
+        changes: Live,
+        read: |config| text(config.queue.aging_ticks),
+        write: |config, value| set(&mut config.queue.aging_ticks, value.number(0..=MAX_AGING_TICKS)),
+    },
+    Setting {
+        section: "queue",
+        key: "base_weight",
+        changes: Live,
+        read: |config| text(config.queue.base_weight),
+        write: |config, value| set(&mut config.queue.base_weight, value.weight()),
+    },
+    Setting {
+        section: "queue",
+        key: "waiting_uses_slot",
+        changes: Live,
+        read: |config| text(config.queue.waiting_uses_slot),
+        write: |config, value| set(&mut config.queue.waiting_uses_slot, value.boolean()),
+    },
+    Setting {
+        section: "queue",
+        key: "catalogue",
+        changes: InFile(AT_START),
+        read: |config| path(config.queue.catalogue.as_ref()),
+        write: |config, value| set(&mut config.queue.catalogue, value.file().map(Some)),
     },
     Setting {
         section: "workers",
@@ -240,6 +556,10 @@ fn set<T>(place: &mut T, value: Result<T, Right>) -> Result<(), Right> {
     Ok(())
 }
 
+fn path(file: Option<&PathBuf>) -> Option<String> {
+    file.map(|file| file.display().to_string())
+}
+
 fn text(value: impl ToString) -> Option<String> {
     Some(value.to_string())
 }
@@ -250,7 +570,12 @@ impl Setting {
         SETTINGS.iter().find(|setting| setting.section == section && setting.key == key)
     }
 
-    /// Its value in a configuration, as it would stand in the file; none where it is left to the server.
+    /// Whether its value may hold a secret: what is wrong with one is told without it.
+    pub fn holds_secret(&self) -> bool {
+        WITH_SECRETS.contains(&(self.section, self.key))
+    }
+
+    /// Its value in a configuration, as it would stand in the file, but for secrets; none where it is left to the server.
     pub fn read(&self, config: &Config) -> Option<String> {
         (self.read)(config)
     }

@@ -17,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Error, Keyspace};
 use turnwise_store::{Isolation, MaybeStoreError, RangeRead, Store, Transaction};
 
-use super::{Changes, Config, SETTINGS, Setting};
+use super::entry::{Entry, MAX_TENANTS};
+use super::{Changes, Config, SETTINGS, TENANT_SHARES};
 
-/// Rows that are read at most.
-const MAX_ROWS: usize = 10_000;
+/// Rows that are read at most: every setting, and twice as many tenants as there may be, because those who add the last
+/// ones at the same time do not see each other.
+const MAX_ROWS: usize = SETTINGS.len() + 2 * MAX_TENANTS * TENANT_SHARES.len();
 /// Longest value, in bytes.
 const MAX_VALUE_BYTES: usize = 4 << 10;
 /// Without a change, the rows are read again after this long.
@@ -87,12 +89,12 @@ impl Shared {
 
     /// Gives a setting a value, for all servers. Returns what it was.
     pub async fn set(&self, section: &str, key: &str, value: &str) -> Result<Option<String>, Refused> {
-        let setting = changeable(section, key)?;
+        let entry = changeable(section, key)?;
         if value.len() > MAX_VALUE_BYTES {
             return Err(Refused::Wrong(format!("at most {MAX_VALUE_BYTES} bytes")));
         }
-        setting.write(&mut (*self.file).clone(), value).map_err(Refused::Wrong)?;
-        self.change(setting, Some(serde_json::Value::from(value).to_string().into())).await
+        entry.write(&mut (*self.file).clone(), value).map_err(Refused::Wrong)?;
+        self.change(entry, Some(serde_json::Value::from(value).to_string().into())).await
     }
 
     /// Leaves a setting to each server's file again. Returns what it was.
@@ -100,18 +102,22 @@ impl Shared {
         self.change(changeable(section, key)?, None).await
     }
 
-    async fn change(&self, setting: &Setting, row: Option<Bytes>) -> Result<Option<String>, Refused> {
+    async fn change(&self, entry: Entry<'_>, row: Option<Bytes>) -> Result<Option<String>, Refused> {
         let (keys, row) = (&self.keys, &row);
         let before = self.store.transact(|tx| async move {
             let rows = read(&tx, keys).await.map_err(Refused::Store)?;
-            let entry = keys.config_entry(setting.section, setting.key);
-            match (tx.get(&entry).await?, row) {
-                (_, Some(row)) => tx.set(entry, row.clone())?,
-                (Some(_), None) => tx.clear(entry)?,
+            let key = keys.config_entry(entry.section(), entry.key());
+            match (tx.get(&key).await?, row) {
+                (None, Some(row)) => {
+                    check_room(&rows, entry)?;
+                    tx.set(key, row.clone())?;
+                }
+                (Some(_), Some(row)) => tx.set(key, row.clone())?,
+                (Some(_), None) => tx.clear(key)?,
                 (None, None) => return Err(Refused::NotSet),
             }
             tx.set_versionstamp(keys.config_versionstamp())?;
-            Ok(setting.read(&self.over(&rows, |_| {})))
+            Ok(entry.read(&self.over(&rows, |_| {})))
         });
         before.await
     }
@@ -168,7 +174,7 @@ impl Shared {
     fn over(&self, rows: &Rows, tell: impl Fn(String)) -> Config {
         let mut config = (*self.file).clone();
         for ((section, key), value) in rows {
-            let written = changeable(section, key).map(|setting| setting.write(&mut config, value));
+            let written = changeable(section, key).map(|entry| entry.write(&mut config, value));
             match written {
                 Ok(Ok(())) => {}
                 Ok(Err(right)) => {
@@ -181,15 +187,25 @@ impl Shared {
     }
 }
 
-/// The setting of this name, if it may change while servers run.
-fn changeable(section: &str, key: &str) -> Result<&'static Setting, Refused> {
-    let Some(setting) = Setting::find(section, key) else {
-        return Err(Refused::Unknown(super::parse::why_ignored(section, key)));
+/// The entry of this name, if it may change while servers run.
+fn changeable<'a>(section: &str, key: &'a str) -> Result<Entry<'a>, Refused> {
+    let Some(entry) = Entry::find(section, key) else {
+        return Err(Refused::Unknown(super::parse::why_refused(section, key)));
     };
-    match setting.changes {
-        Changes::Live => Ok(setting),
+    match entry.changes() {
+        Changes::Live => Ok(entry),
         Changes::InFile(why) => Err(Refused::InFile(why)),
     }
+}
+
+/// Whether one more tenant may be named.
+fn check_room(rows: &Rows, entry: Entry<'_>) -> Result<(), Refused> {
+    let Entry::Tenant(shares, _) = entry else { return Ok(()) };
+    let tenants = rows.keys().filter(|(section, _)| section == shares.section).count();
+    if tenants < MAX_TENANTS {
+        return Ok(());
+    }
+    Err(Refused::Wrong(format!("at most {MAX_TENANTS} tenants: leave the others to the default")))
 }
 
 async fn read(tx: &Transaction, keys: &Keyspace) -> Result<Rows, Error> {
@@ -206,14 +222,20 @@ async fn read(tx: &Transaction, keys: &Keyspace) -> Result<Rows, Error> {
         .collect()
 }
 
-/// Tells in the log what has changed. There are no secrets among the settings.
+/// Tells in the log what has changed. A setting that is secret reads as stars.
 fn tell(before: Option<&Config>, now: &Config) {
     let Some(before) = before else { return };
-    for setting in SETTINGS {
-        let (was, is) = (setting.read(before), setting.read(now));
+    let values = |config| {
+        Entry::all(config)
+            .map(|(entry, value)| ((entry.section(), entry.key()), value))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let (was, is) = (values(before), values(now));
+    let shown = |value: Option<&String>| value.map_or("the default", String::as_str).to_owned();
+    for name in was.keys().chain(is.keys().filter(|name| !was.contains_key(*name))) {
+        let (was, is) = (was.get(name), is.get(name));
         if was != is {
-            let shown = |value: Option<String>| value.unwrap_or_else(|| "the default".to_owned());
-            let Setting { section, key, .. } = setting;
+            let (section, key) = name;
             tracing::info!("[{section}] {key} is {} now, and was {}", shown(is), shown(was));
         }
     }

@@ -4,6 +4,7 @@
 
 use super::*;
 use std::time::Duration;
+use turnwise_replicator::{AuthPlugin, Secret, SocketOptions, Tls};
 
 fn parse(text: &str) -> (Config, Vec<String>) {
     let (config, ignored) = Config::parse("my.ini", text).unwrap();
@@ -27,8 +28,18 @@ fn every_key_that_has_an_effect_has_it() {
          health_threshold = 9\nbackoff_base_ms = 10\nbackoff_max_exponent = 11\nworker_processes = 12\n\
          worker_batch_size = 13\nhttp_connections = 14\nconnection_timeout = 15\nretries_per_request = 0\n\
          use_checkpoints = false\ncheckpoint_interval = 17\nuse_bulk_get = false\nvalid_endpoint_protocols = https\n\
+         auth_plugins = couch_replicator_auth_session, couch_replicator_auth_noop\nsession_refresh_interval_sec = 31\n\
+         max_document_id_length = 240\nmissing_doc_retry_msec = 0\n\
+         valid_proxy_protocols = socks5\n\
+         request_timeout = 28\nsocket_options = [{nodelay, false}, {sndbuf, 29}]\nconnection_close_interval = 130\n\
+         connect_to = *.example.com:443:10.0.0.7:8443\nverify_ssl_certificates = false\n\
+         ssl_trusted_certificates_file = /ca.pem\nssl_certificate_max_depth = 1\ncert_file = /c.pem\nkey_file = /k.pem\n\
+         password = hunter2\nfairness = rfc\nusage_coeff = 0.25\npriority_coeff = .75\nusage_interval = 1001\npriority_interval = 1002\n\
+         charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
+         [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\n\
-         [workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\n",
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\n\
+         [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
     assert_eq!(ignored, Vec::<String>::new());
     let expected = Config {
@@ -36,6 +47,25 @@ fn every_key_that_has_an_effect_has_it() {
         max_jobs: 7,
         max_history: 8,
         backoff: backoff::Rules { health_threshold_us: 9_000_000, base_us: 10_000, max_exponent: 11 },
+        fair_share: FairShare {
+            fairness: Fairness::Rfc,
+            rfc: Rfc {
+                usage_coeff: 0.25,
+                priority_coeff: 0.75,
+                usage_interval_us: Some(1_001_000),
+                priority_interval_us: Some(1_002_000),
+                charge_interval_us: Some(1_003_000),
+            },
+            rotation: RotationRules {
+                interval: Duration::from_millis(1_004),
+                max_churn: 26,
+                startup_jitter: Duration::ZERO,
+                idle_turn: Duration::from_millis(1_005),
+            },
+            shares: Arc::new(
+                [("a b/_replicator".to_owned(), 1_000), ("_replicator".to_owned(), 1)].into_iter().collect(),
+            ),
+        },
         replication: Defaults {
             worker_processes: 12,
             worker_batch_size: Some(13),
@@ -45,13 +75,42 @@ fn every_key_that_has_an_effect_has_it() {
             use_checkpoints: false,
             checkpoint_interval: Duration::from_millis(17),
             use_bulk_get: false,
+            auth_plugins: vec![AuthPlugin::Session, AuthPlugin::Basic],
+            session_refresh_interval: Duration::from_secs(31),
+            max_document_id_length: Some(240),
+            missing_doc_retry: Duration::ZERO,
             endpoint_schemes: vec!["https".into()],
+            proxy_schemes: vec!["socks5".into()],
+            request_timeout: Some(Duration::from_millis(28)),
+            socket_options: SocketOptions { nodelay: false, sndbuf: Some(29), ..SocketOptions::default() },
         },
+        connections: Connections {
+            close_interval: Duration::from_millis(130),
+            connect_to: "*.example.com:443:10.0.0.7:8443".parse().unwrap(),
+            tls: Tls {
+                verify: false,
+                trusted_certificates_file: Some("/ca.pem".into()),
+                max_depth: 1,
+                cert_file: Some("/c.pem".into()),
+                key_file: Some("/k.pem".into()),
+                password: Some(Secret::new("hunter2")),
+            },
+        },
+        multiplex: Mode::Off,
         jobs: Jobs {
             retention: Duration::from_secs(3_600),
             max_wait: Duration::from_secs(25),
             max_history: 18,
             backoff: backoff::Rules { health_threshold_us: 19_000_000, base_us: 20_000, max_exponent: 21 },
+            shares: Arc::new([("Default".to_owned(), 27)].into_iter().collect()),
+        },
+        queue: Queue {
+            window: 29,
+            tick: Duration::from_millis(500),
+            aging_ticks: 31,
+            base_weight: Weight::thousandths(1_250),
+            waiting_uses_slot: true,
+            catalogue: Some("/catalogue.toml".into()),
         },
         workers: Workers {
             health_interval: Duration::from_millis(250),
@@ -63,23 +122,42 @@ fn every_key_that_has_an_effect_has_it() {
             max_output_bytes: 23,
             programs: Some(vec!["/bin/sh".into(), "ls".into()]),
         },
+        upstream: Some(Address::parse("http://u:hunter2@couch:5984/").unwrap()),
+        periods: Periods { start: Duration::from_millis(500), quiet: Duration::from_secs(28) },
     };
     assert_eq!(config, expected);
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(Entry::all(&config).all(|(_, value)| !value.contains("hunter2")));
+}
+
+#[test]
+fn the_upstreams_password_is_shown_nowhere() {
+    let (config, _) = parse("[upstream]\nurl = http://u:hunter2@couch:5984/");
+    let url = Entry::find("upstream", "url").unwrap().read(&config);
+    assert_eq!(url.as_deref(), Some("http://u:*****@couch:5984/"));
+    assert!(!format!("{config:?}").contains("hunter2"));
+    for wrong in ["http://u:hunter2@couch:x/", "couch:hunter2", "http://u:hunter2@couch/?a"] {
+        let refused = refused(&format!("[upstream]\nurl = {wrong}"));
+        assert!(
+            refused.starts_with("my.ini:2: [upstream] url = *****: expected a server's URL"),
+            "{refused}"
+        );
+        assert!(!refused.contains("hunter2"), "{refused}");
+    }
 }
 
 #[test]
 fn what_is_not_used_is_told_with_its_place_and_without_its_value() {
     let (config, ignored) = parse(
-        "[admins]\nadmin = secret\n\n[replicator]\nmax_churn = 20\npassword = secret\n\
-         [replicator.shares]\nhigh/_replicator = 200\n[log]\nlevel = info\n",
+        "[admins]\nadmin = secret\n\n[replicator]\nibrowse_options = 5\npasswort = secret\n\
+         [log]\nlevel = info\n",
     );
     assert_eq!(config, Config::default());
     let expected = [
         "my.ini:2: [admins] admin is unknown, and ignored",
-        "my.ini:5: [replicator] max_churn has no effect yet",
-        "my.ini:6: [replicator] password has no effect yet",
-        "my.ini:8: [replicator.shares] high/_replicator has no effect yet",
-        "my.ini:10: [log] level is unknown, and ignored",
+        "my.ini:5: [replicator] ibrowse_options is unknown, and ignored",
+        "my.ini:6: [replicator] passwort is unknown, and ignored",
+        "my.ini:8: [log] level is unknown, and ignored",
     ];
     assert_eq!(ignored, expected);
 }
@@ -104,7 +182,29 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
         ("http_connections = 99999999999999999999", "a whole number from 1 to 10000"),
         ("connection_timeout = infinity", "a whole number from 1 to 31536000000"),
         ("retries_per_request = 1.5", "a whole number from 0 to 100"),
+        ("request_timeout = 0", "a whole number from 1 to 31536000000, or infinity"),
+        ("connection_close_interval = 99", "a whole number from 100 to 86400000"),
+        ("ssl_certificate_max_depth = 7", "a whole number from 0 to 6"),
+        ("cert_file = cert.pem", "an absolute path"),
+        ("valid_proxy_protocols = socks4", "one or more of http, https, socks5, separated by commas"),
+        ("socket_options = [{nodelay}]", "a list like [{keepalive, true}, {nodelay, true}, {sndbuf, 65536}]"),
+        ("socket_options = [{priority, 9}]", "{priority, N} with a whole number of at most 6"),
+        (
+            "connect_to = a:b",
+            "pattern:port:target:port, like `*.example.com:443:10.0.0.7:8443`; where the second host or a port is left \
+             out, it stays as it is",
+        ),
         ("checkpoint_interval = 0", "a whole number from 1 to 31536000000"),
+        ("interval = 99", "a whole number from 100 to 86400000"),
+        ("max_churn = -1", "a whole number from 0 to 10000"),
+        ("startup_jitter = 600001", "a whole number from 0 to 600000"),
+        ("idle_turn = 10 s", "a whole number from 100 to 31536000000"),
+        ("fairness = fair", "virtual_time or rfc"),
+        ("multiplex = on", "auto or off"),
+        ("usage_coeff = 1", "a number from 0 to 0.999"),
+        ("usage_coeff = NaN", "a number from 0 to 0.999"),
+        ("priority_coeff = 1e-1", "a number from 0.001 to 1"),
+        ("usage_interval = 0", "a whole number from 1000 to 86400000"),
         ("valid_endpoint_protocols = http, ftp", "one or more of http, https, separated by commas"),
     ];
     for (line, right) in cases {
@@ -122,6 +222,18 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
     ] {
         let expected = format!("my.ini:2: [workers] {line}: expected {right}");
         assert_eq!(refused(&format!("[workers]\n{line}\n")), expected);
+    }
+    for (line, right) in [
+        ("a/_replicator = 0", "a whole number from 1 to 1000"),
+        ("a/_replicator = 1001", "a whole number from 1 to 1000"),
+        ("a/_replicator = 1.5", "a whole number from 1 to 1000"),
+        ("a/_replicator = many", "a whole number from 1 to 1000"),
+        ("a\u{7}b = 1", "a tenant's name as key: must not have control characters"),
+    ] {
+        for section in ["replicator.shares", "shares"] {
+            let expected = format!("my.ini:2: [{section}] {line}: expected {right}");
+            assert_eq!(refused(&format!("[{section}]\n{line}\n")), expected);
+        }
     }
     for (line, right) in [
         ("max_jobs = 0", "a whole number from 1 to 1000"),
@@ -175,15 +287,74 @@ fn a_file_that_is_missing_or_huge_is_refused_with_its_name() {
 }
 
 #[test]
+fn tenants_are_named_as_they_are_written_and_up_to_a_bound() {
+    let (config, ignored) = parse(
+        "[replicator.shares]\nA/_replicator = 1\na/_replicator = 2\n a b = 3\nempty =\n\u{e9}/_replicator = 5\n\
+         a/_replicator = 6\n",
+    );
+    assert_eq!(ignored, ["my.ini:5: [replicator.shares] empty has no value, and is ignored"]);
+    let shares: Vec<_> = config.fair_share.shares.iter().map(|(tenant, n)| (tenant.to_owned(), n)).collect();
+    let expected = [("A/_replicator", 1), ("a b", 3), ("a/_replicator", 6), ("\u{e9}/_replicator", 5)];
+    assert_eq!(shares, expected.map(|(tenant, n)| (tenant.to_owned(), n)));
+    let tenants =
+        |n: usize| (0..n).fold("[shares]\n".to_owned(), |text, tenant| text + &format!("{tenant} = 7\n"));
+    assert_eq!(parse(&tenants(10_000)).0.jobs.shares.iter().count(), 10_000);
+    assert_eq!(refused(&tenants(10_001)), "my.ini: [shares] names 10001 tenants: expected at most 10000");
+    // A name ends at the first `=`: this one can be written over HTTP only.
+    let expected = "my.ini:2: [shares] a = b = 4: expected a whole number from 1 to 1000";
+    assert_eq!(refused("[shares]\na=b = 4\n"), expected);
+    let long = "x".repeat(513);
+    assert!(refused(&format!("[shares]\n{long} = 7\n")).contains("a tenant's name as key"));
+}
+
+#[test]
+fn the_rfc_goes_by_the_cycle_unless_it_is_told_otherwise() {
+    let rfc = |text: &str| parse(&format!("[replicator]\n{text}")).0.fair_share.rfc();
+    assert_eq!(rfc(""), rfc::Rules::default());
+    let expected = rfc::Rules {
+        usage_interval_us: 5_000_000,
+        priority_interval_us: 5_000_000,
+        charge_interval_us: 7_000_000,
+        ..rfc::Rules::default()
+    };
+    assert_eq!(rfc("charge_interval = 7000\ninterval = 5000\n"), expected);
+    // A cycle may be shorter than what the RFC's intervals may be.
+    assert_eq!(rfc("interval = 100\n").usage_interval_us, 1_000_000);
+}
+
+#[test]
 fn every_setting_is_read_as_it_is_written() {
     let (mut config, _) = parse("");
     for setting in SETTINGS {
         let value = match (setting.section, setting.key) {
             ("couchdb", "uuid") => "b0000000000000000000000000000025",
             (_, "valid_endpoint_protocols") => "https",
+            (_, "auth_plugins") => "basic",
+            (_, "valid_proxy_protocols") => "socks5",
+            (_, "socket_options") => "[{keepalive, false}, {nodelay, true}, {recbuf, 1}]",
+            (_, "connection_close_interval") => "1234",
+            (_, "connect_to") => "*.example.com:443:10.0.0.7:8443,a::b:",
+            (_, "ssl_trusted_certificates_file" | "cert_file" | "key_file") => "/some.pem",
+            (_, "catalogue") => "/catalogue.toml",
+            (_, "ssl_certificate_max_depth") => "4",
+            // Anything may be a password, and none is shown.
+            (_, "password") => continue,
             (_, "programs") => "/bin/sh,ls",
             ("workers", _) => "2.25",
-            (_, "use_checkpoints" | "use_bulk_get" | "enabled") => match setting.read(&config).as_deref() {
+            (_, "fairness") => "rfc",
+            (_, "multiplex") => "off",
+            (_, "usage_coeff" | "priority_coeff") => "0.75",
+            (_, "interval" | "idle_turn") => "1234",
+            (_, "usage_interval" | "priority_interval" | "charge_interval") => "2345",
+            ("upstream", "url") => "http://couch:5984/",
+            (
+                _,
+                "use_checkpoints"
+                | "use_bulk_get"
+                | "verify_ssl_certificates"
+                | "enabled"
+                | "waiting_uses_slot",
+            ) => match setting.read(&config).as_deref() {
                 Some("true") => "false",
                 _ => "true",
             },
@@ -224,6 +395,11 @@ fn the_documentation_tells_every_setting() {
             let changes = if setting.changes == Changes::Live { "yes" } else { "no" };
             (setting.section.to_owned(), setting.key.to_owned(), changes.to_owned())
         })
+        .chain(
+            TENANT_SHARES
+                .iter()
+                .map(|shares| (shares.section.to_owned(), "*tenant*".to_owned(), "yes".to_owned())),
+        )
         .collect();
     told.sort();
     expected.sort();

@@ -1,7 +1,17 @@
 //! From a setting's text to what it means, and back.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use turnwise_policy::fair_share::Fairness;
+use turnwise_policy::predictive_queue::contention::Weight;
+use turnwise_replicator::multiplex::Mode;
+use turnwise_replicator::upstream::Address;
+use turnwise_replicator::{AuthPlugin, SocketOptions};
+
+/// No bound, as Erlang has it.
+pub(super) const INFINITY: &str = "infinity";
 
 /// Texts in a list at most.
 const MAX_LIST: usize = 100;
@@ -22,9 +32,57 @@ impl Value<'_> {
         number.ok_or_else(|| format!("a whole number from {} to {}", allowed.start(), allowed.end()))
     }
 
+    /// A whole number, or [`INFINITY`].
+    pub fn number_or_infinity(self, allowed: RangeInclusive<usize>) -> Result<Option<usize>, Right> {
+        if self.0 == INFINITY {
+            return Ok(None);
+        }
+        self.number(allowed).map(Some).map_err(|right| format!("{right}, or {INFINITY}"))
+    }
+
+    /// A number that may have decimals.
+    pub fn decimal(self, allowed: RangeInclusive<f64>) -> Result<f64, Right> {
+        // Not what else Rust reads as one: `inf`, `NaN`, `1e-3`.
+        let plain = self.0.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let number = self.0.parse().ok().filter(|number| plain && allowed.contains(number));
+        number.ok_or_else(|| format!("a number from {} to {}", allowed.start(), allowed.end()))
+    }
+
+    /// What a job weighs, to thousandths.
+    pub fn weight(self) -> Result<Weight, Right> {
+        let weight = self.decimal(0.001..=1_000.0)?;
+        Weight::new(weight).ok_or_else(|| "a number from 0.001 to 1000".to_owned())
+    }
+
+    pub fn fairness(self) -> Result<Fairness, Right> {
+        self.0.parse().map_err(|_| format!("{} or {}", Fairness::VirtualTime, Fairness::Rfc))
+    }
+
+    /// Whether idle replications are parked.
+    pub fn multiplex(self) -> Result<Mode, Right> {
+        self.0.parse().map_err(|_| format!("{} or {}", Mode::Auto, Mode::Off))
+    }
+
     /// Milliseconds.
     pub fn ms(self, allowed: RangeInclusive<u64>) -> Result<Duration, Right> {
         self.number(allowed).map(Duration::from_millis)
+    }
+
+    /// Milliseconds, or [`INFINITY`].
+    pub fn ms_or_infinity(self, allowed: RangeInclusive<u64>) -> Result<Option<Duration>, Right> {
+        if self.0 == INFINITY {
+            return Ok(None);
+        }
+        self.ms(allowed).map(Some).map_err(|right| format!("{right}, or {INFINITY}"))
+    }
+
+    /// A file of this machine: a path that is relative would mean another one in every folder.
+    pub fn file(self) -> Result<PathBuf, Right> {
+        if self.0.starts_with('/') { Ok(self.0.into()) } else { Err("an absolute path".to_owned()) }
+    }
+
+    pub fn socket_options(self) -> Result<SocketOptions, Right> {
+        SocketOptions::default().with(self.0)
     }
 
     /// Seconds, as µs.
@@ -33,8 +91,8 @@ impl Value<'_> {
     }
 
     /// Milliseconds, as µs.
-    pub fn ms_us(self) -> Result<i64, Right> {
-        Ok(self.number::<i64>(1..=i64::from(u32::MAX))? * 1_000)
+    pub fn ms_us(self, allowed: RangeInclusive<i64>) -> Result<i64, Right> {
+        Ok(self.number(allowed)? * 1_000)
     }
 
     /// A length in seconds, with up to three decimals, whose bounds are in ms.
@@ -70,6 +128,14 @@ impl Value<'_> {
         }
     }
 
+    /// Authentication plugins, separated by commas, by turnwise's names or by CouchDB's.
+    pub fn auth_plugins(self) -> Result<Vec<AuthPlugin>, Right> {
+        let right = |_| "session,basic, or one of the two".to_owned();
+        let plugins: Vec<AuthPlugin> =
+            self.0.split(',').map(str::parse).collect::<Result<_, _>>().map_err(right)?;
+        if plugins.len() <= AuthPlugin::ALL.len() { Ok(plugins) } else { Err(right(String::new())) }
+    }
+
     /// One or more texts, separated by commas.
     fn list(self) -> Result<Vec<String>, Right> {
         let list: Vec<String> = self.0.split(',').map(|text| text.trim().to_owned()).collect();
@@ -82,6 +148,13 @@ impl Value<'_> {
         let list = self.list()?;
         let right = list.iter().all(|text| text.starts_with('/') || !text.contains('/'));
         if right { Ok(list) } else { Err("names, or absolute paths, separated by commas".to_owned()) }
+    }
+
+    /// A server's URL, with a login.
+    pub fn server(self) -> Result<Address, Right> {
+        Address::parse(self.0).map_err(|error| {
+            format!("a server's URL like http://user:password@host:5984/: this one {}", error.problem)
+        })
     }
 
     pub fn uuid(self) -> Result<String, Right> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::answer::ok;
 use super::error::ApiError;
 use super::{App, Call, request};
-use crate::config::{Config, Refused, SETTINGS, Setting};
+use crate::config::{Entry, Refused};
 
 /// Largest body: a value.
 const BODY_BYTES: usize = 64 << 10;
@@ -53,19 +53,19 @@ pub(super) async fn config(
         (Part::All, _) => {
             let config = app.shared.current().await?;
             let mut sections: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
-            for (setting, value) in values(&config) {
-                sections.entry(setting.section).or_default().insert(setting.key, value);
+            for (entry, value) in Entry::all(&config) {
+                sections.entry(entry.section()).or_default().insert(entry.key(), value);
             }
             Ok(ok(&sections))
         }
         (Part::Section(section), _) => {
             let config = app.shared.current().await?;
-            let in_section = values(&config).filter(|(setting, _)| setting.section == section);
-            Ok(ok(&in_section.map(|(setting, value)| (setting.key, value)).collect::<BTreeMap<_, _>>()))
+            let in_section = Entry::all(&config).filter(|(entry, _)| entry.section() == section);
+            Ok(ok(&in_section.map(|(entry, value)| (entry.key(), value)).collect::<BTreeMap<_, _>>()))
         }
         (Part::Value(section, key), _) => {
-            let setting = Setting::find(&section, &key).ok_or_else(unknown)?;
-            let value = setting.read(&app.shared.current().await?).ok_or_else(unknown)?;
+            let entry = Entry::find(&section, &key).ok_or_else(unknown)?;
+            let value = entry.read(&app.shared.current().await?).ok_or_else(unknown)?;
             Ok(ok(&value))
         }
     }
@@ -82,10 +82,6 @@ async fn check_node(app: &App, node: &str) -> Result<bool, ApiError> {
         true => Ok(false),
         false => Err(ApiError::not_found(format!("no such node: {node}"))),
     }
-}
-
-fn values(config: &Config) -> impl Iterator<Item = (&'static Setting, String)> + '_ {
-    SETTINGS.iter().filter_map(|setting| Some((setting, setting.read(config)?)))
 }
 
 fn unknown() -> ApiError {

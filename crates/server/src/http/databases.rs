@@ -4,7 +4,7 @@ use axum::http::{StatusCode, header};
 use axum::response::Response;
 use serde_json::json;
 use turnwise_replicator::doc_processor;
-use turnwise_replicator::documents::{Error, databases};
+use turnwise_replicator::documents::{Error, databases, names};
 
 use super::answer::{self, ok, with_header};
 use super::error::{ApiError, internal};
@@ -42,6 +42,11 @@ fn find<T>(found: Result<T, Error>) -> Result<T, ApiError> {
 }
 
 pub(super) async fn create(app: &App, call: &Call, db: &str) -> Result<Response, ApiError> {
+    if names::is_mirror(db) {
+        let reason = "names below `upstream/` are those of mirrors, which turnwise makes itself where `[upstream] url` is set: \
+                      create the database on that server, or choose another name";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason));
+    }
     let (keys, now_us) = (&app.keys, app.now_us());
     let created =
         app.store.transact(|tx| async move { databases::create(&tx, keys, db, now_us).await }).await;

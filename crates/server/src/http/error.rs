@@ -64,6 +64,7 @@ impl From<DocumentError> for ApiError {
             }
             E::DatabaseExists => (StatusCode::PRECONDITION_FAILED, "file_exists"),
             E::IllegalName(_) => (StatusCode::BAD_REQUEST, "illegal_database_name"),
+            E::Mirror => (StatusCode::FORBIDDEN, "forbidden"),
             E::Conflict => (StatusCode::CONFLICT, "conflict"),
             E::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "document_too_large"),
             E::IllegalId(_) => (StatusCode::BAD_REQUEST, "illegal_docid"),

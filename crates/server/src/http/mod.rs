@@ -33,10 +33,12 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
+use turnwise_catalogue::Catalogue;
 use turnwise_queue::Keyspace;
 use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::documents::names;
+use turnwise_replicator::upstream::Condition;
 use turnwise_store::{Store, StoreUrl};
 use turnwise_worker::{External, Live};
 
@@ -74,10 +76,14 @@ pub(crate) struct App {
     pub body_room: v1::BodyRoom,
     /// What is configured now.
     pub config: Live<Arc<Config>>,
+    /// What jobs lock that do not say it themselves.
+    pub catalogue: Arc<Catalogue>,
     /// The settings that nodes share.
     pub shared: Shared,
     /// Runs jobs of type `command`; without, none may be added.
     pub commands: Option<Arc<turnwise_command::Handler>>,
+    /// How the upstream is, if there is one.
+    pub upstream: Option<Live<Condition>>,
 }
 
 /// See [`App::health`].

@@ -7,11 +7,12 @@
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use turnwise_queue::{Event, EventKind, Job, Keyspace, State, Then, jobs};
-use turnwise_replicator::doc_processor::{Origin, Summary, new_job, same_options};
+use turnwise_replicator::doc_processor::{FETCH_TIMEOUT, Origin, Summary, new_job, same_options};
 use turnwise_replicator::documents::{Error, redaction};
-use turnwise_replicator::{JOB_TYPE, Replication};
+use turnwise_replicator::{Filter, JOB_TYPE, Replication};
 use turnwise_store::{MaybeStoreError, Transaction};
 
 use super::answer::{self, ok, respond};
@@ -43,7 +44,7 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
     if replication.continuous {
         return Ok(answer::json(StatusCode::ACCEPTED, &json!({ "ok": true, "_local_id": id })));
     }
-    wait(app, &id, before.as_ref()).await
+    wait(app, &id, before.as_ref(), &replication).await
 }
 
 fn parse(app: &App, body: &Map<String, Value>) -> Result<Replication, ApiError> {
@@ -57,21 +58,26 @@ fn named_id(body: &Map<String, Value>) -> Result<Option<String>, ApiError> {
         return Ok(None);
     };
     match &body[name] {
-        Value::String(id) => Ok(Some(id.clone())),
+        // Where somebody took a `+` for a form's space: ids have none.
+        Value::String(id) => Ok(Some(id.replace(' ', "+"))),
         _ => Err(ApiError::bad_request(format!("{name}: must be a string, the replication's id"))),
     }
 }
 
+/// The id, which may need the code of a filter function from the source. Whatever keeps it from being had is a 404 in
+/// CouchDB.
 async fn replication_id(app: &App, replication: &Replication) -> Result<String, ApiError> {
     let uuid = &app.settings.get().server_uuid;
-    let id =
-        turnwise_replicator::replication_id(replication, &app.client, uuid).await.map_err(
-            |error| match error.status() {
-                Some(404) => ApiError::not_found(error.to_string()),
-                _ => failed(&error.to_string()),
-            },
-        )?;
-    Ok(id.to_string())
+    let late = app.store.runtime().sleep(FETCH_TIMEOUT);
+    let id = tokio::select! {
+        id = turnwise_replicator::replication_id(replication, &app.client, uuid) => id,
+        () = late => {
+            let reason =
+                format!("the source did not tell its filter's code within {} s", FETCH_TIMEOUT.as_secs());
+            return Err(ApiError::not_found(reason));
+        }
+    };
+    id.map(|id| id.to_string()).map_err(|error| ApiError::not_found(error.to_string()))
 }
 
 /// Why a request cannot have the job that it needs.
@@ -149,8 +155,10 @@ async fn start(
         }
         let same = same_options(&tx, keys, &job, new).await?;
         match job.state {
-            State::Running | State::Pending if same => {}
-            State::Running => {
+            State::Running | State::Waiting | State::Pending if same => {}
+            // It runs, but for a feed that somebody else watches.
+            State::Delayed if same && job.parked.is_some() => {}
+            State::Running | State::Waiting => {
                 jobs::add(&tx, keys, new, now_us).await?;
                 jobs::restart(&tx, keys, JOB_TYPE, id).await?;
             }
@@ -189,12 +197,17 @@ async fn cancel_job(app: &App, id: &str) -> Result<(), ApiError> {
 }
 
 /// Waits for a job's first end after `before`, and answers with it.
-async fn wait(app: &App, id: &str, before: Option<&Event>) -> Result<Response, ApiError> {
+async fn wait(
+    app: &App,
+    id: &str,
+    before: Option<&Event>,
+    replication: &Replication,
+) -> Result<Response, ApiError> {
     let key = app.keys.job(JOB_TYPE, id);
     loop {
         let tx = app.store.begin().await?;
         let seen = tx.get(&key).await?;
-        if let Some(end) = end_of(app, &tx, id, before).await? {
+        if let Some(end) = end_of(app, &tx, id, before, replication).await? {
             return end;
         }
         let changed = app.store.watch(key.clone(), seen).await?;
@@ -211,13 +224,14 @@ async fn end_of(
     tx: &Transaction,
     id: &str,
     before: Option<&Event>,
+    replication: &Replication,
 ) -> Result<Option<Result<Response, ApiError>>, ApiError> {
     let Some(job) = jobs::get(tx, &app.keys, JOB_TYPE, id).await? else {
         return Ok(Some(Err(failed("the replication was cancelled"))));
     };
     if job.state == State::Completed {
         let result = job.result.ok_or_else(|| internal(&NoResult))?;
-        return Ok(Some(Ok(respond(StatusCode::OK, Body::from(format!("{result}\n"))))));
+        return Ok(Some(Ok(report(replication, &result))));
     }
     let ends = job.history.iter().take_while(|event| Some(*event) != before);
     let crash = ends
@@ -233,19 +247,38 @@ async fn end_of(
     }
 }
 
+/// The answer to a request that has ended well: the run's report, and what CouchDB adds to some.
+fn report(replication: &Replication, result: &RawValue) -> Response {
+    let by_ids = matches!(replication.filter, Some(Filter::DocIds(_)));
+    let more = by_ids || !replication.use_checkpoints;
+    let parsed = || serde_json::from_str::<Map<String, Value>>(result.get()).ok();
+    let Some(mut report) = more.then(parsed).flatten() else {
+        return respond(StatusCode::OK, Body::from(format!("{result}\n")));
+    };
+    if by_ids && let Some(Value::Object(session)) = report.get("history").map(|history| history[0].clone()) {
+        // As long ago, when a replication of named documents had no history.
+        let names = ["start_time", "end_time", "docs_read", "docs_written", "doc_write_failures"];
+        report.extend(session.into_iter().filter(|(name, _)| names.contains(&name.as_str())));
+    }
+    if !replication.use_checkpoints {
+        report.insert("use_checkpoints".into(), json!(false));
+    }
+    ok(&report)
+}
+
 /// A completed job has no result.
 #[derive(Debug, thiserror::Error)]
 #[error("a completed replication has left no result")]
 struct NoResult;
 
-/// A replication that did not end well: 500 in CouchDB, whoever's fault it is, with a code of its own for some.
+/// A replication that did not end well: 500 in CouchDB, whoever's fault it is, but for who may not.
 fn failed(reason: &str) -> ApiError {
-    let status = |status: u16| reason.contains(&format!(": {status} "));
-    let code = match () {
-        () if status(404) => "db_not_found",
-        () if status(401) => "unauthorized",
-        () if status(403) => "forbidden",
-        () => "error",
+    let said = |status: u16| reason.contains(&format!(": {status} "));
+    let (status, code) = match () {
+        () if said(404) => (StatusCode::INTERNAL_SERVER_ERROR, "db_not_found"),
+        () if said(401) => (StatusCode::UNAUTHORIZED, "unauthorized"),
+        () if said(403) => (StatusCode::FORBIDDEN, "forbidden"),
+        () => (StatusCode::INTERNAL_SERVER_ERROR, "error"),
     };
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, code, reason)
+    ApiError::new(status, code, reason)
 }

@@ -112,7 +112,8 @@ fn node(rest: &[&str]) -> Option<config::Part> {
         [] => Some(config::Part::Node),
         ["_config"] => Some(config::Part::All),
         ["_config", section] => Some(config::Part::Section(section.to_owned())),
-        ["_config", section, key] => Some(config::Part::Value(section.to_owned(), key.to_owned())),
+        // A tenant is a key, and may have slashes: as in a database's name, they need not be escaped.
+        ["_config", section, ref key @ ..] => Some(config::Part::Value(section.to_owned(), key.join("/"))),
         _ => None,
     }
 }
@@ -195,7 +196,9 @@ mod tests {
         assert_eq!(of("/_node/a@b:1"), node(config::Part::Node));
         assert_eq!(of("/_node/a%40b:1/_config"), node(config::Part::All));
         let key = config::Part::Value("replicator.shares".into(), "x/_replicator".into());
-        assert_eq!(of("/_node/a@b:1/_config/replicator.shares/x%2F_replicator"), node(key));
+        for path in ["x%2F_replicator", "x/_replicator"] {
+            assert_eq!(of(&format!("/_node/a@b:1/_config/replicator.shares/{path}")), node(key.clone()));
+        }
         assert_eq!(of("/_node/_local/_stats"), Target::Unknown);
         assert_eq!(of("/_node"), Target::Unknown);
         assert_eq!(of("/_utils"), Target::Unknown);

@@ -118,7 +118,9 @@ fn pid(worker: &str, claim: u64) -> String {
 async fn shown_job(app: &App, tx: &Transaction, nodes: &mut Nodes, job: &Job) -> Result<Value, ApiError> {
     let summary = summary(job)?;
     let info = match job.state {
-        State::Running => jobs::active_report(tx, &app.keys, job).await?.and_then(|active| active.info),
+        State::Running | State::Waiting => {
+            jobs::active_report(tx, &app.keys, job).await?.and_then(|active| active.info)
+        }
         _ => job.info.clone(),
     };
     let history: Vec<Value> = job

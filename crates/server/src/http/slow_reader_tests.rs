@@ -53,8 +53,10 @@ impl World {
             stop: CancellationToken::new(),
             turns: Turns::default(),
             body_room: BodyRoom::default(),
+            catalogue: Arc::default(),
             config: Arc::new(Config::default()).into(),
             commands: None,
+            upstream: None,
         };
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

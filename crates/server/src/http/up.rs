@@ -6,7 +6,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::json;
 use turnwise_queue::{Format, keyspace, nodes};
-use turnwise_store::{Condition, Isolation};
+use turnwise_replicator::upstream::Condition;
+use turnwise_store::Isolation;
 
 use super::error::{ApiError, retry_later};
 use super::{App, answer};
@@ -17,7 +18,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// CouchDB's answer while the store works. Otherwise 503, with the reason.
 pub(super) async fn up(app: &App) -> Result<Response, ApiError> {
     let Some(reason) = problem(app).await else {
-        return Ok(answer::ok(&json!({ "status": "ok", "seeds": {} })));
+        let mut body = json!({ "status": "ok", "seeds": {} });
+        // Not a reason to take this node out of service: it does whatever it can.
+        if let Some(upstream) = &app.upstream {
+            body["upstream"] = match upstream.get() {
+                Condition::Unknown => json!({ "status": "unknown" }),
+                Condition::Answers => json!({ "status": "ok" }),
+                Condition::Silent(reason) => json!({ "status": "unavailable", "reason": reason }),
+            };
+        }
+        return Ok(answer::ok(&body));
     };
     let body = json!({ "status": "store_unavailable", "reason": reason, "seeds": {} });
     Ok(retry_later(answer::json(StatusCode::SERVICE_UNAVAILABLE, &body)))
@@ -31,7 +41,7 @@ async fn problem(app: &App) -> Option<String> {
     };
     let read = tokio::time::timeout(PATIENCE, read).await;
     // Also when it could be read: it may be full.
-    if let Condition::Failing { reason, .. } = app.store.condition() {
+    if let turnwise_store::Condition::Failing { reason, .. } = app.store.condition() {
         return Some(reason);
     }
     match read {

@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Store, runtime};
-use turnwise_testkit::EtcdCluster;
+use turnwise_testkit::{EtcdCluster, canary};
 
 /// Longer than anything here takes on a machine that is busy compiling.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -92,8 +92,14 @@ impl TestServer {
 
     pub async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
         let answer = request.send().await.unwrap();
+        let path = answer.url().path().to_owned();
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         let text = answer.text().await.unwrap();
+        // A worker is told the options of its jobs, and nobody else is.
+        if !path.ends_with("/accept") {
+            canary::assert_none(&path, &text);
+        }
+        canary::assert_log_clean();
         let body = match serde_json::from_str(&text) {
             Ok(body) => body,
             Err(_) if text.is_empty() => Value::Null,
@@ -107,7 +113,8 @@ impl TestServer {
     }
 
     pub async fn put(&self, path: &str, body: &Value) -> Answer {
-        self.send(self.request("PUT", path).body(body.to_string())).await
+        let request = self.request("PUT", path).header("content-type", "application/json");
+        self.send(request.body(body.to_string())).await
     }
 
     pub async fn delete(&self, path: &str) -> Answer {
@@ -206,6 +213,7 @@ impl Cluster {
 }
 
 fn server_config(folder: &tempfile::TempDir, replicator: &str) -> ServerConfig {
+    canary::watch_log();
     let text = format!("[replicator]\nconnection_timeout = 5000\nretries_per_request = 0\n{replicator}");
     let (config, ignored) = Config::parse("test.ini", &text).unwrap();
     assert_eq!(ignored, []);

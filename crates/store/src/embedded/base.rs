@@ -15,8 +15,6 @@ const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 /// The version of the newest group of which the rows are here.
 const VERSION: &str = "version";
-/// Memory for pages of the file. The page cache of the operating system stands behind it.
-const CACHE_BYTES: usize = 64 << 20;
 
 /// The file.
 pub(super) struct Base {
@@ -32,10 +30,10 @@ pub(super) struct BaseView {
 pub(super) type BaseRows = redb::Range<'static, &'static [u8], &'static [u8]>;
 
 impl Base {
-    /// Opens the file at `path`, and creates it if it is missing.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    /// Opens the file at `path`, and creates it if it is missing. So much memory is for its pages, at most.
+    pub(super) fn open(path: &Path, cache_bytes: usize) -> Result<Self> {
         let database = Database::builder()
-            .set_cache_size(CACHE_BYTES)
+            .set_cache_size(cache_bytes)
             .create(path)
             .map_err(|error| broken(&error.into()))?;
         let base = Base { database };

@@ -77,13 +77,20 @@ pub struct Options {
     /// The size of a log segment. About as much, and at most twice, is kept in memory and read again by
     /// `open`. On the disk the log takes three segments.
     pub segment_bytes: u64,
+    /// Memory for pages of the B-tree, at most. The page cache of the operating system stands behind it.
+    pub cache_bytes: usize,
     /// The clock that the age of transactions is measured on.
     pub runtime: Arc<dyn Runtime>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { durable: true, segment_bytes: 32 << 20, runtime: Arc::new(runtime::System) }
+        Options {
+            durable: true,
+            segment_bytes: 32 << 20,
+            cache_bytes: 64 << 20,
+            runtime: Arc::new(runtime::System),
+        }
     }
 }
 
@@ -211,7 +218,7 @@ impl Embedded {
     /// Opens a store with the given options; see [`open`](Self::open).
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Arc<Self>> {
         let folder = Folder::open(path.as_ref())?;
-        let base = Base::open(&folder.base())?;
+        let base = Base::open(&folder.base(), options.cache_bytes)?;
         let log = folder.log();
         let mut version = base.version()?;
         let found = wal::read(&log, version)?;

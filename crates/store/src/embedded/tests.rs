@@ -21,8 +21,12 @@ struct InFolder {
 #[async_trait]
 impl Subject for InFolder {
     async fn open(&self) -> Arc<dyn Engine> {
-        let options =
-            Options { durable: false, segment_bytes: self.segment_bytes, runtime: self.clock.clone() };
+        let options = Options {
+            durable: false,
+            segment_bytes: self.segment_bytes,
+            runtime: self.clock.clone(),
+            ..Options::default()
+        };
         Embedded::open_with(self.folder.path(), options).unwrap()
     }
 

@@ -119,9 +119,9 @@ async fn a_full_etcd_says_so_until_there_is_room() {
 async fn users_and_passwords() {
     let options = EtcdCluster::options().members(1).user("root", "hunter2");
     let Some(cluster) = options.start().await else { return };
-    cluster.add_user("worker", "s3cret", "ours/").await;
+    cluster.add_user("worker", "hunter2-hers", "ours/").await;
     let at = cluster.endpoints().join(",");
-    let store = open(&format!("etcd://worker:s3cret@{at}/ours")).await.unwrap();
+    let store = open(&format!("etcd://worker:hunter2-hers@{at}/ours")).await.unwrap();
     set(&store, "a", "1").await;
     let watch = store.watch(key("a"), Some(key("1"))).await.unwrap();
     set(&store, "a", "2").await;
@@ -131,7 +131,7 @@ async fn users_and_passwords() {
     assert!(!format!("{:?}", wrong.as_ref().err()).contains("wr0ng"));
     unavailable(wrong, "etcd refuses user worker or its password");
     unavailable(open(&format!("etcd://{at}/ours")).await, "etcd asks for user and password");
-    let foreign = open(&format!("etcd://worker:s3cret@{at}/theirs")).await;
+    let foreign = open(&format!("etcd://worker:hunter2-hers@{at}/theirs")).await;
     unavailable(foreign, "does not let user worker read and write this prefix");
 
     // A member that has started again knows none of the tokens that it has given out.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde_json::value::RawValue;
-use turnwise_queue::{Keyspace, NewJob, claims, jobs};
+use turnwise_queue::{DEFAULT_TENANT, Keyspace, NewJob, jobs, tenants};
 use turnwise_store::embedded::Embedded;
 use turnwise_store::{Store, runtime};
 use turnwise_testkit::process;
@@ -122,7 +122,8 @@ async fn open(dir: &Path) {
     let opened = start.elapsed().as_secs_f64();
     let store = Store::new(engine, Arc::new(runtime::System));
     let tx = store.begin().await.expect("the store can be read");
-    let front = claims::front(&tx, &Keyspace::default(), JOB_TYPE, 1).await.expect("the store can be read");
+    let front = tenants::front(&tx, &Keyspace::default(), JOB_TYPE, DEFAULT_TENANT, 1).await;
+    let front = front.expect("the store can be read");
     assert_eq!(front[0].id, "job-000000000000");
     let first = start.elapsed().as_secs_f64() - opened;
     // What opening left to be done in the background belongs to its memory.

@@ -4,22 +4,39 @@ use std::path::PathBuf;
 
 pub const USAGE: &str = "\
 cargo xtask bench replicate [OPTION]...
-  Copies the same database with turnwise, with PouchDB's own replicator, and, if the target server is a CouchDB, with that server's
-  own `_replicate`; in turns, each time into a new database. Prints documents/s, CPU seconds and memory of each.
+  Copies the same databases with turnwise, with PouchDB's own replicator, and, if the target server is a CouchDB, with that server's
+  own; in turns, each time into new databases. Prints rates, CPU seconds and memory of each, their medians, and ratios.
 
-  --documents N    documents of about 500 bytes, with random ids (20000)
-  --attachments N  attachments of up to 8 MiB among them (0)
+  --work NAME      documents: one database of small documents with random ids, one-shot
+                   attachments: documents of three attachments of 32 kB each
+                   databases: many small databases, as many documents of a _replicator database
+                   all: these three                                                            (documents)
+  --documents N    documents (20000, between given servers 100000; attachments: 2000; databases: 50 in each)
+  --databases N    databases of the work `databases` (200)
   --rounds N       how often each replicator copies (3)
+  --only NAME      without the others: turnwise, pouchdb, couchdb; may be given several times
   --source URL     a server to copy from, http://user:password@host:port (a pouchdb-server is started)
   --target URL     a server to copy to (another pouchdb-server is started)
   --turnwise FILE  the binary to measure (target/release/turnwise, built by the command)";
 
+/// One of the things to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Documents,
+    Attachments,
+    Databases,
+}
+
 /// What to measure.
 #[derive(Debug)]
 pub struct Options {
-    pub documents: usize,
-    pub attachments: usize,
+    pub kinds: Vec<Kind>,
+    /// `None`: as many as the work has by default.
+    pub documents: Option<usize>,
+    pub databases: usize,
     pub rounds: usize,
+    /// In lower case; empty: all that there are.
+    pub only: Vec<String>,
     pub source: Option<String>,
     pub target: Option<String>,
     pub turnwise: PathBuf,
@@ -29,9 +46,11 @@ impl Options {
     /// From the program's arguments; `Err` says what is wrong with them.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self {
-            documents: 20_000,
-            attachments: 0,
+            kinds: vec![Kind::Documents],
+            documents: None,
+            databases: 200,
             rounds: 3,
+            only: Vec::new(),
             source: None,
             target: None,
             turnwise: PathBuf::from("target/release/turnwise"),
@@ -40,9 +59,11 @@ impl Options {
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             let count = || value.parse::<usize>().map_err(|_| format!("{name} {value}: expected a number"));
             match name.as_str() {
-                "--documents" => options.documents = count()?.max(1),
-                "--attachments" => options.attachments = count()?,
+                "--work" => options.kinds = kinds(&value)?,
+                "--documents" => options.documents = Some(count()?.max(1)),
+                "--databases" => options.databases = count()?.max(1),
                 "--rounds" => options.rounds = count()?.max(1),
+                "--only" => options.only.push(value.to_lowercase()),
                 "--source" => options.source = Some(value),
                 "--target" => options.target = Some(value),
                 "--turnwise" => options.turnwise = PathBuf::from(value),
@@ -50,5 +71,15 @@ impl Options {
             }
         }
         Ok(options)
+    }
+}
+
+fn kinds(name: &str) -> Result<Vec<Kind>, String> {
+    match name {
+        "documents" => Ok(vec![Kind::Documents]),
+        "attachments" => Ok(vec![Kind::Attachments]),
+        "databases" => Ok(vec![Kind::Databases]),
+        "all" => Ok(vec![Kind::Documents, Kind::Attachments, Kind::Databases]),
+        _ => Err(format!("--work {name}: there are documents, attachments, databases and all")),
     }
 }

@@ -99,7 +99,7 @@ pub struct Summary {
 
 impl Summary {
     /// Adds what a part of the comparison found; documents are counted by the whole.
-    pub(super) fn add(&mut self, part: &Self) {
+    pub(crate) fn add(&mut self, part: &Self) {
         self.leaves += part.leaves;
         self.deleted_leaves += part.deleted_leaves;
         self.attachments += part.attachments;

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::Database;
 pub use difference::{Difference, Summary};
-use read::{Revision, attachment_hash, leaves, revisions, server_kind};
+use read::{Revision, attachment_hash, server_kind};
+pub(crate) use read::{leaves, revisions};
 
 /// Leaf revisions in one `_bulk_get`.
 const BATCH: usize = 250;
@@ -39,7 +40,9 @@ pub async fn compare_some(
     target: &Database,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Summary, Vec<Difference>> {
-    let (mut expected, found) = tokio::join!(leaves(source), leaves(target));
+    let (expected, found) = tokio::join!(leaves(source), leaves(target));
+    let (mut expected, found) =
+        (expected.expect("the source can be read"), found.expect("the target can be read"));
     expected.retain(|id, _| wanted(id));
     let mut differences = Vec::new();
     let common = compare_leaves(&expected, &found, &mut differences);
@@ -59,7 +62,7 @@ pub async fn compare_some(
 }
 
 /// The leaves, by document, of a whole database.
-type Leaves = BTreeMap<String, BTreeSet<String>>;
+pub(crate) type Leaves = BTreeMap<String, BTreeSet<String>>;
 
 /// Notes which leaves are on one side only, and gives those that are on both.
 fn compare_leaves(

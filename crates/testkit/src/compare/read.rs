@@ -10,7 +10,7 @@ use super::Leaves;
 use crate::{Database, encode_segment};
 
 /// A leaf revision, taken apart.
-pub(super) struct Revision {
+pub(crate) struct Revision {
     /// `_revisions`: `{"start": generation, "ids": [hash, …]}`.
     pub history: Value,
     pub deleted: bool,
@@ -20,22 +20,23 @@ pub(super) struct Revision {
     pub attachments: BTreeMap<String, Value>,
 }
 
-/// All leaves of a database, deleted ones included.
-pub(super) async fn leaves(database: &Database) -> Leaves {
-    let changes = database.get("/_changes?style=all_docs").await;
+/// All leaves of a database, deleted ones included. `None` if it cannot be read.
+pub(crate) async fn leaves(database: &Database) -> Option<Leaves> {
+    let answer =
+        database.client().get(format!("{}/_changes?style=all_docs", database.url())).send().await.ok()?;
+    let changes: Value = answer.error_for_status().ok()?.json().await.ok()?;
     let rows = changes["results"].as_array().expect("_changes answers with results");
     let rev = |change: &Value| change["rev"].as_str().expect("a change has a rev").to_owned();
-    rows.iter()
-        .map(|row| {
-            let id = row["id"].as_str().expect("a row of _changes has an id").to_owned();
-            let changes = row["changes"].as_array().expect("a row of _changes has changes");
-            (id, changes.iter().map(rev).collect())
-        })
-        .collect()
+    let leaves = rows.iter().map(|row| {
+        let id = row["id"].as_str().expect("a row of _changes has an id").to_owned();
+        let changes = row["changes"].as_array().expect("a row of _changes has changes");
+        (id, changes.iter().map(rev).collect())
+    });
+    Some(leaves.collect())
 }
 
 /// The revisions of a batch that can be read, by id and rev.
-pub(super) async fn revisions(
+pub(crate) async fn revisions(
     database: &Database,
     batch: &[(String, String)],
 ) -> HashMap<(String, String), Revision> {

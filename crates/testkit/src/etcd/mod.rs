@@ -374,11 +374,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_cluster_asks_for_password_and_certificate() {
-        let options = EtcdCluster::options().members(1).tls().user("root", "secret");
+        let options = EtcdCluster::options().members(1).tls().user("root", crate::canary::PASSWORD);
         let Some(cluster) = options.start().await else { return };
         cluster.put("a", "1").await;
         assert_eq!(cluster.get("a").await.as_deref(), Some("1"));
-        assert!(cluster.url("p").starts_with("etcds://root:secret@127.0.0.1:"), "{}", cluster.url("p"));
+        assert!(
+            cluster.url("p").starts_with("etcds://root:hunter2-pa55word@127.0.0.1:"),
+            "{}",
+            cluster.url("p")
+        );
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::ACCEPT;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -14,7 +14,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::fault::error_body;
 use super::log::Request;
 use super::wire::{Body, Framing, Head, Reader, write_end, write_piece};
-use super::{Fault, Shared, multipart};
+use super::{Fault, Shared, multipart, updates};
 
 /// A slow answer is written so many times a second.
 const SLOW_STEPS_PER_SECOND: u64 = 20;
@@ -24,7 +24,7 @@ const MULTIPART_CHUNK_BYTES: usize = 1_021;
 
 /// Whether the connection can take another request.
 #[derive(PartialEq, Eq)]
-enum After {
+pub(super) enum After {
     Next,
     Close,
     /// It ends, with a TCP RST.
@@ -58,12 +58,12 @@ pub(super) async fn serve(shared: Arc<Shared>, client: TcpStream) {
 }
 
 /// One request and its answer.
-struct Exchange<'a> {
-    shared: &'a Shared,
-    number: usize,
-    head: &'a Head,
-    reader: &'a mut Reader<OwnedReadHalf>,
-    writer: &'a mut OwnedWriteHalf,
+pub(super) struct Exchange<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) number: usize,
+    pub(super) head: &'a Head,
+    pub(super) reader: &'a mut Reader<OwnedReadHalf>,
+    pub(super) writer: &'a mut OwnedWriteHalf,
 }
 
 impl Exchange<'_> {
@@ -74,29 +74,41 @@ impl Exchange<'_> {
             Fault::InvalidJson => self.answer(200, "{\"results\":[{\"seq\":1,\"id\":\"tru").await,
             Fault::Multipart => self.answer_multipart(false).await,
             Fault::TruncatedMultipart => self.answer_multipart(true).await,
+            Fault::None if updates::answers(&self.head.path) && self.shared.updates.get().is_some() => {
+                let updates = self.shared.updates.get().expect("just seen");
+                self.answer_updates(updates).await
+            }
             Fault::None
             | Fault::Down
             | Fault::Reset { .. }
+            | Fault::Truncated { .. }
             | Fault::HangMidBody { .. }
             | Fault::Slow { .. } => self.relay(&fault).await,
         }
     }
 
-    /// Reads the request's body, for the log only.
-    async fn drain(&mut self) -> io::Result<()> {
+    /// Reads the request's body, for the log.
+    pub(super) async fn drain(&mut self) -> io::Result<Vec<u8>> {
+        let mut whole = Vec::new();
         if self.head.header("expect").is_some() {
             self.writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
         let mut body = Body::new(self.head.request_framing()?);
         while let Some(piece) = body.next(self.reader).await? {
             self.shared.log.update(self.number, |request| request.add_body(&piece));
+            whole.extend_from_slice(&piece);
         }
-        Ok(())
+        Ok(whole)
     }
 
     /// Answers in the peer's place.
-    async fn answer(&mut self, status: u16, body: &str) -> io::Result<After> {
+    pub(super) async fn answer(&mut self, status: u16, body: &str) -> io::Result<After> {
         self.drain().await?;
+        self.answer_drained(status, body).await
+    }
+
+    /// The same, once the request's body was read.
+    pub(super) async fn answer_drained(&mut self, status: u16, body: &str) -> io::Result<After> {
         let authenticate = if status == 401 { "WWW-Authenticate: Basic realm=\"server\"\r\n" } else { "" };
         let answer = format!(
             "HTTP/1.1 {status} Fault\r\nContent-Type: application/json\r\n{authenticate}Content-Length: {}\r\n\r\n",
@@ -110,12 +122,13 @@ impl Exchange<'_> {
 
     /// Asks the peer for JSON, and answers with multipart.
     async fn answer_multipart(&mut self, truncated: bool) -> io::Result<After> {
-        self.drain().await?;
-        let mut request = self
-            .shared
-            .client
-            .get(format!("http://{}{}&attachments=true", self.shared.upstream, self.head.path))
-            .header(ACCEPT, "application/json");
+        let body = self.drain().await?;
+        let url = format!("http://{}{}", self.shared.upstream, self.head.path);
+        let request = match self.head.method.as_str() {
+            "GET" => self.shared.client.get(format!("{url}&attachments=true")),
+            _ => self.shared.client.post(url).header(CONTENT_TYPE, "application/json").body(body),
+        };
+        let mut request = request.header(ACCEPT, "application/json");
         if let Some(authorization) = self.head.header("authorization") {
             request = request.header("authorization", authorization);
         }
@@ -212,12 +225,13 @@ async fn relay_answer(
     shared.log.update(number, |request| request.status = Some(head.status));
 
     let mut limit = match fault {
-        Fault::Reset { after } | Fault::HangMidBody { after } => *after,
+        Fault::Reset { after } | Fault::Truncated { after } | Fault::HangMidBody { after } => *after,
         _ => u64::MAX,
     };
+    let cuts = matches!(fault, Fault::Reset { .. } | Fault::Truncated { .. } | Fault::HangMidBody { .. });
     match framing {
-        Framing::Length(0) if limit < u64::MAX => return cut(fault).await,
-        Framing::Length(length) if limit < u64::MAX => limit = limit.min(length - 1),
+        Framing::Length(0) if cuts => return cut(fault).await,
+        Framing::Length(length) if cuts => limit = limit.min(length - 1),
         _ => {}
     }
     writer.write_all(&head.raw).await?;
@@ -231,7 +245,7 @@ async fn relay_answer(
             return cut(fault).await;
         }
     }
-    if matches!(fault, Fault::Reset { .. } | Fault::HangMidBody { .. }) {
+    if cuts {
         return cut(fault).await;
     }
     write_end(writer, framing).await?;
@@ -240,10 +254,11 @@ async fn relay_answer(
     Ok(if ends { After::Close } else { After::Next })
 }
 
-/// Ends an answer in the middle: with a reset, or by never going on.
+/// Ends an answer in the middle: with a reset, with the connection's end, or by never going on.
 async fn cut(fault: &Fault) -> io::Result<After> {
     match fault {
         Fault::HangMidBody { .. } => std::future::pending().await,
+        Fault::Truncated { .. } => Ok(After::Close),
         _ => Ok(After::Reset),
     }
 }

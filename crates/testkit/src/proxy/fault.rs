@@ -19,6 +19,12 @@ pub enum Fault {
         /// Bytes of the body that still arrive.
         after: u64,
     },
+    /// The answer ends after this many bytes of its body, or before its last byte, and the connection with it: in good order (TCP FIN),
+    /// so that only the framing tells that something is missing.
+    Truncated {
+        /// Bytes of the body that still arrive.
+        after: u64,
+    },
     /// The head of the answer and this many bytes of its body arrive (its last byte never does), then nothing more,
     /// and the connection stays open. An answer without a body does not arrive at all.
     HangMidBody {
@@ -36,7 +42,8 @@ pub enum Fault {
     },
     /// The proxy answers 200, `application/json`, and a body that is broken off in the middle of an object.
     InvalidJson,
-    /// `GET doc?open_revs=…` is answered as CouchDB does and pouchdb-server cannot: with `multipart/mixed`, a `multipart/related` part
+    /// `GET doc?open_revs=…`, and `POST _bulk_get?attachments=true` where it accepts nothing else, are answered as CouchDB does and
+    /// pouchdb-server cannot: with `multipart/mixed`, a `multipart/related` part
     /// for each revision that has attachments. Not a fault, but what the ones below are deviations of. Other requests pass.
     Multipart,
     /// As `Multipart`, but the body ends in the middle of a part, although its HTTP framing is complete. Other requests pass.
@@ -63,7 +70,10 @@ impl Fault {
     fn fits(&self, request: &Request) -> bool {
         match self {
             Self::Multipart | Self::TruncatedMultipart => {
-                request.method == "GET" && request.path.contains("open_revs=")
+                let bulk_get = request.path.contains("/_bulk_get?")
+                    && request.path.contains("attachments=true")
+                    && request.header("accept").is_some_and(|accept| accept.contains("multipart/mixed"));
+                bulk_get || request.method == "GET" && request.path.contains("open_revs=")
             }
             _ => true,
         }

@@ -7,11 +7,12 @@ mod connection;
 mod fault;
 mod log;
 mod multipart;
-mod wire;
+mod updates;
+pub(crate) mod wire;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::{Client, Url};
@@ -24,6 +25,7 @@ use crate::{Database, Peer};
 pub use fault::{Fault, Rule};
 use log::Log;
 pub use log::Request;
+use updates::Updates;
 
 /// How long [`FaultProxy::wait_for`] waits before it fails the test.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,6 +52,8 @@ struct Shared {
     log: Log,
     connections: AtomicUsize,
     client: Client,
+    /// Once it answers `_db_updates` in the peer's place.
+    updates: OnceLock<Updates>,
 }
 
 #[derive(Debug)]
@@ -89,6 +93,7 @@ impl FaultProxy {
             log: Log::default(),
             connections: AtomicUsize::new(0),
             client: client(),
+            updates: OnceLock::new(),
         });
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("a bound socket has an address");
@@ -131,6 +136,16 @@ impl FaultProxy {
         let rule = rule.into();
         assert!(!rule.is_down(), "Fault::Down is for `set`: it closes the port, whatever else is asked");
         self.shared.rules.lock().expect("a rule's condition does not panic").push(rule);
+    }
+
+    /// From now on the proxy answers `_db_updates` and `_dbs_info` itself: the peer has neither.
+    pub fn tell_updates(&self) {
+        self.shared.updates.get_or_init(Updates::default);
+    }
+
+    /// The feed of [`tell_updates`](Self::tell_updates) says that a database was changed.
+    pub fn updated(&self, database: &str) {
+        self.shared.updates.get().expect("`tell_updates` comes first").add(database);
     }
 
     /// All requests seen so far.

@@ -1,4 +1,4 @@
-//! CouchDB's `multipart/mixed` answer to `open_revs`, made from the JSON answer that every peer can give.
+//! CouchDB's `multipart/mixed` answers to `open_revs` and `_bulk_get`, made from the JSON answers that every peer can give.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,10 +12,12 @@ pub(super) fn content_type() -> String {
     format!("multipart/mixed; boundary=\"{MIXED}\"")
 }
 
-/// The answer's body, from `[{"ok": doc}, {"missing": rev}, …]` with inline attachments.
+/// The answer's body, from `[{"ok": doc}, {"missing": rev}, …]`, or `{"results": [{"docs": […]}, …]}`, with inline attachments.
 pub(super) fn body(answer: &Value) -> Vec<u8> {
     let mut body = Vec::new();
-    for entry in answer.as_array().map(Vec::as_slice).unwrap_or_default() {
+    let results = answer["results"].as_array().into_iter().flatten();
+    let docs = results.filter_map(|result| result["docs"].as_array()).flatten();
+    for entry in answer.as_array().into_iter().flatten().chain(docs) {
         body.extend_from_slice(format!("--{MIXED}\r\n").as_bytes());
         match entry.get("ok") {
             Some(doc) if doc.get("_attachments").is_some() => related(&mut body, doc),

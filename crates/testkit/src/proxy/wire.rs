@@ -12,13 +12,13 @@ const HEAD_MAX_BYTES: usize = 1 << 20;
 const HEADERS_MAX: usize = 128;
 
 /// The receiving half of a connection, with what was read too far.
-pub(super) struct Reader<R> {
+pub(crate) struct Reader<R> {
     stream: R,
     buffer: BytesMut,
 }
 
 /// A message's head: the bytes as they came, and what they mean.
-pub(super) struct Head {
+pub(crate) struct Head {
     pub raw: Bytes,
     /// Method and path of a request; empty for an answer.
     pub method: String,
@@ -30,7 +30,7 @@ pub(super) struct Head {
 
 /// Where a message's body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(crate) enum Framing {
     /// After this many bytes.
     Length(u64),
     /// With an empty chunk.
@@ -40,7 +40,7 @@ pub(super) enum Framing {
 }
 
 /// The reading of one body, piece by piece, without its framing.
-pub(super) struct Body {
+pub(crate) struct Body {
     framing: Framing,
     /// Bytes that are left of the body (`Length`) or of the current chunk (`Chunked`).
     left: u64,
@@ -225,7 +225,7 @@ impl Body {
 }
 
 /// Writes a piece of a body in its framing.
-pub(super) async fn write_piece<W: AsyncWrite + Unpin>(
+pub(crate) async fn write_piece<W: AsyncWrite + Unpin>(
     stream: &mut W,
     framing: Framing,
     piece: &[u8],
@@ -244,7 +244,7 @@ pub(super) async fn write_piece<W: AsyncWrite + Unpin>(
 }
 
 /// Writes what follows the last piece of a body in its framing.
-pub(super) async fn write_end<W: AsyncWrite + Unpin>(stream: &mut W, framing: Framing) -> io::Result<()> {
+pub(crate) async fn write_end<W: AsyncWrite + Unpin>(stream: &mut W, framing: Framing) -> io::Result<()> {
     if framing == Framing::Chunked { stream.write_all(b"0\r\n\r\n").await } else { Ok(()) }
 }
 

@@ -45,6 +45,8 @@ pub enum Word {
     Hang(tokio::sync::oneshot::Sender<()>),
     /// Report this, then wait for being stopped.
     Report(u32),
+    /// Say that there is nothing to do, then wait for being stopped.
+    Idle,
 }
 
 impl Run {
@@ -79,6 +81,11 @@ impl JobHandler for Scripted {
                 Word::Hang(hangs) => {
                     hangs.send(()).unwrap();
                     std::future::pending().await
+                }
+                Word::Idle => {
+                    context.idle(true);
+                    context.stop.cancelled().await;
+                    Outcome::Stopped
                 }
                 Word::Report(n) => {
                     context.report(&serde_json::json!({ "n": n }));
@@ -178,6 +185,14 @@ impl World {
 
     pub async fn add(&self, id: &str) {
         let new = &NewJob::new(T, id, json("{}"));
+        let now_us = turnwise_store::Runtime::now_us(&*self.clock);
+        let keys = &self.keys;
+        self.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
+    }
+
+    /// Adds a job of a tenant.
+    pub async fn add_for(&self, tenant: &str, id: &str, continuous: bool) {
+        let new = &NewJob { tenant: tenant.into(), continuous, ..NewJob::new(T, id, json("{}")) };
         let now_us = turnwise_store::Runtime::now_us(&*self.clock);
         let keys = &self.keys;
         self.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod ended;
+mod filter_checks;
 mod invariants;
 mod resolve;
 mod write;
@@ -139,7 +140,7 @@ impl World {
         let info = info.map(|info| serde_json::value::to_raw_value(&info).unwrap());
         let (keys, now_us, ending, info) = (self.keys(), self.now_us(), &ending, info.as_deref());
         let ended = self.store().transact(|tx| async move {
-            match claims::end(&tx, keys, JOB_TYPE, id, claim, ending, info, now_us, 20).await? {
+            match claims::end(&tx, keys, JOB_TYPE, id, claim, ending, info, None, now_us, 20).await? {
                 claims::Ended::Recorded(Some(job)) => job_ended(&tx, keys, &job, now_us).await,
                 _ => Ok(()),
             }

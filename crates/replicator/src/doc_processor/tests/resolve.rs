@@ -11,14 +11,14 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 /// Longer than anything here takes on a machine that is busy compiling.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers per filter name: code, or an error; silence until there is one.
 #[derive(Default)]
-struct Sources {
+pub(super) struct Sources {
     answers: Mutex<HashMap<String, Result<String, String>>>,
-    asked: Mutex<Vec<String>>,
-    changed: Notify,
+    pub(super) asked: Mutex<Vec<String>>,
+    pub(super) changed: Notify,
 }
 
 #[async_trait]
@@ -39,14 +39,19 @@ impl FilterCode for Sources {
 }
 
 impl Sources {
-    fn answer(&self, name: &str, answer: Result<&str, &str>) {
+    pub(super) fn answer(&self, name: &str, answer: Result<&str, &str>) {
         let answer = answer.map(str::to_owned).map_err(str::to_owned);
         self.answers.lock().unwrap().insert(name.to_owned(), answer);
         self.changed.notify_waiters();
     }
 
+    /// From now on the question stays open.
+    pub(super) fn answers_no_more(&self, name: &str) {
+        self.answers.lock().unwrap().remove(name);
+    }
+
     /// Waits until the filter has been asked for `times` times.
-    async fn asked(&self, name: &str, times: usize) {
+    pub(super) async fn asked(&self, name: &str, times: usize) {
         let asked = async {
             loop {
                 let changed = self.changed.notified();
@@ -60,32 +65,32 @@ impl Sources {
     }
 }
 
-struct Running {
-    world: World,
-    sources: Arc<Sources>,
+pub(super) struct Running {
+    pub(super) world: World,
+    pub(super) sources: Arc<Sources>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
-    async fn new() -> Running {
+    pub(super) async fn new() -> Running {
         Self::of(World::new().await, Arc::default())
     }
 
-    fn of(world: World, sources: Arc<Sources>) -> Running {
+    pub(super) fn of(world: World, sources: Arc<Sources>) -> Running {
         let stop = CancellationToken::new();
         let task = tokio::spawn(processor(&world, &sources).run(stop.clone()));
         Running { world, sources, stop, task }
     }
 
-    async fn stop(self) -> (World, Arc<Sources>) {
+    pub(super) async fn stop(self) -> (World, Arc<Sources>) {
         self.stop.cancel();
         self.task.await.unwrap();
         (self.world, self.sources)
     }
 
     /// Waits until a document's state is `state`.
-    async fn until(&self, id: &str, state: &str) {
+    pub(super) async fn until(&self, id: &str, state: &str) {
         let key = self.world.keys().replication(DB, id);
         let reached = async {
             loop {
@@ -101,7 +106,7 @@ impl Running {
     }
 }
 
-fn processor(world: &World, sources: &Arc<Sources>) -> DocProcessor {
+pub(super) fn processor(world: &World, sources: &Arc<Sources>) -> DocProcessor {
     DocProcessor {
         store: world.store().clone(),
         keys: world.keys().clone(),
@@ -110,7 +115,7 @@ fn processor(world: &World, sources: &Arc<Sources>) -> DocProcessor {
     }
 }
 
-fn filtered(name: &str) -> Value {
+pub(super) fn filtered(name: &str) -> Value {
     with(doc("s"), json!({"filter": name}))
 }
 
@@ -148,6 +153,25 @@ async fn a_source_that_cannot_be_asked_is_asked_again_later() {
     clock.wait_for_sleeper(Duration::from_secs(64)).await;
     clock.advance(Duration::from_secs(64));
     running.until("a", "pending").await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn documents_in_error_are_tried_again_when_somebody_says_so() {
+    let running = Running::new().await;
+    running.sources.answer("d/f", Err("source is down"));
+    for id in ["a", "b"] {
+        running.world.put(id, with(filtered("d/f"), doc(id))).await.unwrap();
+        running.until(id, "error").await;
+    }
+    let retry = async |db| retry_errors(running.world.store(), running.world.keys(), db, 100).await.unwrap();
+    assert_eq!(retry(Some("other/_replicator")).await, 0);
+    running.sources.answer("d/f", Ok("f"));
+    // The clock stands still.
+    assert_eq!(retry(Some(DB)).await, 2);
+    running.until("a", "pending").await;
+    running.until("b", "pending").await;
+    assert_eq!(retry(None).await, 0);
     running.stop().await;
 }
 

@@ -30,6 +30,18 @@ async fn a_document_gets_a_job_and_only_the_job_knows_the_password() {
 }
 
 #[tokio::test]
+async fn proxies_are_shown_without_their_passwords() {
+    let world = World::new().await;
+    let proxies =
+        json!({"source_proxy": "http://u:hunter2@sproxy:12", "target_proxy": "socks5://u:hunter2@tproxy:34"});
+    world.put("a", with(doc("s"), proxies)).await.unwrap();
+    let status = world.status("a").await.unwrap();
+    assert_eq!(status["source_proxy"], "http://u:*****@sproxy:12");
+    assert_eq!(status["target_proxy"], "socks5://u:*****@tproxy:34");
+    assert!(!world.job().await.summary.get().contains("hunter2"));
+}
+
+#[tokio::test]
 async fn a_refused_document_changes_nothing() {
     let world = World::new().await;
     let long = format!("http://h/{}", "x".repeat(5_000));
@@ -41,6 +53,8 @@ async fn a_refused_document_changes_nothing() {
         (with(doc("s"), json!({"_replication_state": 5})), "_replication_state: must be"),
         (with(doc("s"), json!({"source": "http://u:*****@s/db"})), "source: "),
         (with(doc("s"), json!({"source": long})), "source: has a URL of"),
+        (with(doc("s"), json!({"proxy": "http://u:hunter2/bad"})), "proxy: is not a valid URL"),
+        (with(doc("s"), json!({"target_proxy": format!("http://{}", "x.".repeat(600))})), "target_proxy: "),
         (with(doc("s"), json!({"user_ctx": {"name": "x".repeat(600)}})), "user_ctx.name: has 600 bytes"),
     ] {
         let error = world.put("a", body.clone()).await.unwrap_err();

@@ -5,16 +5,18 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_ATTEMPTS, MAX_BATCH_BODY_BYTES,
-    MAX_DELAY_MS, MAX_TIME_US, NewJob, names,
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_ATTEMPTS,
+    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, NewJob, names,
 };
+use turnwise_queue::locks::has_room;
 use turnwise_queue::{DEFAULT_TENANT, jobs};
 use turnwise_store::{Error as StoreError, Store, Transaction};
 
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, TypePath};
-use super::{BadBody, Common, owned};
+use super::{BadBody, Common, owned, view};
+use crate::catalogue;
 use crate::http::{App, answer};
 
 /// Add a job
@@ -39,7 +41,7 @@ pub(super) async fn add_job(
     let added = add(&app, vec![NewJob::new(path.job_type, job)], |_| String::new()).await?;
     let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
     let status = match added.added {
-        Added::Queued | Added::Delayed => StatusCode::CREATED,
+        Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled => StatusCode::CREATED,
         Added::Exists | Added::RunsAgain | Added::AlreadyWaiting => StatusCode::OK,
     };
     Ok(answer::json(status, &added))
@@ -92,8 +94,12 @@ async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> R
         false => owned::Commands::Nowhere,
     };
     let mut ready = Vec::with_capacity(jobs.len());
-    for (n, job) in jobs.into_iter().enumerate() {
-        ready.push(prepare(app, &commands, job, now_us, &place(n))?);
+    let first_us = now_us.saturating_sub(i64::try_from(jobs.len()).unwrap_or(i64::MAX));
+    for (n, job) in (1..).zip(jobs) {
+        let mut one = prepare(app, &commands, job, now_us, &place(ready.len()))?;
+        // Those of one request stand in its order; the last of them where one alone would.
+        one.job.order_us = Some(first_us + n);
+        ready.push(one);
     }
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
@@ -127,9 +133,12 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
                 let done = match done {
                     jobs::Added::Queued => Added::Queued,
                     jobs::Added::Delayed => Added::Delayed,
+                    jobs::Added::Blocked => Added::Blocked,
+                    jobs::Added::Cancelled => Added::Cancelled,
                     jobs::Added::AlreadyWaiting => Added::AlreadyWaiting,
                     jobs::Added::RunsAgain => Added::RunsAgain,
                     // Written by an attempt whose outcome was not known.
+                    jobs::Added::AlreadyThere if *made && !job.after.is_empty() => Added::Blocked,
                     jobs::Added::AlreadyThere if *made && job.not_before_us.is_some() => Added::Delayed,
                     jobs::Added::AlreadyThere if *made => Added::Queued,
                     jobs::Added::AlreadyThere => Added::Exists,
@@ -197,15 +206,42 @@ fn prepare(
     if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
         return Err(bad(&format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
     }
-    let job = turnwise_queue::NewJob {
+    if new.after.len() > MAX_AFTER {
+        return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", new.after.len())));
+    }
+    let mut after = Vec::with_capacity(new.after.len());
+    for (n, one) in new.after.into_iter().enumerate() {
+        let job_type = one.job_type.unwrap_or_else(|| new.job_type.clone());
+        names::check_type(&job_type)
+            .and_then(|()| names::check_id(&one.id))
+            .map_err(|problem| bad(&format!("after[{n}].{problem}")))?;
+        after.push(view::awaited(job_type, one.id, &one.accepted, one.otherwise));
+    }
+    let stated = new.locks.map(|locks| catalogue::stated(locks, &app.catalogue)).transpose();
+    let stated = stated.map_err(|problem| {
+        V1Error::bad(
+            format!("{place}{problem}"),
+            "correct the member; docs/locks.md tells what can be locked",
+        )
+    })?;
+    let mut job = turnwise_queue::NewJob {
         tenant,
+        after,
+        reasons: new.reason,
         user: new.user,
         summary: new.summary.unwrap_or_else(empty),
         not_before_us: delayed_us.max(new.not_before_us),
         max_attempts: new.max_attempts,
         ..turnwise_queue::NewJob::new(&new.job_type, &id, options)
     };
+    job.locks = match stated {
+        Some(locks) => locks,
+        None => catalogue::derived(&job, &app.catalogue, &app.store.limits()),
+    };
     job.check().map_err(|error| bad(&error.to_string()))?;
+    if !has_room(&job.locks, &app.store.limits()) {
+        return Err(bad("locks: name more than this server's store locks at once: ask for all of a level"));
+    }
     let most = app.store.limits().transaction_bytes.saturating_sub(JOB_BYTES);
     if job.options.get().len() > most {
         let problem = format!(

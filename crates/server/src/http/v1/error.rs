@@ -71,6 +71,11 @@ impl V1Error {
         )
     }
 
+    /// What was asked for does not go with how the job stands.
+    pub fn conflict(code: &'static str, reason: impl Into<String>, hint: &'static str) -> Self {
+        Self::new(StatusCode::CONFLICT, code, reason, hint)
+    }
+
     /// The same of one of many jobs.
     pub fn at(self, place: &str) -> Self {
         V1Error { reason: format!("{place}{}", self.reason), ..self }

@@ -19,7 +19,7 @@ use futures::stream;
 use serde::Serialize;
 use turnwise_protocol::events::names;
 use turnwise_protocol::{self as api, JobEvent, Progress, Removed, ServerSentEvent};
-use turnwise_queue::{Event, EventKind, Job, State as QueueState, jobs};
+use turnwise_queue::{Event, EventKind, Job, jobs};
 use turnwise_store::Store;
 
 use super::error::{Result, V1Error};
@@ -181,7 +181,7 @@ impl Follower {
             return Ok(());
         };
         let mut report = None;
-        if let (QueueState::Running, Some(claim)) = (job.state, &job.claim) {
+        if let (true, Some(claim)) = (job.state.is_claimed(), &job.claim) {
             let key = keys.active_entry(job_type, &claim.worker, id);
             let seen = tx.get(&key).await?;
             let info = jobs::active_report(&tx, keys, &job).await?.and_then(|active| active.info);

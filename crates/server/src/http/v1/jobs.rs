@@ -1,4 +1,4 @@
-//! One job: get, wait for its end, cancel, remove.
+//! One job: get, wait for its end, cancel, retry, remove.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
-use turnwise_protocol::{Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Removed, WaitAnswer};
+use turnwise_protocol::{Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Removed, Retried, WaitAnswer};
 use turnwise_queue::{State as QueueState, jobs};
 use utoipa::IntoParams;
 
@@ -114,6 +114,28 @@ pub(super) async fn cancel_job(State(app): State<App>, Named(path): Named<JobPat
     Ok(answer::ok(&cancelled.await?))
 }
 
+/// Retry a job
+///
+/// One that is crashing or delayed is pending at once, and its next crash counts as the first one in a row. Any other
+/// stays as it is.
+#[utoipa::path(
+    post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
+    responses((status = 200, body = Retried, description = "Whether it is pending now, or what it is instead."), NoJob, Common),
+)]
+pub(super) async fn retry_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+    let (app, path, now_us) = (&app, &path, app.now_us());
+    let retried = app.store.transact(|tx| async move {
+        let JobPath { job_type, id } = path;
+        match jobs::retry(&tx, &app.keys, job_type, id, now_us).await {
+            Ok(jobs::Retried::Now) => Ok(Retried { retried: true, state: view::state(QueueState::Pending) }),
+            Ok(jobs::Retried::NotDelayed(state)) => Ok(Retried { retried: false, state: view::state(state) }),
+            Err(turnwise_queue::Error::NotFound) => Err(V1Error::no_job(job_type, id)),
+            Err(error) => Err(error.into()),
+        }
+    });
+    Ok(answer::ok(&retried.await?))
+}
+
 /// Remove a job
 ///
 /// Its record goes away: at once if it does not run, otherwise as soon as its worker has stopped it.
@@ -135,7 +157,7 @@ pub(super) async fn remove_job(State(app): State<App>, Named(path): Named<JobPat
         let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
         owned::check_stoppable(&job)?;
         jobs::remove(&tx, keys, job_type, id).await?;
-        Ok::<_, V1Error>(job.state != QueueState::Running)
+        Ok::<_, V1Error>(!job.state.is_claimed())
     });
     let removed = removed.await?;
     let status = if removed { StatusCode::OK } else { StatusCode::ACCEPTED };

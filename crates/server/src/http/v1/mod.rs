@@ -9,13 +9,23 @@ mod body;
 mod error;
 mod events;
 mod extract;
+mod filters;
 mod jobs;
 mod list;
+mod locked;
+mod locks;
 mod members;
 mod nodes;
 mod openapi;
 mod owned;
+mod place;
+mod reason;
+mod retry;
+mod run_locks;
+mod standing;
+mod tenants;
 mod view;
+mod why;
 mod workers;
 
 use std::panic::AssertUnwindSafe;
@@ -116,7 +126,16 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::wait_for_job))
         .routes(routes!(events::follow_job))
         .routes(routes!(jobs::cancel_job))
+        .routes(routes!(jobs::retry_job))
+        .routes(routes!(retry::retry_jobs))
+        .routes(routes!(why::why_job))
+        .routes(routes!(why::why_document))
+        .routes(routes!(tenants::list_tenants))
+        .routes(routes!(tenants::get_queue))
+        .routes(routes!(filters::list_filters))
+        .routes(routes!(filters::get_filter, filters::put_filter, filters::remove_filter))
         .routes(routes!(list::list_types))
+        .routes(routes!(locks::list_locks))
         .routes(routes!(members::list_workers))
         .routes(routes!(nodes::list_nodes))
         .routes(routes!(nodes::get_store))
@@ -127,6 +146,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::finish))
         .routes(routes!(workers::fail))
         .routes(routes!(workers::release))
+        .routes(routes!(run_locks::lock, run_locks::unlock))
         .routes(routes!(workers::leave));
     OpenApiRouter::with_openapi(openapi::Description::openapi()).nest("/v1", routes).split_for_parts()
 }

@@ -21,8 +21,11 @@ use crate::http::answer;
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     tags(
-        (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, remove."),
-        (name = "workers", description = "For workers: register, ping, accept, update, finish, fail, release, leave."),
+        (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, retry, remove."),
+        (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, release, leave."),
+        (name = "tenants", description = "For everyone who asks why a job waits: who is entitled to what, has got what, and is next."),
+        (name = "locks", description = "For everyone who asks why a job waits for a lock: who holds what, and who is next."),
+        (name = "filters", description = "For operators: which of the jobs that wait may start."),
         (name = "nodes", description = "For operators: which servers share the store, and how it does."),
     ),
     components(schemas(

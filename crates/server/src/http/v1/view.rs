@@ -1,6 +1,7 @@
 //! Jobs as clients see them: never their options.
 
 use serde_json::value::RawValue;
+use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
 use turnwise_protocol as api;
 use turnwise_queue::{EventKind, Job, State, jobs};
 use turnwise_store::Transaction;
@@ -11,7 +12,7 @@ use crate::http::App;
 /// A job as it is now, with what its worker last reported.
 pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Job> {
     let mut info = job.info.clone();
-    if job.state == State::Running
+    if job.state.is_claimed()
         && let Some(active) = jobs::active_report(tx, &app.keys, &job).await?
     {
         info = active.info;
@@ -21,12 +22,12 @@ pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Jo
 
 fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
     let reason = match job.state {
-        State::Crashing | State::Failed => job.reason().map(str::to_owned),
+        State::Crashing | State::Failed | State::Cancelled => job.reason().map(str::to_owned),
         _ => None,
     };
     let waits = matches!(job.state, State::Delayed | State::Crashing);
     let (worker, claim) = match job.claim {
-        Some(claim) if job.state == State::Running => (Some(claim.worker), Some(claim.number)),
+        Some(claim) if job.state.is_claimed() => (Some(claim.worker), Some(claim.number)),
         _ => (None, None),
     };
     api::Job {
@@ -38,7 +39,10 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         added_us: job.added_us,
         changed_us: job.changed_us,
         started_us: job.started_us,
-        not_before_us: waits.then_some(job.order_us),
+        not_before_us: (waits && job.unmet == 0 && job.paused.is_none()).then_some(job.order_us),
+        reasons: job.reasons,
+        paused_by: job.paused,
+        waits_for: (job.state == State::Delayed && job.unmet > 0).then_some(job.unmet),
         attempts: job.attempts,
         max_attempts: job.max_attempts,
         cancel_requested: job.cancel_requested,
@@ -65,10 +69,52 @@ pub(super) fn state(state: State) -> api::State {
         State::Pending => api::State::Pending,
         State::Delayed => api::State::Delayed,
         State::Running => api::State::Running,
+        State::Waiting => api::State::Waiting,
         State::Crashing => api::State::Crashing,
         State::Completed => api::State::Completed,
         State::Failed => api::State::Failed,
         State::Cancelled => api::State::Cancelled,
+    }
+}
+
+/// What a job waits for, as the queue has it.
+pub(super) fn awaited(
+    job_type: String,
+    id: String,
+    accepted: &[api::End],
+    otherwise: api::Otherwise,
+) -> turnwise_queue::After {
+    let accepted = accepted.iter().map(|end| match end {
+        api::End::Completed => Outcome::Completed,
+        api::End::Failed => Outcome::Failed,
+        api::End::Cancelled => Outcome::Cancelled,
+    });
+    let otherwise = match otherwise {
+        api::Otherwise::Cancel => Otherwise::Cancel,
+        api::Otherwise::Free => Otherwise::Free,
+    };
+    turnwise_queue::After { job_type, id, accepted: accepted.collect(), otherwise }
+}
+
+/// The same as clients see it, with where that job stands.
+pub(super) fn awaits(after: turnwise_queue::After, state: Option<State>) -> api::Awaited {
+    let accepted = after.accepted.into_iter().filter_map(|outcome| match outcome {
+        Outcome::Completed => Some(api::End::Completed),
+        Outcome::Failed => Some(api::End::Failed),
+        Outcome::Cancelled => Some(api::End::Cancelled),
+        // Nobody can ask for that.
+        Outcome::Removed => None,
+    });
+    let otherwise = match after.otherwise {
+        Otherwise::Cancel => api::Otherwise::Cancel,
+        Otherwise::Free => api::Otherwise::Free,
+    };
+    api::Awaited {
+        job_type: after.job_type,
+        id: after.id,
+        state: state.map(self::state),
+        accepted: accepted.collect(),
+        otherwise,
     }
 }
 

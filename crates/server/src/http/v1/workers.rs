@@ -58,7 +58,12 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn check_range<T: PartialOrd + std::fmt::Display>(field: &str, value: T, least: T, most: T) -> Result<()> {
+pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
+    field: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<()> {
     if (&least..=&most).contains(&&value) {
         return Ok(());
     }
@@ -248,7 +253,7 @@ async fn end(
 }
 
 /// Whether a halted worker has lost one claim, or its membership.
-async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1Error {
+pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1Error {
     if !matches!(error, QueueError::Halt) {
         return error.into();
     }

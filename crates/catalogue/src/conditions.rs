@@ -1,0 +1,87 @@
+//! Where a request is made: `when = { … }`, `unless = { … }`.
+
+use serde_json::Value;
+
+use crate::options::{Found, Path};
+
+/// When a request counts. `when` holds if each of its members does; `unless` is its exact opposite: the request is left out
+/// if each of its members holds. So that of two requests, one `when` and one `unless` the same, exactly one counts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Conditions {
+    pub when: Vec<(Path, Is)>,
+    pub unless: Vec<(Path, Is)>,
+}
+
+/// What an option must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Is {
+    /// It is there, and is not null, nor an empty text or list.
+    Present,
+    /// It is not.
+    Absent,
+    /// It, or one of its elements, is one of these.
+    OneOf(Vec<Value>),
+}
+
+/// Elements of one option that a condition looks at.
+const MAX_LOOKED_AT: usize = 1_000;
+
+impl Conditions {
+    /// The request is always made.
+    pub fn is_none(&self) -> bool {
+        self.when.is_empty() && self.unless.is_empty()
+    }
+
+    pub fn hold(&self, options: &Value) -> bool {
+        let all = |conditions: &[(Path, Is)]| conditions.iter().all(|(path, is)| is.holds(path, options));
+        all(&self.when) && (self.unless.is_empty() || !all(&self.unless))
+    }
+}
+
+impl Is {
+    fn holds(&self, path: &Path, options: &Value) -> bool {
+        let Found { values, .. } = path.find(options, MAX_LOOKED_AT);
+        match self {
+            Is::Present => !values.is_empty(),
+            Is::Absent => values.is_empty(),
+            Is::OneOf(these) => values.iter().any(|value| these.contains(value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn is(path: &str, is: Is) -> (Path, Is) {
+        (Path::parse(path).unwrap(), is)
+    }
+
+    #[test]
+    fn all_of_when_must_hold_and_unless_is_the_opposite() {
+        let both = vec![is("a", Is::OneOf(vec![json!(1)])), is("b", Is::Present)];
+        let when = Conditions { when: both.clone(), unless: Vec::new() };
+        let unless = Conditions { when: Vec::new(), unless: both };
+        for (options, held) in [
+            (json!({"a": 1, "b": "x"}), true),
+            (json!({"a": [2, 1], "b": "x"}), true),
+            (json!({"a": 1}), false),
+            (json!({"a": 1, "b": ""}), false),
+            (json!({"a": "1", "b": "x"}), false),
+            (json!({}), false),
+        ] {
+            assert_eq!(when.hold(&options), held, "{options}");
+            assert_eq!(unless.hold(&options), !held, "{options}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_false() {
+        let off = Is::OneOf(vec![json!(false)]);
+        let holds = |is: &Is, options: Value| is.holds(&Path::parse("a").unwrap(), &options);
+        assert!(!holds(&off, json!({})) && holds(&off, json!({"a": false})));
+        assert!(holds(&Is::Absent, json!({})) && !holds(&Is::Absent, json!({"a": false})));
+    }
+}

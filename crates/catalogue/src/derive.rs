@@ -1,0 +1,394 @@
+//! A job's requests, from its options.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde_json::Value;
+use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, MAX_RESOURCES, Mode, Request, Requests};
+
+use crate::options::what;
+use crate::template::Template;
+use crate::{Catalogue, Entry, Kind, MAX_STEPS, Rule, Which};
+
+/// Reasons that one job is given.
+const MAX_REASONS: usize = 100;
+/// Longest value of an option that is learnt from, in bytes.
+const MAX_TRAIT_BYTES: usize = 128;
+/// Values that one job is known by.
+const MAX_TRAITS: usize = 32;
+
+/// What a job locks, as far as its options tell.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Derived {
+    /// What to lock.
+    pub requests: Requests,
+    /// Why something of it is unknown: for each unknown request, at least one reason.
+    pub unknown_because: Vec<Because>,
+    /// What is known, and other than the options say: all of a level instead of too many names, and no more units than there are.
+    pub warnings: Vec<Because>,
+    /// Where the type stands in the catalogue.
+    line: usize,
+}
+
+/// Why a request is what it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Because {
+    /// The level; `None` for all levels.
+    pub level: Option<String>,
+    /// Of which mode the request is.
+    pub mode: Mode,
+    /// Which step, from 1, if the job has steps.
+    pub step: Option<usize>,
+    /// The line of the catalogue.
+    pub line: usize,
+    /// What the options, or the catalogue, have.
+    pub reason: Reason,
+}
+
+/// What keeps a request from being known. It names options, and never repeats what they hold: that may be secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The catalogue says `"unknown"`.
+    #[error("the catalogue says that it is known only when the job runs")]
+    Said,
+    /// An option is missing.
+    #[error("its option {option:?} is missing")]
+    Missing {
+        /// Which.
+        option: String,
+    },
+    /// An option is something else than it must be.
+    #[error("its option {option:?} is {is}, and must be {wanted}")]
+    WrongType {
+        /// Which.
+        option: String,
+        /// What it is: "an object".
+        is: &'static str,
+        /// What it must be: "a name".
+        wanted: &'static str,
+    },
+    /// A resource cannot be called so.
+    #[error("{template} makes a name that is empty, longer than 128 bytes, or has control characters")]
+    NoName {
+        /// What it was made by.
+        template: String,
+    },
+    /// More names than a job may lock: it locks all of the level.
+    #[error("it names more than {MAX_RESOURCES} resources, so that all of the level is locked")]
+    TooMany,
+    /// More units than there are: it locks all of them.
+    #[error("it wants more units than the {0} that there are, and gets these")]
+    TooManyUnits(u32),
+    /// The catalogue does not have the operation.
+    #[error("the catalogue has no such operation as its option {option:?} says, and no `otherwise` for it")]
+    NoSuchOperation {
+        /// The option that says it.
+        option: String,
+    },
+    /// More steps than one job may have, or none.
+    #[error("its option {option:?} must be a list of 1 to {MAX_STEPS} steps, each an object")]
+    Steps {
+        /// The option that lists them.
+        option: String,
+    },
+}
+
+impl Reason {
+    /// The options or the catalogue should be corrected. Otherwise it is as it should be.
+    pub fn is_fault(&self) -> bool {
+        !matches!(self, Reason::Said | Reason::Missing { .. })
+    }
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            Mode::Shared => "shared",
+            Mode::Exclusive => "exclusive",
+        };
+        match &self.level {
+            Some(level) => write!(f, "{level}, {mode}: {}", self.reason)?,
+            None => write!(f, "every level, {mode}: {}", self.reason)?,
+        }
+        match self.step {
+            Some(step) => write!(f, " (step {step})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a job has in common with others: what [`Experience`](crate::Experience) looks at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Traits {
+    /// Its type, and its operations: `cluster instance-migrate`.
+    pub kind: String,
+    /// Options and their values, in the order of the catalogue.
+    pub values: Vec<(String, String)>,
+}
+
+impl Catalogue {
+    /// What a job of this type locks, with these options; `None` if the catalogue does not know the type. It can always be
+    /// locked: it has passed [`Levels::check`].
+    pub fn requests(&self, job_type: &str, options: &Value) -> Option<Derived> {
+        let kind = self.types.get(job_type)?;
+        let mut deriving =
+            Deriving { levels: &self.levels, derived: Derived { line: kind.line, ..Derived::default() } };
+        if let Some(entry) = &kind.locks {
+            deriving.entry(entry, options, None);
+        }
+        match steps(kind, options) {
+            Steps::One => deriving.operation(kind, options, None),
+            Steps::Many(steps) => {
+                for (n, step) in (1..).zip(steps) {
+                    deriving.operation(kind, step, Some(n));
+                }
+            }
+            Steps::Wrong(reason) => deriving.nobody_knows(kind, None, &reason),
+        }
+        deriving.derived.fit(|requests| named(requests) <= MAX_RESOURCES);
+        let Derived { requests, mut unknown_because, warnings, line } = deriving.derived;
+        // What another step locks all of is not unknown.
+        unknown_because.retain(|because| match &because.level {
+            None => requests.has_unknown(),
+            Some(level) => {
+                requests.levels.get(level).is_some_and(|at| at.requests().contains(&&unknown(because.mode)))
+            }
+        });
+        Some(Derived { requests, unknown_because, warnings, line })
+    }
+
+    /// What a job of this type has in common with others; `None` if the catalogue does not know the type, or lets nothing be learnt of it.
+    pub fn traits(&self, job_type: &str, options: &Value) -> Option<Traits> {
+        let kind = self.types.get(job_type).filter(|kind| !kind.learn.is_empty())?;
+        let whole = [options];
+        let steps: Vec<&Value> = match steps(kind, options) {
+            Steps::Many(steps) => steps.iter().collect(),
+            _ => whole.to_vec(),
+        };
+        let operations: BTreeSet<&str> =
+            steps.iter().filter_map(|step| kind.operation.as_ref()?.value(step)?.as_str()).collect();
+        let known = operations.into_iter().filter(|name| kind.operations.contains_key(*name));
+        let mut traits = Traits { kind: job_type.to_owned(), values: Vec::new() };
+        for name in known {
+            if traits.kind.len() + name.len() < 4 * MAX_TRAIT_BYTES {
+                traits.kind.push(' ');
+                traits.kind.push_str(name);
+            }
+        }
+        let mut values = BTreeSet::new();
+        for path in &kind.learn {
+            let found = steps.iter().flat_map(|step| path.find(step, MAX_TRAITS).values);
+            for value in found {
+                let value = match value {
+                    Value::String(text) if text.len() <= MAX_TRAIT_BYTES => text.clone(),
+                    Value::Number(number) => number.to_string(),
+                    Value::Bool(is) => is.to_string(),
+                    _ => continue,
+                };
+                if values.len() < MAX_TRAITS && values.insert((path.to_string(), value.clone())) {
+                    traits.values.push((path.to_string(), value));
+                }
+            }
+        }
+        Some(traits)
+    }
+}
+
+enum Steps<'a> {
+    /// The options are those of the only step.
+    One,
+    Many(&'a [Value]),
+    Wrong(Reason),
+}
+
+fn steps<'a>(kind: &Kind, options: &'a Value) -> Steps<'a> {
+    let Some(path) = &kind.steps else { return Steps::One };
+    match path.value(options) {
+        None => Steps::One,
+        Some(Value::Array(steps)) if (1..=MAX_STEPS).contains(&steps.len()) => Steps::Many(steps),
+        Some(_) => Steps::Wrong(Reason::Steps { option: path.to_string() }),
+    }
+}
+
+struct Deriving<'a> {
+    levels: &'a Levels,
+    derived: Derived,
+}
+
+impl Deriving<'_> {
+    /// What one step locks, or the job, if it has no steps.
+    fn operation(&mut self, kind: &Kind, options: &Value, step: Option<usize>) {
+        let Some(path) = &kind.operation else { return };
+        let option = path.to_string();
+        let reason = match path.value(options) {
+            None => Reason::Missing { option },
+            Some(Value::String(name)) => match kind.operations.get(name) {
+                Some(entry) => return self.entry(entry, options, step),
+                None => Reason::NoSuchOperation { option },
+            },
+            Some(other) => Reason::WrongType { option, is: what(other), wanted: "the name of an operation" },
+        };
+        match &kind.otherwise {
+            Some(entry) => self.entry(entry, options, step),
+            None => self.nobody_knows(kind, step, &reason),
+        }
+    }
+
+    /// Anything may be locked, at each level.
+    fn nobody_knows(&mut self, kind: &Kind, step: Option<usize>, reason: &Reason) {
+        let levels: Vec<String> = self.levels.names().map(str::to_owned).collect();
+        for level in levels {
+            self.derived.add(&level, Request::UnknownExclusive);
+        }
+        let because =
+            Because { level: None, mode: Mode::Exclusive, step, line: kind.line, reason: reason.clone() };
+        push(&mut self.derived.unknown_because, because);
+    }
+
+    fn entry(&mut self, entry: &Entry, options: &Value, step: Option<usize>) {
+        if entry.big_lock.as_ref().is_some_and(|conditions| conditions.hold(options)) {
+            self.derived.requests.big_lock = true;
+        }
+        for rule in &entry.rules {
+            if !rule.conditions.hold(options) {
+                continue;
+            }
+            for (mode, which) in [(Mode::Shared, &rule.shared), (Mode::Exclusive, &rule.exclusive)] {
+                let Some(which) = which else { continue };
+                let because = |reason| {
+                    let level = Some(rule.level.clone());
+                    Because { level, mode, step, line: rule.line, reason }
+                };
+                let request = match names(which, options) {
+                    Ok(names) if names.is_empty() => continue,
+                    Ok(names) if mode == Mode::Shared => self.counted(rule, names, options, because),
+                    Ok(names) => Request::Exclusive(names),
+                    Err(Unnamed::All) => all(mode),
+                    Err(Unnamed::Because(Reason::TooMany)) => {
+                        push(&mut self.derived.warnings, because(Reason::TooMany));
+                        all(mode)
+                    }
+                    Err(Unnamed::Because(reason)) => {
+                        push(&mut self.derived.unknown_because, because(reason));
+                        unknown(mode)
+                    }
+                };
+                self.derived.add(&rule.level, request);
+            }
+        }
+    }
+
+    /// Shared names with their units, never more than there are.
+    fn counted(
+        &mut self,
+        rule: &Rule,
+        names: BTreeSet<String>,
+        options: &Value,
+        because: impl Fn(Reason) -> Because,
+    ) -> Request {
+        let units = match rule.units.as_ref().map_or(Ok(1), |count| count.units(options)) {
+            Ok(0) => return Request::None,
+            Ok(units) => units,
+            Err(reason) => {
+                push(&mut self.derived.unknown_because, because(reason));
+                return Request::UnknownShared;
+            }
+        };
+        let level = self.levels.position(&rule.level);
+        let mut counted = BTreeMap::new();
+        for name in names {
+            let capacity = level.and_then(|level| self.levels.capacity(level, &name));
+            // Where nothing is counted, a number of units says nothing.
+            let most = capacity.unwrap_or(1);
+            if capacity.is_some() && units > most {
+                push(&mut self.derived.warnings, because(Reason::TooManyUnits(most)));
+            }
+            counted.insert(name, units.min(most));
+        }
+        Request::Shared(counted)
+    }
+}
+
+impl Derived {
+    /// Makes it fit, where there is less room than for [`MAX_RESOURCES`] names: of the level with most names all is locked, and so on.
+    pub fn fit(&mut self, fits: impl Fn(&Requests) -> bool) {
+        while !fits(&self.requests) {
+            let counts = self.requests.levels.iter().flat_map(|(level, at)| {
+                let [shared, exclusive] = at.requests();
+                [(count(shared), level, Mode::Shared), (count(exclusive), level, Mode::Exclusive)]
+            });
+            let Some((_, level, mode)) = counts.filter(|(count, ..)| *count > 0).max() else { return };
+            let level = level.clone();
+            let line = self.line;
+            self.add(&level, all(mode));
+            let because = Because { level: Some(level), mode, step: None, line, reason: Reason::TooMany };
+            push(&mut self.warnings, because);
+        }
+    }
+
+    fn add(&mut self, level: &str, request: Request) {
+        // Names were checked as they were made, sets are not empty, and a single request cannot contradict itself.
+        let Ok(at) = AtLevel::new([request]) else { return };
+        if at.is_none() {
+            return;
+        }
+        let before = self.requests.levels.remove(level).unwrap_or_default();
+        self.requests.levels.insert(level.to_owned(), before.merge(at));
+    }
+}
+
+/// Names of one request.
+fn count(request: &Request) -> usize {
+    match request {
+        Request::Shared(names) => names.len(),
+        Request::Exclusive(names) => names.len(),
+        _ => 0,
+    }
+}
+
+/// Names at all levels together.
+fn named(requests: &Requests) -> usize {
+    requests.levels.values().flat_map(AtLevel::requests).map(count).sum()
+}
+
+/// Why there are no names.
+enum Unnamed {
+    All,
+    Because(Reason),
+}
+
+fn names(which: &Which, options: &Value) -> Result<BTreeSet<String>, Unnamed> {
+    let templates: &[Template] = match which {
+        Which::All => return Err(Unnamed::All),
+        Which::Unknown => return Err(Unnamed::Because(Reason::Said)),
+        Which::Names(templates) => templates,
+    };
+    let mut names = BTreeSet::new();
+    for template in templates {
+        names.extend(template.names(options).map_err(Unnamed::Because)?);
+        if names.len() > MAX_RESOURCES {
+            return Err(Unnamed::Because(Reason::TooMany));
+        }
+    }
+    Ok(names)
+}
+
+fn all(mode: Mode) -> Request {
+    match mode {
+        Mode::Shared => Request::AllShared,
+        Mode::Exclusive => Request::AllExclusive,
+    }
+}
+
+fn unknown(mode: Mode) -> Request {
+    match mode {
+        Mode::Shared => Request::UnknownShared,
+        Mode::Exclusive => Request::UnknownExclusive,
+    }
+}
+
+fn push(reasons: &mut Vec<Because>, because: Because) {
+    if reasons.len() < MAX_REASONS && !reasons.contains(&because) {
+        reasons.push(because);
+    }
+}

@@ -1,0 +1,207 @@
+//! A catalogue's file.
+//!
+//! ```toml
+//! [[levels]]                          # all of them, in the order in which they are locked; without, the built-in ones
+//! name = "disk"
+//! capacity = 4                        # units of each resource
+//! capacities = { big = 8 }            # of some
+//!
+//! [jobs.TYPE]
+//! operation = "do"                    # the option whose value is the operation
+//! steps = "steps"                     # the option that lists the steps of a job of several
+//! learn = ["instance"]                # options that tell what a job will lock, after some runs
+//! locks = { … }                       # what each job of the type locks
+//! operations.NAME = { … }             # what a job of this operation locks beside that
+//! otherwise = { … }                   # what one locks whose operation is none of these
+//! ```
+//!
+//! What is locked is, for each level, one request or a list of them (`entry`), and `big_lock`. Whatever is not known here
+//! is refused, with its line.
+
+mod entry;
+mod node;
+
+use std::collections::BTreeMap;
+
+use toml::de::{DeTable, DeValue};
+use turnwise_policy::predictive_queue::locks::{DEFAULT_LEVELS, Level, Levels, MAX_CAPACITY, check_name};
+
+use crate::options::Path;
+use crate::{Catalogue, Kind, MAX_ENTRIES, MAX_FILE_BYTES, MAX_LEARNT, Wrong};
+use node::{File, Node};
+
+type Result<T> = std::result::Result<T, Wrong>;
+
+/// What a type may say.
+const OF_A_TYPE: [&str; 6] = ["operation", "steps", "learn", "locks", "operations", "otherwise"];
+
+impl Catalogue {
+    /// Reads a catalogue; `file` is what errors call it.
+    ///
+    /// # Errors
+    /// The line, what is wrong there, and what would be right.
+    pub fn parse(text: &str, file: &str) -> Result<Catalogue> {
+        let lines: Vec<usize> =
+            std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let file = File { name: file, lines: &lines };
+        if text.len() > MAX_FILE_BYTES {
+            let problem = format!("has {} bytes", text.len());
+            return Err(file.wrong(0, "the file", problem, format!("at most {MAX_FILE_BYTES} are read")));
+        }
+        let table = DeTable::parse(text).map_err(|error| file.not_toml(&error))?;
+        let root = Node::new(file, String::new(), table.span().start);
+        root.only(table.get_ref(), &["levels", "jobs"])?;
+        let levels = match root.member(table.get_ref(), "levels") {
+            Some((node, value)) => read_levels(&node, value)?,
+            None => Levels::default(),
+        };
+        let mut reading = Reading { levels: &levels, entries: 0 };
+        let mut types = BTreeMap::new();
+        if let Some((node, value)) = root.member(table.get_ref(), "jobs") {
+            let table = node.table(value, "a table for each job type, [jobs.TYPE]")?;
+            for (name, node, value) in node.members(table) {
+                check_name(name).map_err(|problem| node.wrong(problem, "name a job type"))?;
+                types.insert(name.to_owned(), reading.kind(&node, value)?);
+            }
+        }
+        Ok(Catalogue { levels, types })
+    }
+}
+
+fn read_levels(node: &Node<'_>, value: &DeValue<'_>) -> Result<Levels> {
+    let list = node.list(value, "a list of levels, each [[levels]]")?;
+    let mut levels = Vec::new();
+    for (node, value) in node.elements(list) {
+        let table = node.table(value, "a level, [[levels]]")?;
+        node.only(table, &["name", "capacity", "capacities"])?;
+        let Some((named, name)) = node.member(table, "name") else {
+            return Err(node.wrong("has no name", "write name = \"node\""));
+        };
+        let units = |node: &Node<'_>, value: &DeValue<'_>| {
+            let units = node.number(value, "a number of units")?;
+            u32::try_from(units).ok().filter(|units| (1..=MAX_CAPACITY).contains(units)).ok_or_else(|| {
+                node.wrong(format!("is a capacity of {units}"), format!("1 to {MAX_CAPACITY} are possible"))
+            })
+        };
+        let mut level = Level {
+            name: named.text(name, "the level's name")?.to_owned(),
+            capacity: None,
+            capacities: BTreeMap::new(),
+        };
+        if let Some((node, value)) = node.member(table, "capacity") {
+            level.capacity = Some(units(&node, value)?);
+        }
+        if let Some((node, value)) = node.member(table, "capacities") {
+            let table = node.table(value, "resources with their units, as in { big = 8 }")?;
+            if table.is_empty() {
+                return Err(node.wrong("names no resource", "leave it out, or write { big = 8 }"));
+            }
+            for (name, node, value) in node.members(table) {
+                let units = units(&node, value)?;
+                check_name(name).map_err(|problem| node.wrong(problem, "name a resource"))?;
+                level.capacities.insert(name.to_owned(), units);
+            }
+        }
+        levels.push(level);
+        // One after the other, so that what is wrong with one has its line.
+        Levels::try_from(levels.clone()).map_err(|problem| {
+            named.wrong(problem, "correct it, or leave all [[levels]] out for the built-in ones")
+        })?;
+    }
+    Levels::try_from(levels).map_err(|problem| {
+        node.wrong(problem, format!("leave it out for the built-in ones: {}", DEFAULT_LEVELS.join(", ")))
+    })
+}
+
+/// What is known while jobs are read.
+struct Reading<'a> {
+    levels: &'a Levels,
+    /// Operations and requests so far.
+    entries: usize,
+}
+
+impl Reading<'_> {
+    fn kind(&mut self, node: &Node<'_>, value: &DeValue<'_>) -> Result<Kind> {
+        let table = node.table(value, "a table, [jobs.TYPE]")?;
+        node.only(table, &OF_A_TYPE)?;
+        let path = |name: &str| match node.member(table, name) {
+            None => Ok(None),
+            Some((node, value)) => {
+                let text = node.text(value, "the name of an option")?;
+                Path::parse(text).map(Some).map_err(|(problem, fix)| node.wrong(problem, fix))
+            }
+        };
+        let mut kind = Kind {
+            line: node.line(),
+            operation: path("operation")?,
+            steps: path("steps")?,
+            ..Kind::default()
+        };
+        if let Some((node, value)) = node.member(table, "learn") {
+            kind.learn = learn(&node, value)?;
+        }
+        if let Some((node, value)) = node.member(table, "locks") {
+            kind.locks = Some(self.entry(&node, value)?);
+        }
+        if let Some((node, value)) = node.member(table, "otherwise") {
+            kind.otherwise = Some(self.entry(&node, value)?);
+        }
+        if let Some((node, value)) = node.member(table, "operations") {
+            let table = node.table(value, "a table for each operation, [jobs.TYPE.operations.NAME]")?;
+            for (name, node, value) in node.members(table) {
+                check_name(name).map_err(|problem| node.wrong(problem, "name an operation"))?;
+                kind.operations.insert(name.to_owned(), self.entry(&node, value)?);
+            }
+        }
+        match (&kind.operation, kind.operations.is_empty()) {
+            (None, false) => Err(node.wrong(
+                "has operations, and does not say which option tells them",
+                "write operation = \"…\" with the option's name",
+            )),
+            (Some(_), true) => Err(node.wrong(
+                "says which option tells the operation, and has none",
+                "write [jobs.TYPE.operations.NAME] for each, or leave `operation` out",
+            )),
+            (None, true) if kind.steps.is_some() || kind.otherwise.is_some() => Err(node.wrong(
+                "has `steps` or `otherwise` without operations",
+                "write operation = \"…\" and [jobs.TYPE.operations.NAME], or say what all jobs lock under `locks`",
+            )),
+            (None, true) if kind.locks.is_none() => Err(node.wrong(
+                "says nothing of its locks",
+                "write `locks`, or `operation` and operations; a type that locks nothing may say locks = {}",
+            )),
+            _ => Ok(kind),
+        }
+    }
+
+    /// One more operation or request.
+    fn count(&mut self, node: &Node<'_>) -> Result<()> {
+        self.entries += 1;
+        if self.entries > MAX_ENTRIES {
+            return Err(node.wrong(
+                format!("is operation or request number {}", self.entries),
+                format!("at most {MAX_ENTRIES} are possible"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The options that are learnt from.
+fn learn(node: &Node<'_>, value: &DeValue<'_>) -> Result<Vec<Path>> {
+    let list = node.list(value, "a list of options, as in [\"instance\"]")?;
+    if list.is_empty() || list.len() > MAX_LEARNT {
+        let fix = format!("1 to {MAX_LEARNT} are possible; leave it out to learn nothing");
+        return Err(node.wrong(format!("names {} options", list.len()), fix));
+    }
+    let mut paths = Vec::new();
+    for (node, value) in node.elements(list) {
+        let text = node.text(value, "the name of an option")?;
+        let path = Path::parse(text).map_err(|(problem, fix)| node.wrong(problem, fix))?;
+        if paths.contains(&path) {
+            return Err(node.wrong(format!("names {text:?} twice"), "name each option once"));
+        }
+        paths.push(path);
+    }
+    Ok(paths)
+}

@@ -1,0 +1,233 @@
+//! What a job locks, from its options: the cases that an example does not have.
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use turnwise_catalogue::{Catalogue, Derived, MAX_STEPS};
+use turnwise_policy::predictive_queue::locks::Requests;
+
+fn derive(locks: &str, options: Value) -> Derived {
+    let text = format!(
+        "levels = [{{ name = 'node' }}, {{ name = 'disk', capacity = 4, capacities = {{ big = 8 }} }}]\n\
+         [jobs.t.locks]\n{locks}"
+    );
+    Catalogue::parse(&text, "c.toml").unwrap().requests("t", &options).unwrap()
+}
+
+fn wants(locks: &str, options: Value, wanted: Value) -> Derived {
+    let derived = derive(locks, options);
+    assert_eq!(serde_json::to_value(&derived.requests).unwrap(), wanted, "{locks}");
+    derived
+}
+
+fn said(reasons: &[turnwise_catalogue::Because]) -> Vec<String> {
+    reasons.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn names_of_several_options_are_one_set() {
+    let locks = "node.exclusive = ['{a}', '{b.c}', '{d.e?}', 'always']";
+    let options = json!({"a": "x", "b": {"c": ["y", 3]}, "d": [{"e": "z"}, {}]});
+    let derived = wants(locks, options, json!({"node": {"exclusive": ["3", "always", "x", "y", "z"]}}));
+    assert_eq!(derived.unknown_because, []);
+    let derived = wants(locks, json!({"a": "x"}), json!({"node": {"exclusive": "unknown"}}));
+    assert_eq!(said(&derived.unknown_because), [r#"node, exclusive: its option "b.c" is missing"#]);
+}
+
+#[test]
+fn a_name_that_is_wanted_in_both_modes_is_exclusive() {
+    let locks = "node = { shared = ['{a}', '{b}'], exclusive = ['{c}'] }";
+    wants(
+        locks,
+        json!({"a": "x", "b": "y", "c": "x"}),
+        json!({"node": {"shared": ["y"], "exclusive": ["x"]}}),
+    );
+    wants(locks, json!({"a": "x", "b": "x", "c": "x"}), json!({"node": {"exclusive": ["x"]}}));
+}
+
+#[test]
+fn an_option_of_the_wrong_type_makes_it_unknown_and_is_a_fault() {
+    let derived =
+        wants("node.shared = ['{a}']", json!({"a": {"x": 1}}), json!({"node": {"shared": "unknown"}}));
+    assert_eq!(
+        said(&derived.unknown_because),
+        [r#"node, shared: its option "a" is an object, and must be a name"#]
+    );
+    assert!(derived.unknown_because[0].reason.is_fault());
+    let derived = derive("node.shared = ['{a}']", json!({}));
+    assert!(!derived.unknown_because[0].reason.is_fault());
+    let derived = derive("node.shared = ['{a}']", json!("a text for options"));
+    assert_eq!(said(&derived.unknown_because), [r#"node, shared: its option "a" is missing"#]);
+}
+
+#[test]
+fn units_are_counted_and_never_more_than_there_are() {
+    let locks = "disk = { shared = ['{on}'], units = '{n}' }";
+    wants(locks, json!({"on": "a", "n": 3}), json!({"disk": {"shared": {"a": 3}}}));
+    wants(locks, json!({"on": "a", "n": [1, 2]}), json!({"disk": {"shared": {"a": 2}}}));
+    wants(locks, json!({"on": "a", "n": 0}), json!({}));
+    wants(locks, json!({"on": "a"}), json!({"disk": {"shared": "unknown"}}));
+    let derived =
+        wants(locks, json!({"on": ["a", "big"], "n": 6}), json!({"disk": {"shared": {"a": 4, "big": 6}}}));
+    assert_eq!(
+        said(&derived.warnings),
+        ["disk, shared: it wants more units than the 4 that there are, and gets these"]
+    );
+    let derived = wants(locks, json!({"on": "a", "n": -1}), json!({"disk": {"shared": "unknown"}}));
+    assert!(derived.unknown_because[0].reason.is_fault());
+}
+
+#[test]
+fn too_many_names_are_all_of_the_level() {
+    let many: Vec<String> = (0..1_001).map(|n| format!("n{n}")).collect();
+    let derived = wants("node.shared = ['{a}']", json!({"a": many}), json!({"node": {"shared": "all"}}));
+    assert_eq!(
+        said(&derived.warnings),
+        ["node, shared: it names more than 1000 resources, so that all of the level is locked"]
+    );
+    // Not more than enough at each level, but all levels together: the one with most of them.
+    let locks = "node.exclusive = ['{a}']\ndisk.shared = ['{b}']";
+    let derived = derive(locks, json!({"a": &many[..600], "b": &many[..500]}));
+    assert_eq!(serde_json::to_value(&derived.requests.levels["node"]).unwrap(), json!({"exclusive": "all"}));
+    assert_eq!(
+        serde_json::to_value(&derived.requests.levels["disk"]).unwrap()["shared"].as_array().unwrap().len(),
+        500
+    );
+    // Products are not made before they are counted.
+    derive("node.shared = ['{a}{a}{a}{a}']", json!({"a": &many[..999]}));
+}
+
+const STEPS: &str = "
+    [jobs.t]
+    operation = 'do'
+    steps = 'ops'
+    locks.network.shared = ['{net?}']
+    operations.start.instance.exclusive = ['{instance}']
+    operations.start.node.shared = ['{node}']
+    operations.verify.node.shared = 'all'
+    operations.wipe.big_lock = { unless = { gently = true } }
+";
+
+#[test]
+fn every_step_counts() {
+    let catalogue = Catalogue::parse(STEPS, "c.toml").unwrap();
+    let requests = |options: Value| {
+        let derived = catalogue.requests("t", &options).unwrap();
+        (serde_json::to_value(&derived.requests).unwrap(), said(&derived.unknown_because))
+    };
+    let (wanted, because) = requests(json!({"net": "lan", "ops": [
+        {"do": "start", "instance": "a", "node": "n1"},
+        {"do": "start", "instance": "b", "node": "n2"},
+    ]}));
+    assert_eq!(
+        wanted,
+        json!({"instance": {"exclusive": ["a", "b"]}, "network": {"shared": ["lan"]}, "node": {"shared": ["n1", "n2"]}})
+    );
+    assert!(because.is_empty());
+    // A later step that is unknown makes it unknown, and is named; one that takes all makes it known again.
+    let (wanted, because) = requests(json!({"ops": [
+        {"do": "start", "instance": "a", "node": "n1"}, {"do": "start", "instance": "b"},
+    ]}));
+    assert_eq!(wanted["node"], json!({"shared": "unknown"}));
+    assert_eq!(because, [r#"node, shared: its option "node" is missing (step 2)"#]);
+    let (wanted, because) =
+        requests(json!({"ops": [{"do": "start", "instance": "b"}, {"do": "verify"}, {"do": "wipe"}]}));
+    assert_eq!(
+        wanted,
+        json!({"big_lock": true, "instance": {"exclusive": ["b"]}, "node": {"shared": "all"}})
+    );
+    assert!(because.is_empty(), "{because:?}");
+    // Without steps the job is the only one.
+    assert_eq!(requests(json!({"do": "verify"})).0, json!({"node": {"shared": "all"}}));
+    assert_eq!(requests(json!({"do": "wipe", "gently": true})).0, json!({}));
+    // A step has its own options only.
+    let (wanted, _) = requests(json!({"instance": "outer", "ops": [{"do": "start", "node": "n"}]}));
+    assert_eq!(wanted["instance"], json!({"exclusive": "unknown"}));
+}
+
+#[test]
+fn an_operation_that_is_not_known_may_lock_anything() {
+    let catalogue = Catalogue::parse(STEPS, "c.toml").unwrap();
+    for (options, why) in [
+        (json!({"do": "dance"}), "the catalogue has no such operation as its option \"do\" says"),
+        (json!({}), "its option \"do\" is missing"),
+        (json!({"do": 3}), "its option \"do\" is a number, and must be the name of an operation"),
+        (json!({"ops": []}), "its option \"ops\" must be a list of 1 to 1000 steps"),
+        (json!({"ops": vec![json!({"do": "verify"}); MAX_STEPS + 1]}), "1 to 1000 steps"),
+        (json!({"ops": {"do": "start"}}), "1 to 1000 steps"),
+        (json!({"ops": ["start"]}), "its option \"do\" is missing (step 1)"),
+    ] {
+        let derived = catalogue.requests("t", &options).unwrap();
+        for level in catalogue.levels().names() {
+            let at = serde_json::to_value(&derived.requests.levels[level]).unwrap();
+            assert_eq!(at, json!({"exclusive": "unknown"}), "{options}");
+        }
+        let because = said(&derived.unknown_because);
+        assert!(
+            because[0].starts_with("every level, exclusive: ") && because[0].contains(why),
+            "{because:?}"
+        );
+    }
+    let text = format!("{STEPS}\notherwise.node.shared = ['{{node}}']");
+    let catalogue = Catalogue::parse(&text, "c.toml").unwrap();
+    let derived = catalogue.requests("t", &json!({"do": "dance", "node": "n"})).unwrap();
+    assert_eq!(serde_json::to_value(&derived.requests).unwrap(), json!({"node": {"shared": ["n"]}}));
+    assert!(catalogue.requests("other", &json!({})).is_none());
+}
+
+#[test]
+fn traits_are_what_the_catalogue_lets_be_learnt() {
+    let text = "[jobs.t]\noperation = 'do'\nsteps = 'ops'\nlearn = ['node', 'on.disk']\noperations.a = {}\noperations.b = {}\n[jobs.u]\nlocks = {}";
+    let catalogue = Catalogue::parse(text, "c.toml").unwrap();
+    let options = json!({"do": "a", "node": ["n", 3], "on": {"disk": {"x": 1}}, "password": "secret"});
+    let traits = catalogue.traits("t", &options).unwrap();
+    assert_eq!(traits.kind, "t a");
+    assert_eq!(traits.values, [("node".to_owned(), "n".to_owned()), ("node".to_owned(), "3".to_owned())]);
+    let steps =
+        json!({"ops": [{"do": "b", "node": "x"}, {"do": "a", "node": "x"}, {"do": "secret", "node": "y"}]});
+    let traits = catalogue.traits("t", &steps).unwrap();
+    assert_eq!((traits.kind.as_str(), traits.values.len()), ("t a b", 2));
+    assert_eq!(catalogue.traits("u", &options), None);
+}
+
+/// Options of all shapes, with the members that the templates below name.
+fn any_options() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-3..9_i64).prop_map(Value::from),
+        "[a-c]{0,2}".prop_map(Value::from),
+        Just(Value::from("x".repeat(200))),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-d]", inner, 0..4)
+                .prop_map(|members| Value::from(members.into_iter().collect::<serde_json::Map<_, _>>())),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever the options: what is derived can be locked, can be written and read, and each unknown has its reason.
+    #[test]
+    fn prop_what_is_derived_can_be_locked(options in any_options()) {
+        let text = "
+            levels = [{ name = 'node' }, { name = 'disk', capacity = 4 }]
+            [jobs.t]
+            operation = 'd'
+            steps = 'c'
+            locks.node.shared = ['{a.b?}', '{b}']
+            operations.a.node = [{ exclusive = ['{a}-{b}'], when = { a = 'present' } }, { shared = 'all', when = { a = 'absent' } }]
+            operations.b.disk = { shared = ['{a}', '{b=x}'], units = '{c=2}' }
+            operations.b.big_lock = { unless = { a = ['a', 1, true] } }
+            otherwise.disk = { shared = ['{a?}'], exclusive = ['{b?}'] }
+        ";
+        let catalogue = Catalogue::parse(text, "c.toml").unwrap();
+        let derived = catalogue.requests("t", &options).unwrap();
+        prop_assert_eq!(catalogue.levels().check(&derived.requests), Ok(()));
+        let written = serde_json::to_string(&derived.requests).unwrap();
+        prop_assert_eq!(&serde_json::from_str::<Requests>(&written).unwrap(), &derived.requests);
+        prop_assert_eq!(derived.requests.has_unknown(), !derived.unknown_because.is_empty());
+    }
+}

@@ -1,0 +1,51 @@
+//! What the documentation shows can be read.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::json;
+use turnwise_catalogue::Catalogue;
+
+const DOCS: &str = include_str!("../../../docs/locks.md");
+
+/// The blocks of a page that are in this language.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let begin = format!("```{language}\n");
+    page.split(begin.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+#[test]
+fn every_catalogue_of_the_documentation_is_one() {
+    let blocks = blocks(DOCS, "toml");
+    assert_eq!(blocks.len(), 6);
+    for block in blocks {
+        Catalogue::parse(block, "docs/locks.md").unwrap_or_else(|wrong| panic!("{wrong}\n{block}"));
+    }
+}
+
+#[test]
+fn the_error_of_the_documentation_is_one() {
+    let text =
+        "\n".repeat(9) + "[jobs.cluster]\noperation = 'do'\noperations.instance-start.nod.shared = 'all'\n";
+    let error = Catalogue::parse(&text, "catalogue.toml").unwrap_err().to_string();
+    assert_eq!(blocks(DOCS, "text")[0].trim_end(), error);
+}
+
+#[test]
+fn what_the_examples_say_is_so() {
+    let first = Catalogue::parse(blocks(DOCS, "toml")[0], "docs/locks.md").unwrap();
+    let wants = |catalogue: &Catalogue, job_type, options| {
+        serde_json::to_value(catalogue.requests(job_type, &options).unwrap().requests).unwrap()
+    };
+    assert_eq!(wants(&first, "backup", json!({"host": "n1"})), json!({"node": {"shared": ["n1"]}}));
+    assert_eq!(
+        wants(
+            &first,
+            "cluster",
+            json!({"do": "instance-migrate", "instance": "web1", "nodes": ["n1", "n2"]})
+        ),
+        json!({"instance": {"exclusive": ["web1"]}, "node": {"exclusive": ["n1", "n2"]}})
+    );
+    let commands = Catalogue::parse(blocks(DOCS, "toml")[1], "docs/locks.md").unwrap();
+    let fsck = json!({"argv": ["fsck", "/dev/sdb1"]});
+    assert_eq!(wants(&commands, "command", fsck), json!({"node_resource": {"exclusive": ["/dev/sdb1"]}}));
+    assert_eq!(wants(&commands, "command", json!({"argv": ["ls"]})), json!({}));
+}

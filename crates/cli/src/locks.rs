@@ -1,0 +1,162 @@
+//! `turnwise locks`: who locks what, and who waits for it.
+
+use turnwise_client::protocol::locking::BIG_LOCK;
+use turnwise_client::protocol::{LockWeight, WhyLocks};
+use turnwise_client::{ListLocks, Lock, LockHow, LockMode, Locker};
+
+use crate::remote::ServerArgs;
+use crate::units::ago;
+use crate::{Failure, table};
+
+/// Rows that one request asks for at most.
+const PAGE: usize = 1_000;
+
+/// `turnwise locks`
+#[derive(clap::Args)]
+#[command(after_help = "\
+Of each lock first who holds it, then who waits for it, or has reserved it, first come first. (all) is all of a level. Who locks anything \
+shares the big lock: that is shown with --level big_lock only.
+
+Examples:
+  turnwise locks --level instance --name web1
+  turnwise locks --json | jq -r '.[] | select(.how == \"waits\") | .id'")]
+pub(crate) struct Args {
+    /// Only locks of this level; big_lock for the one before all levels
+    #[arg(long)]
+    level: Option<String>,
+    /// Only resources of this name, and all of their levels
+    #[arg(long)]
+    name: Option<String>,
+    /// This many rows at most; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    /// Print the rows as a JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
+    let which = ListLocks { level: args.level, name: args.name, page: Some(limit.min(PAGE)) };
+    let (lockers, more) = args.server.client()?.locks(which).collect(limit).await?;
+    if args.json {
+        return crate::say_json(&lockers);
+    }
+    if lockers.is_empty() {
+        say!("No locks.");
+        return Ok(());
+    }
+    let rows: Vec<_> = lockers.iter().map(row).collect();
+    table::print(["LEVEL", "NAME", "MODE", "HOW", "TYPE", "JOB", "TENANT", "SINCE"], &rows);
+    if more {
+        eprintln!("There may be more: see --limit, or narrow it down with --level and --name.");
+    }
+    Ok(())
+}
+
+fn row(locker: &Locker) -> [String; 8] {
+    let lock = &locker.lock;
+    [
+        lock.level.clone(),
+        lock.name.clone().unwrap_or_else(|| "(all)".to_owned()),
+        mode(lock.mode, lock.units),
+        how(locker.how).to_owned(),
+        locker.job_type.clone(),
+        locker.id.clone(),
+        locker.tenant.clone(),
+        ago(locker.since_us),
+    ]
+}
+
+/// What `why` tells of a job's locks, line by line.
+pub(crate) fn lines(locked: &WhyLocks) -> Vec<(&'static str, String)> {
+    let mut lines = vec![("declares", locked.declared.to_string())];
+    if !locked.held.is_empty() {
+        lines.push(("holds", locked.held.iter().map(named).collect::<Vec<_>>().join(", ")));
+    }
+    lines.extend(locked.wanted.iter().map(|lock| ("wants", named(lock))));
+    for by in &locked.by {
+        let told = format!("{}/{} {} {}", by.job_type, by.id, how(by.how), named(&by.lock));
+        lines.push(("by", format!("{told} for {}", ago(by.since_us))));
+    }
+    lines.extend(locked.by_more.then(|| ("by", "…".to_owned())));
+    lines.extend(locked.reserved_us.map(|us| ("reserved", format!("what it wants, for {}", ago(us)))));
+    lines.extend(locked.weight.iter().map(|weight| ("weight", weighed(weight))));
+    lines
+}
+
+/// `2 after 15 of 30 ticks: 4 = 1 + 3 (instance); nothing in 7m`.
+fn weighed(weight: &LockWeight) -> String {
+    let LockWeight { base, levels, total, age, aging_ticks, aged, nothing_us, .. } = weight;
+    let levels = levels.iter().map(|at| format!(" + {} ({})", short(at.weight), at.level));
+    let sum: String = levels.collect();
+    let nothing = match aged {
+        0.0 => format!("nothing for {}", ago(*nothing_us)),
+        _ => format!("nothing {}", ago(*nothing_us)),
+    };
+    let aged = short(*aged);
+    format!("{aged} after {age} of {aging_ticks} ticks: {} = {}{sum}; {nothing}", short(*total), short(*base))
+}
+
+/// A number with up to three digits behind the point.
+fn short(number: f64) -> String {
+    ((number * 1e3).round() / 1e3).to_string()
+}
+
+/// `instance/web1 (exclusive)`, `all of node (shared)`.
+fn named(lock: &Lock) -> String {
+    let mode = mode(lock.mode, lock.units);
+    match &lock.name {
+        Some(name) => format!("{}/{name} ({mode})", lock.level),
+        None if lock.level == BIG_LOCK => format!("{BIG_LOCK} ({mode})"),
+        None => format!("all of {} ({mode})", lock.level),
+    }
+}
+
+/// `exclusive`, `shared`, `shared 3`.
+fn mode(mode: LockMode, units: u32) -> String {
+    match (mode, units) {
+        (LockMode::Exclusive, _) => "exclusive".to_owned(),
+        (LockMode::Shared, 1) => "shared".to_owned(),
+        (LockMode::Shared, units) => format!("shared {units}"),
+    }
+}
+
+fn how(how: LockHow) -> &'static str {
+    match how {
+        LockHow::Holds => "holds",
+        LockHow::Waits => "waits",
+        LockHow::Reserved => "reserved",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_row_names_the_lock_and_who_has_it() {
+        let locker = |level: &str, name: Option<&str>, mode: &str, units: u32, how: &str| -> Locker {
+            let mut lock = serde_json::json!({ "level": level, "mode": mode, "units": units });
+            lock["name"] = name.into();
+            serde_json::from_value(
+                serde_json::json!({ "lock": lock, "how": how, "type": "cluster", "id": "m",
+                "tenant": "acme", "since_us": i64::MAX, "something_new": 1 }),
+            )
+            .unwrap()
+        };
+        let shown = |locker: Locker| row(&locker)[..7].join(" ");
+        assert_eq!(
+            shown(locker("disk", Some("nvme0"), "shared", 3, "waits")),
+            "disk nvme0 shared 3 waits cluster m acme"
+        );
+        assert_eq!(
+            shown(locker("node", None, "exclusive", 1, "reserved")),
+            "node (all) exclusive reserved cluster m acme"
+        );
+        assert_eq!(mode(LockMode::Shared, 1), "shared");
+    }
+}

@@ -1,0 +1,168 @@
+//! `turnwise simulate`: what the scheduling policy does with a described population.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use turnwise_simulate::locks::Scheme;
+use turnwise_simulate::report::{self, Report};
+use turnwise_simulate::{Described, Outcome, Policy, Scenario, locks, plot, scenario};
+
+use crate::{Failure, table};
+
+/// `turnwise simulate`
+#[derive(clap::Args)]
+#[command(after_help = "Scenarios to begin with: examples/scenarios/*.toml.")]
+pub(crate) struct Args {
+    /// The scenario's file; `-` reads it from stdin
+    scenario: PathBuf,
+    /// Who decides, other than the scenario says: virtual_time, rfc, rfc_whole, round_robin or fifo; for jobs with locks fifo, aging, predictive,
+    /// best_wait or best_makespan (all of them unless it is said); or several, with commas
+    #[arg(long, value_delimiter = ',', value_name = "POLICY")]
+    policy: Vec<Named>,
+    /// Let all policies decide, and compare them
+    #[arg(long, conflicts_with = "policy")]
+    compare: bool,
+    /// Draw each tenant's slots over time into this file; of jobs with locks, how long they waited and how many worked
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print the figures as JSON: an object, of several policies an array of them
+    #[arg(long)]
+    json: bool,
+    /// Print every tenant, however many there are; of jobs with locks, every operation
+    #[arg(long)]
+    all: bool,
+}
+
+/// Somebody who decides, about scenarios of one kind or the other: `fifo` is a name in both.
+#[derive(Debug, Clone)]
+struct Named(String);
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match (Policy::from_str(name), Scheme::from_str(name)) {
+            (Err(policies), Err(schemes)) => Err(format!("{policies}; {schemes}")),
+            _ => Ok(Named(name.to_owned())),
+        }
+    }
+}
+
+/// Those that were asked for, for a scenario of this kind.
+fn chosen<P: FromStr<Err = String>>(named: &[Named]) -> Result<Vec<P>, anyhow::Error> {
+    named
+        .iter()
+        .map(|Named(name)| name.parse().map_err(|error: String| anyhow!("--policy: {error}")))
+        .collect()
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    let shown = args.scenario.display();
+    let text = read(&args.scenario).with_context(|| format!("cannot read {shown}"))?;
+    match Described::parse(&text).map_err(|error| anyhow!("{shown}: {error}"))? {
+        Described::Tenants(scenario) => tenants(&args, &scenario),
+        Described::Locks(scenario) => jobs_with_locks(&args, &scenario),
+    }
+}
+
+fn jobs_with_locks(args: &Args, scenario: &locks::Scenario) -> Result<(), Failure> {
+    let shown = args.scenario.display();
+    let mut schemes: Vec<Scheme> = chosen(&args.policy)?;
+    if schemes.is_empty() {
+        schemes = Scheme::ALL.to_vec();
+    }
+    let compared = locks::run(scenario, &schemes).map_err(|error| anyhow!("{shown}: {error}"))?;
+    if let Some(file) = &args.svg {
+        let svg =
+            locks::plot::svg(&scenario.name, &compared).map_err(|error| anyhow!("cannot draw: {error}"))?;
+        std::fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if args.json {
+        return crate::say_json(&compared);
+    }
+    say!("{}", locks::report::headline(scenario, &compared));
+    if !scenario.about.trim().is_empty() {
+        say!("{}", scenario.about.trim());
+    }
+    say!("");
+    table::print(locks::report::HEAD, &locks::report::rows(&compared));
+    say!("");
+    if let (true, Some((head, rows))) = (args.all, locks::report::by_operation(&compared)) {
+        say!("Mean wait by operation:");
+        table::print(head, &rows);
+        say!("");
+    }
+    say!("{}", locks::report::figures(&compared));
+    Ok(())
+}
+
+fn tenants(args: &Args, scenario: &Scenario) -> Result<(), Failure> {
+    let shown = args.scenario.display();
+    let policies = match args {
+        Args { compare: true, .. } => Policy::ALL.to_vec(),
+        Args { policy, .. } if policy.is_empty() => vec![scenario.policy],
+        Args { policy, .. } => chosen(policy)?,
+    };
+    let begun = Instant::now();
+    let outcomes: Result<Vec<Outcome>, _> =
+        policies.into_iter().map(|policy| turnwise_simulate::run(scenario, policy)).collect();
+    let outcomes = outcomes.map_err(|error| anyhow!("{shown}: {error}"))?;
+    let took = begun.elapsed();
+    if let Some(file) = &args.svg {
+        let svg = plot::svg(&scenario.name, &outcomes).map_err(|error| anyhow!("cannot draw: {error}"))?;
+        std::fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    match (args.json, outcomes.as_slice()) {
+        (true, [outcome]) => crate::say_json(&Report::of(outcome)),
+        (true, outcomes) => crate::say_json(&outcomes.iter().map(Report::of).collect::<Vec<_>>()),
+        (false, outcomes) => {
+            say(scenario, outcomes, args.all, took);
+            Ok(())
+        }
+    }
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    // One byte more than is allowed tells that there are too many.
+    let limit = scenario::MAX_FILE_BYTES as u64 + 1;
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin().take(limit).read_to_string(&mut text)?;
+    } else {
+        std::fs::File::open(file)?.take(limit).read_to_string(&mut text)?;
+    }
+    Ok(text)
+}
+
+fn say(scenario: &Scenario, outcomes: &[Outcome], all: bool, took: Duration) {
+    let Some(first) = outcomes.first() else { return };
+    say!("{}", report::headline(scenario, first));
+    if !scenario.about.trim().is_empty() {
+        say!("{}", scenario.about.trim());
+    }
+    say!("");
+    if outcomes.len() > 1 {
+        table::print(report::COMPARED_HEAD, &report::compared(outcomes));
+        say!("");
+    }
+    if let Ok(outcomes) = <&[Outcome; Policy::ALL.len()]>::try_from(outcomes) {
+        say!("Slots per tenant, on average while it was there:");
+        let (head, rows) = report::side_by_side(outcomes, all);
+        table::print(head, &rows);
+    } else {
+        for outcome in outcomes {
+            say!("{}", outcome.policy);
+            table::print(report::HEAD, &report::rows(outcome, all));
+            say!("{}\n", report::figures(outcome));
+        }
+    }
+    if let Some(hidden) = report::not_shown(first, all) {
+        say!("{hidden}");
+    }
+    let cycles = first.cycles as f64 * outcomes.len() as f64;
+    let seconds = took.as_secs_f64().max(1e-9);
+    say!("Simulated in {seconds:.2} s, {:.0} cycles/s.", cycles / seconds);
+}

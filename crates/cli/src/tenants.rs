@@ -1,0 +1,166 @@
+//! `turnwise tenants`: who gets what.
+
+use turnwise_client::{ListTenants, Tenant, TenantOrder};
+
+use crate::remote::ServerArgs;
+use crate::units::ago;
+use crate::{Failure, table};
+
+/// Tenants that one request asks for at most.
+const PAGE: usize = 1_000;
+
+/// `turnwise tenants`
+#[derive(clap::Args)]
+#[command(after_help = "\
+OWED is run time: what the tenant would have to be given to be where the others are; with a minus, it is ahead of them. USED is run \
+time of late, SERVED all of it since the tenant was last forgotten. OLDEST is how long the first of its jobs that could run waits.
+
+Examples:
+  turnwise tenants --type mail --sort owed --limit 10
+  turnwise tenants --json | jq -r '.[] | select(.pending > 1000) | .tenant'")]
+pub(crate) struct Args {
+    /// Only as far as jobs of this type are concerned
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Option<String>,
+    /// Sort by name, owed, used, served or running; all but name show one page of up to 1,000
+    #[arg(long, value_name = "BY", value_parser = parse_order, default_value = "name")]
+    sort: TenantOrder,
+    /// This many at most; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    /// Print the tenants as a JSON array
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
+    let which = ListTenants { job_type: args.job_type, order: args.sort, page: Some(limit.min(PAGE)) };
+    let (tenants, more) = args.server.client()?.tenants(which).collect(limit).await?;
+    if args.json {
+        return crate::say_json(&tenants);
+    }
+    if tenants.is_empty() {
+        say!("No tenants.");
+        return Ok(());
+    }
+    let rows: Vec<_> = tenants.iter().map(row).collect();
+    table::print(HEAD, &rows);
+    if more {
+        eprintln!("There may be more: see --limit, or narrow it down with --type.");
+    }
+    Ok(())
+}
+
+/// What stands in a row of tenants.
+pub(crate) const HEAD: [&str; 9] =
+    ["TYPE", "TENANT", "SHARES", "OWED", "USED", "SERVED", "RUNNING", "WAITING", "OLDEST"];
+
+/// A tenant under [`HEAD`].
+pub(crate) fn row(tenant: &Tenant) -> [String; 9] {
+    [
+        tenant.job_type.clone(),
+        tenant.tenant.clone(),
+        tenant.shares.to_string(),
+        tenant.owed_us.map_or_else(|| "-".to_owned(), owed),
+        run_time(tenant.usage_us),
+        run_time(tenant.service_us),
+        tenant.running.to_string(),
+        waiting(tenant),
+        tenant.oldest_claimable_us.map_or_else(|| "-".to_owned(), ago),
+    ]
+}
+
+/// How many of its jobs wait.
+fn waiting(tenant: &Tenant) -> String {
+    format!("{}{}", tenant.pending, if tenant.pending_more { "+" } else { "" })
+}
+
+/// What a tenant is owed.
+pub(crate) fn owed(us: i64) -> String {
+    format!("{}{}", if us < 0 { "-" } else { "" }, run_time(us.unsigned_abs()))
+}
+
+/// A run time, in three digits or so: `12ms`, `1.5s`, `59s`, `12m`, `4.2h`, `17d`.
+pub(crate) fn run_time(us: u64) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let seconds = us as f64 / 1e6;
+    let short = |number: f64, unit: &str| match number {
+        // What would be rounded to 10.0 is 10.
+        0.0..9.95 => format!("{number:.1}{unit}"),
+        _ => format!("{number:.0}{unit}"),
+    };
+    match us {
+        0 => "0s".to_owned(),
+        1..=999_499 => format!("{}ms", us.div_ceil(1_000)),
+        999_500..=119_499_999 => short(seconds, "s"),
+        119_500_000..=7_199_999_999 => short(seconds / 60.0, "m"),
+        7_200_000_000..=172_799_999_999 => short(seconds / 3_600.0, "h"),
+        _ => short(seconds / 86_400.0, "d"),
+    }
+}
+
+/// `1 worker`, `2 workers`.
+pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn parse_order(text: &str) -> Result<TenantOrder, String> {
+    match text {
+        "name" => Ok(TenantOrder::Name),
+        "owed" => Ok(TenantOrder::Owed),
+        "used" | "usage" => Ok(TenantOrder::Usage),
+        "served" | "service" => Ok(TenantOrder::Service),
+        "running" => Ok(TenantOrder::Running),
+        _ => Err("expected name, owed, used, served or running".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_times_are_short() {
+        let shown: Vec<String> = [
+            0,
+            1,
+            12_000,
+            999_499,
+            999_500,
+            1_500_000,
+            9_949_999,
+            9_950_000,
+            119_499_999,
+            119_500_000,
+            7_199_999_999,
+            7_200_000_000,
+            172_800_000_000,
+            u64::MAX,
+        ]
+        .map(run_time)
+        .into();
+        assert_eq!(
+            shown,
+            [
+                "0s",
+                "1ms",
+                "12ms",
+                "1000ms",
+                "1.0s",
+                "1.5s",
+                "9.9s",
+                "10s",
+                "119s",
+                "2.0m",
+                "120m",
+                "2.0h",
+                "2.0d",
+                "213503982d"
+            ]
+        );
+        assert_eq!((owed(-1_500_000), owed(2_000_000)), ("-1.5s".to_owned(), "2.0s".to_owned()));
+    }
+}

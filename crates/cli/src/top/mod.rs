@@ -1,0 +1,236 @@
+//! `turnwise top`: who gets what and which jobs are next, as it changes.
+
+mod screen;
+mod view;
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior};
+use turnwise_client::{Client, Error, ListTenants, Queue, TenantOrder, Tenants};
+
+use self::screen::Screen;
+use self::view::{Size, View};
+use crate::Failure;
+use crate::remote::ServerArgs;
+use crate::units::parse_duration;
+
+/// The server is asked no more often than this.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
+/// Ages on the screen grow while nothing comes.
+const REDRAW: Duration = Duration::from_secs(1);
+/// Rows that are asked for where there is no screen to fill, and at most.
+const ROWS: usize = 50;
+
+/// `turnwise top`
+#[derive(clap::Args)]
+#[command(after_help = "\
+OWED is run time: what the tenant would have to be given to be where the others are; with a minus, it is ahead of them. USED is run \
+time of late. OLDEST is how long the first of its jobs that could run waits. Replications are shown by their documents. `turnwise why \
+TYPE ID`, or --document TENANT/JOB, tells more about a job.
+
+Keys: s sorts by owed, used, served, running, name in turn; q quits.")]
+pub(crate) struct Args {
+    /// Only jobs of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Option<String>,
+    /// Ask the server this often: 500ms, 2s, 1m
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "2s")]
+    interval: Duration,
+    /// Print what there is now, once; so does a stdout that is no terminal
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+impl Args {
+    /// Whether it draws on a terminal: then nobody else may.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
+    }
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let client = args.server.client()?;
+    let live = args.is_live();
+    let asked = Asked { job_type: args.job_type, order: TenantOrder::Owed, rows: ROWS };
+    // A server that was never there is told as the other commands tell it.
+    let first = asked.clone().fetch(client.clone()).await?;
+    if live {
+        let interval = args.interval.max(SHORTEST_INTERVAL);
+        let top = Top { client, asked, snapshot: first, interval, trouble: None, asking: None };
+        return top.run().await;
+    }
+    let view = View {
+        server: &client.server(),
+        snapshot: &first,
+        order: asked.order,
+        age: Duration::ZERO,
+        trouble: None,
+        live: false,
+    };
+    for line in view.lines(Size { width: usize::MAX, height: usize::MAX }) {
+        say!("{}", line.text);
+    }
+    Ok(())
+}
+
+/// What the server said, and when.
+struct Snapshot {
+    tenants: Tenants,
+    queue: Queue,
+    at: Instant,
+}
+
+/// What the server is asked.
+#[derive(Clone)]
+struct Asked {
+    job_type: Option<String>,
+    order: TenantOrder,
+    rows: usize,
+}
+
+impl Asked {
+    async fn fetch(self, client: Client) -> Result<Snapshot, Error> {
+        let Asked { job_type, order, rows } = self;
+        let which = ListTenants { job_type: job_type.clone(), order, page: Some(rows) };
+        let tenants = client.first_tenants(which).await?;
+        let queue = client.queue(job_type.as_deref(), rows).await?;
+        Ok(Snapshot { tenants, queue, at: Instant::now() })
+    }
+}
+
+/// The live view.
+struct Top {
+    client: Client,
+    asked: Asked,
+    snapshot: Snapshot,
+    interval: Duration,
+    /// Why there is nothing newer.
+    trouble: Option<String>,
+    asking: Option<JoinHandle<Result<Snapshot, Error>>>,
+}
+
+/// What a key does.
+enum Key {
+    Quit,
+    Sort,
+    Nothing,
+}
+
+impl Top {
+    async fn run(mut self) -> Result<(), Failure> {
+        let no_terminal = |error| Failure::Failed(anyhow!("cannot draw on this terminal: {error}"));
+        let mut screen = Screen::open().map_err(no_terminal)?;
+        let mut events = screen::events();
+        let mut signals = crate::StopSignals::listen();
+        let mut redraw = tokio::time::interval(REDRAW);
+        redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next = Instant::now() + self.interval;
+        loop {
+            self.draw(&mut screen).map_err(no_terminal)?;
+            tokio::select! {
+                () = signals.next() => break,
+                event = events.recv() => match event {
+                    None => break,
+                    Some(Event::Resize(..)) => {
+                        screen.clear().map_err(no_terminal)?;
+                        self.ask();
+                    }
+                    Some(event) => match key(&event) {
+                        Key::Quit => break,
+                        Key::Sort => {
+                            self.asked.order = after(self.asked.order);
+                            self.ask();
+                        }
+                        Key::Nothing => {}
+                    },
+                },
+                answer = answered(&mut self.asking) => {
+                    self.asking = None;
+                    next = Instant::now() + self.interval;
+                    self.take(answer);
+                }
+                () = tokio::time::sleep_until(next), if self.asking.is_none() => self.ask(),
+                _ = redraw.tick() => {}
+            }
+        }
+        if let Some(asking) = self.asking.take() {
+            asking.abort();
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self, screen: &mut Screen) -> std::io::Result<()> {
+        let size = Screen::size();
+        self.asked.rows = size.height.clamp(10, ROWS.max(200));
+        let view = View {
+            server: &self.client.server(),
+            snapshot: &self.snapshot,
+            order: self.asked.order,
+            age: self.snapshot.at.elapsed().saturating_sub(self.interval),
+            trouble: self.trouble.as_deref(),
+            live: true,
+        };
+        screen.draw(view.lines(size), size)
+    }
+
+    /// Asks anew; an answer that is still to come is not waited for.
+    fn ask(&mut self) {
+        if let Some(asking) = self.asking.take() {
+            asking.abort();
+        }
+        self.asking = Some(tokio::spawn(self.asked.clone().fetch(self.client.clone())));
+    }
+
+    fn take(&mut self, answer: Result<Snapshot, Error>) {
+        match answer {
+            Ok(snapshot) => (self.snapshot, self.trouble) = (snapshot, None),
+            Err(error) => {
+                let (Failure::Usage(told) | Failure::Failed(told) | Failure::Code(_, told)) =
+                    Failure::from(error);
+                // What to do about it is on the second line.
+                self.trouble = told.to_string().lines().next().map(str::to_owned);
+            }
+        }
+    }
+}
+
+/// The answer to what is being asked; never, if nothing is.
+async fn answered(asking: &mut Option<JoinHandle<Result<Snapshot, Error>>>) -> Result<Snapshot, Error> {
+    match asking {
+        Some(asking) => match asking.await {
+            Ok(answer) => answer,
+            Err(error) => Err(Error::Invalid(format!("asking failed: {error}"))),
+        },
+        None => std::future::pending().await,
+    }
+}
+
+fn key(event: &Event) -> Key {
+    let Event::Key(key) = event else { return Key::Nothing };
+    if key.kind == KeyEventKind::Release {
+        return Key::Nothing;
+    }
+    match key.code {
+        KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => Key::Quit,
+        KeyCode::Char('s' | 'S') => Key::Sort,
+        _ => Key::Nothing,
+    }
+}
+
+/// The order that follows in turn.
+fn after(order: TenantOrder) -> TenantOrder {
+    match order {
+        TenantOrder::Owed => TenantOrder::Usage,
+        TenantOrder::Usage => TenantOrder::Service,
+        TenantOrder::Service => TenantOrder::Running,
+        TenantOrder::Running => TenantOrder::Name,
+        TenantOrder::Name => TenantOrder::Owed,
+    }
+}

@@ -1,0 +1,248 @@
+//! `turnwise why`: why a job stands where it does, and when it can be expected.
+
+use std::fmt::Write as _;
+
+use anyhow::anyhow;
+use turnwise_client::{Before, DocumentWhy, Expected, Place, Why};
+
+use crate::remote::ServerArgs;
+use crate::tenants::{owed, plural, run_time};
+use crate::units::ago;
+use crate::{Failure, jobs, locks};
+
+/// `turnwise why`
+#[derive(clap::Args)]
+#[command(after_help = "\
+A replication is found by its id, or by its document.
+
+Examples:
+  turnwise why mail mail-17
+  turnwise why replication 5b1c…+continuous
+  turnwise why --document orders
+  turnwise why --document acme/_replicator/orders --json | jq -r .reason")]
+pub(crate) struct Args {
+    /// The job's type
+    #[arg(value_name = "TYPE")]
+    job_type: Option<String>,
+    /// The job's id
+    id: Option<String>,
+    /// The document of a replication: its id, or DATABASE/ID if it is not in _replicator
+    #[arg(long, value_name = "DOCUMENT", conflicts_with_all = ["job_type", "id"])]
+    document: Option<String>,
+    /// Print all that is known as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let client = args.server.client()?;
+    match (args.document, args.job_type, args.id) {
+        (Some(document), _, _) => {
+            let (db, id) = place_of(&document);
+            let why = client.why_document(db, id).await?;
+            if args.json {
+                return crate::say_json(&why);
+            }
+            say!("{}", document_text(&why).trim_end());
+        }
+        (None, Some(job_type), Some(id)) => {
+            let why = client.why(&job_type, &id).await?;
+            if args.json {
+                return crate::say_json(&why);
+            }
+            say!("{}", text(&why).trim_end());
+        }
+        _ => return Err(Failure::Usage(anyhow!("which job? Name its TYPE and ID, or --document"))),
+    }
+    Ok(())
+}
+
+/// `ID`, `_replicator/ID` or `prefix/_replicator/ID`; ids of documents may hold slashes.
+fn place_of(document: &str) -> (&str, &str) {
+    const NAME: &str = "_replicator";
+    if let Some(id) = document.strip_prefix(NAME).and_then(|rest| rest.strip_prefix('/')) {
+        return (NAME, id);
+    }
+    match document.split_once("/_replicator/") {
+        Some((prefix, id)) => (&document[..prefix.len() + 1 + NAME.len()], id),
+        None => (NAME, document),
+    }
+}
+
+fn document_text(why: &DocumentWhy) -> String {
+    if let Some(job) = &why.job {
+        return text(job);
+    }
+    let mut text = format!("{}\n\n", why.sentence);
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:9}  {value}");
+    };
+    line("document", &format!("{} in {}", why.doc_id, why.database));
+    line("reason", why.reason.as_str());
+    if let Some(error) = &why.error {
+        line("error", error);
+    }
+    text
+}
+
+/// The sentence, and a line for each thing that is known.
+fn text(why: &Why) -> String {
+    let mut text = format!("{}\n\n", why.sentence);
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:9}  {value}");
+    };
+    let state = jobs::state_name(why.state);
+    line("state", format!("{state} for {} ({})", ago(why.since_us), why.reason.as_str()));
+    let tenant = &why.tenant;
+    let mut standing = vec![format!("{} shares", tenant.shares)];
+    standing.extend(tenant.owed_us.map(|us| match us {
+        0.. => format!("owed {}", owed(us)),
+        _ => format!("ahead by {}", run_time(us.unsigned_abs())),
+    }));
+    standing.push(format!("{} run", tenant.running));
+    standing.push(format!("{}{} wait", tenant.pending, more(tenant.pending_more)));
+    standing.push(format!("used {} of late", run_time(tenant.usage_us)));
+    line("tenant", format!("{}: {}", tenant.tenant, standing.join(", ")));
+    if let Some(Place { in_tenant, in_tenant_more, overall, overall_more }) = why.place {
+        let tenants = format!("{in_tenant}{} of its tenant", more(in_tenant_more));
+        line("before it", format!("{tenants}, {overall}{} of all", more(overall_more)));
+    }
+    if !why.before.is_empty() {
+        let mut before: Vec<String> = why.before.iter().map(others).collect();
+        before.extend(why.before_more.then(|| "…".to_owned()));
+        line("others", before.join(", "));
+    }
+    for after in &why.after {
+        let state = after.state.map_or("removed", jobs::state_name);
+        line("after", format!("{}/{} ({state})", after.job_type, after.id));
+    }
+    if let Some(locked) = &why.locks {
+        for (name, value) in locks::lines(locked) {
+            line(name, value);
+        }
+    }
+    if let Some(capacity) = why.capacity {
+        let workers = plural(capacity.workers, "worker", "workers");
+        line("slots", format!("{} of {} taken, {workers}", capacity.running, capacity.slots));
+    }
+    if let Some(worker) = &why.worker {
+        let node = why.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
+        line("worker", format!("{worker}{node}"));
+    }
+    if why.crashes > 0 {
+        line("crashes", format!("{} in a row", why.crashes));
+    }
+    if let Some(error) = &why.error {
+        line("error", error.clone());
+    }
+    match &why.expected {
+        Some(Expected { at_us, earliest, basis }) => {
+            let at = ago(*at_us);
+            let at = match (at.strip_prefix("in "), earliest) {
+                (Some(time), true) => format!("in {time} at the earliest"),
+                (Some(time), false) => format!("in about {time}"),
+                (None, _) => "about now".to_owned(),
+            };
+            line("expected", format!("{at}: {basis}"));
+        }
+        None if why.place.is_some() => line("expected", "unknown".to_owned()),
+        None => {}
+    }
+    text
+}
+
+fn others(before: &Before) -> String {
+    format!(
+        "{} ({}{} of its jobs, {} shares)",
+        before.tenant,
+        before.jobs,
+        more(before.jobs_more),
+        before.shares
+    )
+}
+
+fn more(more: bool) -> &'static str {
+    if more { "+" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_document_is_named_with_or_without_its_database() {
+        assert_eq!(place_of("orders"), ("_replicator", "orders"));
+        assert_eq!(place_of("a/b"), ("_replicator", "a/b"));
+        assert_eq!(place_of("_replicator/a/b"), ("_replicator", "a/b"));
+        assert_eq!(place_of("acme/_replicator/orders"), ("acme/_replicator", "orders"));
+        assert_eq!(place_of("x/y/_replicator/a/b"), ("x/y/_replicator", "a/b"));
+    }
+
+    #[test]
+    fn a_waiting_job_is_told_with_its_place_and_its_tenant() {
+        let why: Why = serde_json::from_value(serde_json::json!({
+            "type": "mail", "id": "m", "state": "pending", "reason": "behind_its_tenant",
+            "sentence": "Waits for its turn.", "since_us": 0, "crashes": 0,
+            "tenant": { "type": "mail", "tenant": "acme", "shares": 200, "service_us": 0, "usage_us": 41_000_000,
+                "owed_us": -1_500_000, "running": 3, "pending": 10_000, "pending_more": true },
+            "place": { "in_tenant": 16, "in_tenant_more": false, "overall": 21, "overall_more": false },
+            "before": [{ "tenant": "beta", "shares": 100, "jobs": 5, "jobs_more": false }],
+            "capacity": { "workers": 1, "slots": 4, "running": 4 },
+            "expected": null, "something_new": 1
+        }))
+        .unwrap();
+        let text = text(&why);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "Waits for its turn.");
+        assert!(lines[2].starts_with("state      pending for ") && lines[2].ends_with("(behind_its_tenant)"));
+        assert_eq!(
+            lines[3..],
+            [
+                "tenant     acme: 200 shares, ahead by 1.5s, 3 run, 10000+ wait, used 41s of late",
+                "before it  16 of its tenant, 21 of all",
+                "others     beta (5 of its jobs, 100 shares)",
+                "slots      4 of 4 taken, 1 worker",
+                "expected   unknown",
+            ]
+        );
+        let locks = serde_json::json!({
+            "declared": { "instance": { "exclusive": ["web1"] } },
+            "held": [{ "level": "node", "mode": "shared", "units": 3 }],
+            "wanted": { "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 },
+            "by": [{ "lock": { "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 }, "how": "holds",
+                "type": "cluster", "id": "m", "tenant": "acme", "since_us": i64::MAX }],
+            "by_more": true, "reserved_us": i64::MAX,
+            "weight": { "base": 1.0, "levels": [{ "level": "instance", "weight": 3.0 }], "total": 4.0, "age": 20,
+                "tick_ms": 30_000, "aging_ticks": 30, "aged": 4.0 / 3.0, "nothing_us": i64::MAX }
+        });
+        let locked = Why { locks: Some(serde_json::from_value(locks).unwrap()), ..why.clone() };
+        let text = self::text(&locked);
+        let lines: Vec<&str> =
+            text.lines().skip(6).map(|line| line.split(" in ").next().unwrap()).take(8).collect();
+        assert_eq!(
+            lines,
+            [
+                r#"declares   {"instance":{"exclusive":["web1"]}}"#,
+                "holds      all of node (shared 3)",
+                "wants      instance/web1 (exclusive)",
+                "by         cluster/m holds instance/web1 (exclusive) for",
+                "by         …",
+                "reserved   what it wants, for",
+                "weight     1.333 after 20 of 30 ticks: 4 = 1 + 3 (instance); nothing",
+                "slots      4 of 4 taken, 1 worker",
+            ]
+        );
+        let expected = |at_us: i64, earliest| {
+            let expected = Some(Expected { at_us, earliest, basis: "so".to_owned() });
+            let text = self::text(&Why { expected, ..why.clone() });
+            text.lines().last().unwrap().to_owned()
+        };
+        assert_eq!(expected(0, false), "expected   about now: so");
+        let (early, about) = (expected(i64::MAX, true), expected(i64::MAX, false));
+        assert!(early.starts_with("expected   in ") && early.ends_with(" at the earliest: so"), "{early}");
+        assert!(about.starts_with("expected   in about "), "{about}");
+    }
+}

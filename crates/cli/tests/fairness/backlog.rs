@@ -1,0 +1,149 @@
+//! Jobs of `/v1`, run by an external worker: a tenant with a few is not behind one with thousands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use turnwise_client::{AddJob, Client, NewJob, Outcome, Run, WorkerOptions, work};
+
+use crate::server::{Home, PATIENCE, Server};
+
+const T: &str = "work";
+const BATCH: usize = 1_000;
+
+/// Jobs of the tenant that has most; by hand, more: `TURNWISE_FAIRNESS_BACKLOG=100000`.
+fn backlog() -> usize {
+    std::env::var("TURNWISE_FAIRNESS_BACKLOG").map_or(5_000, |jobs| jobs.parse().unwrap())
+}
+
+async fn add(server: &Server, tenant: &str, jobs: usize) {
+    // Asks again while a busy machine keeps the store from answering.
+    let client = Client::new(server.url()).unwrap();
+    let job = || NewJob::new(T, AddJob { tenant: Some(tenant.to_owned()), ..AddJob::default() });
+    for first in (0..jobs).step_by(BATCH) {
+        let batch = (first..jobs.min(first + BATCH)).map(|_| job()).collect();
+        client.add_many(batch).await.unwrap();
+    }
+}
+
+/// A worker that runs one job at a time, each for as long as the test wants.
+struct OneByOne {
+    started: mpsc::UnboundedReceiver<String>,
+    go_on: mpsc::UnboundedSender<()>,
+    said: Option<String>,
+    _worker: AbortOnDropHandle<turnwise_client::Result<()>>,
+}
+
+impl OneByOne {
+    fn start(server: &Server) -> OneByOne {
+        let client = Client::new(server.url()).unwrap();
+        let (tell, started) = mpsc::unbounded_channel();
+        let (go_on, may_end) = mpsc::unbounded_channel();
+        let may_end = Arc::new(Mutex::new(may_end));
+        let handler = move |run: Run| {
+            let (tell, may_end) = (tell.clone(), may_end.clone());
+            async move {
+                tell.send(run.job.tenant.clone()).unwrap();
+                may_end.lock().await.recv().await;
+                Outcome::completed(&Value::Null)
+            }
+        };
+        let worker =
+            async move { work(&client, WorkerOptions::new(T), handler, CancellationToken::new()).await };
+        OneByOne { started, go_on, said: None, _worker: AbortOnDropHandle::new(tokio::spawn(worker)) }
+    }
+
+    /// The tenant whose job runs next. It runs until [`end`](OneByOne::end).
+    async fn next(&mut self) -> String {
+        if let Some(tenant) = self.said.take() {
+            return tenant;
+        }
+        let started = tokio::time::timeout(PATIENCE, self.started.recv()).await;
+        started.expect("no job is started").unwrap()
+    }
+
+    /// Lets [`next`](OneByOne::next) say again whose job runs.
+    fn unsaid(&mut self, tenant: String) {
+        self.said = Some(tenant);
+    }
+
+    /// Ends the job that runs.
+    fn end(&self) {
+        self.go_on.send(()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_with_one_job_is_served_at_once_beside_one_with_thousands() {
+    let home = Home::new("");
+    let server = home.serve().await;
+    add(&server, "many", backlog()).await;
+    let mut worker = OneByOne::start(&server);
+    let mut until = async |tenant: &str| {
+        let mut before = 0;
+        while worker.next().await != tenant {
+            worker.end();
+            before += 1;
+        }
+        worker.end();
+        before
+    };
+    assert_eq!(until("many").await, 0);
+    for tenant in (0..10).map(|n| format!("one-{n}")) {
+        add(&server, &tenant, 1).await;
+        // One may run and one be on its way to the worker. What this tenant's job will cost is a guess from what others' took, so
+        // that a few more short ones can come first where a long one was among them; not five thousand.
+        let before = until(&tenant).await;
+        println!("{tenant}: {before} jobs came before it");
+        assert!(before <= 20, "{before} jobs came before the one of {tenant}");
+    }
+    assert!(server.terminate().await.success());
+}
+
+/// What part of the time of this many runs was the tenant's. A run's time is until the next one begins: the worker is never
+/// without a job.
+async fn part_of(tenant: &str, worker: &mut OneByOne, runs: usize) -> f64 {
+    let (mut of_tenant, mut all, mut count) = (Duration::ZERO, Duration::ZERO, 0);
+    let mut runs_now = worker.next().await;
+    let mut since = Instant::now();
+    for _ in 0..runs {
+        // So long that a run's time is its own, and not the requests'.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        worker.end();
+        let next = worker.next().await;
+        let took = since.elapsed();
+        since = Instant::now();
+        all += took;
+        if runs_now == tenant {
+            of_tenant += took;
+            count += 1;
+        }
+        runs_now = next;
+    }
+    worker.unsaid(runs_now);
+    let part = of_tenant.as_secs_f64() / all.as_secs_f64();
+    println!("{tenant}: {count} of {runs} runs, {:.1}% of {all:?}", part * 100.0);
+    part
+}
+
+#[tokio::test]
+async fn backlogs_are_worked_off_in_the_proportion_of_shares_and_change_with_them() {
+    let home = Home::new("[shares]\nlow = 50\n");
+    let server = home.serve().await;
+    add(&server, "low", 1_000).await;
+    add(&server, "high", backlog()).await;
+    let mut worker = OneByOne::start(&server);
+    let part = part_of("high", &mut worker, 90).await;
+    // 100 : 50. The bound is a run more or less at each end, and runs on a busy machine are not all of one length.
+    assert!((part - 2.0 / 3.0).abs() < 0.1, "{part}");
+    let shares = "/_node/_local/_config/shares/low";
+    assert_eq!(server.put(shares, &json!("300")).await, "50");
+    // 100 : 300.
+    let part = part_of("high", &mut worker, 90).await;
+    assert!((part - 1.0 / 4.0).abs() < 0.1, "{part}");
+    assert!(server.terminate().await.success());
+}

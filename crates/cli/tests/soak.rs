@@ -1,0 +1,19 @@
+//! The short form of `cargo xtask soak`: every kind of fault, a few databases, half a minute.
+#![allow(clippy::unwrap_used)]
+
+use turnwise_testkit::soak::{Options, run};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_sides_are_equal_after_everything_has_failed() {
+    let options = Options {
+        seconds: 20,
+        databases: 4,
+        writes_per_second: 20.0,
+        attachment_max_bytes: 1 << 20,
+        settle_seconds: 120,
+        // Everything that anything under turnwise logs, too: it is searched for secrets.
+        log: "debug,turnwise=trace".to_owned(),
+        ..Options::new(env!("CARGO_BIN_EXE_turnwise").into())
+    };
+    run(options).await.unwrap_or_else(|broken| panic!("{broken:#?}"));
+}

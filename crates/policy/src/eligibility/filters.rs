@@ -1,0 +1,149 @@
+//! Job filters: what an operator says about jobs that wait, before anybody asks whose turn it is.
+//!
+//! *Model.* A filter has a condition and an action. Filters are asked in the order of their priority, then of their watermark, then of
+//! their names; the first whose condition holds for a job decides, and one that says [`Action::Continue`] leaves that to the others. A job that no filter
+//! decides about is accepted.
+//!
+//! *Watermark.* A filter with one is about jobs that were added at that time or later; without (0), about all.
+
+use serde::{Deserialize, Serialize};
+
+use super::condition::{Condition, Mistake, Subject};
+
+/// What a filter does with jobs that its condition holds for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// They may run, whatever later filters say.
+    Accept,
+    /// They do not start as long as the filter is there. What runs goes on.
+    Pause,
+    /// They are cancelled.
+    Reject,
+    /// The next filters are asked.
+    Continue,
+}
+
+/// A filter as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// Its name; in the key, not in the value.
+    #[serde(skip)]
+    pub id: String,
+    /// Lower ones are asked first.
+    pub priority: i32,
+    /// Only about jobs that were added at this time or later, in µs; 0: about all.
+    #[serde(default)]
+    pub watermark_us: i64,
+    /// Its condition, as it was written ([`Condition::parse`]).
+    #[serde(default)]
+    pub when: String,
+    /// What it does.
+    pub action: Action,
+    /// Why it is there, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Filters that are ready to be asked.
+#[derive(Debug, Clone, Default)]
+pub struct Filters(Vec<(Rule, Condition)>);
+
+/// What filters say about a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// It may run.
+    Accept,
+    /// It waits, because of this filter.
+    Pause(&'a Rule),
+    /// It is cancelled, because of this filter.
+    Reject(&'a Rule),
+}
+
+impl Filters {
+    /// Puts filters in their order.
+    ///
+    /// # Errors
+    /// The name of one whose condition cannot be read, and what is wrong with it.
+    pub fn new(rules: Vec<Rule>) -> Result<Filters, (String, Mistake)> {
+        let mut filters = Vec::with_capacity(rules.len());
+        for rule in rules {
+            match Condition::parse(&rule.when) {
+                Ok(condition) => filters.push((rule, condition)),
+                Err(mistake) => return Err((rule.id, mistake)),
+            }
+        }
+        filters.sort_by(|(one, _), (other, _)| {
+            (one.priority, one.watermark_us, &one.id).cmp(&(other.priority, other.watermark_us, &other.id))
+        });
+        Ok(Filters(filters))
+    }
+
+    /// Whether there are none: then every job is accepted.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether any asks for a member of the options.
+    pub fn ask_for_options(&self) -> bool {
+        self.0.iter().any(|(_, condition)| condition.asks_for_options())
+    }
+
+    /// In the order in which they are asked.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.0.iter().map(|(rule, _)| rule)
+    }
+
+    /// What they say about a job.
+    pub fn judge(&self, job: &Subject<'_>) -> Verdict<'_> {
+        let about =
+            self.0.iter().filter(|(rule, _)| rule.watermark_us == 0 || job.added_us >= rule.watermark_us);
+        for (rule, condition) in about {
+            match rule.action {
+                Action::Continue => {}
+                _ if !condition.holds(job) => {}
+                Action::Accept => return Verdict::Accept,
+                Action::Pause => return Verdict::Pause(rule),
+                Action::Reject => return Verdict::Reject(rule),
+            }
+        }
+        Verdict::Accept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn rule(id: &str, priority: i32, watermark_us: i64, when: &str, action: Action) -> Rule {
+        Rule { id: id.into(), priority, watermark_us, when: when.into(), action, note: None }
+    }
+
+    fn judged<'a>(filters: &'a Filters, job_type: &str, added_us: i64) -> Verdict<'a> {
+        let option = |_: &[String]| None;
+        let job =
+            Subject { id: "i", job_type, tenant: "t", user: None, reasons: &[], added_us, option: &option };
+        filters.judge(&job)
+    }
+
+    #[test]
+    fn the_first_whose_condition_holds_decides() {
+        let filters = Filters::new(vec![
+            rule("z", 5, 0, "", Action::Pause),
+            rule("b", 1, 100, "type = mail", Action::Reject),
+            rule("c", 1, 0, "type = mail", Action::Continue),
+            rule("a", 2, 0, "type = mail", Action::Accept),
+            rule("0", 9, 0, "", Action::Reject),
+        ])
+        .unwrap();
+        let names: Vec<&str> = filters.rules().map(|rule| rule.id.as_str()).collect();
+        assert_eq!(names, ["c", "b", "a", "z", "0"], "by priority, watermark and name");
+        assert_eq!(judged(&filters, "mail", 99), Verdict::Accept, "added before the watermark");
+        assert!(matches!(judged(&filters, "mail", 100), Verdict::Reject(rule) if rule.id == "b"));
+        assert!(matches!(judged(&filters, "news", 100), Verdict::Pause(rule) if rule.id == "z"));
+        assert_eq!(judged(&Filters::default(), "news", 100), Verdict::Accept);
+        let (id, mistake) = Filters::new(vec![rule("a", 1, 0, "type", Action::Pause)]).unwrap_err();
+        assert_eq!((id.as_str(), mistake.column), ("a", 5));
+    }
+}

@@ -1,0 +1,82 @@
+//! Who is served next, where many tenants want the same slots: each by the time that its jobs really ran.
+//!
+//! Two schemes, behind one setting:
+//!
+//! - [`virtual_time`] (the default): service received divided by shares, kept per tenant. One mechanism for jobs that
+//!   rotate and for jobs that run to their end.
+//! - [`rfc`]: the decayed usage and the priorities of the CouchDB replicator's fair-share proposal, after Kay and Lauder.
+//!
+//! Model, bounds and the evidence for the default: `docs/design/0016-fair-share.md`.
+
+pub mod rfc;
+mod shares;
+pub mod virtual_time;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use shares::{BadShares, Shares};
+
+/// A fairness scheme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Fairness {
+    /// Service divided by shares, per tenant.
+    #[default]
+    VirtualTime,
+    /// Decayed usage, and a priority per job.
+    Rfc,
+}
+
+impl Fairness {
+    /// Both of them.
+    pub const ALL: [Fairness; 2] = [Fairness::VirtualTime, Fairness::Rfc];
+
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fairness::VirtualTime => "virtual_time",
+            Fairness::Rfc => "rfc",
+        }
+    }
+}
+
+impl fmt::Display for Fairness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No fairness scheme has this name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownFairness(String);
+
+impl fmt::Display for UnknownFairness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fairness must be virtual_time or rfc, not {:?}", self.0)
+    }
+}
+
+impl std::error::Error for UnknownFairness {}
+
+impl FromStr for Fairness {
+    type Err = UnknownFairness;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFairness> {
+        let known = Fairness::ALL.into_iter().find(|fairness| fairness.name() == name.trim());
+        known.ok_or_else(|| UnknownFairness(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheme_is_known_by_its_name() {
+        for fairness in Fairness::ALL {
+            assert_eq!(fairness.to_string().parse(), Ok(fairness));
+        }
+        let error = "fifo".parse::<Fairness>().unwrap_err();
+        assert_eq!(error.to_string(), "fairness must be virtual_time or rfc, not \"fifo\"");
+    }
+}

@@ -1,0 +1,82 @@
+//! The same scheme in whole numbers, truncated where CouchDB truncates: to compare with recorded runs of it.
+//!
+//! Usages and priorities are whole µs; each decay and each charge drops what is behind the point. A priority that
+//! reaches 0 that way is forgotten, and so is a usage.
+
+use std::collections::BTreeMap;
+
+use super::Rules;
+use crate::fair_share::Shares;
+
+/// All tenants' usages and all jobs' priorities.
+#[derive(Debug, Clone, Default)]
+pub struct Whole {
+    usage: BTreeMap<String, u64>,
+    accumulated: BTreeMap<String, u64>,
+    jobs: BTreeMap<String, u64>,
+    priority: BTreeMap<String, u64>,
+}
+
+impl Whole {
+    /// A new job of a tenant: charged as if it had run one cycle.
+    pub fn added(&mut self, tenant: &str, id: &str, shares: &Shares) {
+        *self.jobs.entry(tenant.to_owned()).or_default() += 1;
+        self.grow(tenant, id, shares);
+    }
+
+    /// A job is gone.
+    pub fn removed(&mut self, tenant: &str, id: &str) {
+        if let Some(jobs) = self.jobs.get_mut(tenant) {
+            *jobs = jobs.saturating_sub(1);
+        }
+        self.priority.remove(id);
+    }
+
+    /// A job of a tenant has run for this long.
+    pub fn charge(&mut self, tenant: &str, ran_us: u64) {
+        *self.accumulated.entry(tenant.to_owned()).or_default() += ran_us;
+    }
+
+    /// One cycle: usages rolled up, priorities decayed, the running jobs (tenant and id) charged.
+    pub fn cycle<'a>(
+        &mut self,
+        running: impl IntoIterator<Item = (&'a str, &'a str)>,
+        rules: &Rules,
+        shares: &Shares,
+    ) {
+        decay(&mut self.usage, rules.usage_coeff);
+        for (tenant, charged) in std::mem::take(&mut self.accumulated) {
+            *self.usage.entry(tenant).or_default() += charged;
+        }
+        decay(&mut self.priority, rules.priority_coeff);
+        for (tenant, id) in running {
+            self.grow(tenant, id, shares);
+        }
+    }
+
+    /// A tenant's usage, in µs.
+    pub fn usage_us(&self, tenant: &str) -> u64 {
+        self.usage.get(tenant).copied().unwrap_or(0)
+    }
+
+    /// A job's priority value.
+    pub fn priority(&self, id: &str) -> u64 {
+        self.priority.get(id).copied().unwrap_or(0)
+    }
+
+    fn grow(&mut self, tenant: &str, id: &str, shares: &Shares) {
+        let jobs = self.jobs.get(tenant).copied().unwrap_or(0);
+        let squared = u64::from(shares.of(tenant)).pow(2);
+        let increment = self.usage_us(tenant).saturating_mul(jobs) / squared;
+        if increment > 0 {
+            *self.priority.entry(id.to_owned()).or_default() += increment;
+        }
+    }
+}
+
+fn decay(values: &mut BTreeMap<String, u64>, coeff: f64) {
+    values.retain(|_, value| {
+        *value = (*value as f64 * coeff) as u64;
+        *value > 0
+    });
+}

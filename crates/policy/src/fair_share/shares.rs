@@ -1,0 +1,95 @@
+//! How much a tenant is entitled to, beside the others.
+//!
+//! A tenant with 200 shares gets twice what one with 100 gets, while both have jobs that wait. Tenants are not
+//! named in advance: whoever is not named has [`Shares::DEFAULT`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// The tenants whose shares differ from the default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shares(BTreeMap<String, u32>);
+
+/// Shares outside of [`Shares::RANGE`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadShares(pub u32);
+
+impl fmt::Display for BadShares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (least, most) = (Shares::RANGE.start(), Shares::RANGE.end());
+        write!(f, "shares must be a whole number from {least} to {most}, not {}", self.0)
+    }
+}
+
+impl std::error::Error for BadShares {}
+
+impl Shares {
+    /// What a tenant has that nobody has named.
+    pub const DEFAULT: u32 = 100;
+    /// What a tenant can have. None at all would be a job that never runs: for that, jobs are cancelled.
+    pub const RANGE: RangeInclusive<u32> = 1..=1000;
+
+    /// What a tenant has.
+    pub fn of(&self, tenant: &str) -> u32 {
+        self.0.get(tenant).copied().unwrap_or(Self::DEFAULT)
+    }
+
+    /// Gives a tenant shares.
+    ///
+    /// # Errors
+    /// They are not in [`Shares::RANGE`]; nothing has changed.
+    pub fn set(&mut self, tenant: impl Into<String>, shares: u32) -> Result<(), BadShares> {
+        if !Self::RANGE.contains(&shares) {
+            return Err(BadShares(shares));
+        }
+        self.0.insert(tenant.into(), shares);
+        Ok(())
+    }
+
+    /// Takes a tenant's name away: it has the default again. The shares that it was named with, if any.
+    pub fn remove(&mut self, tenant: &str) -> Option<u32> {
+        self.0.remove(tenant)
+    }
+
+    /// The named tenants with their shares, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.0.iter().map(|(tenant, shares)| (tenant.as_str(), *shares))
+    }
+}
+
+/// Of a tenant named twice the last one counts. Shares outside of [`Shares::RANGE`] become the nearest ones inside: who
+/// must tell a user about them uses [`Shares::set`].
+impl FromIterator<(String, u32)> for Shares {
+    fn from_iter<I: IntoIterator<Item = (String, u32)>>(named: I) -> Self {
+        let into_range = |shares: u32| shares.clamp(*Self::RANGE.start(), *Self::RANGE.end());
+        Shares(named.into_iter().map(|(tenant, shares)| (tenant, into_range(shares))).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_named_has_the_default() {
+        let mut shares: Shares = [("high".to_owned(), 200), ("low".to_owned(), 50)].into_iter().collect();
+        assert_eq!((shares.of("high"), shares.of("low"), shares.of("other")), (200, 50, 100));
+        assert_eq!(shares.remove("low"), Some(50));
+        assert_eq!(shares.of("low"), 100);
+        assert_eq!(shares.iter().collect::<Vec<_>>(), [("high", 200)]);
+    }
+
+    #[test]
+    fn bad_shares_are_refused_and_the_old_ones_stay() {
+        let mut shares = Shares::default();
+        shares.set("a", 1_000).unwrap();
+        for bad in [0, 1_001, u32::MAX] {
+            let error = shares.set("a", bad).unwrap_err();
+            assert_eq!(error.to_string(), format!("shares must be a whole number from 1 to 1000, not {bad}"));
+        }
+        assert_eq!(shares.of("a"), 1_000);
+        let clamped: Shares = [("none".to_owned(), 0), ("all".to_owned(), u32::MAX)].into_iter().collect();
+        assert_eq!((clamped.of("none"), clamped.of("all")), (1, 1_000));
+    }
+}

@@ -1,0 +1,143 @@
+//! What a job weighs after it has waited: `weight · max(0, 1 − age/K)`.
+//!
+//! The age is counted in ticks of one clock that all jobs share, from the tick in which a job became pending to the current one. So all jobs
+//! age at the same moments, and in between no order changes; of two jobs of the same weight the one of the earlier tick
+//! is before the other for ever. From `K` ticks on a job weighs nothing, is *aged out*, and reserves its locks ([`order`](super::order)):
+//! a stream of lighter jobs could otherwise overtake it for ever, since what it needs might never be free at a moment when
+//! somebody looks.
+//!
+//! 30 s and K = 30, as in the document, are 15 minutes.
+
+use super::contention::{DEFAULT_BASE, Weight};
+
+/// How fast jobs age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aging {
+    /// How long a tick is, in µs. Nothing, and less, is taken for 1.
+    pub tick_us: i64,
+    /// K: ticks after which a job weighs nothing. With 0, jobs never weigh anything: first come, first served.
+    pub ticks: u32,
+}
+
+impl Default for Aging {
+    fn default() -> Self {
+        Aging { tick_us: 30_000_000, ticks: 30 }
+    }
+}
+
+impl Aging {
+    /// The tick that a moment is in.
+    pub fn tick(&self, at_us: i64) -> i64 {
+        at_us.div_euclid(self.tick_us.max(1))
+    }
+
+    /// Ticks from one moment to a later one. A clock that was set back makes nobody younger than 0.
+    pub fn age(&self, since_us: i64, now_us: i64) -> u64 {
+        self.between(self.tick(since_us), self.tick(now_us))
+    }
+
+    pub(crate) fn between(&self, since: i64, now: i64) -> u64 {
+        u64::try_from(now.saturating_sub(since)).unwrap_or(0)
+    }
+
+    /// Whether a job of this age weighs nothing any more.
+    pub fn is_over(&self, age: u64) -> bool {
+        age >= u64::from(self.ticks)
+    }
+
+    /// What a weight becomes at this age.
+    pub fn aged(&self, weight: Weight, age: u64) -> Aged {
+        let left = u64::from(self.ticks).saturating_sub(age);
+        Aged { scaled: u64::from(weight.in_thousandths()) * left }
+    }
+}
+
+/// An aged weight: the thousandths times the ticks that are left of K, a whole number. Those of one [`Aging`] can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Aged {
+    scaled: u64,
+}
+
+impl Aged {
+    /// As a number, to be shown.
+    #[allow(clippy::cast_precision_loss, reason = "it is shown with a few digits")]
+    pub fn to_f64(self, aging: Aging) -> f64 {
+        self.scaled as f64 / 1_000.0 / f64::from(aging.ticks.max(1))
+    }
+}
+
+/// The numbers of the predictive queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// What each job weighs before anything is compared. At least a thousandth: a job that weighs nothing does not age, either.
+    pub base: Weight,
+    /// How jobs age.
+    pub aging: Aging,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules { base: DEFAULT_BASE, aging: Aging::default() }
+    }
+}
+
+impl Rules {
+    pub(crate) fn least_base(&self) -> Weight {
+        self.base.max(Weight::thousandths(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const S: i64 = 1_000_000;
+
+    #[test]
+    fn a_weight_shrinks_with_each_tick_and_is_gone_after_k() {
+        let aging = Aging::default();
+        let weight = |age| aging.aged(Weight::thousandths(4_500), age).to_f64(aging);
+        assert_eq!([0, 10, 15, 29, 30, 31, u64::MAX].map(weight), [4.5, 3.0, 2.25, 0.15, 0.0, 0.0, 0.0]);
+        assert!(!aging.is_over(29) && aging.is_over(30));
+    }
+
+    #[test]
+    fn all_jobs_age_at_the_same_moments() {
+        let aging = Aging::default();
+        assert_eq!(aging.age(0, 29 * S), 0);
+        assert_eq!(aging.age(29 * S, 30 * S), 1);
+        assert_eq!(aging.age(0, 60 * S), 2);
+        // Before 1970, and on a clock that was set back.
+        assert_eq!(aging.age(-S, S), 1);
+        assert_eq!(aging.age(90 * S, 0), 0);
+        assert!(aging.is_over(aging.age(i64::MIN, i64::MAX)));
+    }
+
+    #[test]
+    fn odd_rules_are_no_errors() {
+        let never = Aging { tick_us: 0, ticks: 0 };
+        assert!(never.is_over(never.age(5, 5)));
+        assert_eq!(never.aged(Weight::thousandths(9), 0).to_f64(never), 0.0);
+    }
+
+    proptest! {
+        #[test]
+        fn prop_zero_from_k_ticks_on_never_negative_never_growing(
+            tick_us in 1..100 * S, ticks in 0..1_000_u32, weight in 1..50_000_u32,
+            since in -1_000 * S..1_000 * S, waited in 0..200_000 * S, more in 0..200_000 * S,
+        ) {
+            let aging = Aging { tick_us, ticks };
+            let weight = Weight::thousandths(weight);
+            let at = |waited: i64| aging.aged(weight, aging.age(since, since + waited)).to_f64(aging);
+            prop_assert!(at(waited) >= 0.0 && at(waited) <= weight.to_f64());
+            prop_assert!(at(waited + more) <= at(waited));
+            if waited >= i64::from(ticks) * tick_us {
+                prop_assert_eq!(at(waited), 0.0);
+            } else if waited + tick_us <= i64::from(ticks) * tick_us - tick_us {
+                prop_assert!(at(waited) > 0.0);
+            }
+        }
+    }
+}

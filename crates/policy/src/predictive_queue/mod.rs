@@ -1,0 +1,17 @@
+//! Which of the jobs that wait will not have to wait for locks once they run.
+//!
+//! - [`locks`]: what a job says that it will lock, and what it holds.
+//! - [`contention`]: how likely it is to wait for that: the table, and the weight.
+//! - [`summary`]: what all running jobs lock, so that one weight costs no more than the job's own resources.
+//! - [`aging`]: weights shrink with time, to nothing.
+//! - [`order`]: which jobs of the queue's front start, which reserve, and why the others do not start.
+//! - [`queue`]: all pending jobs in that order, kept up while running ones start and end.
+
+pub mod aging;
+pub mod contention;
+pub mod locks;
+pub mod order;
+pub mod queue;
+pub mod summary;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Which jobs of the window start in a pass, which reserve, and why the others do not start.
+//!
+//! 1. The window is ordered by class, then by aged weight, then as it came. If no job in it wants locks it stays as it came: fair
+//!    share has ordered it.
+//! 2. The first job is looked at. What it knows that it wants must be free, or it is held: it would only block a slot. It must not
+//!    take, either, what somebody has reserved before it.
+//! 3. One that is aged out and not free *reserves*: from then on nobody starts who might take what it waits for, so that it becomes
+//!    free. Reservations are served first come, first served; they bind jobs that would start, never those that run. Of a window
+//!    one job at a time has one, the first: all others get theirs in turn, and meanwhile whatever is free is used. If all that are aged out
+//!    reserved, a backlog of more than K ticks would be first in, first out, with idle slots (design note 0032).
+//! 4. One that is free starts, and counts as running for those after it: they are weighed anew, and the next is looked at.
+//! 5. Without room nobody else is looked at, and nobody reserves: a job that is aged out is then behind others that start.
+//!
+//! Weights never fall when a job is added, so that a weight that was computed earlier in the pass is a lower bound: only the
+//! first job's needs to be computed again, and if it is still the least, the job is the first. With `n` jobs in the window
+//! and `r` that start a pass costs about `n + r` weights, not `n · r`.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::aging::{Aged, Rules};
+use super::contention::Predicted;
+use super::locks::{Levels, Lock, Mode, Place, Request, Requests};
+use super::summary::{Obstacle, Running, Summary, obstacle, weigh};
+
+/// A job of the window.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// Its priority class: lower ones first, whatever they weigh.
+    pub class: i8,
+    /// Since when it waits, in µs.
+    pub since_us: i64,
+    /// What it wants.
+    pub requests: &'a Requests,
+    /// Its place among the reservations, if it has one.
+    pub reservation: Option<usize>,
+}
+
+/// What there is beside the window.
+#[derive(Debug, Clone, Copy)]
+pub struct System<'a> {
+    /// What running jobs lock, of all types.
+    pub running: &'a Summary,
+    /// What is reserved, of all types: what those jobs wait for, first come first.
+    pub reservations: &'a [&'a Requests],
+    /// Jobs that can start.
+    pub room: usize,
+    /// The time, in µs.
+    pub now_us: i64,
+}
+
+/// What a job weighed when it was looked at, or last before that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weighed {
+    /// Level by level.
+    pub predicted: Predicted,
+    /// In ticks.
+    pub age: u64,
+    /// It weighs nothing any more.
+    pub aged_out: bool,
+    /// The weight at that age.
+    pub aged: Aged,
+}
+
+/// A job of the window, by its place there, and what it weighs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    /// Its place in the window.
+    pub job: usize,
+    /// What it weighs.
+    pub weighed: Weighed,
+}
+
+/// A job that does not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// Its place in the window.
+    pub job: usize,
+    /// What it weighs.
+    pub weighed: Weighed,
+    /// Why it does not start.
+    pub reason: Reason,
+}
+
+/// Why a job does not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// A lock is not free.
+    Locked(Obstacle),
+    /// A lock is reserved by a job that is before it.
+    Reserved(Obstacle),
+    /// It was not looked at: jobs before it took all the room.
+    NoRoom,
+}
+
+/// What shall happen.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Decision {
+    /// Start these, in this order.
+    pub start: Vec<Start>,
+    /// This one reserves what it knows that it wants: its place in the window. It is held, too. At most one.
+    pub reserve: Vec<usize>,
+    /// Leave these where they are, in the order in which they were looked at.
+    pub hold: Vec<Hold>,
+}
+
+/// Decides about every job of the window.
+pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Decision {
+    let levels = system.running.levels();
+    let mut picked = Summary::new(levels);
+    let mut reserved = Reservations::new(window, system);
+    let mut decision = Decision::default();
+    let mut may_reserve = window.iter().all(|job| job.reservation.is_none());
+    let as_it_came = window.iter().all(|job| job.requests.is_none());
+    let weighed = |job: &Candidate<'_>, picked: &Summary| {
+        let predicted = weigh(&[system.running, picked], job.requests, rules.least_base());
+        let age = rules.aging.age(job.since_us, system.now_us);
+        let aged = rules.aging.aged(predicted.total, age);
+        Weighed { predicted, age, aged_out: rules.aging.is_over(age), aged }
+    };
+    let key = |place: usize, job: &Candidate<'_>, weighed: &Weighed| {
+        if as_it_came { (0, Aged::default(), place) } else { (job.class, weighed.aged, place) }
+    };
+    let mut weights: Vec<Weighed> = window.iter().map(|job| weighed(job, &picked)).collect();
+    let keys = window.iter().zip(&weights).enumerate();
+    let mut waiting: BinaryHeap<_> =
+        keys.map(|(place, (job, weighed))| Reverse(key(place, job, weighed))).collect();
+    while let Some(Reverse(before)) = waiting.pop() {
+        let (.., place) = before;
+        let (Some(job), Some(weight)) = (window.get(place), weights.get_mut(place)) else { continue };
+        let room = decision.start.len() < system.room;
+        if room && !decision.start.is_empty() {
+            *weight = weighed(job, &picked);
+            let after = key(place, job, weight);
+            if after > before {
+                waiting.push(Reverse(after));
+                continue;
+            }
+        }
+        let weighed = weight.clone();
+        let hold = |reason| Hold { job: place, weighed: weighed.clone(), reason };
+        if !room {
+            decision.hold.push(hold(Reason::NoRoom));
+            continue;
+        }
+        let known = job.requests.known(levels);
+        let held = [system.running, &picked];
+        let reason = obstacle(&held, &held, &known)
+            .map(Reason::Locked)
+            .or_else(|| reserved.in_the_way(place, job, &picked).map(Reason::Reserved));
+        let running = Running::new(known, job.requests, levels);
+        match reason {
+            None => {
+                reserved.started(place, job);
+                picked.add(&running);
+                decision.start.push(Start { job: place, weighed });
+            }
+            Some(reason) => {
+                if weighed.aged_out && may_reserve {
+                    may_reserve = false;
+                    reserved.all.add(&running);
+                    decision.reserve.push(place);
+                }
+                decision.hold.push(hold(reason));
+            }
+        }
+    }
+    decision
+}
+
+/// What is reserved, as if it were held.
+struct Reservations<'a> {
+    system: System<'a>,
+    /// By all.
+    all: Summary,
+    /// For those in the window that have a reservation: what is in their way that was reserved before.
+    earlier: Vec<(usize, Option<Obstacle>)>,
+}
+
+impl<'a> Reservations<'a> {
+    fn new(window: &[Candidate<'_>], system: System<'a>) -> Reservations<'a> {
+        let levels = system.running.levels();
+        let mut own: Vec<(usize, usize)> =
+            (0..).zip(window).filter_map(|(place, job)| Some((job.reservation?, place))).collect();
+        own.sort_unstable();
+        let mut own = own.into_iter().peekable();
+        let mut all = Summary::new(levels);
+        let mut earlier = Vec::new();
+        for (at, reserved) in system.reservations.iter().enumerate() {
+            while let Some((_, place)) = own.next_if(|(reservation, _)| *reservation == at) {
+                let claims = window.get(place).map(|job| claims(job.requests, levels)).unwrap_or_default();
+                earlier.push((place, obstacle(&[&all], &[&all, system.running], &claims)));
+            }
+            all.add(&Running::starting(reserved, levels));
+        }
+        earlier.sort_unstable_by_key(|(place, _)| *place);
+        Reservations { system, all, earlier }
+    }
+
+    fn has(&self, place: usize) -> Result<usize, usize> {
+        self.earlier.binary_search_by_key(&place, |(place, _)| *place)
+    }
+
+    fn in_the_way(&self, place: usize, job: &Candidate<'_>, picked: &Summary) -> Option<Obstacle> {
+        let System { running, .. } = self.system;
+        match self.has(place) {
+            Ok(found) => self.earlier.get(found)?.1.clone(),
+            Err(_) => {
+                let claims = claims(job.requests, running.levels());
+                obstacle(&[&self.all], &[running, picked, &self.all], &claims)
+            }
+        }
+    }
+
+    /// A reservation ends with the start of its job.
+    fn started(&mut self, place: usize, job: &Candidate<'_>) {
+        let System { running, reservations, .. } = self.system;
+        if self.has(place).is_ok()
+            && let Some(reserved) = job.reservation.and_then(|at| reservations.get(at))
+        {
+            self.all.remove(&Running::starting(reserved, running.levels()));
+        }
+    }
+}
+
+/// What a job might lock, if it started: of what is unknown, all.
+fn claims(requests: &Requests, levels: &Levels) -> Vec<Lock> {
+    let mut locks = requests.known(levels);
+    for (level, name) in levels.names().enumerate() {
+        for request in requests.levels.get(name).iter().flat_map(|at| at.requests()) {
+            let mode = match request {
+                Request::UnknownShared => Mode::Shared,
+                Request::UnknownExclusive => Mode::Exclusive,
+                _ => continue,
+            };
+            locks.push(Lock { place: Place::WholeLevel(level), mode, units: 1 });
+        }
+    }
+    locks.sort();
+    locks
+}

@@ -1,0 +1,333 @@
+//! What all running jobs lock, added up per level: what a job weighs, and what is in its way, for the cost of its own resources.
+//!
+//! Of a level it is enough to know how many locks of each of the seven kinds there are, and of each resource how many share it, with how
+//! many units, and how many hold it exclusively: the worst of a row of the table over all running jobs is the worst over the
+//! columns that occur, and a name in common is found by looking up one's own names. Jobs are added when they start, and
+//! taken out when they end, for the same cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::contention::{KINDS, Kind, NO_CONTENTION, Predicted, STUCK, Weight, apart, same};
+use super::locks::{Levels, Lock, Mode, Place, Request, Requests};
+
+/// What one running job locks: what it holds, and what it has yet to find out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Running {
+    locks: Vec<Lock>,
+    unknown: BTreeSet<(usize, Mode)>,
+}
+
+impl Running {
+    /// A job that holds these locks (or stands in line for them) and has declared these requests. What it declared as unknown counts
+    /// until it holds a lock of that level and mode. Locks of levels that are not there are left out.
+    pub fn new(locks: impl IntoIterator<Item = Lock>, requests: &Requests, levels: &Levels) -> Running {
+        let is_there = |lock: &Lock| lock.place.level().is_none_or(|level| level < levels.len());
+        let locks: Vec<Lock> = locks.into_iter().filter(is_there).collect();
+        let mut unknown = BTreeSet::new();
+        for (level, name) in levels.names().enumerate() {
+            for request in requests.levels.get(name).iter().flat_map(|at| at.requests()) {
+                let mode = match request {
+                    Request::UnknownShared => Mode::Shared,
+                    Request::UnknownExclusive => Mode::Exclusive,
+                    _ => continue,
+                };
+                if !locks.iter().any(|lock| lock.place.level() == Some(level) && lock.mode == mode) {
+                    unknown.insert((level, mode));
+                }
+            }
+        }
+        Running { locks, unknown }
+    }
+
+    /// A job that starts now: it holds all that it knows.
+    pub fn starting(requests: &Requests, levels: &Levels) -> Running {
+        Running::new(requests.known(levels), requests, levels)
+    }
+
+    /// What it holds.
+    pub fn locks(&self) -> &[Lock] {
+        &self.locks
+    }
+
+    /// What it locks at one level, as requests: columns of the table.
+    pub fn at(&self, level: usize) -> Vec<Request> {
+        let mut requests = Vec::new();
+        let (mut shared, mut exclusive) = (BTreeMap::new(), BTreeSet::new());
+        for lock in &self.locks {
+            match (&lock.place, lock.mode) {
+                (Place::BigLock, Mode::Exclusive) => requests.push(Request::AllExclusive),
+                (Place::WholeLevel(at), Mode::Shared) if *at == level => requests.push(Request::AllShared),
+                (Place::WholeLevel(at), Mode::Exclusive) if *at == level => {
+                    requests.push(Request::AllExclusive);
+                }
+                (Place::Resource { level: at, name }, Mode::Shared) if *at == level => {
+                    shared.insert(name.clone(), lock.units);
+                }
+                (Place::Resource { level: at, name }, Mode::Exclusive) if *at == level => {
+                    exclusive.insert(name.clone());
+                }
+                _ => {}
+            }
+        }
+        if !shared.is_empty() {
+            requests.push(Request::Shared(shared));
+        }
+        if !exclusive.is_empty() {
+            requests.push(Request::Exclusive(exclusive));
+        }
+        for (_, mode) in self.unknown.iter().filter(|(at, _)| *at == level) {
+            requests.push(match mode {
+                Mode::Shared => Request::UnknownShared,
+                Mode::Exclusive => Request::UnknownExclusive,
+            });
+        }
+        requests
+    }
+}
+
+/// Who holds one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Held {
+    /// How many share it.
+    pub shared: u32,
+    /// How many units of it they have.
+    pub units: u64,
+    /// How many hold it exclusively: at most one, unless somebody else counts, too (reservations).
+    pub exclusive: u32,
+}
+
+impl Held {
+    /// Whether who wants it as well is stuck. Who wants more units than there are (the capacity was lowered) gets all of them.
+    pub fn is_stuck(&self, mode: Mode, units: u32, capacity: Option<u32>) -> bool {
+        let here = |kind: Kind, count: u32| {
+            count > 0
+                && same(if mode == Mode::Shared { Kind::Shared } else { Kind::Exclusive }, kind) == STUCK
+        };
+        let too_many = mode == Mode::Shared
+            && capacity.is_some_and(|most| self.units + u64::from(units.min(most)) > u64::from(most));
+        here(Kind::Shared, self.shared) || here(Kind::Exclusive, self.exclusive) || too_many
+    }
+}
+
+/// One level: how many locks there are of each kind, and who holds what.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct AtLevel {
+    kinds: [u32; 7],
+    resources: BTreeMap<String, Held>,
+}
+
+/// What all running jobs lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    levels: Levels,
+    at: Vec<AtLevel>,
+    /// Who shares the big lock, and who has it alone.
+    big_lock: [u32; 2],
+}
+
+impl Summary {
+    /// Nothing is locked.
+    pub fn new(levels: &Levels) -> Summary {
+        Summary { levels: levels.clone(), at: vec![AtLevel::default(); levels.len()], big_lock: [0; 2] }
+    }
+
+    /// The levels.
+    pub fn levels(&self) -> &Levels {
+        &self.levels
+    }
+
+    /// One more job runs. A running job that takes a further lock is removed as it was, and added as it is.
+    pub fn add(&mut self, job: &Running) {
+        self.count(job, |count| *count = count.saturating_add(1));
+        for lock in &job.locks {
+            let Place::Resource { level, name } = &lock.place else { continue };
+            let Some(at) = self.at.get_mut(*level) else { continue };
+            let held = at.resources.entry(name.clone()).or_default();
+            match lock.mode {
+                Mode::Shared => {
+                    held.shared += 1;
+                    held.units += u64::from(lock.units);
+                }
+                Mode::Exclusive => held.exclusive += 1,
+            }
+        }
+    }
+
+    /// A job runs no more. It must be what was added: what was not cannot be taken out, and is left alone.
+    pub fn remove(&mut self, job: &Running) {
+        self.count(job, |count| {
+            debug_assert!(*count > 0, "a job is removed that was not added");
+            *count = count.saturating_sub(1);
+        });
+        for lock in &job.locks {
+            let Place::Resource { level, name } = &lock.place else { continue };
+            let Some(at) = self.at.get_mut(*level) else { continue };
+            let Some(held) = at.resources.get_mut(name) else { continue };
+            match lock.mode {
+                Mode::Shared => {
+                    held.shared = held.shared.saturating_sub(1);
+                    held.units = held.units.saturating_sub(u64::from(lock.units));
+                }
+                Mode::Exclusive => held.exclusive = held.exclusive.saturating_sub(1),
+            }
+            if held.shared == 0 && held.exclusive == 0 {
+                at.resources.remove(name);
+            }
+        }
+    }
+
+    fn count(&mut self, job: &Running, change: impl Fn(&mut u32)) {
+        for lock in &job.locks {
+            let (level, kind) = match (&lock.place, lock.mode) {
+                (Place::BigLock, mode) => {
+                    change(&mut self.big_lock[usize::from(mode == Mode::Exclusive)]);
+                    if mode == Mode::Exclusive {
+                        self.at.iter_mut().for_each(|at| change(&mut at.kinds[Kind::AllExclusive as usize]));
+                    }
+                    continue;
+                }
+                (Place::WholeLevel(level), Mode::Shared) => (*level, Kind::AllShared),
+                (Place::WholeLevel(level), Mode::Exclusive) => (*level, Kind::AllExclusive),
+                (Place::Resource { level, .. }, Mode::Shared) => (*level, Kind::Shared),
+                (Place::Resource { level, .. }, Mode::Exclusive) => (*level, Kind::Exclusive),
+            };
+            self.at.get_mut(level).into_iter().for_each(|at| change(&mut at.kinds[kind as usize]));
+        }
+        for (level, mode) in &job.unknown {
+            let kind = if *mode == Mode::Shared { Kind::UnknownShared } else { Kind::UnknownExclusive };
+            self.at.get_mut(*level).into_iter().for_each(|at| change(&mut at.kinds[kind as usize]));
+        }
+    }
+
+    /// What a kind of request weighs at a level, if no name is in common: the worst of the columns that occur. `None` always does.
+    pub(crate) fn apart(&self, level: usize, kind: Kind) -> Weight {
+        let Some(at) = self.at.get(level) else { return NO_CONTENTION };
+        let occurs = |column: &Kind| *column == Kind::None || at.kinds[*column as usize] > 0;
+        KINDS.into_iter().filter(occurs).map(|column| apart(kind, column)).max().unwrap_or_default()
+    }
+
+    /// Who holds a resource.
+    pub(crate) fn held(&self, level: usize, name: &str) -> Held {
+        self.at.get(level).and_then(|at| at.resources.get(name)).copied().unwrap_or_default()
+    }
+
+    /// What a job weighs that wants this, before it ages.
+    pub fn weigh(&self, wanted: &Requests, base: Weight) -> Predicted {
+        weigh(&[self], wanted, base)
+    }
+
+    /// What is in the way of one of these locks: the first one in their order that is not free, if there is one.
+    pub fn obstacle(&self, wanted: &[Lock]) -> Option<Obstacle> {
+        obstacle(&[self], &[self], wanted)
+    }
+
+    fn shares(&self, mode: Mode) -> u32 {
+        self.big_lock[usize::from(mode == Mode::Exclusive)]
+    }
+}
+
+/// As [`Summary::weigh`], for several summaries as if they were one. There is at least one.
+pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predicted {
+    let Some(first) = all.first() else { return Predicted::new(base, Vec::new()) };
+    let levels = &first.levels;
+    if wanted.big_lock {
+        return Predicted::new(base, vec![STUCK; levels.len()]);
+    }
+    let held = |level, name: &String| {
+        all.iter().map(|summary| summary.held(level, name)).fold(Held::default(), |sum, held| Held {
+            shared: sum.shared + held.shared,
+            units: sum.units + held.units,
+            exclusive: sum.exclusive + held.exclusive,
+        })
+    };
+    let weight = |level, request: &Request| {
+        let apart = all.iter().map(|summary| summary.apart(level, request.into())).max().unwrap_or_default();
+        let name_in_common = match request {
+            _ if apart == STUCK => return STUCK,
+            Request::Shared(names) => names.iter().any(|(name, units)| {
+                held(level, name).is_stuck(Mode::Shared, *units, levels.capacity(level, name))
+            }),
+            Request::Exclusive(names) => {
+                names.iter().any(|name| held(level, name).is_stuck(Mode::Exclusive, 1, None))
+            }
+            _ => false,
+        };
+        if name_in_common { STUCK } else { apart }
+    };
+    let at_level = |(level, name): (usize, &str)| {
+        let requests = wanted.levels.get(name).map(|at| at.requests());
+        requests.into_iter().flatten().map(|request| weight(level, request)).max().unwrap_or_default()
+    };
+    Predicted::new(base, levels.names().enumerate().map(at_level).collect())
+}
+
+/// Why a lock is not free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    /// The lock that is wanted.
+    pub wanted: Lock,
+    /// Where one is held that does not go with it: there, at all of its level, or at one of the resources of the level.
+    pub place: Place,
+    /// How it is held.
+    pub held: Hold,
+}
+
+/// How a place is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Hold {
+    /// By one or several who share it.
+    Shared,
+    /// By one alone.
+    Exclusive,
+    /// By several who share it, so that too few units are left.
+    Units {
+        /// So many are left.
+        free: u64,
+    },
+}
+
+/// The first lock that does not go with what `binding` ones hold; units are counted in all of `counted`, where `binding` ones have some.
+pub(crate) fn obstacle(binding: &[&Summary], counted: &[&Summary], wanted: &[Lock]) -> Option<Obstacle> {
+    wanted.iter().find_map(|lock| {
+        let (place, held) = binding.iter().find_map(|summary| in_the_way(summary, counted, lock))?;
+        Some(Obstacle { wanted: lock.clone(), place, held })
+    })
+}
+
+fn in_the_way(summary: &Summary, counted: &[&Summary], lock: &Lock) -> Option<(Place, Hold)> {
+    let alone = lock.mode == Mode::Exclusive;
+    let by = |shared: bool, exclusive: bool| match (shared, exclusive) {
+        (_, true) => Some(Hold::Exclusive),
+        (true, false) if alone => Some(Hold::Shared),
+        _ => None,
+    };
+    let here = |held: &Held| by(held.shared > 0, held.exclusive > 0);
+    let whole = |level: usize| {
+        let kinds = &summary.at.get(level)?.kinds;
+        let shared = kinds[Kind::AllShared as usize] > 0;
+        by(shared, kinds[Kind::AllExclusive as usize] > 0).map(|held| (Place::WholeLevel(level), held))
+    };
+    match &lock.place {
+        Place::BigLock => by(summary.shares(Mode::Shared) > 0, summary.shares(Mode::Exclusive) > 0)
+            .map(|held| (Place::BigLock, held)),
+        Place::WholeLevel(level) => whole(*level).or_else(|| {
+            let at = summary.at.get(*level)?;
+            if at.kinds[Kind::Exclusive as usize] == 0 && !alone {
+                return None;
+            }
+            let resource = |name: &String| Place::Resource { level: *level, name: name.clone() };
+            at.resources.iter().find_map(|(name, held)| Some((resource(name), here(held)?)))
+        }),
+        Place::Resource { level, name } => whole(*level).or_else(|| {
+            let held = summary.held(*level, name);
+            let too_few = || {
+                let capacity = summary.levels.capacity(*level, name)?;
+                let taken: u64 = counted.iter().map(|summary| summary.held(*level, name).units).sum();
+                let wanted = u64::from(lock.units.min(capacity));
+                let stuck = !alone && held.units > 0 && taken + wanted > u64::from(capacity);
+                stuck.then(|| Hold::Units { free: u64::from(capacity).saturating_sub(taken) })
+            };
+            Some((lock.place.clone(), here(&held).or_else(too_few)?))
+        }),
+    }
+}

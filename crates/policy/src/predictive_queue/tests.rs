@@ -1,0 +1,521 @@
+//! What must hold of weights, summaries and passes, whatever jobs want and hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::aging::{Aging, Rules};
+use super::contention::{DEFAULT_BASE, Predicted, Weight, big_lock, weigh_by_comparing};
+use super::locks::{AtLevel, Level, Levels, Lock, Mode, Place, Request, Requests};
+use super::order::{Candidate, Decision, Reason, System, order};
+use super::summary::{Hold, Running, Summary};
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// Three levels; resources of the last one have three units each, one of them five.
+pub(super) fn levels() -> Levels {
+    let level = |name: &str, capacity: Option<u32>| Level {
+        name: name.to_owned(),
+        capacity,
+        capacities: capacity.map(|_| ("b".to_owned(), 5)).into_iter().collect(),
+    };
+    Levels::try_from(vec![level("group", None), level("node", None), level("disk", Some(3))]).unwrap()
+}
+
+fn names() -> impl Strategy<Value = BTreeSet<String>> {
+    prop::collection::btree_set(prop::sample::select(&NAMES[..]).prop_map(str::to_owned), 1..4)
+}
+
+fn at_level() -> impl Strategy<Value = AtLevel> {
+    let units = names().prop_flat_map(|names| {
+        let count = names.len();
+        (Just(names), prop::collection::vec(1..4_u32, count))
+    });
+    let shared = prop_oneof![
+        3 => Just(Request::None),
+        4 => units.prop_map(|(names, units)| Request::Shared(names.into_iter().zip(units).collect())),
+        1 => Just(Request::UnknownShared),
+        1 => Just(Request::AllShared),
+    ];
+    let exclusive = prop_oneof![
+        4 => Just(Request::None),
+        4 => names().prop_map(Request::Exclusive),
+        1 => Just(Request::UnknownExclusive),
+        1 => Just(Request::AllExclusive),
+    ];
+    (shared, exclusive).prop_map(|(shared, exclusive)| {
+        // What must not be said together is what a merge makes one of.
+        let at = |request| AtLevel::new([request]).unwrap();
+        at(shared).merge(at(exclusive))
+    })
+}
+
+pub(super) fn requests() -> impl Strategy<Value = Requests> {
+    let names: Vec<String> = levels().names().map(str::to_owned).collect();
+    let wanted = prop::collection::btree_map(prop::sample::select(names), at_level(), 0..4);
+    let big = prop::bool::weighted(0.05);
+    (big, wanted).prop_map(|(big_lock, levels)| Requests { big_lock, levels })
+}
+
+/// A job that runs: it holds what it knew, and some of what it found out.
+pub(super) fn running() -> impl Strategy<Value = Running> {
+    let more = prop::collection::vec((0..3_usize, any::<Index>(), any::<bool>(), 1..4_u32), 0..3);
+    (requests(), more).prop_map(|(requests, more)| {
+        let levels = levels();
+        let found = more.into_iter().map(|(level, name, shared, units)| Lock {
+            place: Place::Resource { level, name: (*name.get(&NAMES)).to_owned() },
+            mode: if shared { Mode::Shared } else { Mode::Exclusive },
+            units: if shared { units } else { 1 },
+        });
+        let mut locks: BTreeMap<Place, Lock> = BTreeMap::new();
+        for lock in requests.known(&levels).into_iter().chain(found) {
+            locks.entry(lock.place.clone()).or_insert(lock);
+        }
+        Running::new(locks.into_values(), &requests, &levels)
+    })
+}
+
+fn weigh(wanted: &Requests, running: &[Running]) -> Predicted {
+    weigh_by_comparing(wanted, running, &levels(), DEFAULT_BASE)
+}
+
+fn summary_of(jobs: &[Running]) -> Summary {
+    let mut summary = Summary::new(&levels());
+    jobs.iter().for_each(|job| summary.add(job));
+    summary
+}
+
+/// Whether two locks go together, by their definition alone; units are left out.
+fn together(one: &Lock, other: &Lock) -> bool {
+    let touch = match (&one.place, &other.place) {
+        (Place::BigLock, Place::BigLock) => true,
+        (Place::WholeLevel(a), Place::Resource { level: b, .. } | Place::WholeLevel(b))
+        | (Place::Resource { level: b, .. }, Place::WholeLevel(a)) => a == b,
+        (one, other) => one == other,
+    };
+    !touch || one.mode == Mode::Shared && other.mode == Mode::Shared
+}
+
+/// Whether a lock is free, by asking every job.
+fn is_free(lock: &Lock, jobs: &[Running], levels: &Levels) -> bool {
+    let held = || jobs.iter().flat_map(Running::locks);
+    let units = held().filter(|held| held.place == lock.place).map(|held| held.units).sum::<u32>();
+    let fits = match (&lock.place, lock.mode) {
+        (Place::Resource { level, name }, Mode::Shared) => {
+            levels.capacity(*level, name).is_none_or(|most| units + lock.units.min(most) <= most)
+        }
+        _ => true,
+    };
+    fits && held().all(|held| together(lock, held))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn prop_a_summary_says_what_comparing_with_every_running_job_says(
+        jobs in prop::collection::vec(running(), 0..8),
+        leave in prop::collection::vec(any::<bool>(), 8),
+        wanted in requests(),
+    ) {
+        let mut summary = summary_of(&jobs);
+        prop_assert_eq!(summary.weigh(&wanted, DEFAULT_BASE), weigh(&wanted, &jobs));
+        let (stay, gone): (Vec<_>, Vec<_>) = jobs.into_iter().zip(leave).partition(|(_, leaves)| !leaves);
+        gone.iter().for_each(|(job, _)| summary.remove(job));
+        let stay: Vec<Running> = stay.into_iter().map(|(job, _)| job).collect();
+        prop_assert_eq!(summary.weigh(&wanted, DEFAULT_BASE), weigh(&wanted, &stay));
+        prop_assert_eq!(summary, summary_of(&stay));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn prop_a_weight_lies_between_the_base_and_that_of_the_big_lock(
+        jobs in prop::collection::vec(running(), 0..8), wanted in requests(), base in 1..5_000_u32,
+    ) {
+        let base = Weight::thousandths(base);
+        let weight = summary_of(&jobs).weigh(&wanted, base);
+        let most = base.plus(big_lock(&levels()));
+        prop_assert!(base <= weight.total && weight.total <= most);
+        prop_assert!(!wanted.big_lock || weight.total == most);
+        prop_assert!(!wanted.is_none() || weight.total == base);
+    }
+
+    #[test]
+    fn prop_a_weight_never_falls_when_another_job_runs(
+        jobs in prop::collection::vec(running(), 0..6), another in running(), wanted in requests(),
+    ) {
+        let mut summary = summary_of(&jobs);
+        let before = summary.weigh(&wanted, DEFAULT_BASE);
+        summary.add(&another);
+        let after = summary.weigh(&wanted, DEFAULT_BASE);
+        prop_assert!(before.levels.iter().zip(&after.levels).all(|(before, after)| before <= after));
+        prop_assert!(before.total <= after.total);
+    }
+
+    #[test]
+    fn prop_a_lock_is_in_the_way_exactly_if_somebody_holds_what_does_not_go_with_it(
+        jobs in prop::collection::vec(running(), 0..5), wanted in requests(),
+    ) {
+        let (levels, known) = (levels(), wanted.known(&levels()));
+        let first = known.iter().find(|lock| !is_free(lock, &jobs, &levels));
+        let obstacle = summary_of(&jobs).obstacle(&known);
+        prop_assert_eq!(obstacle.as_ref().map(|obstacle| &obstacle.wanted), first);
+    }
+
+    #[test]
+    fn prop_what_is_stuck_weighs_that(
+        jobs in prop::collection::vec(running(), 1..5), wanted in requests(),
+    ) {
+        let summary = summary_of(&jobs);
+        if let Some(obstacle) = summary.obstacle(&wanted.known(&levels()))
+            && let Some(level) = obstacle.wanted.place.level()
+        {
+            prop_assert_eq!(summary.weigh(&wanted, DEFAULT_BASE).levels[level].to_f64(), 3.0);
+        }
+    }
+
+    #[test]
+    fn prop_a_job_of_several_steps_weighs_no_less_than_each_of_them(
+        mut steps in prop::collection::vec(requests(), 1..4), jobs in prop::collection::vec(running(), 0..5),
+    ) {
+        // Known and unknown locks of one mode and level are together unknown, which may weigh less, and who has all of a level
+        // shared needs no units.
+        let less = |level: &str, at: &AtLevel| {
+            let [shared, exclusive] = at.requests();
+            let no_units = *shared == Request::AllShared && level == "disk";
+            no_units || *shared == Request::UnknownShared || *exclusive == Request::UnknownExclusive
+        };
+        steps.iter_mut().for_each(|step| step.levels.retain(|level, at| !less(level, at)));
+        let all = steps.iter().cloned().reduce(Requests::merge).unwrap();
+        for step in &steps {
+            prop_assert!(weigh(step, &jobs).total <= weigh(&all, &jobs).total);
+        }
+    }
+}
+
+/// A window, and what it needs.
+#[derive(Debug, Clone)]
+struct Scene {
+    running: Vec<Running>,
+    window: Vec<(i8, i64, Requests)>,
+    reserve: Vec<Index>,
+    room: usize,
+}
+
+fn scene() -> impl Strategy<Value = Scene> {
+    let job = (0..2_i8, 0..40_i64, requests());
+    (
+        prop::collection::vec(running(), 0..3),
+        prop::collection::vec(job, 0..8),
+        prop::collection::vec(any::<Index>(), 0..3),
+        0..6_usize,
+    )
+        .prop_map(|(running, window, reserve, room)| Scene { running, window, reserve, room })
+}
+
+/// What a reservation has of a job's requests: only what is known.
+fn known_of(requests: &Requests) -> Requests {
+    let known = |at: &AtLevel| {
+        let known = at.requests().into_iter().cloned();
+        let known =
+            known.filter(|request| !matches!(request, Request::UnknownShared | Request::UnknownExclusive));
+        AtLevel::new(known).unwrap()
+    };
+    let levels = requests.levels.iter().map(|(level, at)| (level.clone(), known(at))).collect();
+    Requests { big_lock: requests.big_lock, levels }
+}
+
+const TICK: i64 = 30_000_000;
+const NOW: i64 = 40 * TICK;
+
+fn decide(scene: &Scene) -> Decision {
+    let Scene { running, window, reserve, room } = scene;
+    let mut owners: Vec<usize> = Vec::new();
+    for index in reserve.iter().filter(|_| !window.is_empty()) {
+        let place = index.index(window.len());
+        if !owners.contains(&place) {
+            owners.push(place);
+        }
+    }
+    let candidate = |(place, (class, ticks, requests)): (usize, &'_ (i8, i64, Requests))| {
+        (*class, *ticks * TICK, requests.clone(), owners.iter().position(|owner| *owner == place))
+    };
+    let owned: Vec<_> = window.iter().enumerate().map(candidate).collect();
+    let window: Vec<Candidate<'_>> = owned
+        .iter()
+        .map(|(class, since_us, requests, reservation)| Candidate {
+            class: *class,
+            since_us: *since_us,
+            requests,
+            reservation: *reservation,
+        })
+        .collect();
+    let reserved: Vec<Requests> = owners.iter().map(|owner| known_of(&owned[*owner].2)).collect();
+    let reservations: Vec<&Requests> = reserved.iter().collect();
+    let running = summary_of(running);
+    let system = System { running: &running, reservations: &reservations, room: *room, now_us: NOW };
+    order(&window, system, &Rules::default())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn prop_a_pass_looks_at_every_job_once_and_starts_only_what_goes_together(scene in scene()) {
+        let decision = decide(&scene);
+        let mut seen: Vec<usize> = decision.start.iter().map(|start| start.job).collect();
+        prop_assert!(seen.len() <= scene.room);
+        let mut jobs = scene.running.clone();
+        for place in &seen {
+            let wanted = &scene.window[*place].2;
+            for lock in wanted.known(&levels()) {
+                prop_assert!(is_free(&lock, &jobs, &levels()));
+            }
+            jobs.push(Running::starting(wanted, &levels()));
+        }
+        let full = seen.len() == scene.room;
+        for hold in &decision.hold {
+            match &hold.reason {
+                Reason::NoRoom => prop_assert!(full),
+                Reason::Locked(obstacle) => prop_assert!(!is_free(&obstacle.wanted, &jobs, &levels())),
+                Reason::Reserved(_) => {}
+            }
+            seen.push(hold.job);
+        }
+        prop_assert!(decision.reserve.len() <= 1);
+        for place in &decision.reserve {
+            let hold = decision.hold.iter().find(|hold| hold.job == *place).unwrap();
+            prop_assert!(hold.weighed.aged_out && hold.reason != Reason::NoRoom);
+        }
+        seen.sort_unstable();
+        prop_assert_eq!(seen, (0..scene.window.len()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn prop_each_job_that_is_looked_at_is_the_lightest_that_is_left(mut scene in scene()) {
+        scene.reserve.clear();
+        let decision = decide(&scene);
+        prop_assume!(scene.window.iter().any(|(_, _, requests)| !requests.is_none()));
+        let rules = Rules::default();
+        // The same again, weighing every job by comparing it with every other after each step.
+        let mut jobs = scene.running.clone();
+        let mut left: Vec<usize> = (0..scene.window.len()).collect();
+        let mut looked = decision.start.iter().map(|start| start.job).collect::<Vec<_>>();
+        let held = decision.hold.iter().map(|hold| hold.job).collect::<BTreeSet<_>>();
+        let mut order = Vec::new();
+        let started: BTreeSet<usize> = looked.drain(..).collect();
+        let mut count = 0;
+        while count < decision.start.len() {
+            let first = left.iter().copied().min_by_key(|place| {
+                let (class, ticks, wanted) = &scene.window[*place];
+                let age = rules.aging.age(*ticks * TICK, NOW);
+                (*class, rules.aging.aged(weigh(wanted, &jobs).total, age), *place)
+            }).unwrap();
+            left.retain(|place| *place != first);
+            if started.contains(&first) {
+                jobs.push(Running::starting(&scene.window[first].2, &levels()));
+                prop_assert_eq!(decision.start[count].job, first);
+                count += 1;
+            } else {
+                prop_assert!(held.contains(&first));
+                order.push(first);
+            }
+        }
+        let looked: Vec<usize> = decision.hold.iter().map(|hold| hold.job).take(order.len()).collect();
+        prop_assert_eq!(looked, order);
+    }
+
+    #[test]
+    fn prop_without_locks_the_window_stays_as_it_came(ages in prop::collection::vec(0..40_i64, 0..10), room in 0..6_usize) {
+        let window = ages.iter().map(|age| (0, *age, Requests::default())).collect::<Vec<_>>();
+        let count = window.len();
+        let decision = decide(&Scene { running: Vec::new(), window, reserve: Vec::new(), room });
+        let started: Vec<usize> = decision.start.iter().map(|start| start.job).collect();
+        prop_assert_eq!(started, (0..count.min(room)).collect::<Vec<_>>());
+        prop_assert!(decision.reserve.is_empty());
+    }
+}
+
+fn wants(json: &str) -> Requests {
+    serde_json::from_str(json).unwrap()
+}
+
+#[test]
+fn with_nothing_running_the_shy_ones_still_go_first() {
+    let scene = Scene {
+        running: Vec::new(),
+        window: [
+            r#"{"big_lock":true}"#,
+            r#"{"node":{"exclusive":["a"]}}"#,
+            r#"{"node":{"shared":["b"]}}"#,
+            "{}",
+        ]
+        .map(|json| (0, 40, wants(json)))
+        .to_vec(),
+        reserve: Vec::new(),
+        room: 9,
+    };
+    let decision = decide(&scene);
+    assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [3, 2, 1]);
+    let weights: Vec<f64> =
+        decision.start.iter().map(|start| start.weighed.predicted.total.to_f64()).collect();
+    // The last one is weighed when one runs that shares another node.
+    assert_eq!(weights, [1.0, 1.3, 1.5]);
+    assert!(matches!(&decision.hold[0].reason, Reason::Locked(obstacle) if obstacle.place == Place::BigLock));
+}
+
+#[test]
+fn jobs_of_one_pass_do_not_get_into_each_others_way() {
+    let exclusive = |name: &str| (0, 40, wants(&format!(r#"{{"node":{{"exclusive":["{name}"]}}}}"#)));
+    let scene = Scene {
+        running: Vec::new(),
+        window: vec![exclusive("a"), exclusive("a"), exclusive("b"), exclusive("a")],
+        reserve: Vec::new(),
+        room: 3,
+    };
+    let decision = decide(&scene);
+    assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(decision.hold.iter().map(|hold| hold.job).collect::<Vec<_>>(), [1, 3]);
+    assert!(decision.reserve.is_empty());
+}
+
+#[test]
+fn the_last_units_go_to_who_fits() {
+    let disk = |units: u32| (0, 40, wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#)));
+    let running = vec![Running::starting(&disk(2).2, &levels())];
+    let scene = Scene { running, window: vec![disk(2), disk(1), disk(1)], reserve: Vec::new(), room: 3 };
+    let decision = decide(&scene);
+    assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [1]);
+    assert_eq!(decision.hold.len(), 2);
+}
+
+/// Small jobs arrive faster than they end, and each holds one of two nodes; one job wants both of them.
+fn overtaken(aging: Aging) -> Option<i64> {
+    let rules = Rules { aging, ..Rules::default() };
+    let (big, levels) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), levels());
+    let small = ["a", "b"].map(|name| wants(&format!(r#"{{"node":{{"shared":["{name}"]}}}}"#)));
+    let mut ends: Vec<(i64, Running)> = Vec::new();
+    let mut reserved = false;
+    // Each step is a tenth of a tick. A small job runs for three steps, and there are always new ones.
+    for step in 0..1_000_i64 {
+        let now_us = step * TICK / 10;
+        ends.retain(|(end, _)| *end > step);
+        let running = summary_of(&ends.iter().map(|(_, job)| job.clone()).collect::<Vec<_>>());
+        let reservations: Vec<&Requests> = if reserved { vec![&big] } else { Vec::new() };
+        let mut window =
+            vec![Candidate { class: 0, since_us: 0, requests: &big, reservation: reserved.then_some(0) }];
+        window.extend((0..4).map(|place| Candidate {
+            class: 0,
+            since_us: now_us,
+            requests: &small[(place + usize::try_from(step).unwrap()) % 2],
+            reservation: None,
+        }));
+        let system = System { running: &running, reservations: &reservations, room: 2, now_us };
+        let decision = order(&window, system, &rules);
+        for start in &decision.start {
+            if start.job == 0 {
+                return Some(step);
+            }
+            ends.push((step + 3, Running::starting(window[start.job].requests, &levels)));
+        }
+        reserved |= decision.reserve.contains(&0);
+    }
+    None
+}
+
+#[test]
+fn a_stream_of_small_jobs_does_not_overtake_an_aged_out_one_for_ever() {
+    // It is aged out after 300 steps, reserves, and starts when those that run then have ended.
+    let start = overtaken(Aging::default()).unwrap();
+    assert!((300..=303).contains(&start), "{start}");
+    // Without that it never starts: there is no moment at which both are free.
+    assert_eq!(overtaken(Aging { ticks: u32::MAX, ..Aging::default() }), None);
+}
+
+#[test]
+fn reservations_are_served_in_their_order() {
+    let all = wants(r#"{"node":{"exclusive":"all"}}"#);
+    let one = |name: &str| wants(&format!(r#"{{"node":{{"exclusive":["{name}"]}}}}"#));
+    let holder = Running::starting(&one("a"), &levels());
+    let scene = Scene {
+        running: vec![holder],
+        // All aged out: the first wants what runs, the second what the first reserves, the third is unknown,
+        // and the last one has nothing to do with it.
+        window: [
+            all,
+            one("b"),
+            wants(r#"{"node":{"shared":"unknown"}}"#),
+            wants(r#"{"group":{"shared":["a"]}}"#),
+        ]
+        .map(|wanted| (0, 0, wanted))
+        .to_vec(),
+        reserve: Vec::new(),
+        room: 9,
+    };
+    let decision = decide(&scene);
+    assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [3]);
+    // One at a time.
+    assert_eq!(decision.reserve, [0]);
+    let reasons: Vec<bool> =
+        decision.hold.iter().map(|hold| matches!(hold.reason, Reason::Reserved(_))).collect();
+    assert_eq!(reasons, [false, true, true]);
+    // Once the node is free the first one starts, and no other.
+    let decision = decide(&Scene { running: Vec::new(), ..scene });
+    assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [0, 3]);
+}
+
+#[test]
+fn who_reserved_first_starts_first_whatever_the_window_says() {
+    let (levels, now_us) = (levels(), NOW);
+    let both = wants(r#"{"node":{"exclusive":["a","b"]},"group":{"shared":"unknown"}}"#);
+    let (a, b) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"exclusive":["b"]}}"#));
+    let job = |requests, reservation| Candidate { class: 0, since_us: 0, requests, reservation };
+    let window = [job(&a, None), job(&b, Some(1)), job(&both, Some(0))];
+    let (first, second) = (known_of(&both), known_of(&b));
+    let running = Summary::new(&levels);
+    let system = System { running: &running, reservations: &[&first, &second], room: 3, now_us };
+    let decision = order(&window, system, &Rules::default());
+    assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [2]);
+    // Who has a reservation keeps it; the other one gets its own when there is none.
+    assert_eq!(decision.reserve, [0; 0]);
+    assert!(decision.hold.iter().all(|hold| matches!(hold.reason, Reason::Reserved(_))));
+}
+
+#[test]
+fn reserved_units_are_counted_with_those_that_are_held() {
+    let disk = |units: u32| wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#));
+    let (three, one) = (disk(3), disk(1));
+    let mut running = Summary::new(&levels());
+    running.add(&Running::starting(&one, &levels()));
+    let window = [Candidate { class: 0, since_us: NOW, requests: &one, reservation: None }];
+    let reasons = |reservations: &[&Requests]| {
+        let decision = order(
+            &window,
+            System { running: &running, reservations, room: 1, now_us: NOW },
+            &Rules::default(),
+        );
+        decision.hold.into_iter().map(|hold| hold.reason).collect::<Vec<_>>()
+    };
+    assert_eq!(reasons(&[]), []);
+    assert_eq!(reasons(&[&one]), []);
+    assert!(
+        matches!(&reasons(&[&three])[..], [Reason::Reserved(obstacle)] if obstacle.held == Hold::Units { free: 0 })
+    );
+}
+
+#[test]
+fn a_reservation_ends_when_its_job_starts() {
+    let disk = |units: u32| wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#));
+    let (one, two) = (disk(1), disk(2));
+    let job = |requests, since_us, reservation| Candidate { class: 0, since_us, requests, reservation };
+    let window = [job(&one, 0, Some(0)), job(&two, NOW, None)];
+    let running = Summary::new(&levels());
+    let system = System { running: &running, reservations: &[&one], room: 2, now_us: NOW };
+    // Its unit counts once: as held, and no more as reserved. So the three that there are suffice.
+    let decision = order(&window, system, &Rules::default());
+    assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [0, 1]);
+}

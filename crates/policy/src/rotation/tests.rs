@@ -1,0 +1,321 @@
+//! What the cycles do: in examples, and with anything at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MINUTE_US: i64 = 60_000_000;
+const NOW_US: i64 = 1_000 * MINUTE_US;
+
+fn rules(max_jobs: usize, max_churn: usize) -> Rules {
+    Rules { max_jobs, max_churn, interval_us: MINUTE_US, idle_turn_us: 10_000_000 }
+}
+
+fn known(per_cycle: f64, max_churn: usize) -> Scheme {
+    Scheme::VirtualTime(Pace { per_cycle, max_churn })
+}
+
+/// By virtual time, without any braking.
+fn plain() -> Scheme {
+    known(f64::INFINITY, 0)
+}
+
+fn tenant(tag: f64, running: usize) -> Tenant {
+    let expected_us = MINUTE_US as f64;
+    Tenant { tag, in_flight_us: running as f64 * expected_us, shares: 100, expected_us }
+}
+
+/// A job that rotates, started so many minutes ago.
+fn running(job: usize, tenant: usize, minutes: i64) -> Running {
+    let started_us = NOW_US - minutes * MINUTE_US;
+    Running { job, tenant, key: 0.0, started_us, continuous: true, idle: false }
+}
+
+fn waiting(tenant: usize, minutes: i64) -> Waiting {
+    Waiting { tenant, key: 0.0, not_started_since_us: NOW_US - minutes * MINUTE_US }
+}
+
+fn stops(stops: &[Stop]) -> Vec<(usize, Why)> {
+    stops.iter().map(|stop| (stop.job, stop.why)).collect()
+}
+
+#[test]
+fn jobs_make_way_for_those_of_whoever_is_owed_more() {
+    // Four slots, all of one tenant; one that has received as little as the other one, and has none.
+    let tenants = [tenant(0.0, 4), tenant(0.0, 0)];
+    let four = [running(0, 0, 5), running(1, 0, 9), running(2, 0, 7), running(3, 0, 8)];
+    let three = [waiting(1, 3), waiting(1, 2), waiting(1, 1)];
+    let decided = rotate(plain(), &tenants, &four, &three, &rules(4, 10), NOW_US);
+    // Two each: no third one, and the longest running stop.
+    assert_eq!(stops(&decided), [(1, Why::OwedLess), (3, Why::OwedLess)]);
+    // As many as churn allows.
+    let decided = rotate(plain(), &tenants, &four, &three, &rules(4, 1), NOW_US);
+    assert_eq!(stops(&decided), [(1, Why::OwedLess)]);
+}
+
+#[test]
+fn nobody_makes_way_for_those_who_are_owed_less_or_the_same() {
+    let four = [running(0, 0, 9), running(1, 0, 9), running(2, 1, 9), running(3, 1, 9)];
+    for ahead in [0.0, 1e6] {
+        // Whoever waits has had as much as the others, or more.
+        let tenants = [tenant(0.0, 2), tenant(0.0, 2), tenant(600_000.0 + ahead, 0)];
+        let decided = rotate(plain(), &tenants, &four, &[waiting(2, 500)], &rules(4, 10), NOW_US);
+        assert_eq!(stops(&decided), []);
+    }
+}
+
+#[test]
+fn what_is_left_of_churn_rotates_within_tenants() {
+    let tenants = [tenant(0.0, 2), tenant(0.0, 2)];
+    let four = [running(0, 0, 4), running(1, 0, 6), running(2, 1, 5), running(3, 1, 7)];
+    let all = [waiting(0, 20), waiting(0, 5), waiting(1, 30), waiting(1, 10)];
+    let rotated = |churn| stops(&rotate(plain(), &tenants, &four, &all, &rules(4, churn), NOW_US));
+    // Whoever has not been started for the longest time comes first.
+    let expected = [(3, Why::LongestRunning), (1, Why::LongestRunning), (2, Why::LongestRunning)];
+    assert_eq!(rotated(3), expected);
+    assert_eq!(rotated(1), expected[..1]);
+    assert_eq!(rotated(0), []);
+    // One that was started in the second half of the cycle has hardly begun.
+    let mut fresh = four;
+    fresh.iter_mut().for_each(|job| job.started_us = NOW_US - MINUTE_US / 2 + 1);
+    assert_eq!(rotate(plain(), &tenants, &fresh, &all, &rules(4, 3), NOW_US), []);
+}
+
+#[test]
+fn half_of_churn_is_for_turns_within_tenants() {
+    // One tenant is owed six slots; the other one's jobs have waited for long.
+    let tenants = [tenant(0.0, 12), tenant(0.0, 0)];
+    let twelve: Vec<Running> = (0..12).map(|job| running(job, 0, 20)).collect();
+    let all: Vec<Waiting> = (0..9).map(|n| waiting(n % 2, 50)).collect();
+    let count = |churn, cycle, why| {
+        let decided = rotate(plain(), &tenants, &twelve, &all, &rules(12, churn), NOW_US + cycle * MINUTE_US);
+        decided.iter().filter(|stop| stop.why == why).count()
+    };
+    let counts =
+        |churn, cycle| (count(churn, cycle, Why::OwedLess), count(churn, cycle, Why::LongestRunning));
+    for (churn, halves) in [(4, (2, 2)), (10, (4, 5)), (7, (4, 3)), (1, (1, 0))] {
+        assert_eq!(counts(churn, 0), halves);
+    }
+    // The odd one by turns.
+    assert_eq!((counts(7, 1), counts(1, 1)), ((3, 4), (0, 1)));
+    // What one half leaves is the other's.
+    let nobody_else: Vec<Waiting> = (0..4).map(|_| waiting(1, 50)).collect();
+    let decided = rotate(plain(), &tenants, &twelve, &nobody_else, &rules(12, 4), NOW_US);
+    assert!(decided.iter().all(|stop| stop.why == Why::OwedLess) && decided.len() == 4);
+}
+
+#[test]
+fn free_slots_come_first() {
+    let tenants = [tenant(0.0, 3), tenant(0.0, 0)];
+    let three = [running(0, 0, 9), running(1, 0, 8), running(2, 0, 7)];
+    let decided = rotate(plain(), &tenants, &three, &[waiting(1, 3)], &rules(4, 10), NOW_US);
+    assert_eq!(stops(&decided), []);
+    let decided = rotate(plain(), &tenants, &three, &[waiting(1, 3), waiting(1, 3)], &rules(4, 10), NOW_US);
+    assert_eq!(stops(&decided), [(0, Why::OwedLess)]);
+}
+
+#[test]
+fn what_runs_to_its_end_is_stopped_only_if_there_are_too_many_of_those_alone() {
+    let ending = |job, tenant, minutes| Running { continuous: false, ..running(job, tenant, minutes) };
+    let tenants = [tenant(0.0, 3), tenant(0.0, 1), tenant(0.0, 0)];
+    let four = [ending(0, 0, 90), ending(1, 0, 80), running(2, 0, 1), running(3, 1, 2)];
+    let waits = [waiting(2, 100)];
+    for scheme in [plain(), Scheme::Rfc] {
+        let stopped = |max_jobs| stops(&rotate(scheme, &tenants, &four, &waits, &rules(max_jobs, 0), NOW_US));
+        assert_eq!(stopped(4), [], "{scheme:?}");
+        let mut two = stopped(2);
+        two.sort();
+        assert_eq!(two, [(2, Why::Excess), (3, Why::Excess)], "{scheme:?}");
+        assert_eq!(stopped(1).last(), Some(&(0, Why::Excess)), "{scheme:?}");
+        assert_eq!(stopped(0).len(), 4, "{scheme:?}");
+    }
+    // Churn is for others' sake, and there is nobody's place that they could have.
+    let only = [ending(0, 0, 90), ending(1, 0, 80)];
+    assert_eq!(rotate(plain(), &tenants, &only, &waits, &rules(2, 10), NOW_US), []);
+}
+
+#[test]
+fn by_keys_the_highest_make_way_for_the_lowest() {
+    let key = |key, job| Running { key, ..job };
+    let four = [
+        key(5.0, running(0, 0, 9)),
+        key(9.0, running(1, 0, 9)),
+        key(7.0, running(2, 0, 3)),
+        key(7.0, running(3, 0, 4)),
+    ];
+    let wait = |key, minutes| Waiting { key, ..waiting(0, minutes) };
+    let rotated = |waits: &[Waiting]| stops(&rotate(Scheme::Rfc, &[], &four, waits, &rules(4, 3), NOW_US));
+    let all = [(1, Why::OwedLess), (3, Why::OwedLess), (2, Why::OwedLess)];
+    assert_eq!(rotated(&[wait(1.0, 1), wait(2.0, 1), wait(3.0, 1), wait(4.0, 1)]), all);
+    assert_eq!(rotated(&[wait(1.0, 1)]), all[..1]);
+    // Of equals, the longest running; for a higher one, nobody.
+    assert_eq!(rotated(&[wait(8.0, 1), wait(7.0, 1)]), [(1, Why::OwedLess)]);
+    assert_eq!(rotated(&[wait(9.0, 1)]), [(1, Why::LongestRunning)]);
+    assert_eq!(rotated(&[wait(9.1, 1)]), []);
+}
+
+#[test]
+fn who_has_nothing_to_do_gives_its_slot_back_early_if_others_are_owed_more() {
+    let idle = |job, tenant, seconds: i64| Running {
+        idle: true,
+        started_us: NOW_US - seconds * 1_000_000,
+        ..running(job, tenant, 0)
+    };
+    let yielded = |scheme, tenants: &[Tenant], jobs: &[Running], waits: &[Waiting], max_jobs| {
+        stops(&yield_idle(scheme, tenants, jobs, waits, &rules(max_jobs, 10), NOW_US))
+    };
+    let even = [tenant(0.0, 2), tenant(0.0, 0)];
+    let jobs = [idle(0, 0, 12), running(1, 0, 99)];
+    for scheme in [plain(), Scheme::Rfc] {
+        assert_eq!(yielded(scheme, &even, &jobs, &[waiting(1, 1)], 2), [(0, Why::Idle)]);
+        // Its own tenant's next job, too.
+        assert_eq!(yielded(scheme, &even, &jobs, &[waiting(0, 1)], 2), [(0, Why::Idle)]);
+        // Not before it has had its turn, nor one that is busy, nor while a slot is free or nobody waits.
+        assert_eq!(yielded(scheme, &even, &[idle(0, 0, 9), jobs[1]], &[waiting(1, 1)], 2), []);
+        assert_eq!(yielded(scheme, &even, &[running(0, 0, 12), jobs[1]], &[waiting(1, 1)], 2), []);
+        assert_eq!(yielded(scheme, &even, &jobs, &[waiting(1, 1)], 3), []);
+        assert_eq!(yielded(scheme, &even, &jobs, &[], 2), []);
+    }
+    // A tenant that is owed most keeps its slots.
+    let owed = [tenant(0.0, 2), tenant(1e9, 0)];
+    assert_eq!(yielded(plain(), &owed, &jobs, &[waiting(1, 1)], 2), []);
+    let low = jobs.map(|job| Running { key: 1.0, ..job });
+    let high = Waiting { key: 2.0, ..waiting(1, 1) };
+    assert_eq!(yielded(Scheme::Rfc, &owed, &low, &[high], 2), []);
+}
+
+#[derive(Debug, Clone)]
+struct Any {
+    scheme: Scheme,
+    tenants: Vec<Tenant>,
+    running: Vec<Running>,
+    waiting: Vec<Waiting>,
+    rules: Rules,
+}
+
+fn anything() -> impl Strategy<Value = Any> {
+    let tenant = (0.0..1e7_f64, 1..=1000_u32, prop_oneof![Just(6e7_f64), 1e3..1e8_f64])
+        .prop_map(|(tag, shares, expected_us)| Tenant { tag, in_flight_us: 0.0, shares, expected_us });
+    let keys = prop_oneof![Just(f64::MIN), -20.0..20.0_f64, Just(1.0)];
+    let job = (any::<prop::sample::Index>(), keys, 0..300_i64, any::<bool>(), any::<bool>());
+    let jobs = || prop::collection::vec(job.clone(), 0..30);
+    let scheme = prop_oneof![Just(plain()), Just(Scheme::Rfc), Just(known(1e6, 2))];
+    let numbers = (0..35_usize, 0..12_usize);
+    (scheme, prop::collection::vec(tenant, 1..6), jobs(), jobs(), numbers).prop_map(
+        |(scheme, mut tenants, running, waiting, (max_jobs, max_churn))| {
+            let count = tenants.len();
+            let running: Vec<Running> = running
+                .into_iter()
+                .enumerate()
+                .map(|(job, (index, key, seconds, continuous, idle))| {
+                    let started_us = NOW_US - seconds * 1_000_000;
+                    Running { job, tenant: index.index(count), key, started_us, continuous, idle }
+                })
+                .collect();
+            for job in &running {
+                tenants[job.tenant].in_flight_us += tenants[job.tenant].expected_us;
+            }
+            let waiting = waiting
+                .into_iter()
+                .map(|(index, key, seconds, ..)| Waiting {
+                    tenant: index.index(count),
+                    key,
+                    not_started_since_us: NOW_US - seconds * 1_000_000,
+                })
+                .collect();
+            Any { scheme, tenants, running, waiting, rules: rules(max_jobs, max_churn) }
+        },
+    )
+}
+
+/// Where a tenant's next and last job stand with so many more jobs that run.
+fn stands(any: &Any, pace: Pace, tenant: usize, more: i64, half: f64) -> f64 {
+    let Tenant { tag, in_flight_us, shares, expected_us } = any.tenants[tenant];
+    pace.position(tag, in_flight_us + (more as f64 + half) * expected_us, shares, expected_us)
+}
+
+proptest! {
+    #[test]
+    fn prop_a_cycle_stops_no_more_than_it_may(any in anything()) {
+        let Any { scheme, tenants, running, waiting, rules } = &any;
+        let decided = rotate(*scheme, tenants, running, waiting, rules, NOW_US);
+        let jobs: BTreeSet<usize> = decided.iter().map(|stop| stop.job).collect();
+        prop_assert_eq!(jobs.len(), decided.len(), "nobody is stopped twice");
+        let of = |why: Why| decided.iter().filter(move |stop| stop.why == why);
+        let excess = running.len().saturating_sub(rules.max_jobs);
+        prop_assert_eq!(of(Why::Excess).count(), excess);
+        let rotated = decided.len() - excess;
+        prop_assert!(rotated <= rules.max_churn);
+        let free = rules.max_jobs.saturating_sub(running.len());
+        prop_assert!(rotated <= waiting.len().saturating_sub(free), "each makes way for somebody");
+        for stop in &decided {
+            let job = &running[stop.job];
+            if !job.continuous {
+                prop_assert_eq!(stop.why, Why::Excess);
+                let rest = running.iter().filter(|job| job.continuous && !jobs.contains(&job.job));
+                prop_assert_eq!(rest.count(), 0, "those that rotate are stopped first");
+            }
+        }
+    }
+
+    /// After a cycle by virtual time, and the starts that follow it, nobody who waits is owed more than anyone who could
+    /// make way, unless that half of churn is used up; and nobody made way for one that was owed less.
+    #[test]
+    fn prop_a_cycle_leaves_nothing_owed(any in anything()) {
+        let Any { scheme, tenants, running, waiting, rules } = &any;
+        let Scheme::VirtualTime(pace) = *scheme else { return Ok(()) };
+        let decided = rotate(*scheme, tenants, running, waiting, rules, NOW_US);
+        let mut more: BTreeMap<usize, i64> = BTreeMap::new();
+        let mut waits: Vec<usize> = vec![0; tenants.len()];
+        waiting.iter().for_each(|job| waits[job.tenant] += 1);
+        let mut start = |more: &mut BTreeMap<usize, i64>| {
+            let next = |tenant: usize| stands(&any, pace, tenant, more.get(&tenant).copied().unwrap_or(0), 0.5);
+            let lowest = (0..tenants.len()).filter(|tenant| waits[*tenant] > 0);
+            let lowest = lowest.min_by(|a, b| next(*a).total_cmp(&next(*b)))?;
+            let stood = next(lowest);
+            waits[lowest] -= 1;
+            *more.entry(lowest).or_default() += 1;
+            Some(stood)
+        };
+        for _ in 0..rules.max_jobs.saturating_sub(running.len()) {
+            start(&mut more);
+        }
+        for stop in &decided {
+            let tenant = running[stop.job].tenant;
+            let stood = stands(&any, pace, tenant, more.get(&tenant).copied().unwrap_or(0), -0.5);
+            if stop.why != Why::LongestRunning {
+                *more.entry(tenant).or_default() -= 1;
+            }
+            if stop.why == Why::OwedLess {
+                prop_assert!(start(&mut more).is_some_and(|next| next < stood));
+            }
+        }
+        let owed = decided.iter().filter(|stop| stop.why == Why::OwedLess).count();
+        if running.len() <= rules.max_jobs && owed < rules.max_churn / 2 {
+            let stopped: BTreeSet<usize> = decided.iter().map(|stop| stop.job).collect();
+            for job in running.iter().filter(|job| job.continuous && !stopped.contains(&job.job)) {
+                let last = stands(&any, pace, job.tenant, more.get(&job.tenant).copied().unwrap_or(0), -0.5);
+                for tenant in (0..tenants.len()).filter(|tenant| waits[*tenant] > 0) {
+                    let next = stands(&any, pace, tenant, more.get(&tenant).copied().unwrap_or(0), 0.5);
+                    prop_assert!(next >= last, "tenant {tenant} is owed more than job {}", job.job);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn prop_only_who_is_idle_yields(any in anything()) {
+        let Any { scheme, tenants, running, waiting, rules } = &any;
+        let decided = yield_idle(*scheme, tenants, running, waiting, rules, NOW_US);
+        let jobs: BTreeSet<usize> = decided.iter().map(|stop| stop.job).collect();
+        prop_assert_eq!(jobs.len(), decided.len());
+        let free = rules.max_jobs.saturating_sub(running.len());
+        prop_assert!(decided.len() <= rules.max_churn.min(waiting.len().saturating_sub(free)));
+        for job in jobs {
+            let job = &running[job];
+            prop_assert!(job.idle && job.continuous && NOW_US - job.started_us >= rules.idle_turn_us);
+        }
+    }
+}

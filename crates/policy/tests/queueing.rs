@@ -1,0 +1,349 @@
+//! Jobs that run to their end, of tenants that come and go: the bound on unfairness, over random arrivals.
+//!
+//! With `D` slots, `l` a tenant's longest run, `e` the largest cost that was expected of one of its jobs, `φ` its shares:
+//!
+//! - A: a tenant with jobs that wait is behind `now` by at most `D · e / φ`.
+//! - B: no tenant is ahead of `now` by more than `D · l / φ`.
+//! - C: while two tenants both have jobs that wait, the services that they receive, each divided by its shares, differ by at
+//!   most `D · ((l + e) / φ + (l' + e') / φ')`.
+//!
+//! The proof is in `docs/design/0016-fair-share.md`.
+#![allow(clippy::unwrap_used)]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use proptest::prelude::*;
+use turnwise_policy::fair_share::virtual_time::{
+    Candidate, Expectation, LEAST_COST_US, Ledger, apportion, order,
+};
+
+#[derive(Debug, Clone)]
+struct Population {
+    slots: usize,
+    tenants: Vec<Tenant>,
+    actions: Vec<(u64, usize, Action)>,
+}
+
+#[derive(Debug, Clone)]
+struct Tenant {
+    shares: u32,
+    /// The runs of its jobs, one after the other, over and over.
+    runs_us: Vec<u64>,
+    costs: Costs,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Costs {
+    Known,
+    Learnt,
+    /// What is expected is what is true times this.
+    Wrong(f64),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Add(usize),
+    DeleteWaiting(usize),
+    DeleteRunning,
+    DeleteAndAddAgain,
+    Shares(u32),
+}
+
+fn tenants() -> impl Strategy<Value = Vec<Tenant>> {
+    let shares = prop_oneof![Just(100_u32), Just(1), Just(1000), 1..=1000_u32];
+    let runs = prop::collection::vec(prop_oneof![1_000..2_000_u64, 1_000..5_000_000_u64], 1..6);
+    let costs = prop_oneof![
+        2 => Just(Costs::Known),
+        2 => Just(Costs::Learnt),
+        1 => Just(Costs::Wrong(1_000.0)),
+        1 => Just(Costs::Wrong(0.001)),
+    ];
+    let tenant = (shares, runs, costs).prop_map(|(shares, runs_us, costs)| Tenant { shares, runs_us, costs });
+    prop::collection::vec(tenant, 2..6)
+}
+
+fn populations(with_shares: bool) -> impl Strategy<Value = Population> {
+    let action = prop_oneof![
+        6 => (1..100_usize).prop_map(Action::Add),
+        2 => (1..100_usize).prop_map(Action::DeleteWaiting),
+        1 => Just(Action::DeleteRunning),
+        1 => Just(Action::DeleteAndAddAgain),
+        u32::from(with_shares) => (1..=1000_u32).prop_map(Action::Shares),
+    ];
+    let pause = prop_oneof![Just(0_u64), 0..1_000_000_u64, 0..60_000_000_u64];
+    let actions = prop::collection::vec((pause, any::<prop::sample::Index>(), action), 5..60);
+    (1..20_usize, tenants(), actions).prop_map(|(slots, tenants, actions)| {
+        let of = |(pause, index, action): (u64, prop::sample::Index, Action)| {
+            (pause, index.index(tenants.len()), action)
+        };
+        let actions = actions.into_iter().map(of).collect();
+        Population { slots, tenants, actions }
+    })
+}
+
+/// What one tenant has, and what was seen of it.
+struct Seen {
+    name: String,
+    shares: u32,
+    least_shares: u32,
+    waiting: usize,
+    /// End, start, expected cost of each running job; its end is 0 once it was deleted.
+    started: usize,
+    served_us: f64,
+    longest_us: f64,
+    expected_us: f64,
+}
+
+struct Run {
+    tenant: usize,
+    started_us: u64,
+    expected_us: f64,
+}
+
+struct World {
+    slots: usize,
+    tenants: Vec<Tenant>,
+    seen: Vec<Seen>,
+    now_us: u64,
+    ledger: Ledger,
+    costs: Expectation,
+    runs: Vec<Option<Run>>,
+    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    running: usize,
+    /// Served divided by shares of both, when the later one of two tenants began to wait.
+    both_wait: Vec<Vec<Option<(f64, f64)>>>,
+}
+
+impl World {
+    fn new(population: &Population) -> World {
+        let count = population.tenants.len();
+        let seen = |(number, tenant): (usize, &Tenant)| Seen {
+            name: format!("tenant {number}"),
+            shares: tenant.shares,
+            least_shares: tenant.shares,
+            waiting: 0,
+            started: 0,
+            served_us: 0.0,
+            longest_us: LEAST_COST_US,
+            expected_us: LEAST_COST_US,
+        };
+        World {
+            slots: population.slots,
+            tenants: population.tenants.clone(),
+            seen: population.tenants.iter().enumerate().map(seen).collect(),
+            now_us: 0,
+            ledger: Ledger::default(),
+            costs: Expectation::default(),
+            runs: Vec::new(),
+            ends: BinaryHeap::new(),
+            running: 0,
+            both_wait: vec![vec![None; count]; count],
+        }
+    }
+
+    fn run_us(&self, tenant: usize) -> u64 {
+        let runs_us = &self.tenants[tenant].runs_us;
+        runs_us[self.seen[tenant].started % runs_us.len()]
+    }
+
+    fn expected_us(&self, tenant: usize) -> f64 {
+        let runs_us = self.run_us(tenant) as f64;
+        match self.tenants[tenant].costs {
+            Costs::Known => runs_us,
+            Costs::Learnt => self.costs.of(&self.seen[tenant].name),
+            Costs::Wrong(factor) => runs_us * factor,
+        }
+    }
+
+    fn add(&mut self, tenant: usize, jobs: usize) {
+        let seen = &mut self.seen[tenant];
+        seen.waiting += jobs;
+        if seen.waiting > 0 {
+            self.ledger.arrive(&seen.name, seen.shares);
+        }
+    }
+
+    fn delete_waiting(&mut self, tenant: usize, jobs: usize) {
+        let seen = &mut self.seen[tenant];
+        seen.waiting = seen.waiting.saturating_sub(jobs);
+        if seen.waiting == 0 {
+            self.ledger.emptied(&seen.name);
+        }
+    }
+
+    fn end(&mut self, number: usize) {
+        let Some(Run { tenant, started_us, expected_us }) = self.runs[number].take() else { return };
+        let seen = &mut self.seen[tenant];
+        let ran_us = ((self.now_us - started_us) as f64).max(LEAST_COST_US);
+        seen.longest_us = seen.longest_us.max(ran_us);
+        seen.served_us += ran_us / f64::from(seen.shares);
+        self.ledger.end(&seen.name, expected_us);
+        self.ledger.charge(&seen.name, seen.shares, ran_us);
+        self.costs.learn(&seen.name, ran_us);
+        self.running -= 1;
+    }
+
+    fn act(&mut self, tenant: usize, action: Action) {
+        match action {
+            Action::Add(jobs) => self.add(tenant, jobs),
+            Action::DeleteWaiting(jobs) => self.delete_waiting(tenant, jobs),
+            Action::DeleteRunning => {
+                let of = |run: &Option<Run>| run.as_ref().is_some_and(|run| run.tenant == tenant);
+                if let Some(number) = self.runs.iter().position(of) {
+                    self.end(number);
+                }
+            }
+            Action::DeleteAndAddAgain => {
+                let jobs = self.seen[tenant].waiting;
+                self.delete_waiting(tenant, jobs);
+                self.add(tenant, jobs);
+                // It has not waited all the time: it may have lost something by that, and won nothing.
+                for other in 0..self.seen.len() {
+                    self.both_wait[tenant][other] = None;
+                    self.both_wait[other][tenant] = None;
+                }
+            }
+            Action::Shares(shares) => {
+                let seen = &mut self.seen[tenant];
+                seen.shares = shares;
+                seen.least_shares = seen.least_shares.min(shares);
+                self.ledger.new_shares(&seen.name, shares);
+            }
+        }
+    }
+
+    fn fill(&mut self) {
+        while self.running < self.slots {
+            let waiting = (0..self.seen.len()).filter(|tenant| self.seen[*tenant].waiting > 0);
+            let next = |tenant: usize| {
+                let seen = &self.seen[tenant];
+                self.ledger.next(&seen.name, seen.shares, self.expected_us(tenant))
+            };
+            let Some(tenant) = waiting.min_by(|a, b| next(*a).total_cmp(&next(*b))) else { break };
+            let (run_us, expected_us) = (self.run_us(tenant), self.expected_us(tenant));
+            let seen = &mut self.seen[tenant];
+            self.ledger.start(&seen.name, seen.shares, expected_us);
+            seen.expected_us = seen.expected_us.max(expected_us);
+            seen.started += 1;
+            self.ends.push(Reverse((self.now_us + run_us, self.runs.len())));
+            self.runs.push(Some(Run { tenant, started_us: self.now_us, expected_us }));
+            self.running += 1;
+            self.delete_waiting(tenant, 1);
+        }
+        if self.seen.iter().all(|seen| seen.waiting == 0) {
+            self.ledger.nobody_waits();
+        }
+    }
+
+    /// Everything until that moment.
+    fn pass(&mut self, until_us: u64, shares_change: bool) {
+        while let Some(Reverse((at_us, number))) =
+            self.ends.peek().copied().filter(|Reverse((at, _))| *at <= until_us)
+        {
+            self.ends.pop();
+            self.now_us = at_us;
+            self.end(number);
+            self.fill();
+            self.check(shares_change);
+        }
+        self.now_us = until_us;
+    }
+
+    fn check(&mut self, shares_change: bool) {
+        let now = self.ledger.now();
+        let slots = self.slots as f64;
+        let rounding = 1e-6 + now.abs() * 1e-9;
+        for tenant in 0..self.seen.len() {
+            self.seen[tenant].expected_us = self.seen[tenant].expected_us.max(self.expected_us(tenant));
+        }
+        for seen in &self.seen {
+            let tag = self.ledger.tag(&seen.name, seen.shares);
+            let behind = slots * seen.expected_us / f64::from(seen.shares);
+            assert!(
+                seen.waiting == 0 || tag >= now - behind - rounding,
+                "A: {} {tag} {now} {behind}",
+                seen.name
+            );
+            let ahead = slots * seen.longest_us / f64::from(seen.least_shares);
+            assert!(tag <= now + ahead + rounding, "B: {} {tag} {now} {ahead}", seen.name);
+            assert!(self.ledger.in_flight_us(&seen.name) >= 0.0);
+        }
+        for f in 0..self.seen.len() {
+            for m in 0..f {
+                let (left, right) = (&self.seen[f], &self.seen[m]);
+                if left.waiting == 0 || right.waiting == 0 || shares_change {
+                    self.both_wait[f][m] = None;
+                    continue;
+                }
+                let (served_f, served_m) =
+                    self.both_wait[f][m].get_or_insert((left.served_us, right.served_us));
+                let difference = (left.served_us - *served_f) - (right.served_us - *served_m);
+                let part = |seen: &Seen| (seen.longest_us + seen.expected_us) / f64::from(seen.shares);
+                let bound = slots * (part(left) + part(right)) + rounding;
+                assert!(
+                    difference.abs() <= bound,
+                    "C: {} and {}: {difference} {bound}",
+                    left.name,
+                    right.name
+                );
+            }
+        }
+        // No slot is free while a job waits.
+        assert!(self.running == self.slots || self.seen.iter().all(|seen| seen.waiting == 0));
+    }
+}
+
+fn run(population: &Population, shares_change: bool) {
+    let mut world = World::new(population);
+    for (pause_us, tenant, action) in &population.actions {
+        world.pass(world.now_us + pause_us, shares_change);
+        world.act(*tenant, *action);
+        world.fill();
+        world.check(shares_change);
+    }
+    world.pass(u64::MAX / 2, shares_change);
+    for seen in &world.seen {
+        assert_eq!(world.ledger.in_flight_us(&seen.name).round(), 0.0);
+    }
+}
+
+proptest! {
+    #[test]
+    fn prop_unfairness_is_bounded(population in populations(false)) {
+        run(&population, false);
+    }
+
+    #[test]
+    fn prop_nobody_is_far_behind_or_ahead_when_shares_change(population in populations(true)) {
+        run(&population, true);
+    }
+
+    /// As many as there are picks, each to whoever is lowest then; and the order is what one by one would come to.
+    #[test]
+    fn prop_slots_are_apportioned_one_by_one(
+        tenants in prop::collection::vec((0.0..100.0_f64, 0.1..10.0_f64, 0..8_usize), 0..12),
+        picks in 0..40_usize,
+    ) {
+        let candidates: Vec<Candidate> = tenants.iter().map(|(next, step, _)| Candidate { next: *next, step: *step }).collect();
+        let place = |index: usize, taken: usize| candidates[index].next + candidates[index].step * taken as f64;
+        let apportioned = apportion(&candidates, picks);
+        prop_assert_eq!(apportioned.iter().sum::<usize>(), if candidates.is_empty() { 0 } else { picks });
+        for (a, taken) in apportioned.iter().enumerate().filter(|(_, taken)| **taken > 0) {
+            for (b, others) in apportioned.iter().enumerate() {
+                prop_assert!(place(a, taken - 1) <= place(b, *others) + 1e-9);
+            }
+        }
+        let jobs: Vec<usize> = tenants.iter().map(|(_, _, jobs)| *jobs).collect();
+        let order = order(&candidates, &jobs);
+        prop_assert_eq!(order.len(), jobs.iter().sum::<usize>());
+        let mut taken = vec![0; jobs.len()];
+        let mut before = f64::MIN;
+        for index in order {
+            prop_assert!(place(index, taken[index]) >= before - 1e-9);
+            before = place(index, taken[index]);
+            taken[index] += 1;
+        }
+        prop_assert_eq!(taken, jobs);
+    }
+}

@@ -1,0 +1,192 @@
+//! What must hold of locks: of one job's rows, and of those of a level.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use turnwise_policy::predictive_queue::locks::Mode;
+
+use super::{Finding, Invariant, JobKey, JobRows, Place, Row, key_text};
+use crate::locks::{Held, HolderRow, LockAt, Spot, pending_value};
+use crate::{Job, Keyspace, State};
+
+/// Checks the rows of one job's locks, read in one snapshot.
+pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let record_key = keys.job(&key.0, &key.1);
+    let mut found = |key: &[u8], problem: String| {
+        findings.push(Finding::new(Invariant::LockAgrees, key, problem));
+    };
+    let record = rows.record.as_ref();
+    let (held, queued) = record.map_or_else(Default::default, |job| (held(job), job.queued()));
+    if let Some(job) = record {
+        if let Some(problem) = wrong_record(job) {
+            found(&record_key, problem);
+        }
+        let pending = Place::Pending(job.queue_place());
+        if let Some(value) = rows.places.get(&pending).filter(|_| job.state == State::Pending)
+            && *value != pending_value(job)
+        {
+            found(&pending.key(keys, key), "it wants to lock something else than its record".to_owned());
+        }
+    }
+    let name = |(spot, mode): &(Spot, Mode)| keys.lock_holder(spot, *mode, &key.0, &key.1);
+    for lock in held.iter().filter(|lock| !rows.locks.contains_key(*lock)) {
+        found(&record_key, format!("it holds {}, whose row is not there", key_text(&name(lock))));
+    }
+    for (lock, row) in &rows.locks {
+        match record {
+            None => found(&name(lock), "there is no record".to_owned()),
+            Some(job) if !held.contains(lock) => {
+                found(&name(lock), format!("the record is {:?} and names no such lock", job.state));
+            }
+            Some(job) if job.claim.as_ref() != Some(&row.claim) => {
+                found(&name(lock), "it is of another claim than the record's".to_owned());
+            }
+            Some(job) if lock.0 == Spot::BIG_LOCK => {
+                let told = row.all.as_ref().map(|all| (&all.locks, &all.held, all.waits.as_ref()));
+                let waits = job.waits.as_ref().map(|waits| &waits.lock);
+                if told != job.held.as_ref().map(|held| (&job.locks, held, waits)) {
+                    found(&name(lock), "it tells something else than the record".to_owned());
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    let name = |(spot, ticket): &(Spot, i64)| keys.lock_queue_entry(spot, *ticket, &key.0, &key.1);
+    for place in queued.keys().filter(|place| !rows.queued.contains_key(*place)) {
+        found(&record_key, format!("it waits at {}, which is not there", key_text(&name(place))));
+    }
+    for (place, row) in &rows.queued {
+        match (record, queued.get(place)) {
+            (None, _) => found(&name(place), "there is no record".to_owned()),
+            (Some(job), None) => {
+                found(&name(place), format!("the record is {:?} and names no such place", job.state));
+            }
+            (Some(job), Some(lock)) => {
+                let claim = row.waits.as_ref().map(|waiter| &waiter.claim);
+                if claim != job.claim.as_ref() || (row.mode, row.units) != (lock.mode, lock.units) {
+                    found(&name(place), "it says something else than the record".to_owned());
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// The locks that a record names.
+fn held(job: &Job) -> BTreeSet<(Spot, Mode)> {
+    job.held.iter().flat_map(Held::locks).map(|lock| (lock.spot, lock.mode)).collect()
+}
+
+impl Job {
+    /// The places in queues of locks that the record names, each with its ticket.
+    pub fn queued(&self) -> BTreeMap<(Spot, i64), LockAt> {
+        let reserved = self.reserved.iter().flat_map(|ticket| {
+            let locks = Held::known(&self.locks).map(|held| held.locks()).unwrap_or_default();
+            locks.into_iter().map(move |lock| ((lock.spot.clone(), *ticket), lock))
+        });
+        let waits = self.waits.iter();
+        let waits = waits.map(|waits| ((waits.lock.spot.clone(), waits.ticket), waits.lock.clone()));
+        reserved.chain(waits).collect()
+    }
+
+    /// The value of its row while it is pending.
+    pub fn pending_value(&self) -> Bytes {
+        pending_value(self)
+    }
+}
+
+/// What a record says of locks that its state does not go with.
+fn wrong_record(job: &Job) -> Option<String> {
+    let state = job.state;
+    let problem = match (&job.held, &job.waits, job.reserved) {
+        (Some(_), ..) if !state.is_claimed() => "holds locks",
+        (None, ..) if state.is_claimed() && !job.locks.is_none() => {
+            "declares locks and holds none, not even the big one"
+        }
+        (_, Some(_), _) if state != State::Waiting => "names a lock that it waits for",
+        (_, None, _) if state == State::Waiting => "does not say for which lock",
+        (.., Some(_)) if state != State::Pending => "has reserved locks",
+        _ if job.next_locks.is_some() && !state.is_claimed() => "says what it locks in a run after this one",
+        _ => return None,
+    };
+    Some(format!("it is {state:?}, and {problem}"))
+}
+
+/// Who holds the locks of one level after the other, as rows come in the order of their keys: those in the exclusive mode of a level come
+/// before those in the shared one, and all of it before its resources. Keeps the exclusive holders of one level.
+#[derive(Debug, Default)]
+pub struct LockTally {
+    level: Option<Option<String>>,
+    /// Who holds all of it exclusively.
+    whole: Option<JobKey>,
+    /// Who holds which of its resources exclusively.
+    exclusive: BTreeMap<String, JobKey>,
+    /// The resource that is shared by those whose rows come now.
+    shared: Option<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: Option<String>,
+    units: u64,
+    /// The largest that one of them was granted under; `None` if one of them was not counted.
+    capacity: Option<u32>,
+    key: Bytes,
+}
+
+impl LockTally {
+    /// Enters a row that comes after all that were entered before. Nothing but holders counts.
+    pub fn enter(&mut self, key: &Bytes, row: &Row, value: &[u8]) -> Vec<Finding> {
+        let Row::Lock(job, Spot { level, name }, mode) = row else { return Vec::new() };
+        let Ok(holder) = serde_json::from_slice::<HolderRow>(value) else { return Vec::new() };
+        let mut findings = Vec::new();
+        if self.level.as_ref() != Some(level) {
+            findings.extend(self.finish());
+            *self = LockTally { level: Some(level.clone()), ..LockTally::default() };
+        }
+        let named = match name {
+            Some(name) => self.exclusive.get(name),
+            None => self.exclusive.values().find(|other| *other != job),
+        };
+        if let Some(other) = self.whole.as_ref().into_iter().chain(named).find(|other| *other != job) {
+            let problem = format!("job {:?} of type {:?} holds what does not go with it", other.1, other.0);
+            findings.push(Finding::new(Invariant::LockExcludes, key, problem));
+        }
+        match (mode, name) {
+            (Mode::Exclusive, Some(name)) => drop(self.exclusive.insert(name.clone(), job.clone())),
+            (Mode::Exclusive, None) => self.whole = Some(job.clone()),
+            (Mode::Shared, _) => findings.extend(self.share(key, name, &holder)),
+        }
+        findings
+    }
+
+    fn share(&mut self, key: &Bytes, name: &Option<String>, holder: &HolderRow) -> Option<Finding> {
+        let (units, capacity) = (u64::from(holder.units), holder.capacity);
+        match &mut self.shared {
+            Some(shared) if shared.name == *name => {
+                shared.units += units;
+                shared.capacity = shared.capacity.zip(capacity).map(|(one, other)| one.max(other));
+                None
+            }
+            shared => {
+                let before = shared.replace(Shared { name: name.clone(), units, capacity, key: key.clone() });
+                before.and_then(Shared::check)
+            }
+        }
+    }
+
+    /// After the last row.
+    pub fn finish(&mut self) -> Option<Finding> {
+        self.shared.take().and_then(Shared::check)
+    }
+}
+
+impl Shared {
+    /// Who came last saw that there was room under the capacity of its time; since then units have only been given back.
+    fn check(self) -> Option<Finding> {
+        let most = self.capacity.filter(|most| self.units > u64::from(*most))?;
+        let problem = format!("{} units are held, and there were never more than {most}", self.units);
+        Some(Finding::new(Invariant::LockCapacity, &self.key, problem))
+    }
+}

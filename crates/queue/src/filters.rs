@@ -1,0 +1,197 @@
+//! Job filters as rows, and the jobs that they hold back.
+//!
+//! *Model.* A filter is a row, and all of them have one versionstamp: whoever looks for work reads that, and the filters only when it has changed. A job
+//! that a filter pauses leaves the queue. It is *paused*: [`State::Delayed`], in an index of its own that keeps its place in the queue, with the
+//! stamp of the filters that said so. When the filters have changed, every job that was paused by others than those there are now goes back to where it
+//! stood, and is judged anew ([`release`]).
+//!
+//! *Forces.* A paused job in the queue would be looked at by every pass, would hide those behind it, and would make jobs that rotate give way to
+//! it, in vain. So it costs two moves, whatever it waits for, and no look in between.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use turnwise_policy::eligibility::condition::Condition;
+use turnwise_policy::eligibility::filters::Rule;
+use turnwise_store::key::successor;
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use crate::error::corrupt;
+use crate::job::check_name;
+use crate::jobs::{leave_place, make_pending, refuse};
+use crate::rows::{decode, encode, read_job, write_job};
+use crate::{Error, Job, Keyspace, Result, State};
+
+/// Filters of a store, at most.
+pub const MAX_FILTERS: usize = 100;
+/// Longest name of a filter, in bytes.
+pub const MAX_FILTER_NAME_BYTES: usize = 128;
+/// Longest note of a filter, in bytes.
+pub const MAX_NOTE_BYTES: usize = 500;
+/// Priorities of filters are within this of 0.
+pub const MAX_PRIORITY: i32 = 1_000;
+
+/// The row of a paused job.
+#[derive(Debug, Serialize, Deserialize)]
+struct PausedRow {
+    /// The filter.
+    filter: String,
+    /// The stamp of the filters then, in hexadecimal digits.
+    stamp: String,
+}
+
+/// Whether a filter can be stored.
+///
+/// # Errors
+/// `Invalid` with the member, and its place in a condition.
+pub fn check(rule: &Rule) -> Result<()> {
+    let invalid = |field, problem| Err(Error::Invalid { field, problem });
+    check_name("id", &rule.id, MAX_FILTER_NAME_BYTES)?;
+    if let Some(note) = &rule.note {
+        check_name("note", note, MAX_NOTE_BYTES)?;
+    }
+    if !(-MAX_PRIORITY..=MAX_PRIORITY).contains(&rule.priority) {
+        return invalid("priority", format!("must be from -{MAX_PRIORITY} to {MAX_PRIORITY}"));
+    }
+    if rule.watermark_us < 0 {
+        return invalid("watermark_us", "must be 0 (for all jobs), or a time after 1970".to_owned());
+    }
+    match Condition::parse(&rule.when) {
+        Ok(_) => Ok(()),
+        Err(mistake) => invalid("when", mistake.to_string()),
+    }
+}
+
+/// Writes a filter, new or in place of the one with its name.
+///
+/// # Errors
+/// `Invalid`, as [`check`], and when there are too many.
+pub async fn put(tx: &Transaction, keys: &Keyspace, rule: &Rule) -> Result<()> {
+    check(rule)?;
+    // Two who add the last one collide.
+    stamp(tx, keys).await?;
+    let rules = list(tx, keys).await?;
+    if rules.len() >= MAX_FILTERS && rules.iter().all(|known| known.id != rule.id) {
+        let problem =
+            format!("there are {MAX_FILTERS} filters, which is the most: remove one, or put two into one");
+        return Err(Error::Invalid { field: "id", problem });
+    }
+    tx.set(keys.filter(&rule.id), encode(rule))?;
+    Ok(tx.set_versionstamp(keys.filters_versionstamp())?)
+}
+
+/// Removes a filter; whether there was one.
+pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool> {
+    if tx.get(&keys.filter(id)).await?.is_none() {
+        return Ok(false);
+    }
+    tx.clear(keys.filter(id))?;
+    tx.set_versionstamp(keys.filters_versionstamp())?;
+    Ok(true)
+}
+
+/// All filters, by their names. Takes no conflict: their [`stamp`] does, for all of them.
+pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
+    let (begin, end) = keys.filters();
+    let read = RangeRead { begin, end, limit: MAX_FILTERS + 1, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    rows.iter()
+        .map(|(key, value)| {
+            let mut rule: Rule = decode("filter", value)?;
+            rule.id = keys.parse_filter(key).ok_or_else(|| corrupt("filter key", "not a tuple of two"))?;
+            Ok(rule)
+        })
+        .collect()
+}
+
+/// What changes whenever a filter does; `None` before the first. Conflicts with such a change: whoever acts on filters acts on those
+/// that there are.
+pub async fn stamp(tx: &Transaction, keys: &Keyspace) -> Result<Option<Bytes>> {
+    Ok(tx.get(&keys.filters_versionstamp()).await?)
+}
+
+/// Takes a pending job out of the queue, for as long as the filters are those of `stamp`; whether it was pending.
+pub async fn pause(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    filter: &str,
+    stamp: &[u8],
+    now_us: i64,
+) -> Result<bool> {
+    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(is_pending) else { return Ok(false) };
+    leave_place(tx, keys, &job)?;
+    job.enter(State::Delayed);
+    job.changed_us = now_us;
+    job.paused = Some(filter.to_owned());
+    let row = PausedRow { filter: filter.to_owned(), stamp: hex(stamp) };
+    tx.set(keys.paused_entry(job_type, job.order_us, id), encode(&row))?;
+    write_job(tx, keys, &job)?;
+    Ok(true)
+}
+
+/// Cancels a pending job; whether it was pending.
+pub async fn reject(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    reason: &str,
+    now_us: i64,
+) -> Result<bool> {
+    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(is_pending) else { return Ok(false) };
+    leave_place(tx, keys, &job)?;
+    refuse(tx, keys, &mut job, reason, now_us).await?;
+    write_job(tx, keys, &job)?;
+    Ok(true)
+}
+
+fn is_pending(job: &Job) -> bool {
+    job.state == State::Pending
+}
+
+/// Where a search for jobs that are to be released goes on.
+pub type Cursor = Bytes;
+
+/// Looks at up to `limit` paused jobs after `after`, and puts those back into the queue that were paused by other filters than there are now,
+/// as many as the transaction has room for. Returns where to go on; `None` at the end.
+pub async fn release(
+    tx: &Transaction,
+    keys: &Keyspace,
+    after: Option<&Cursor>,
+    limit: usize,
+) -> Result<Option<Cursor>> {
+    let now = stamp(tx, keys).await?.map(|stamp| hex(&stamp)).unwrap_or_default();
+    let (mut begin, end) = keys.paused();
+    if let Some(after) = after {
+        begin = successor(after);
+    }
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    let mut seen = None;
+    for (key, value) in &rows {
+        if seen.is_some() && !tx.has_room() {
+            return Ok(seen);
+        }
+        seen = Some(key.clone());
+        let row: PausedRow = decode("paused row", value)?;
+        if row.stamp == now {
+            continue;
+        }
+        let (job_type, order_us, id) =
+            keys.parse_paused(key).ok_or_else(|| corrupt("paused key", "not a tuple of four"))?;
+        // It may have gone since this transaction began; its record then says so.
+        let job = read_job(tx, keys, &job_type, &id).await?;
+        let is_there =
+            |job: &Job| job.state == State::Delayed && job.paused.is_some() && job.order_us == order_us;
+        if let Some(mut job) = job.filter(is_there) {
+            leave_place(tx, keys, &job)?;
+            make_pending(tx, keys, &mut job, order_us)?;
+            write_job(tx, keys, &job)?;
+        }
+    }
+    Ok(seen.filter(|_| rows.len() == limit))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

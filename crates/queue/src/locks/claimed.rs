@@ -1,0 +1,123 @@
+//! Known locks: taken with the claim, all of them or none. And reservations of those that could not be had for too long.
+
+use turnwise_policy::predictive_queue::locks::Levels;
+use turnwise_store::{Isolation, Transaction};
+
+use super::held::{Held, LockAt};
+use super::rows::{QueueRow, put_all, put_holder};
+use super::search::{Blocked, Rule, Search};
+use crate::job::{Job, State};
+use crate::rows::{encode, read_job, write_job};
+use crate::{Claim, Keyspace, Result};
+
+/// Rows that a claim writes and reads beside those of its locks.
+const OTHER_ROWS: usize = 32;
+
+/// Whether a job can have what it knows that it wants.
+pub(crate) enum Known {
+    /// It wants no locks.
+    None,
+    /// All of it is free, and this transaction proves it.
+    Free(Box<Held>),
+    /// Something is not.
+    Blocked(Box<Blocked>),
+    /// This transaction has no room for it.
+    NoRoom,
+}
+
+/// Looks whether a pending job can have what it knows that it wants. What cannot be had takes no conflict.
+pub(crate) async fn known(tx: &Transaction, keys: &Keyspace, levels: &Levels, job: &Job) -> Result<Known> {
+    let Some(held) = Held::known(&job.locks) else { return Ok(Known::None) };
+    let most_levels = job.locks.levels.len();
+    // Of each lock two ranges of holders and a queue, of each level the same; and its row, and the one of its reservation.
+    let conflicts = 3 * (held.len() + most_levels) + OTHER_ROWS;
+    if !tx.has_room_for(2 * held.len() + OTHER_ROWS, conflicts) {
+        return Ok(Known::NoRoom);
+    }
+    let locks = held.locks();
+    let (blocked, sharers) = look(tx, keys, levels, job, &locks, Isolation::Snapshot, 1).await?;
+    if let Some(blocked) = blocked {
+        return Ok(Known::Blocked(Box::new(blocked)));
+    }
+    if !tx.has_room_for(2 * held.len() + OTHER_ROWS, conflicts + sharers) {
+        return Ok(Known::NoRoom);
+    }
+    match look(tx, keys, levels, job, &locks, Isolation::Serializable, 1).await? {
+        (Some(blocked), _) => Ok(Known::Blocked(Box::new(blocked))),
+        (None, _) => Ok(Known::Free(Box::new(held))),
+    }
+}
+
+/// Who is in the way, and how many rows were seen of those who share what is counted.
+async fn look(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job: &Job,
+    locks: &[LockAt],
+    isolation: Isolation,
+    most: usize,
+) -> Result<(Option<Blocked>, usize)> {
+    let rule = Rule::Claim(job.reserved);
+    let mut search = Search::new((tx, keys, levels), isolation, (&job.job_type, &job.id), rule, most);
+    let blocked = match search.first_of(locks).await? {
+        Some(blocked) => Some(blocked),
+        None => search.unknown(&job.locks).await?,
+    };
+    Ok((blocked, search.sharers))
+}
+
+/// Who is in the way of a pending job: of the first of its locks that it cannot have, up to `most` of them. `None` if nobody is.
+/// Takes no conflict.
+pub async fn blocked(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job: &Job,
+    most: usize,
+) -> Result<Option<Blocked>> {
+    let locks = Held::known(&job.locks).map(|held| held.locks()).unwrap_or_default();
+    let (blocked, _) = look(tx, keys, levels, job, &locks, Isolation::Snapshot, most).await?;
+    Ok(blocked)
+}
+
+/// Writes the rows of what a job holds from its claim on; its record says what.
+pub(crate) fn take(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job: &Job,
+    claim: &Claim,
+    now_us: i64,
+) -> Result<()> {
+    for lock in job.held.iter().flat_map(Held::locks).filter(|lock| lock.spot.level.is_some()) {
+        put_holder(tx, keys, levels, job, claim, &lock, now_us)?;
+    }
+    put_all(tx, keys, job)
+}
+
+/// Reserves what a pending job knows that it wants, and returns its ticket: from then on no claim is given whose job declares what does not go with
+/// it, unless that one has reserved before. Those that run go past. A job that has reserved already keeps its ticket. `None`
+/// for one that is not pending any more, or wants no locks.
+///
+/// The reservation goes when the job leaves the pending ones, whichever way, or declares other locks.
+pub async fn reserve(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    now_us: i64,
+) -> Result<Option<i64>> {
+    let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(None) };
+    let Some(held) = Held::known(&job.locks).filter(|_| job.state == State::Pending) else { return Ok(None) };
+    if job.reserved.is_some() {
+        return Ok(job.reserved);
+    }
+    for LockAt { spot, mode, units } in held.locks() {
+        let row = QueueRow { mode, units, tenant: job.tenant.clone(), since_us: now_us, waits: None };
+        tx.set(keys.lock_queue_entry(&spot, now_us, job_type, id), encode(&row))?;
+    }
+    job.reserved = Some(now_us);
+    write_job(tx, keys, &job)?;
+    Ok(job.reserved)
+}

@@ -1,0 +1,355 @@
+//! Locks that are found out while a job runs: asked for, waited for, and given back, under its claim.
+
+use turnwise_policy::predictive_queue::locks::{Levels, MAX_RESOURCES, Mode, Place};
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use super::held::{Held, LockAt, MAX_LOCKS_BYTES, Spot, allows, most_locks};
+use super::rows::{QueueRow, Waiter, Waits, capacity, put_all, put_holder, wake};
+use super::search::{Blocked, MAX_LOOKED_AT, Rule, Search};
+use crate::claims::held as held_job;
+use crate::error::corrupt;
+use crate::job::{Job, State};
+use crate::keyspace::KeyRange;
+use crate::rows::{encode, write_job};
+use crate::{Claim, Error, Keyspace, Result};
+
+/// Blockers that an answer names.
+const MOST_TOLD: usize = 8;
+
+/// What came of asking for locks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// All of them are held.
+    Granted,
+    /// The job waits for this one, in its queue. Those that come before it in their order are held; those after it were not looked at:
+    /// ask again when [`Keyspace::lock_wake`] has changed.
+    Waits(Blocked),
+    /// This one is not free, and the job must not wait for it: it holds another one that comes after it in the order, and somebody who
+    /// holds this one may wait for that. Those that come before it are held. Nothing waits.
+    OutOfOrder {
+        /// What is not free, and who is in the way.
+        blocked: Blocked,
+        /// What is held and comes after it.
+        above: LockAt,
+    },
+}
+
+/// Asks for locks while a job runs. What is held already is granted at once, so that a request can be repeated; the rest is taken
+/// one after the other, in the order of [`Lock`](turnwise_policy::predictive_queue::locks::Lock). The first that is not free is waited for: the job is
+/// [`State::Waiting`], and stands in that lock's queue until it is granted ([`poll`], or asking again), [`withdraw`]n, or the claim
+/// ends.
+///
+/// Whoever waits reads [`Keyspace::lock_wake`] first in the transaction that asks, and asks again when it has another value.
+///
+/// # Errors
+/// `Halt` for a lost claim. `Invalid` for a lock that the job's declaration does not cover, of no level, or too many of them; and
+/// while the job waits for another one.
+#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
+pub async fn request(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job_type: &str,
+    id: &str,
+    claim: &Claim,
+    locks: &[LockAt],
+    now_us: i64,
+) -> Result<Asked> {
+    let job = held_job(tx, keys, job_type, id, claim).await?;
+    let mut ordered = Vec::with_capacity(locks.len());
+    if locks.len() > MAX_RESOURCES {
+        return Err(refuse(format!("{} are asked for at once; at most {MAX_RESOURCES} can be", locks.len())));
+    }
+    for lock in locks {
+        ordered.push((check(levels, &job, lock)?, lock.clone()));
+    }
+    ordered.sort();
+    let ordered: Vec<LockAt> = ordered.into_iter().map(|(_, lock)| lock).collect();
+    take(tx, keys, levels, job, claim, &ordered, now_us).await
+}
+
+/// Looks whether a job that waits can have its lock now, and gives it to it. `Granted` for one that does not wait.
+///
+/// # Errors
+/// `Halt` for a lost claim.
+pub async fn poll(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job_type: &str,
+    id: &str,
+    claim: &Claim,
+    now_us: i64,
+) -> Result<Asked> {
+    let job = held_job(tx, keys, job_type, id, claim).await?;
+    let locks: Vec<LockAt> = job.waits.iter().map(|waits| waits.lock.clone()).collect();
+    take(tx, keys, levels, job, claim, &locks, now_us).await
+}
+
+/// Stops waiting: the job runs on with what it holds. Nothing for one that does not wait.
+///
+/// # Errors
+/// `Halt` for a lost claim.
+pub async fn withdraw(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    claim: &Claim,
+    now_us: i64,
+) -> Result<()> {
+    let mut job = held_job(tx, keys, job_type, id, claim).await?;
+    if job.waits.is_none() {
+        return Ok(());
+    }
+    leave_queue(tx, keys, &mut job)?;
+    (job.state, job.changed_us) = (State::Running, now_us);
+    put_all(tx, keys, &job)?;
+    write_job(tx, keys, &job)
+}
+
+/// Gives locks back before the end of the run. What is not held is not there to be given back, so that it can be repeated. Of all of a
+/// level only all of it, and the big lock not at all.
+///
+/// # Errors
+/// `Halt` for a lost claim; `Invalid` for the big lock, and while the job waits for a lock: its place in the queue was given to it with
+/// what it held then, and nobody would wait in a circle only as long as that is so.
+pub async fn release_some(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    claim: &Claim,
+    spots: &[Spot],
+) -> Result<()> {
+    let mut job = held_job(tx, keys, job_type, id, claim).await?;
+    if spots.contains(&Spot::BIG_LOCK) {
+        return Err(refuse("the big lock goes with the claim, and not before it".to_owned()));
+    }
+    if let Some(waits) = &job.waits {
+        return Err(refuse(format!(
+            "the job waits for {} and gives nothing back before it has it, or withdraws",
+            waits.lock
+        )));
+    }
+    let Some(held) = &mut job.held else { return Ok(()) };
+    let mut changed = false;
+    for spot in spots {
+        if let Some(mode) = held.remove(spot) {
+            tx.clear(keys.lock_holder(spot, mode, job_type, id))?;
+            changed = true;
+        }
+    }
+    if !changed {
+        return Ok(());
+    }
+    wake(tx, keys)?;
+    put_all(tx, keys, &job)?;
+    write_job(tx, keys, &job)
+}
+
+fn refuse(problem: String) -> Error {
+    Error::Invalid { field: "locks", problem }
+}
+
+/// Whether a job may ask for a lock; its place among the levels.
+fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Place> {
+    let Some(place) = lock.spot.place(levels) else {
+        let known: Vec<&str> = levels.names().collect();
+        let level = lock.spot.level.as_deref().unwrap_or_default();
+        return Err(refuse(format!("there is no level {level:?}; the levels are {}", known.join(", "))));
+    };
+    let Some(held) = &job.held else {
+        return Err(refuse(format!(
+            "the job declares none, and asks for {lock}: declare what it may want, as \"unknown\" if nothing else is known"
+        )));
+    };
+    let counted = capacity(levels, &lock.spot);
+    if lock.units == 0 || lock.mode == Mode::Shared && counted.is_some_and(|most| lock.units > most) {
+        let most = counted.map_or_else(String::new, |most| format!(", and it has {most}"));
+        return Err(refuse(format!("{} units of {} are asked for{most}", lock.units, lock.spot)));
+    }
+    if !held.covers(lock, counted.is_some()) && !allows(&job.locks, lock) {
+        let level = lock.spot.level.as_deref().unwrap_or_default();
+        return Err(refuse(format!(
+            "the job asks for {lock}, which it has not declared: name it, or say \"unknown\" of level {level:?}"
+        )));
+    }
+    if let Some(name) = &lock.spot.name {
+        turnwise_policy::predictive_queue::locks::check_name(name)
+            .map_err(|problem| refuse(format!("a lock of level {:?} {problem}", lock.spot.level)))?;
+    }
+    Ok(place)
+}
+
+/// Takes locks in the order in which they are given, up to the first that is not free.
+async fn take(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    mut job: Job,
+    claim: &Claim,
+    locks: &[LockAt],
+    now_us: i64,
+) -> Result<Asked> {
+    let Some(mut held) = job.held.clone() else { return Ok(Asked::Granted) };
+    let mut changed = false;
+    let mut asked = Asked::Granted;
+    for lock in locks {
+        let counted = capacity(levels, &lock.spot).is_some();
+        if held.covers(lock, counted) {
+            continue;
+        }
+        if let Some(waits) = job.waits.as_ref().filter(|waits| waits.lock != *lock) {
+            return Err(refuse(format!(
+                "the job waits for {} and cannot ask for {lock} before it",
+                waits.lock
+            )));
+        }
+        check_room(tx, &held, lock)?;
+        if let Some(blocked) = free(tx, keys, levels, &job, &held, lock).await? {
+            if job.waits.is_none() {
+                if let Some(above) = above(levels, &held, lock) {
+                    asked = Asked::OutOfOrder { blocked, above };
+                    break;
+                }
+                enter_queue(tx, keys, &mut job, claim, &held, lock, now_us).await?;
+                changed = true;
+            }
+            asked = Asked::Waits(blocked);
+            break;
+        }
+        if job.waits.is_some() {
+            leave_queue(tx, keys, &mut job)?;
+            (job.state, job.changed_us) = (State::Running, now_us);
+        }
+        if let Some((mode, _)) = held.at(&lock.spot) {
+            tx.clear(keys.lock_holder(&lock.spot, mode, &job.job_type, &job.id))?;
+        }
+        if lock.spot.level.is_some() {
+            put_holder(tx, keys, levels, &job, claim, lock, now_us)?;
+        }
+        held.add(lock);
+        changed = true;
+    }
+    if changed {
+        job.held = Some(held);
+        put_all(tx, keys, &job)?;
+        write_job(tx, keys, &job)?;
+    }
+    Ok(asked)
+}
+
+/// A claim holds no more than its record and its end have room for.
+fn check_room(tx: &Transaction, held: &Held, lock: &LockAt) -> Result<()> {
+    let most = most_locks(tx.limits());
+    let bytes = encode(held).len() + encode(lock).len();
+    if held.len() > most || bytes > MAX_LOCKS_BYTES {
+        return Err(refuse(format!(
+            "the job holds {} locks of {bytes} bytes and asks for more; {most} and {MAX_LOCKS_BYTES} bytes are possible: \
+             ask for all of the level",
+            held.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Who is in the way; `None` if nobody is, which the transaction then proves. What cannot be had takes no conflict.
+async fn free(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job: &Job,
+    held: &Held,
+    lock: &LockAt,
+) -> Result<Option<Blocked>> {
+    let rule = Rule::Run(job.waits.as_ref().map(|waits| waits.ticket), held);
+    let by = (job.job_type.as_str(), job.id.as_str());
+    let view = (tx, keys, levels);
+    let blocked = Search::new(view, Isolation::Snapshot, by, rule, MOST_TOLD).lock(lock).await?;
+    if blocked.is_some() {
+        return Ok(blocked);
+    }
+    Search::new(view, Isolation::Serializable, by, rule, MOST_TOLD).lock(lock).await
+}
+
+/// What is held and must not be while this is waited for: everything that does not come before it. All of a level comes after
+/// each of its resources, for who holds it: others who hold one may wait for the next.
+fn above(levels: &Levels, held: &Held, lock: &LockAt) -> Option<LockAt> {
+    let wanted = lock.spot.place(levels)?;
+    let is_below = |other: &LockAt| match other.spot.place(levels) {
+        Some(Place::BigLock) => wanted != Place::BigLock,
+        Some(Place::WholeLevel(level)) => wanted.level().is_some_and(|wanted| level < wanted),
+        Some(place @ Place::Resource { .. }) => before(&place, &wanted),
+        // Of a level that is none any more: it has no place in the order, and nobody waits for it any more.
+        None => true,
+    };
+    held.locks().into_iter().find(|other| !is_below(other))
+}
+
+fn before(one: &Place, other: &Place) -> bool {
+    let name = |place: &Place| match place {
+        Place::Resource { name, .. } => Some(name.clone()),
+        _ => None,
+    };
+    (one.level(), name(one)) < (other.level(), name(other))
+}
+
+/// Enters the queue of a lock, behind all that stand there. Does not write the record.
+async fn enter_queue(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    claim: &Claim,
+    held: &Held,
+    lock: &LockAt,
+    now_us: i64,
+) -> Result<()> {
+    // Behind all of them: who is kept by one at another lock of the level, and had a lower ticket than that one by a clock that is
+    // behind, would be kept by nobody from then on, and nobody would tell it.
+    let level = lock.spot.level.as_deref();
+    let queues = level.map_or_else(|| keys.lock_queue(&lock.spot), |level| keys.lock_queues_at(level));
+    let own = last_tickets(tx, keys, keys.lock_queue(&lock.spot), true, Isolation::Serializable).await?;
+    let others = last_tickets(tx, keys, queues, false, Isolation::Snapshot).await?;
+    let ticket = own.max(others).map_or(now_us, |last| now_us.max(last.saturating_add(1)));
+    let inside = lock.spot.level.as_ref().is_none_or(|level| held.is_inside(level));
+    let row = QueueRow {
+        mode: lock.mode,
+        units: lock.units,
+        tenant: job.tenant.clone(),
+        since_us: now_us,
+        waits: Some(Waiter { claim: claim.clone(), inside }),
+    };
+    tx.set(keys.lock_queue_entry(&lock.spot, ticket, &job.job_type, &job.id), encode(&row))?;
+    job.waits = Some(Waits { lock: lock.clone(), ticket, since_us: now_us });
+    (job.state, job.changed_us) = (State::Waiting, now_us);
+    Ok(())
+}
+
+/// Leaves the queue of the lock that is waited for. Does not write the record.
+fn leave_queue(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
+    if let Some(waits) = job.waits.take() {
+        tx.clear(keys.lock_queue_entry(&waits.lock.spot, waits.ticket, &job.job_type, &job.id))?;
+        // Who stands behind may go with what this one was in the way of.
+        wake(tx, keys)?;
+    }
+    Ok(())
+}
+
+/// The highest ticket of a range of queues; of a single queue it is the last row.
+async fn last_tickets(
+    tx: &Transaction,
+    keys: &Keyspace,
+    (begin, end): KeyRange,
+    single: bool,
+    isolation: Isolation,
+) -> Result<Option<i64>> {
+    let limit = if single { 1 } else { MAX_LOOKED_AT };
+    let mut last = None;
+    for (key, _) in tx.range_with(RangeRead { begin, end, limit, reverse: true }, isolation).await? {
+        let (_, ticket, _, _) =
+            keys.parse_lock_queue(&key).ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
+        last = last.max(Some(ticket));
+    }
+    Ok(last)
+}

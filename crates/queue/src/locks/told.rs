@@ -1,0 +1,31 @@
+//! What is told of a job that runs: who is in its way, and what it may ask for.
+
+use turnwise_policy::predictive_queue::locks::Levels;
+use turnwise_store::{Isolation, Transaction};
+
+use super::held::{LockAt, allows};
+use super::rows::capacity;
+use super::search::{Blocked, Rule, Search};
+use crate::job::Job;
+use crate::{Keyspace, Result};
+
+/// Who is in the way of a job that waits while it runs: up to `most` of those who hold its lock, and then of those that stand before it in
+/// a queue. `None` for one that does not wait, and if nobody is. Takes no conflict.
+pub async fn in_the_way(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job: &Job,
+    most: usize,
+) -> Result<Option<Blocked>> {
+    let (Some(waits), Some(held)) = (&job.waits, &job.held) else { return Ok(None) };
+    let rule = Rule::Run(Some(waits.ticket), held);
+    let by = (job.job_type.as_str(), job.id.as_str());
+    Search::new((tx, keys, levels), Isolation::Snapshot, by, rule, most).lock(&waits.lock).await
+}
+
+/// Whether a job that runs holds this lock, or has declared that it may want it.
+pub fn may_ask(levels: &Levels, job: &Job, lock: &LockAt) -> bool {
+    let counted = capacity(levels, &lock.spot).is_some();
+    job.held.as_ref().is_some_and(|held| held.covers(lock, counted)) || allows(&job.locks, lock)
+}

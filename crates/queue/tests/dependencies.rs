@@ -1,0 +1,384 @@
+//! Jobs that wait for the end of others: what frees them, what cancels them, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+
+use serde_json::value::RawValue;
+use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::dependencies::{self, AT_ONCE, After, MAX_AFTER};
+use turnwise_queue::jobs::{self, Added};
+use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, Result, State, Then, check, workers};
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::{Isolation, Limits, RangeRead, Store, runtime};
+
+const T: &str = "test";
+
+fn json(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+fn new(id: &str, after: &[&str]) -> NewJob {
+    let after = after.iter().map(|id| After::completed(T, id)).collect();
+    NewJob { after, ..NewJob::new(T, id, json("{}")) }
+}
+
+fn free(id: &str, after: &str) -> NewJob {
+    let after = After { otherwise: Otherwise::Free, ..After::completed(T, after) };
+    NewJob { after: vec![after], ..new(id, &[]) }
+}
+
+struct World {
+    store: Store,
+    keys: Keyspace,
+    claims: AtomicU64,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        World::with(Limits::DEFAULT).await
+    }
+
+    async fn with(limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { durable: false, ..Options::default() };
+        let engine = Embedded::open_with(dir.path(), options).unwrap();
+        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(limits);
+        let world = World { store, keys: Keyspace::default(), claims: AtomicU64::new(1), _dir: dir };
+        let tx = world.store.begin().await.unwrap();
+        workers::register(&tx, &world.keys, T, &workers::Worker::new("w", "n", 0, 9)).unwrap();
+        tx.commit().await.unwrap();
+        world
+    }
+
+    async fn try_add(&self, new: &NewJob, now_us: i64) -> Result<Added> {
+        let tx = self.store.begin().await?;
+        let added = jobs::add(&tx, &self.keys, new, now_us).await?;
+        tx.commit().await?;
+        Ok(added)
+    }
+
+    async fn add(&self, new: &NewJob) -> Added {
+        let added = self.try_add(new, 5).await.unwrap();
+        self.check().await;
+        added
+    }
+
+    async fn start(&self, id: &str) -> Claim {
+        let claim = Claim { worker: "w".into(), number: self.claims.fetch_add(1, SeqCst) };
+        let tx = self.store.begin().await.unwrap();
+        assert!(claims::claim(&tx, &self.keys, T, id, &claim, 10, 20).await.unwrap().is_some());
+        tx.commit().await.unwrap();
+        claim
+    }
+
+    async fn end(&self, id: &str, claim: &Claim, ending: Ending) {
+        let tx = self.store.begin().await.unwrap();
+        claims::end(&tx, &self.keys, T, id, claim, &ending, None, None, 20, 20).await.unwrap();
+        tx.commit().await.unwrap();
+        self.check().await;
+    }
+
+    async fn complete(&self, id: &str) {
+        let claim = self.start(id).await;
+        self.end(id, &claim, Ending::Completed(json("1"))).await;
+    }
+
+    async fn fail(&self, id: &str) {
+        let claim = self.start(id).await;
+        self.end(id, &claim, Ending::Failed("no".into())).await;
+    }
+
+    async fn remove(&self, id: &str) {
+        let tx = self.store.begin().await.unwrap();
+        jobs::remove(&tx, &self.keys, T, id).await.unwrap();
+        tx.commit().await.unwrap();
+        self.check().await;
+    }
+
+    async fn cancel(&self, id: &str) {
+        let tx = self.store.begin().await.unwrap();
+        jobs::cancel(&tx, &self.keys, T, id, 30).await.unwrap();
+        tx.commit().await.unwrap();
+        self.check().await;
+    }
+
+    /// How many transactions it took until nothing was left to settle.
+    async fn settle(&self) -> usize {
+        for transactions in 0..1_000 {
+            let tx = self.store.begin().await.unwrap();
+            let settled = dependencies::settle(&tx, &self.keys, 40).await.unwrap();
+            tx.commit().await.unwrap();
+            self.check().await;
+            if settled == 0 {
+                return transactions;
+            }
+        }
+        panic!("there is no end of it");
+    }
+
+    async fn get(&self, id: &str) -> Job {
+        let tx = self.store.begin().await.unwrap();
+        jobs::get(&tx, &self.keys, T, id).await.unwrap().unwrap()
+    }
+
+    async fn stands(&self, id: &str) -> (State, u32) {
+        let job = self.get(id).await;
+        (job.state, job.unmet)
+    }
+
+    async fn waits_for(&self, id: &str) -> Vec<String> {
+        let job = self.get(id).await;
+        let tx = self.store.begin().await.unwrap();
+        let unmet = dependencies::unmet(&tx, &self.keys, &job).await.unwrap();
+        unmet.into_iter().map(|after| after.id).collect()
+    }
+
+    async fn check(&self) {
+        let tx = self.store.begin().await.unwrap();
+        let everything =
+            RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 100_000, reverse: false };
+        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
+        assert_eq!(check::check_rows(&self.keys, &rows), []);
+    }
+}
+
+const PENDING: (State, u32) = (State::Pending, 0);
+const CANCELLED: (State, u32) = (State::Cancelled, 0);
+
+fn problem(refused: Result<Added>) -> String {
+    match refused {
+        Err(Error::Invalid { field: "after", problem }) => problem,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_pending_with_the_last_end_that_it_waits_for() {
+    let world = World::new().await;
+    world.add(&new("a", &[])).await;
+    world.add(&new("b", &[])).await;
+    assert_eq!(world.add(&new("c", &["a", "b"])).await, Added::Blocked);
+    assert_eq!(world.waits_for("c").await, ["a", "b"]);
+    world.complete("b").await;
+    assert_eq!(
+        (world.stands("c").await, world.waits_for("c").await),
+        ((State::Delayed, 1), vec!["a".into()])
+    );
+    world.complete("a").await;
+    assert_eq!(world.stands("c").await, PENDING);
+    assert_eq!(world.get("c").await.order_us, 20, "it waits in the queue since then");
+    world.complete("c").await;
+}
+
+#[tokio::test]
+async fn a_crash_is_no_end_and_an_unaccepted_end_cancels_or_frees() {
+    let world = World::new().await;
+    world.add(&new("a", &[])).await;
+    world.add(&new("cancelled", &["a"])).await;
+    world.add(&free("free", "a")).await;
+    let failed = After { accepted: vec![Outcome::Failed], ..After::completed(T, "a") };
+    world.add(&NewJob { after: vec![failed], ..new("cleanup", &[]) }).await;
+    let claim = world.start("a").await;
+    let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
+    world.end("a", &claim, crashed).await;
+    assert_eq!(world.stands("cancelled").await, (State::Delayed, 1));
+    let tx = world.store.begin().await.unwrap();
+    claims::release_due(&tx, &world.keys, T, 16, 9, |_| true).await.unwrap();
+    tx.commit().await.unwrap();
+    world.fail("a").await;
+    assert_eq!(world.stands("cancelled").await, CANCELLED);
+    let job = world.get("cancelled").await;
+    assert_eq!(job.reason(), Some("job `a` of type `test`, which it was to wait for, has failed"));
+    assert_eq!((world.stands("free").await, world.stands("cleanup").await), (PENDING, PENDING));
+}
+
+#[tokio::test]
+async fn what_has_ended_before_the_add_counts_the_same() {
+    let world = World::new().await;
+    world.add(&new("well", &[])).await;
+    world.complete("well").await;
+    world.add(&new("badly", &[])).await;
+    world.fail("badly").await;
+    assert_eq!(world.add(&new("a", &["well"])).await, Added::Queued);
+    assert_eq!(world.add(&free("b", "badly")).await, Added::Queued);
+    assert_eq!(world.add(&new("c", &["badly"])).await, Added::Cancelled);
+    assert!(world.get("c").await.reason().unwrap().contains("`badly`"));
+    world.add(&new("d", &[])).await;
+    assert_eq!(
+        world.add(&new("e", &["d", "badly"])).await,
+        Added::Cancelled,
+        "whatever becomes of the other"
+    );
+    assert_eq!(world.get("d").await.awaited, None);
+}
+
+#[tokio::test]
+async fn a_chain_of_any_length_is_cancelled_in_small_transactions() {
+    let world = World::with(Limits::SMALL).await;
+    world.add(&new("0", &[])).await;
+    for n in 1..60 {
+        world.add(&new(&n.to_string(), &[&(n - 1).to_string()])).await;
+    }
+    world.fail("0").await;
+    assert!(world.settle().await > 1);
+    for n in 1..60 {
+        assert_eq!(world.stands(&n.to_string()).await, CANCELLED, "{n}");
+    }
+}
+
+#[tokio::test]
+async fn more_dependents_than_one_transaction_settles_are_told_after_it() {
+    let world = World::new().await;
+    world.add(&new("a", &[])).await;
+    let jobs = AT_ONCE + 30;
+    for n in 0..jobs {
+        world.try_add(&new(&format!("d{n}"), &["a"]), 5).await.unwrap();
+    }
+    world.complete("a").await;
+    let mut pending = 0;
+    for n in 0..jobs {
+        pending += usize::from(world.stands(&format!("d{n}")).await == PENDING);
+    }
+    assert_eq!(pending, AT_ONCE, "with the end itself");
+    // Whoever waits for the next end of the same job is not told of this one.
+    world.add(&new("a", &[])).await;
+    world.add(&new("late", &["a"])).await;
+    assert_eq!(world.settle().await, 1);
+    for n in 0..jobs {
+        assert_eq!(world.stands(&format!("d{n}")).await, PENDING);
+    }
+    assert_eq!(world.stands("late").await, (State::Delayed, 1));
+    world.complete("a").await;
+    assert_eq!(world.stands("late").await, PENDING);
+}
+
+#[tokio::test]
+async fn a_removed_job_has_ended_in_a_way_that_none_accepts() {
+    let world = World::new().await;
+    world.add(&new("a", &[])).await;
+    world.add(&new("b", &["a"])).await;
+    world.add(&free("c", "a")).await;
+    world.remove("a").await;
+    // Its name is free at once; what waited for the old one has nothing to do with the new one.
+    world.add(&new("a", &[])).await;
+    world.add(&new("d", &["a"])).await;
+    assert_eq!(world.settle().await, 1);
+    assert_eq!((world.stands("b").await, world.stands("c").await), (CANCELLED, PENDING));
+    assert_eq!(world.stands("d").await, (State::Delayed, 1));
+    assert!(world.get("b").await.reason().unwrap().ends_with("was removed"));
+    let claim = world.start("a").await;
+    world.remove("a").await;
+    world.end("a", &claim, Ending::Stopped).await;
+    world.settle().await;
+    assert_eq!(world.stands("d").await, CANCELLED);
+}
+
+#[tokio::test]
+async fn a_blocked_job_can_be_cancelled_removed_retried_and_added_again() {
+    let world = World::new().await;
+    world.add(&new("a", &[])).await;
+    for id in ["cancelled", "removed", "retried", "again", "after"] {
+        world.add(&new(id, &["a"])).await;
+    }
+    world.add(&new("next", &["cancelled"])).await;
+    world.cancel("cancelled").await;
+    assert_eq!(world.stands("next").await, CANCELLED, "it was to wait for one that was cancelled");
+    world.remove("removed").await;
+    let tx = world.store.begin().await.unwrap();
+    jobs::retry(&tx, &world.keys, T, "retried", 9).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(world.stands("retried").await, PENDING);
+    assert_eq!(world.add(&new("again", &[])).await, Added::Queued);
+    assert_eq!(world.add(&new("again", &["a"])).await, Added::Blocked, "while it is pending");
+    world.complete("a").await;
+    assert_eq!((world.stands("again").await, world.stands("after").await), (PENDING, PENDING));
+    assert_eq!(world.stands("cancelled").await, CANCELLED);
+}
+
+#[tokio::test]
+async fn a_run_that_was_asked_for_waits_and_the_one_that_goes_on_does_not() {
+    let world = World::new().await;
+    world.add(&new("a", &[])).await;
+    for (id, freed) in [("b", true), ("c", false)] {
+        world.add(&new(id, &[])).await;
+        let claim = world.start(id).await;
+        assert_eq!(world.add(&new(id, &["a"])).await, Added::RunsAgain);
+        if freed {
+            world.end(id, &claim, Ending::Completed(json("1"))).await;
+            assert_eq!(world.stands(id).await, (State::Delayed, 1));
+        }
+    }
+    world.fail("a").await;
+    assert_eq!(world.stands("b").await, CANCELLED);
+    let running = world.get("c").await;
+    assert_eq!((running.state, running.unmet, running.then), (State::Running, 0, Then::Keep));
+}
+
+#[tokio::test]
+async fn a_time_counts_beside_what_a_job_waits_for() {
+    let world = World::new().await;
+    world.add(&new("a", &[])).await;
+    let later = NewJob { not_before_us: Some(1_000), ..new("b", &["a"]) };
+    assert_eq!(world.add(&later).await, Added::Blocked);
+    let tx = world.store.begin().await.unwrap();
+    claims::release_due(&tx, &world.keys, T, 2_000, 9, |_| true).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(world.stands("b").await, (State::Delayed, 1), "its time alone starts nothing");
+    world.complete("a").await;
+    let job = world.get("b").await;
+    assert_eq!((job.state, job.unmet, job.order_us), (State::Delayed, 0, 1_000));
+}
+
+#[tokio::test]
+async fn circles_and_strangers_are_refused() {
+    let world = World::new().await;
+    assert!(problem(world.try_add(&new("a", &["none"]), 5).await).contains("no job `none`"));
+    assert!(problem(world.try_add(&new("a", &["a"]), 5).await).contains("the job itself"));
+    world.add(&new("a", &[])).await;
+    world.add(&new("b", &["a"])).await;
+    world.add(&new("c", &["b"])).await;
+    let told = problem(world.try_add(&new("a", &["c"]), 5).await);
+    assert!(told.contains("`b`") && told.contains("circle"), "{told}");
+    assert_eq!(world.stands("a").await, PENDING, "nothing was written");
+    world.check().await;
+    let claim = world.start("a").await;
+    assert!(problem(world.try_add(&new("a", &["c"]), 5).await).contains("circle"), "of its next run");
+    world.end("a", &claim, Ending::Completed(json("1"))).await;
+    assert_eq!(world.add(&new("a", &["c"])).await, Added::Blocked, "b waits for what has ended");
+    assert!(problem(world.try_add(&new("d", &["c", "c"]), 5).await).contains("twice"));
+    let none = After { accepted: vec![], ..After::completed(T, "c") };
+    let none = NewJob { after: vec![none], ..new("d", &[]) };
+    assert!(problem(world.try_add(&none, 5).await).contains("accepted"));
+    let ids: Vec<String> = (0..=MAX_AFTER).map(|n| n.to_string()).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    assert!(problem(world.try_add(&new("d", &ids), 5).await).contains("at most 100"));
+}
+
+#[tokio::test]
+async fn who_comes_to_wait_while_the_other_ends_is_never_forgotten() {
+    let world = World::new().await;
+    world.add(&new("a", &[])).await;
+    for first in [true, false] {
+        let id = if first { "b" } else { "c" };
+        world.add(&new("a", &[])).await;
+        let claim = world.start("a").await;
+        let (adds, ends) = (world.store.begin().await.unwrap(), world.store.begin().await.unwrap());
+        jobs::add(&adds, &world.keys, &new(id, &["a"]), 5).await.unwrap();
+        let well = Ending::Completed(json("1"));
+        claims::end(&ends, &world.keys, T, "a", &claim, &well, None, None, 20, 20).await.unwrap();
+        let (one, two) = if first { (adds, ends) } else { (ends, adds) };
+        one.commit().await.unwrap();
+        assert!(two.commit().await.is_err(), "one of them must see the other");
+        world.check().await;
+        if first {
+            world.end("a", &claim, well).await;
+        } else {
+            world.add(&new(id, &["a"])).await;
+        }
+        assert_eq!(world.stands(id).await, PENDING);
+    }
+}

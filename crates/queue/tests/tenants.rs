@@ -1,0 +1,432 @@
+//! A queue per tenant: its order, its moves, who waits, and what was charged to whom.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::jobs::{self, Added};
+use turnwise_queue::usage::{self, Boost, Charged};
+use turnwise_queue::{Claim, Error, Job, Keyspace, NODE_TYPE, NewJob, State, check, tenants, workers};
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::{Error as StoreError, Limits, Store, Transaction, runtime};
+
+const T: &str = "test";
+
+fn new(id: &str, tenant: &str) -> NewJob {
+    let options = RawValue::from_string("{}".to_owned()).unwrap();
+    NewJob { tenant: tenant.into(), ..NewJob::new(T, id, options) }
+}
+
+/// A store, and the worker `w` in it.
+struct World {
+    store: Store,
+    keys: Keyspace,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { durable: false, ..Options::default() };
+        let engine = Embedded::open_with(dir.path(), options).unwrap();
+        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
+        let world = World { store, keys: Keyspace::default(), _dir: dir };
+        world
+            .run(async |tx, keys| workers::register(tx, keys, T, &workers::Worker::new("w", "n", 0, 9)))
+            .await;
+        world
+    }
+
+    async fn run<R>(&self, body: impl AsyncFnOnce(&Transaction, &Keyspace) -> Result<R, Error>) -> R {
+        let tx = self.store.begin().await.unwrap();
+        let value = body(&tx, &self.keys).await.unwrap();
+        tx.commit().await.unwrap();
+        value
+    }
+
+    async fn add(&self, id: &str, tenant: &str, now_us: i64) -> Added {
+        self.run(async |tx, keys| jobs::add(tx, keys, &new(id, tenant), now_us).await).await
+    }
+
+    async fn get(&self, id: &str) -> Job {
+        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap()
+    }
+
+    /// Claims a job, and stops it with this priority.
+    async fn run_once(&self, id: &str, number: u64, priority: Option<f64>, now_us: i64) {
+        let claim = Claim { worker: "w".into(), number };
+        let (stopped, end_us) = (Ending::Stopped, now_us + 1);
+        self.run(async |tx, keys| {
+            let job = claims::claim(tx, keys, T, id, &claim, now_us, 20).await?;
+            assert!(!job.expect("it is pending").keyed);
+            Ok(())
+        })
+        .await;
+        self.run(async |tx, keys| {
+            claims::end(tx, keys, T, id, &claim, &stopped, None, priority, end_us, 20).await
+        })
+        .await;
+    }
+
+    async fn set_key(&self, id: &str, key: Option<f64>) -> bool {
+        self.run(async |tx, keys| tenants::set_key(tx, keys, T, id, key).await).await
+    }
+
+    async fn front(&self, tenant: &str) -> Vec<String> {
+        let front = self.run(async |tx, keys| tenants::front(tx, keys, T, tenant, 9).await).await;
+        front.into_iter().map(|pending| pending.id).collect()
+    }
+
+    async fn waiting(&self) -> Vec<String> {
+        let waiting = self.run(async |tx, keys| tenants::waiting(tx, keys, T, None, 9).await).await;
+        waiting.into_iter().map(|(tenant, _)| tenant).collect()
+    }
+
+    async fn is_sound(&self) {
+        let everything = (Bytes::new(), Bytes::from_static(b"\xff"));
+        let rows = self.run(async |tx, _| Ok(tx.range(&everything, 10_000).await?)).await;
+        assert_eq!(check::check_rows(&self.keys, &rows), []);
+    }
+}
+
+#[tokio::test]
+async fn each_tenant_has_a_queue_in_the_order_of_time() {
+    let world = World::new().await;
+    for (id, tenant, at_us) in [("c", "x", 3), ("a", "y", 1), ("b", "x", 2), ("d", "x y", 1)] {
+        assert_eq!(world.add(id, tenant, at_us).await, Added::Queued);
+    }
+    assert_eq!(world.waiting().await, ["x", "x y", "y"]);
+    assert_eq!(world.front("x").await, ["b", "c"]);
+    assert_eq!(world.front("y").await, ["a"]);
+    // A tenant whose name another one's begins with has nothing of it.
+    assert_eq!(world.front("x y").await, ["d"]);
+    let rest = world.run(async |tx, keys| tenants::waiting(tx, keys, T, Some("x"), 1).await).await;
+    assert_eq!(rest.iter().map(|(tenant, _)| tenant).collect::<Vec<_>>(), ["x y"]);
+}
+
+#[tokio::test]
+async fn the_stamp_of_a_tenant_tells_of_each_job_that_it_is_given() {
+    let world = World::new().await;
+    let stamp = async || {
+        let waiting = world.run(async |tx, keys| tenants::waiting(tx, keys, T, None, 9).await).await;
+        waiting[0].1
+    };
+    world.add("a", "x", 1).await;
+    let first = stamp().await;
+    world.add("b", "x", 2).await;
+    let second = stamp().await;
+    assert!(first < second);
+    // Stopped, it is pending again.
+    world.run_once("a", 1, None, 3).await;
+    assert!(second < stamp().await);
+    // One that waits already changes nothing.
+    let third = stamp().await;
+    world.add("b", "x", 4).await;
+    assert_eq!(stamp().await, third);
+}
+
+#[tokio::test]
+async fn a_job_that_is_added_again_under_another_tenant_moves_to_its_queue() {
+    let world = World::new().await;
+    world.add("a", "x", 1).await;
+    world.add("b", "y", 2).await;
+    world.add("c", "y", 0).await;
+    world.set_key("a", Some(0.5)).await;
+    assert_eq!(world.add("a", "y", 3).await, Added::AlreadyWaiting);
+    assert!(world.front("x").await.is_empty());
+    assert_eq!(world.front("y").await, ["c", "a", "b"], "at its time, whatever key it had");
+    let job = world.get("a").await;
+    assert_eq!((job.tenant.as_str(), job.order_us, job.keyed, job.priority), ("y", 1, false, Some(0.5)));
+    world.is_sound().await;
+}
+
+#[tokio::test]
+async fn keys_sort_before_times_and_can_be_taken_back() {
+    let world = World::new().await;
+    for (id, at_us) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
+        world.add(id, "x", at_us).await;
+    }
+    assert!(world.set_key("a", Some(-0.25)).await);
+    assert!(world.set_key("b", Some(-1.0 / 3.0)).await);
+    assert!(!world.set_key("b", Some(-1.0 / 3.0)).await, "it has that key");
+    assert_eq!(world.front("x").await, ["c", "d", "b", "a"], "those without a key come first");
+    let ranks = async |id: &str, most: usize| {
+        let job = world.get(id).await;
+        world.run(async |tx, keys| tenants::rank(tx, keys, &job, most).await).await
+    };
+    assert_eq!(
+        [ranks("c", 9).await, ranks("d", 9).await, ranks("b", 9).await, ranks("a", 9).await],
+        [0, 1, 2, 3]
+    );
+    assert_eq!(ranks("a", 2).await, 2, "no more than was asked for is counted");
+    let count =
+        async |most| world.run(async |tx, keys| tenants::count_pending(tx, keys, T, "x", most).await).await;
+    assert_eq!([count(9).await, count(3).await], [4, 3]);
+    assert!(world.set_key("b", None).await);
+    assert_eq!(world.front("x").await, ["b", "c", "d", "a"]);
+    assert_eq!(world.get("b").await.priority, Some(-1.0 / 3.0), "its priority is kept");
+    // -0.0 and 0.0 are one key.
+    assert!(world.set_key("c", Some(-0.0)).await);
+    assert!(!world.set_key("c", Some(0.0)).await);
+    world.is_sound().await;
+    let tx = world.store.begin().await.unwrap();
+    let infinite = tenants::set_key(&tx, &world.keys, T, "d", Some(f64::NAN)).await;
+    assert!(matches!(infinite, Err(Error::Invalid { field: "priority", .. })), "{infinite:?}");
+    // Nothing is done to a job that does not wait.
+    let claim = Claim { worker: "w".into(), number: 1 };
+    world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 5, 20).await).await.unwrap();
+    assert!(!world.set_key("a", Some(1.0)).await && !world.set_key("nobody", Some(1.0)).await);
+    world.is_sound().await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
+    let world = World::new().await;
+    world.add("a", "x", 1).await;
+    world.set_key("a", Some(0.1)).await;
+    world.run_once("a", 1, Some(0.7), 5).await;
+    let job = world.get("a").await;
+    assert_eq!((job.state, job.order_us, job.keyed, job.priority), (State::Pending, 5, false, Some(0.7)));
+    // Nobody who orders by keys ran it.
+    world.run_once("a", 2, None, 8).await;
+    assert_eq!(world.get("a").await.priority, Some(0.7));
+    world.run_once("a", 3, Some(f64::INFINITY), 9).await;
+    assert_eq!(world.get("a").await.priority, Some(0.7));
+    // Added after its end it is a new job.
+    let (claim, ending) = (Claim { worker: "w".into(), number: 4 }, Ending::Failed("no".into()));
+    world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 10, 20).await).await.unwrap();
+    world
+        .run(async |tx, keys| claims::end(tx, keys, T, "a", &claim, &ending, None, None, 11, 20).await)
+        .await;
+    world.add("a", "x", 12).await;
+    assert_eq!(world.get("a").await.priority, None);
+    world.is_sound().await;
+}
+
+#[tokio::test]
+async fn a_continuous_job_is_known_as_one_while_it_runs() {
+    let world = World::new().await;
+    let endless = NewJob { continuous: true, ..new("a", "x") };
+    world.run(async |tx, keys| jobs::add(tx, keys, &endless, 1).await).await;
+    world.add("b", "x", 1).await;
+    for (number, id) in [(1, "a"), (2, "b")] {
+        let claim = Claim { worker: "w".into(), number };
+        world.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 2, 20).await).await.unwrap();
+    }
+    let active = world.run(async |tx, keys| jobs::active_of(tx, keys, T, "w", 9).await).await;
+    let continuous: Vec<_> = active.iter().map(|(id, active)| (id.as_str(), active.continuous)).collect();
+    assert_eq!(continuous, [("a", true), ("b", false)]);
+    // What it is, whoever adds it again says.
+    world.add("a", "x", 3).await;
+    assert!(!world.get("a").await.continuous);
+}
+
+#[tokio::test]
+async fn those_who_release_jobs_are_told_whose_they_were() {
+    let world = World::new().await;
+    for (id, tenant, at_us) in [("a", "x", 10), ("b", "y", 20), ("c", "z", 99)] {
+        let later = NewJob { not_before_us: Some(at_us), ..new(id, tenant) };
+        world.run(async |tx, keys| jobs::add(tx, keys, &later, 1).await).await;
+    }
+    assert!(world.waiting().await.is_empty(), "a job for later waits in no queue");
+    let released = world
+        .run(async |tx, keys| {
+            let delayed = claims::release_due(tx, keys, T, 50, 9, |_| true).await?;
+            // Their stamps are not known yet; who looks has to do so before.
+            let waiting = tenants::waiting(tx, keys, T, None, 9).await;
+            assert!(matches!(waiting, Err(Error::Store(StoreError::Misuse(_)))), "{waiting:?}");
+            // Their rows are.
+            let front = tenants::front(tx, keys, T, "x", 9).await?;
+            assert_eq!(front.iter().map(|pending| pending.id.as_str()).collect::<Vec<_>>(), ["a"]);
+            Ok(delayed.released)
+        })
+        .await;
+    assert_eq!(released.into_iter().collect::<Vec<_>>(), ["x", "y"]);
+    assert_eq!(world.waiting().await, ["x", "y"]);
+}
+
+#[tokio::test]
+async fn a_tenant_waits_until_its_queue_was_found_empty() {
+    let world = World::new().await;
+    world.add("a", "x", 1).await;
+    let clear = async || world.run(async |tx, keys| tenants::no_longer_waiting(tx, keys, T, "x").await).await;
+    assert!(!clear().await);
+    assert_eq!(world.waiting().await, ["x"]);
+    let claim = Claim { worker: "w".into(), number: 1 };
+    world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 2, 20).await).await.unwrap();
+    assert_eq!(world.waiting().await, ["x"], "claims write nothing that others write");
+    assert!(clear().await);
+    assert!(world.waiting().await.is_empty());
+    assert!(clear().await, "twice is harmless");
+}
+
+/// What a client does in one transaction, in three steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Client {
+    Adds,
+    Claims,
+    Clears,
+    Stops,
+    Keys,
+}
+use Client::{Adds, Claims, Clears, Keys, Stops};
+
+/// All orders in which three clients can take three steps each.
+fn interleavings(left: [usize; 3], order: &mut Vec<usize>, found: &mut Vec<Vec<usize>>) {
+    if left == [0; 3] {
+        return found.push(order.clone());
+    }
+    for client in (0..3).filter(|client| left[*client] > 0) {
+        let mut rest = left;
+        rest[client] -= 1;
+        order.push(client);
+        interleavings(rest, order, found);
+        order.pop();
+    }
+}
+
+/// One step of a client: begin, act, commit. Whether its commit did not conflict.
+async fn step(world: &World, job_type: &str, client: Client, tx: &mut Option<Transaction>, n: usize) -> bool {
+    let keys = &world.keys;
+    let claim = |number| Claim { worker: "w".into(), number };
+    match (n, &tx) {
+        (0, _) => *tx = Some(world.store.begin().await.unwrap()),
+        (1, Some(tx)) => match client {
+            Adds => drop(
+                jobs::add(tx, keys, &NewJob { job_type: job_type.into(), ..new("new", "x") }, 5)
+                    .await
+                    .unwrap(),
+            ),
+            Claims => drop(claims::claim(tx, keys, job_type, "old", &claim(7), 5, 20).await.unwrap()),
+            Clears => drop(tenants::no_longer_waiting(tx, keys, job_type, "x").await.unwrap()),
+            Stops => {
+                let stop = &Ending::Stopped;
+                let end = claims::end(tx, keys, job_type, "runs", &claim(1), stop, None, None, 6, 20).await;
+                drop(end.unwrap());
+            }
+            Keys => drop(tenants::set_key(tx, keys, job_type, "old", Some(0.5)).await.unwrap()),
+        },
+        (_, Some(tx)) => match tx.commit().await {
+            Ok(_) => {}
+            Err(StoreError::Conflict) => return false,
+            Err(error) => panic!("{error}"),
+        },
+        (_, None) => panic!("nothing was begun"),
+    }
+    true
+}
+
+/// However transactions overlap: whoever has a pending job waits, and those who add jobs or give them back conflict with nobody.
+#[tokio::test]
+async fn prop_a_pending_job_is_always_found() {
+    let world = World::new().await;
+    let mut orders = Vec::new();
+    interleavings([3; 3], &mut Vec::new(), &mut orders);
+    assert_eq!(orders.len(), 1_680);
+    let (mut cleared, mut in_vain) = (0, 0);
+    for (round, clients) in
+        [[Adds, Claims, Clears], [Stops, Claims, Clears], [Keys, Claims, Clears]].into_iter().enumerate()
+    {
+        for (n, order) in orders.iter().enumerate() {
+            // Each in a type of its own.
+            let job_type = &format!("{round}-{n}");
+            world
+                .run(async |tx, keys| {
+                    workers::register(tx, keys, job_type, &workers::Worker::new("w", "n", 0, 9))?;
+                    for id in ["runs", "old"] {
+                        jobs::add(tx, keys, &NewJob { job_type: job_type.clone(), ..new(id, "x") }, 1)
+                            .await?;
+                    }
+                    let claim = Claim { worker: "w".into(), number: 1 };
+                    claims::claim(tx, keys, job_type, "runs", &claim, 2, 20).await
+                })
+                .await;
+            let mut at = [0; 3];
+            let mut open = [None, None, None];
+            for client in order {
+                let passed = step(&world, job_type, clients[*client], &mut open[*client], at[*client]).await;
+                at[*client] += 1;
+                in_vain += usize::from(!passed && clients[*client] == Clears);
+                let never_conflicts = matches!(clients[*client], Adds | Stops);
+                assert!(passed || !never_conflicts, "{:?} conflicts in {order:?}", clients[*client]);
+            }
+            let everything = world.keys.pending(job_type);
+            let (pending, waiting) = world
+                .run(async |tx, keys| {
+                    let pending = tx.range(&everything, 9).await?.len();
+                    Ok((pending, tenants::waiting(tx, keys, job_type, None, 9).await?.len()))
+                })
+                .await;
+            assert!(pending == 0 || waiting == 1, "{clients:?} {order:?}: {pending} pending, nobody waits");
+            cleared += usize::from(waiting == 0);
+        }
+    }
+    // It goes where the claim is over before the look, and nobody adds; in others the look comes too early, or is in vain.
+    assert!(cleared > 50 && in_vain > 50, "{cleared} cleared, {in_vain} conflicts");
+}
+
+#[tokio::test]
+async fn what_was_charged_stays_until_it_is_forgotten() {
+    let world = World::new().await;
+    let charged =
+        |service_us| Charged { service_us, virtual_us: service_us as f64 / 3.0, ..Charged::default() };
+    for (tenant, charger, us) in [("x", "w", 1), ("x", "v", 2), ("y", "w", 3), ("x", "w", 10)] {
+        world.run(async |tx, keys| usage::write(tx, keys, T, tenant, charger, &charged(us)).await).await;
+    }
+    let of_type = async |after, limit| {
+        let rows = world.run(async |tx, keys| usage::of_type(tx, keys, T, after, limit).await).await;
+        let row = |(tenant, charger, row): (String, String, Charged)| {
+            format!("{tenant} {charger} {}", row.service_us)
+        };
+        rows.into_iter().map(row).collect::<Vec<_>>()
+    };
+    assert_eq!(of_type(None, 9).await, ["x v 2", "x w 10", "y w 3"]);
+    assert_eq!(of_type(None, 1).await, ["x v 2"]);
+    assert_eq!(of_type(Some(("x", "v")), 9).await, ["x w 10", "y w 3"]);
+    let of_tenant = world.run(async |tx, keys| usage::of_tenant(tx, keys, T, "x").await).await;
+    assert_eq!(of_tenant, [("v".to_owned(), charged(2)), ("w".to_owned(), charged(10))], "to the last bit");
+    let forget = async |charger: &str| {
+        world.run(async |tx, keys| usage::forget_gone(tx, keys, T, "y", charger).await).await
+    };
+    assert!(!forget("w").await, "it is a member");
+    // A node that has no workers of this type now may have some again, and goes on where it was.
+    let node = workers::Worker::new("n1", "node-a", 1, 0);
+    world.run(async |tx, keys| workers::register(tx, keys, NODE_TYPE, &node)).await;
+    assert!(!forget(&workers::node_contender("node-a")).await && forget("nobody").await);
+    assert_eq!(of_type(None, 9).await.len(), 3);
+    // A worker that goes leaves what it has charged.
+    let gone = world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 9, 5, 20).await).await;
+    assert!(gone);
+    assert_eq!(of_type(None, 9).await.len(), 3);
+    world.is_sound().await;
+    world.run(async |tx, keys| usage::forget(tx, keys, T, "x", "w").await).await;
+    assert_eq!(of_type(None, 9).await, ["x v 2", "y w 3"]);
+    assert!(forget("w").await);
+    assert_eq!(of_type(None, 9).await, ["x v 2"]);
+
+    let boost = Boost { v: 0.1 + 0.2, at_us: 5, coeff: 0.98, interval_us: 60_000_000 };
+    assert_eq!(world.run(async |tx, keys| usage::read_boost(tx, keys, T).await).await, None);
+    world.run(async |tx, keys| usage::write_boost(tx, keys, T, &boost)).await;
+    assert_eq!(world.run(async |tx, keys| usage::read_boost(tx, keys, T).await).await, Some(boost));
+}
+
+#[tokio::test]
+async fn a_charge_that_comes_late_does_not_undo_a_later_one() {
+    let world = World::new().await;
+    let keys = &world.keys;
+    let charged = |service_us| Charged { service_us, ..Charged::default() };
+    let late = world.store.begin().await.unwrap();
+    usage::write(&late, keys, T, "x", "w", &charged(1)).await.unwrap();
+    world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(2)).await).await;
+    assert!(matches!(late.commit().await, Err(StoreError::Conflict)));
+    // Nor when it is tried again.
+    world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(1)).await).await;
+    let rows = world.run(async |tx, keys| usage::of_tenant(tx, keys, T, "x").await).await;
+    assert_eq!(rows[0].1.service_us, 2);
+    let forgets = world.store.begin().await.unwrap();
+    usage::forget(&forgets, keys, T, "x", "w").await.unwrap();
+    world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(3)).await).await;
+    assert!(matches!(forgets.commit().await, Err(StoreError::Conflict)), "it is not decayed away");
+}

@@ -1,0 +1,172 @@
+//! Small attachments: many documents come in one multipart answer, and each leaves with its attachments inside, in base64.
+//!
+//! CouchDB can put them inside itself, but at three times its CPU: of 500 documents with three attachments of 32 kB, 1.3 seconds
+//! against 0.45. Here it is 0.05. (On the way to the target there is no choice: only base64 fits into `_bulk_docs`.)
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::parts::Parts;
+use super::stubs;
+use super::whole::{too_long, too_short};
+use crate::error::{Error, Fault};
+use crate::http::Answer;
+use crate::multipart;
+
+/// Attachments of one document that are held together. Whoever asks has looked at the sizes: more than these is a mistake.
+const ATTACHMENTS_BYTES: u64 = 8 * 1024 * 1024;
+
+/// A revision with its attachments inside.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub id: String,
+    pub rev: String,
+    pub doc: Vec<u8>,
+}
+
+/// A `multipart/mixed` answer to `_bulk_get`.
+pub(crate) struct Insides {
+    parts: Parts<Answer>,
+}
+
+#[derive(Deserialize)]
+struct Name<'a> {
+    _id: String,
+    _rev: String,
+    #[serde(borrow)]
+    _attachments: Option<&'a RawValue>,
+}
+
+impl Insides {
+    pub fn new(answer: Answer, boundary: &str) -> Self {
+        Self { parts: Parts::new(answer, boundary) }
+    }
+
+    /// The next revision; `None` after the last one. What the source does not have is passed over.
+    pub async fn next(&mut self) -> Result<Option<Whole>, Error> {
+        loop {
+            let Some(headers) = self.parts.next_part().await? else { return Ok(None) };
+            let content_type = headers.get("content-type").unwrap_or_default();
+            if content_type.starts_with("multipart/related") {
+                let boundary = multipart::boundary(content_type)
+                    .ok_or_else(|| self.parts.malformed("a multipart part without a boundary"))?;
+                return related(Parts::new(&mut self.parts, boundary)).await.map(Some);
+            }
+            if !content_type.contains("error=\"true\"") {
+                let doc = self.parts.doc().await?;
+                let name: Name<'_> =
+                    serde_json::from_slice(&doc).map_err(|cause| self.parts.malformed(cause))?;
+                return Ok(Some(Whole { id: name._id, rev: name._rev, doc }));
+            }
+        }
+    }
+}
+
+/// One revision: its document, then what follows it.
+async fn related(mut parts: Parts<&mut Parts<Answer>>) -> Result<Whole, Error> {
+    if parts.next_part().await?.is_none() {
+        return Err(parts.malformed("a multipart part without a document"));
+    }
+    let following = stubs::following(parts.doc().await?).map_err(|cause| parts.malformed(cause))?;
+    let text = &following.doc;
+    let name: Name<'_> = serde_json::from_slice(text).map_err(|cause| parts.malformed(cause))?;
+    let attachments = name._attachments.map_or("{}", RawValue::get);
+    let described: Map<String, Value> =
+        serde_json::from_str(attachments).map_err(|cause| parts.malformed(cause))?;
+    let bytes: u64 = following.stubs.iter().map(|stub| stub.length).sum();
+    if bytes > ATTACHMENTS_BYTES || following.stubs.iter().any(|stub| stub.encoding.is_some()) {
+        let problem = "attachments that are larger than their stubs said, or encoded";
+        return Err(parts.fault(Fault::Unexpected(problem.to_owned())));
+    }
+    // Both are slices of one text: their distance is where the attachments stand.
+    let at = name._attachments.map_or(0, |raw| raw.get().as_ptr() as usize - text.as_ptr() as usize);
+    let end = at + name._attachments.map_or(0, |raw| raw.get().len());
+    let mut doc = Vec::with_capacity(text.len() + (bytes as usize / 3 + 32) * 4);
+    doc.extend_from_slice(&text[..at]);
+    let mut stubs = following.stubs.iter();
+    for (nth, (name, fields)) in described.into_iter().enumerate() {
+        doc.push(if nth == 0 { b'{' } else { b',' });
+        write_json(&mut doc, &Value::String(name));
+        doc.push(b':');
+        if fields["follows"] != Value::Bool(true) {
+            write_json(&mut doc, &fields);
+            continue;
+        }
+        let stub = stubs.next().ok_or_else(|| parts.malformed("an attachment that does not follow"))?;
+        if parts.next_part().await?.is_none() {
+            return Err(parts.malformed("a multipart part without all attachments"));
+        }
+        let mut content = Vec::with_capacity(stub.length as usize);
+        while let Some(piece) = parts.data().await? {
+            if content.len() + piece.len() > stub.length as usize {
+                return Err(parts.malformed(too_long(stub.length)));
+            }
+            content.extend_from_slice(&piece);
+        }
+        let left = stub.length - content.len() as u64;
+        if left > 0 {
+            return Err(parts.fault(Fault::BrokeOff(too_short(left, stub.length))));
+        }
+        write_attachment(&mut doc, fields, &content);
+    }
+    if end > at {
+        if doc.len() == at {
+            doc.push(b'{');
+        }
+        doc.push(b'}');
+    }
+    doc.extend_from_slice(&text[end..]);
+    let (id, rev) = (name._id, name._rev);
+    // The answer goes on behind this part only once its own end has been read.
+    while parts.next_part().await?.is_some() {}
+    Ok(Whole { id, rev, doc })
+}
+
+/// One attachment as `_bulk_docs` takes it: its `fields`, without what speaks of how it came, and its content in base64.
+fn write_attachment(doc: &mut Vec<u8>, fields: Value, content: &[u8]) {
+    let mut fields = match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    fields.retain(|name, _| !matches!(name.as_str(), "follows" | "length"));
+    write_json(doc, &Value::Object(fields));
+    // Its last bracket makes room for one more field.
+    doc.pop();
+    if doc.last() != Some(&b'{') {
+        doc.push(b',');
+    }
+    doc.extend_from_slice(b"\"data\":\"");
+    let start = doc.len();
+    doc.resize(start + content.len().div_ceil(3) * 4, 0);
+    let written = BASE64_STANDARD.encode_slice(content, &mut doc[start..]);
+    doc.truncate(start + written.expect("base64 makes four bytes of three"));
+    doc.extend_from_slice(b"\"}");
+}
+
+fn write_json(doc: &mut Vec<u8>, value: &Value) {
+    serde_json::to_writer(doc, value).expect("a value is JSON, and a Vec takes it");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_attachment_loses_what_speaks_of_its_way() {
+        let mut doc = Vec::new();
+        let fields =
+            json!({ "content_type": "x/y", "revpos": 1, "digest": "md5-x", "length": 5, "follows": true });
+        write_attachment(&mut doc, fields, b"hello");
+        write_attachment(&mut doc, json!({ "follows": true }), b"");
+        assert_eq!(
+            String::from_utf8(doc).unwrap(),
+            r#"{"content_type":"x/y","revpos":1,"digest":"md5-x","data":"aGVsbG8="}{"data":""}"#
+        );
+    }
+}

@@ -1,0 +1,322 @@
+//! Looking at filter functions again.
+//!
+//! A replication id covers the code of its filter function. When that code changes on the source, the documents that
+//! it lets through are others: it is another replication, which begins anew. So every document that has such a job is
+//! an entry among the filter checks. When it is due its code is fetched; if the id is another one then, the job is
+//! replaced, also one that runs, and its end is not waited for.
+//!
+//! **How often.** With n such documents the mean time between two checks of one of them is 60 s + n/10 s, but for the
+//! longest, a day: CouchDB's period. However many there are, sources are asked ten times a second at most.
+//!
+//! **Claims.** Every node runs this task. Whoever takes a due entry moves it to the time of its next check before
+//! anything else; so of several nodes one checks, a check that fails needs no bookkeeping, and one that dies with its
+//! node is made up for by the next one.
+//!
+//! **A source that cannot be asked** changes nothing. The job is what talks to the source, and tells if it cannot; the
+//! code is looked at again with the next period. (CouchDB shows the document as `error` then, while its job goes on.)
+//!
+//! Checks have an index and places of their own, so that sources that hang never hold up new documents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use turnwise_queue::Keyspace;
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use super::resolve::{DocProcessor, FETCH_TIMEOUT};
+use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
+use super::{Settings, corrupt, parse};
+use crate::documents::{Error, Result, Revision, read, write::Slot};
+use crate::{Replication, replication_id};
+
+/// Sources that are asked at once, at most. Those of new documents have places of their own.
+const MAX_CHECKS: usize = 8;
+/// The shortest time between two checks of one document, in µs: CouchDB's.
+const MIN_PERIOD_US: u64 = 60_000_000;
+/// What each further document adds to the longest period, in µs: to the mean half of it, hence ten checks a second.
+const PERIOD_PER_DOCUMENT_US: u64 = 200_000;
+/// The longest time that all of them together add, in µs: a day.
+const MAX_GROWTH_US: u64 = 86_400_000_000;
+/// The longest sleep: entries that are due earlier than all others are seen by then. No new one is due before
+/// [`MIN_PERIOD_US`], but for documents that were written again.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// Between two counts of all entries. They are read for it, page by page.
+const COUNT_INTERVAL_US: i64 = 60_000_000;
+/// Entries that one transaction counts.
+const COUNT_BATCH: usize = 1_000;
+/// The pause after the store could not be read.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+/// The time to the next check of one of `documents`, of which `random` chooses.
+fn period_us(documents: u64, random: u64) -> i64 {
+    let range_us = 1_000_000 + documents.saturating_mul(PERIOD_PER_DOCUMENT_US).min(MAX_GROWTH_US);
+    i64::try_from(MIN_PERIOD_US + random % range_us).unwrap_or(i64::MAX)
+}
+
+/// An entry among the filter checks.
+#[derive(Debug, Clone)]
+struct Entry {
+    due_us: i64,
+    db: String,
+    id: String,
+}
+
+/// A document whose filter's code is to be fetched.
+struct Check {
+    entry: Entry,
+    rev: Revision,
+    /// The job that it has now.
+    job: String,
+    replication: Replication,
+}
+
+impl DocProcessor {
+    /// When the filter of a document that has just got its job is looked at for the first time.
+    pub(super) fn first_check_us(&self) -> i64 {
+        let runtime = self.store.runtime();
+        // As if there were as many as make the mean two minutes: those of one moment are not checked in one moment.
+        runtime.now_us().saturating_add(period_us(600, runtime.random()))
+    }
+
+    /// Looks at filters again until it is dropped.
+    pub(super) async fn check_filters(self: &Arc<Self>) {
+        let runtime = self.store.runtime().clone();
+        let mut tasks: JoinSet<()> = JoinSet::new();
+        let mut counted: Option<(i64, u64)> = None;
+        loop {
+            let pause = match self.start_checks(&mut tasks, &mut counted).await {
+                Ok(next_us) => {
+                    let us = next_us.map_or(i64::MAX, |next_us| next_us - runtime.now_us()).max(0);
+                    Duration::from_micros(us.unsigned_abs()).min(LOOK_INTERVAL)
+                }
+                Err(error) => {
+                    tracing::error!(%error, "cannot look for changed filter functions");
+                    ERROR_PAUSE
+                }
+            };
+            let full = tasks.len() >= MAX_CHECKS;
+            tokio::select! {
+                // A panic was logged; the check is made again with the next period.
+                Some(_) = tasks.join_next() => {}
+                () = runtime.sleep(pause), if !full => {}
+            }
+        }
+    }
+
+    /// Starts as many of the checks that are due as there is room for; tells when the next one is due.
+    async fn start_checks(
+        self: &Arc<Self>,
+        tasks: &mut JoinSet<()>,
+        counted: &mut Option<(i64, u64)>,
+    ) -> Result<Option<i64>> {
+        let room = MAX_CHECKS.saturating_sub(tasks.len());
+        if room == 0 {
+            return Ok(None);
+        }
+        let (due, next_us) = self.due_checks(room).await?;
+        if due.is_empty() {
+            return Ok(next_us);
+        }
+        let runtime = self.store.runtime();
+        let now_us = runtime.now_us();
+        let documents = match *counted {
+            Some((at_us, documents)) if now_us - at_us < COUNT_INTERVAL_US => documents,
+            _ => self.count_checks().await?,
+        };
+        *counted = Some((now_us, documents));
+        let (keys, settings) = (&self.keys, &self.settings.get());
+        for entry in &due {
+            // Nobody else's next check is at the same microsecond: it also tells whose claim it is.
+            let next_us = runtime.now_us().saturating_add(period_us(documents, runtime.random()));
+            let claimed =
+                self.store.transact(|tx| async move { claim(&tx, keys, settings, entry, next_us).await });
+            if let Some(check) = claimed.await? {
+                let this = self.clone();
+                tasks.spawn(async move { this.check(check).await });
+            }
+        }
+        // There may be more of them.
+        Ok(Some(now_us))
+    }
+
+    /// Up to `room` entries that are due, and when the next one is if there is none.
+    async fn due_checks(&self, room: usize) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>)> {
+        let (store, keys) = (&self.store, &self.keys);
+        let entries: Vec<Entry> = store
+            .transact(|tx| async move {
+                let (begin, end) = keys.filter_checks();
+                // More than there is room for: other nodes look at the same ones, and all begin somewhere else.
+                let read = RangeRead { begin, end, limit: 4 * MAX_CHECKS, reverse: false };
+                let rows = tx.range_with(read, Isolation::Snapshot).await?;
+                let entry = |key: &bytes::Bytes| {
+                    let (due_us, db, id) =
+                        keys.parse_filter_check(key).ok_or_else(|| corrupt("filter check key"))?;
+                    Ok(Entry { due_us, db, id })
+                };
+                rows.iter().map(|(key, _)| entry(key)).collect::<turnwise_queue::Result<_>>()
+            })
+            .await?;
+        let now_us = store.runtime().now_us();
+        let next_us = entries.iter().map(|entry| entry.due_us).find(|due_us| *due_us > now_us);
+        let mut due: Vec<Entry> = entries.into_iter().filter(|entry| entry.due_us <= now_us).collect();
+        if due.len() > room {
+            let first = store.runtime().random() % due.len() as u64;
+            due.rotate_left(usize::try_from(first).unwrap_or(0));
+            due.truncate(room);
+        }
+        Ok((due, next_us))
+    }
+
+    async fn count_checks(&self) -> turnwise_queue::Result<u64> {
+        let (mut begin, end) = self.keys.filter_checks();
+        let mut count = 0;
+        loop {
+            let (from, to) = (&begin, &end);
+            let page = self
+                .store
+                .transact(|tx| async move {
+                    let read = RangeRead {
+                        begin: from.clone(),
+                        end: to.clone(),
+                        limit: COUNT_BATCH,
+                        reverse: false,
+                    };
+                    Ok::<_, turnwise_queue::Error>(tx.range_with(read, Isolation::Snapshot).await?)
+                })
+                .await?;
+            count += page.len() as u64;
+            match page.last() {
+                Some((last, _)) if page.len() == COUNT_BATCH => {
+                    begin = turnwise_store::key::successor(last);
+                }
+                _ => return Ok(count),
+            }
+        }
+    }
+
+    /// Fetches the code, and replaces the job if it has another id now.
+    async fn check(&self, check: Check) {
+        let late = self.store.runtime().sleep(FETCH_TIMEOUT);
+        let code = tokio::select! {
+            code = self.filters.fetch(&check.replication) => code,
+            () = late => Err(format!("the source did not answer within {} s", FETCH_TIMEOUT.as_secs())),
+        };
+        let (db, doc) = (&check.entry.db, &check.entry.id);
+        let code = match code {
+            Ok(code) => code,
+            Err(reason) => {
+                return tracing::debug!(reason, db, doc, "cannot look at a filter function again");
+            }
+        };
+        let settings = self.settings.get();
+        let id = replication_id::full(&check.replication, &settings.server_uuid, code.as_deref()).to_string();
+        if id == check.job {
+            return;
+        }
+        let (keys, check, id, settings) = (&self.keys, &check, id.as_str(), &settings);
+        let replaced = self
+            .store
+            .transact(|tx| async move {
+                replace(&tx, keys, settings, check, id, self.store.runtime().now_us()).await
+            })
+            .await;
+        match replaced {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!(
+                    db,
+                    doc,
+                    old = check.job,
+                    new = id,
+                    "a filter function has changed: a new replication"
+                );
+            }
+            Err(error) => {
+                tracing::error!(%error, db, doc, "cannot replace a replication whose filter function has changed");
+            }
+        }
+    }
+}
+
+/// Moves an entry to its next check, and tells what to do now: nothing, if somebody else has moved it, or if its document
+/// has no job any more.
+async fn claim(
+    tx: &Transaction,
+    keys: &Keyspace,
+    settings: &Settings,
+    entry: &Entry,
+    next_us: i64,
+) -> Result<Option<Check>> {
+    let (db, id) = (entry.db.as_str(), entry.id.as_str());
+    let row = read_row(tx, keys, db, id).await?;
+    // The second is an attempt of this claim whose outcome was not known.
+    let current = row.filter(|row| row.check_us == Some(entry.due_us) || row.check_us == Some(next_us));
+    tx.clear(keys.filter_check(entry.due_us, db, id))?;
+    let Some(row) = current else { return Ok(None) };
+    let (RowState::Scheduled, Some(job)) = (row.state, row.job.clone()) else { return Ok(None) };
+    let body = match read::get(tx, keys, db, id, Some(&row.rev)).await {
+        Ok(document) => document.body,
+        // The database is being deleted, and its rows with it.
+        Err(Error::NoDatabase | Error::Missing) => {
+            write_row(tx, keys, db, id, &Row { check_us: None, ..row })?;
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let rev = row.rev.clone();
+    write_row(tx, keys, db, id, &Row { check_us: Some(next_us), ..row })?;
+    // It was valid when it was written; if the limits are others now, the job goes on as it is.
+    let Ok(replication) = parse(&body, &settings.defaults) else { return Ok(None) };
+    let entry = Entry { due_us: next_us, ..entry.clone() };
+    Ok(Some(Check { entry, rev, job, replication }))
+}
+
+/// Gives the document the job `id` in place of the one that it had when its filter was asked for; not if the document, its
+/// job or its claim are others by now.
+async fn replace(
+    tx: &Transaction,
+    keys: &Keyspace,
+    settings: &Settings,
+    check: &Check,
+    id: &str,
+    now_us: i64,
+) -> Result<bool> {
+    let Entry { due_us, db, id: doc_id } = &check.entry;
+    let row = read_row(tx, keys, db, doc_id).await?;
+    let Some(row) = row.filter(|row| {
+        row.state == RowState::Scheduled
+            && row.rev == check.rev
+            && row.job.as_deref() == Some(&check.job)
+            && row.check_us == Some(*due_us)
+    }) else {
+        return Ok(false);
+    };
+    let body = read::body(tx, keys, db, doc_id).await?;
+    let Ok(replication) = parse(&body, &settings.defaults) else { return Ok(false) };
+    let mut slot = Slot::open_current(tx, keys, db, doc_id).await?;
+    let doc =
+        Doc { db, id: doc_id, rev: &row.rev, body: &body, replication: &replication, check_us: row.check_us };
+    match schedule::start(tx, keys, &mut slot, &doc, id, now_us).await {
+        // Its limits are others than when it was written: the job goes on as it is.
+        Err(Error::Invalid(_)) => Ok(false),
+        started => started.map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_period_grows_with_the_number_of_documents_up_to_a_day() {
+        let longest_s = |documents: u64| {
+            let range = 1_000_000 + (documents * PERIOD_PER_DOCUMENT_US).min(MAX_GROWTH_US);
+            period_us(documents, range - 1) / 1_000_000
+        };
+        assert_eq!((period_us(0, 0), longest_s(0)), (60_000_000, 60));
+        assert_eq!(longest_s(100), 80);
+        assert_eq!(longest_s(10_000), 2_060);
+        assert_eq!((longest_s(1_000_000), longest_s(10_000_000)), (86_460, 86_460));
+    }
+}

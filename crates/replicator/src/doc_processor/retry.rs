@@ -1,0 +1,70 @@
+//! Documents whose replication ids could not be found wait before they are tried again; their users need not.
+
+use turnwise_queue::Keyspace;
+use turnwise_store::{Isolation, RangeRead, Store, Transaction};
+
+use super::corrupt;
+use super::schedule::{Row, RowState, read_row, write_row};
+use turnwise_queue::Result;
+
+/// Documents that one transaction looks at.
+const BATCH: usize = 100;
+
+/// Ends the wait of documents in state `error`, of one `_replicator` database or of all: of at most `limit` that are looked at.
+/// How many it were.
+///
+/// # Errors
+/// The store's. What was done until then stays done.
+pub async fn retry_errors(store: &Store, keys: &Keyspace, db: Option<&str>, limit: usize) -> Result<usize> {
+    let now_us = store.runtime().now_us();
+    // Those that are due are in front of it, also those that have become so here.
+    let mut from = keys.unresolved_entry(now_us.saturating_add(1), "", "");
+    let mut retried = 0;
+    for _ in 0..limit.div_ceil(BATCH) {
+        let begin = &from;
+        let batch = store.transact(|tx| async move {
+            let read =
+                RangeRead { begin: begin.clone(), end: keys.unresolved().1, limit: BATCH, reverse: false };
+            let rows = tx.range_with(read, Isolation::Snapshot).await?;
+            let (mut count, mut last) = (0, None);
+            for (key, _) in &rows {
+                let (due_us, db_of, id) =
+                    keys.parse_unresolved(key).ok_or_else(|| corrupt("unresolved key"))?;
+                if last.is_some() && !tx.has_room() {
+                    break;
+                }
+                last = Some(key.clone());
+                if db.is_none_or(|db| db == db_of) {
+                    count += usize::from(retry(&tx, keys, due_us, &db_of, &id, now_us).await?);
+                }
+            }
+            Ok::<_, turnwise_queue::Error>((count, last, rows.is_empty()))
+        });
+        let (count, last, empty) = batch.await?;
+        retried += count;
+        match last {
+            Some(last) if !empty => from = turnwise_store::key::successor(&last),
+            _ => break,
+        }
+    }
+    Ok(retried)
+}
+
+async fn retry(
+    tx: &Transaction,
+    keys: &Keyspace,
+    due_us: i64,
+    db: &str,
+    id: &str,
+    now_us: i64,
+) -> Result<bool> {
+    match read_row(tx, keys, db, id).await? {
+        Some(row) if row.state == RowState::Error && row.due_us == Some(due_us) => {
+            tx.clear(keys.unresolved_entry(due_us, db, id))?;
+            let row = Row { due_us: Some(now_us), error_count: 0, ..row };
+            write_row(tx, keys, db, id, &row)?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}

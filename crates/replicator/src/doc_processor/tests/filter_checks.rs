@@ -1,0 +1,196 @@
+//! Filter functions that change after their documents got their jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::Then;
+use turnwise_store::Runtime as _;
+
+use super::resolve::{PATIENCE, Running, Sources, filtered, processor};
+use super::*;
+
+/// What a document with the filter `d/f` is called as a job, when the function's code is `code`.
+fn id_with(source: &str, code: &str) -> String {
+    let body = with(doc(source), json!({"filter": "d/f", "continuous": true}));
+    let replication = Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap();
+    replication_id::full(&replication, "uuid", Some(code)).to_string()
+}
+
+fn followed(source: &str) -> Value {
+    with(filtered("d/f"), with(doc(source), json!({"continuous": true})))
+}
+
+/// A document `a` whose job depends on the code `old`.
+async fn scheduled() -> Running {
+    let running = Running::new().await;
+    running.sources.answer("d/f", Ok("old"));
+    running.world.put("a", followed("s")).await.unwrap();
+    running.until("a", "pending").await;
+    assert_eq!(running.world.job().await.id, id_with("s", "old"));
+    running
+}
+
+/// Moves the clock until `done`.
+async fn until(running: &Running, done: impl AsyncFn() -> bool) {
+    let moved = async {
+        while !done().await {
+            running.world.documents.clock.advance(Duration::from_secs(30));
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, moved).await.expect("it never comes to pass");
+}
+
+impl Running {
+    /// How often the filter was asked for.
+    fn times(&self) -> usize {
+        self.sources.asked.lock().unwrap().len()
+    }
+
+    async fn job_of(&self, id: &str) -> String {
+        self.world.status(id).await.unwrap()["id"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+#[tokio::test]
+async fn changed_code_replaces_a_running_job_by_one_with_the_new_id() {
+    let running = scheduled().await;
+    let (old, new) = (id_with("s", "old"), id_with("s", "new"));
+    let claim = running.world.start(&old).await;
+    let asked = running.world.status("a").await.unwrap()["start_time"].clone();
+    running.sources.answer("d/f", Ok("new"));
+    until(&running, async || running.job_of("a").await == new).await;
+    // The old one is told to stop, and leaves nothing behind; nobody wrote into the document.
+    let jobs = running.world.jobs().await;
+    let of = |id: &str| jobs.iter().find(|job| job.id == id).unwrap();
+    assert_eq!((of(&old).cancel_requested, of(&old).then), (true, Then::Remove));
+    assert_eq!(of(&new).state, State::Pending);
+    running.world.end(&old, &claim, Ending::Stopped, None).await;
+    assert_eq!(running.world.job().await.id, new);
+    assert_eq!(body(&running.world.get("a").await), followed("s"));
+    assert_eq!(running.world.status("a").await.unwrap()["start_time"], asked);
+    // It is looked at again, and may change back.
+    running.sources.answer("d/f", Ok("old"));
+    until(&running, async || running.job_of("a").await == old).await;
+    assert_eq!(running.world.job().await.id, old);
+    let (world, _) = running.stop().await;
+    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+}
+
+#[tokio::test]
+async fn the_same_code_and_a_source_that_is_down_leave_the_job_alone() {
+    let running = scheduled().await;
+    let id = id_with("s", "old");
+    running.world.start(&id).await;
+    let times = running.times();
+    until(&running, async || running.times() >= times + 2).await;
+    running.sources.answer("d/f", Err("source is down"));
+    let times = running.times();
+    until(&running, async || running.times() >= times + 2).await;
+    let job = running.world.job().await;
+    assert_eq!((job.id.as_str(), job.state, job.cancel_requested), (id.as_str(), State::Running, false));
+    assert_eq!(running.world.state("a").await, "running");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_first_check_comes_after_a_minute() {
+    let running = scheduled().await;
+    running.world.documents.clock.advance(Duration::from_secs(59));
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(running.times(), 1);
+    until(&running, async || running.times() >= 2).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn code_that_becomes_that_of_another_document_fails_the_later_one() {
+    let running = scheduled().await;
+    running.world.put("b", with(followed("s"), json!({"filter": "d/g"}))).await.unwrap();
+    running.sources.answer("d/g", Ok("other"));
+    running.until("b", "pending").await;
+    running.sources.answer("d/g", Ok("old"));
+    until(&running, async || running.world.state("b").await == "failed").await;
+    let id = id_with("s", "old");
+    let reason = format!(
+        "Replication `{id}` specified by document `b` already started, triggered by document `a` from db `_replicator`"
+    );
+    assert_eq!(running.world.get("b").await.body["_replication_state_reason"], json!(reason));
+    assert_eq!(running.world.job().await.id, id);
+    let (world, _) = running.stop().await;
+    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+}
+
+#[tokio::test]
+async fn writing_a_document_again_does_not_disturb_its_job_and_looks_at_its_filter_soon() {
+    let running = scheduled().await;
+    let id = id_with("s", "old");
+    running.world.start(&id).await;
+    running.world.put("a", with(followed("s"), json!({"_replication_state": "triggered"}))).await.unwrap();
+    assert_eq!(running.world.state("a").await, "running");
+    assert!(!running.world.job().await.cancel_requested);
+    let clock = &running.world.documents.clock;
+    clock.wait_for_sleeper(Duration::from_secs(1)).await;
+    clock.advance(Duration::from_secs(30));
+    running.sources.asked("d/f", 2).await;
+    // Other options are another matter.
+    running.world.put("a", with(followed("s"), json!({"http_connections": 2}))).await.unwrap();
+    assert!(running.world.job().await.cancel_requested);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_asked_about_a_document_that_has_changed_or_ended_counts_no_more() {
+    let running = scheduled().await;
+    let id = id_with("s", "old");
+    running.sources.answers_no_more("d/f");
+    until(&running, async || running.times() >= 2).await;
+    running.world.put("a", with(followed("s"), json!({"_replication_state": "completed"}))).await.unwrap();
+    running.sources.answer("d/f", Ok("new"));
+    // By the time that another document has its job the answer about the first one has come, too.
+    running.world.put("b", followed("other")).await.unwrap();
+    running.until("b", "pending").await;
+    assert_eq!(running.world.job().await.id, id_with("other", "new"));
+    assert_ne!(running.world.job().await.id, id);
+    let (world, _) = running.stop().await;
+    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+}
+
+#[tokio::test]
+async fn of_several_nodes_one_makes_a_check() {
+    let world = World::new().await;
+    let others = Arc::<Sources>::default();
+    others.answer("d/f", Ok("old"));
+    let stop = CancellationToken::new();
+    let other = tokio::spawn(processor(&world, &others).run(stop.clone()));
+    let running = Running::of(world, Arc::default());
+    running.sources.answer("d/f", Ok("old"));
+    running.world.put("a", followed("s")).await.unwrap();
+    running.until("a", "pending").await;
+    let times = || running.times() + others.asked.lock().unwrap().len();
+    let clock = running.world.documents.clock.clone();
+    // No further than to the first check, and what it takes both to look: the next one is a minute away.
+    let tx = running.world.store().begin().await.unwrap();
+    let row = schedule::read_row(&tx, running.world.keys(), DB, "a").await.unwrap().unwrap();
+    let away_us = (row.check_us.unwrap() - clock.now_us()).max(0).unsigned_abs();
+    clock.advance(Duration::from_micros(away_us));
+    let checked = async {
+        while times() < 2 {
+            clock.advance(Duration::from_millis(1));
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, checked).await.expect("nobody looks");
+    for _ in 0..500 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(times(), 2, "one of them looks");
+    stop.cancel();
+    other.await.unwrap();
+    running.stop().await;
+}

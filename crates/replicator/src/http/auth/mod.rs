@@ -1,0 +1,161 @@
+//! How requests say who asks: the authentication plugins.
+//!
+//! `[replicator] auth_plugins` lists them in the order in which they are tried: a session's cookie first ([`session`]), because a
+//! server checks it at a fraction of a password's cost, then the password in every request ([`basic`]). Without
+//! credentials there is nothing to do. An [`Auth`] is one peer's; it says what a request carries, and looks at each answer.
+
+mod basic;
+mod session;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
+
+use crate::endpoint::Endpoint;
+use crate::error::Fault;
+
+pub(crate) use session::{LOGIN_TYPE, Login, LoginAnswer, Sessions};
+use session::{Pass, Session};
+
+/// A way to authenticate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthPlugin {
+    /// `POST /_session` once, and its cookie in every request.
+    Session,
+    /// The password in every request.
+    Basic,
+}
+
+impl AuthPlugin {
+    /// All of them, in the order in which they are tried unless somebody says otherwise.
+    pub const ALL: [Self; 2] = [Self::Session, Self::Basic];
+}
+
+impl fmt::Display for AuthPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Session => "session",
+            Self::Basic => "basic",
+        })
+    }
+}
+
+impl FromStr for AuthPlugin {
+    type Err = String;
+
+    /// Reads turnwise's short names, and those that CouchDB's configuration has.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = text.trim();
+        match name.strip_prefix("couch_replicator_auth_").unwrap_or(name) {
+            "session" => Ok(Self::Session),
+            "basic" | "noop" => Ok(Self::Basic),
+            _ => Err(format!("`{name}` is no authentication plugin; there are session and basic")),
+        }
+    }
+}
+
+/// How one peer's requests authenticate.
+#[derive(Debug)]
+pub(crate) enum Auth {
+    /// Without credentials, or with a header that the user has given.
+    Nothing,
+    Basic(HeaderValue),
+    Session {
+        session: Arc<Session>,
+        /// Where the server has no sessions. `None`: the configuration does not want passwords to be sent with each request.
+        fallback: Option<HeaderValue>,
+    },
+}
+
+/// With which cookie a request went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(Option<u64>);
+
+impl Auth {
+    /// By the first of `plugins` that does for `endpoint`.
+    pub fn new(
+        endpoint: &Endpoint,
+        plugins: &[AuthPlugin],
+        refresh_interval: Duration,
+        sessions: &Sessions,
+    ) -> Self {
+        let Some(credentials) = endpoint.credentials() else {
+            return Self::Nothing;
+        };
+        let authorization = basic::authorization(credentials);
+        match plugins {
+            [AuthPlugin::Session, rest @ ..] => Self::Session {
+                session: sessions.of(endpoint, credentials, refresh_interval),
+                fallback: rest.contains(&AuthPlugin::Basic).then_some(authorization),
+            },
+            _ => Self::Basic(authorization),
+        }
+    }
+
+    /// Puts on a request's headers what it needs. A session that has to be opened is opened by `send`.
+    ///
+    /// # Errors
+    /// Why there is no session; it belongs to the request to `/_session`.
+    pub async fn apply<F>(&self, headers: &mut HeaderMap, send: impl Fn(Login) -> F) -> Result<Ticket, Fault>
+    where
+        F: Future<Output = Result<LoginAnswer, Fault>>,
+    {
+        match self {
+            Self::Nothing => {}
+            Self::Basic(authorization) => drop(headers.insert(AUTHORIZATION, authorization.clone())),
+            Self::Session { session, fallback } => match (session.pass(send).await?, fallback) {
+                (Pass::Cookie(cookie, number), _) => {
+                    put_cookie(headers, cookie);
+                    return Ok(Ticket(Some(number)));
+                }
+                (Pass::None, Some(authorization)) => {
+                    headers.insert(AUTHORIZATION, authorization.clone());
+                }
+                (Pass::None, None) => {
+                    return Err(Fault::Unexpected(
+                        "the server has no sessions; add `basic` to [replicator] auth_plugins".to_owned(),
+                    ));
+                }
+            },
+        }
+        Ok(Ticket(None))
+    }
+
+    /// Looks at an answer. `true`: the request may succeed if it is sent again, with what [`Auth::apply`] says then.
+    pub fn answered(&self, Ticket(number): Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
+        match (self, number) {
+            (Self::Session { session, .. }, Some(number)) => session.answered(number, status, headers),
+            _ => false,
+        }
+    }
+
+    /// A request had no answer, because the connection broke.
+    pub fn broke_off(&self, Ticket(number): Ticket) {
+        if let (Self::Session { session, .. }, Some(number)) = (self, number) {
+            session.broke_off(number);
+        }
+    }
+
+    /// `text` without the cookies that have come meanwhile.
+    pub fn hide(&self, text: String) -> String {
+        match self {
+            Self::Session { session, .. } => session.hide(text),
+            Self::Nothing | Self::Basic(_) => text,
+        }
+    }
+}
+
+/// Beside a cookie that the user has given, if there is one.
+fn put_cookie(headers: &mut HeaderMap, cookie: HeaderValue) {
+    let together = headers.get(COOKIE).and_then(|given| {
+        let mut both =
+            HeaderValue::from_bytes(&[given.as_bytes(), b"; ", cookie.as_bytes()].concat()).ok()?;
+        both.set_sensitive(true);
+        Some(both)
+    });
+    headers.insert(COOKIE, together.unwrap_or(cookie));
+}

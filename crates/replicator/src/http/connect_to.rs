@@ -1,0 +1,191 @@
+//! `connect_to`: servers that are reached elsewhere than their URL says.
+//!
+//! Like curl's `--connect-to`: only the connection goes elsewhere. The request, the name under which the server's certificate
+//! is checked, and the replication's id stay those of the URL. It holds for every connection that replications open, to peers
+//! and to proxies; what lies behind a proxy is the proxy's affair.
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::Uri;
+use http::uri::Authority;
+
+/// Rules at most.
+const MAX_RULES: usize = 100;
+
+/// Rules, of which the first that matches counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectTo(Vec<Rule>);
+
+/// `pattern:port:target:port`
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    /// A host, `*.` and the end of one, or `*`.
+    pattern: String,
+    /// `None`: all of them.
+    port: Option<u16>,
+    /// `None`: the same host.
+    target: Option<String>,
+    /// `None`: the same port.
+    target_port: Option<u16>,
+}
+
+impl ConnectTo {
+    /// Where a connection to the server that `at` names has to go.
+    pub(super) fn redirected(&self, at: &Uri) -> Uri {
+        let host = at.host().unwrap_or_default();
+        let port = at.port_u16().unwrap_or(if at.scheme_str() == Some("https") { 443 } else { 80 });
+        let Some(rule) = self.0.iter().find(|rule| rule.matches(host, port)) else {
+            return at.clone();
+        };
+        let host = rule.target.as_deref().unwrap_or(host);
+        let authority = format!("{host}:{}", rule.target_port.unwrap_or(port));
+        let mut parts = at.clone().into_parts();
+        parts.authority = Some(authority.parse().expect("checked when it was parsed"));
+        Uri::from_parts(parts).expect("only another authority")
+    }
+}
+
+impl Rule {
+    fn matches(&self, host: &str, port: u16) -> bool {
+        let matches = match self.pattern.strip_prefix('*') {
+            None => host.eq_ignore_ascii_case(&self.pattern),
+            Some("") => true,
+            Some(end) => {
+                // What the star stands for is at least one label.
+                let start = host.len().checked_sub(end.len()).filter(|start| *start > 0);
+                start
+                    .is_some_and(|start| host.get(start..).is_some_and(|host| host.eq_ignore_ascii_case(end)))
+            }
+        };
+        matches && self.port.is_none_or(|only| only == port)
+    }
+}
+
+impl FromStr for ConnectTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rules: Vec<Rule> = text.split(',').map(|rule| rule.trim().parse()).collect::<Result<_, _>>()?;
+        if rules.len() > MAX_RULES {
+            return Err(format!("at most {MAX_RULES} rules"));
+        }
+        Ok(Self(rules))
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let right = || {
+            "pattern:port:target:port, like `*.example.com:443:10.0.0.7:8443`; where the second host or a port is left \
+             out, it stays as it is"
+                .to_owned()
+        };
+        let [pattern, port, target, target_port] = fields(text)[..] else { return Err(right()) };
+        let parsed = |port: &str| match port {
+            "" => Ok(None),
+            port => port.parse().ok().filter(|port| *port > 0).map(Some).ok_or_else(right),
+        };
+        let host = pattern.strip_prefix("*.").unwrap_or(pattern);
+        if !matches!(pattern, "" | "*") && !is_host(host) || !target.is_empty() && !is_host(target) {
+            return Err(right());
+        }
+        Ok(Self {
+            pattern: if pattern.is_empty() { "*" } else { pattern }.to_owned(),
+            port: parsed(port)?,
+            target: (!target.is_empty()).then(|| target.to_owned()),
+            target_port: parsed(target_port)?,
+        })
+    }
+}
+
+/// Whether it is a host and nothing more, as it stands in a URL.
+fn is_host(text: &str) -> bool {
+    !text.contains(['*', '@']) && text.parse::<Authority>().is_ok_and(|authority| authority.host() == text)
+}
+
+/// What stands between the colons. Those of an address in brackets are its own.
+fn fields(text: &str) -> Vec<&str> {
+    let mut in_brackets = false;
+    text.split(|character| {
+        match character {
+            '[' => in_brackets = true,
+            ']' => in_brackets = false,
+            _ => {}
+        }
+        character == ':' && !in_brackets
+    })
+    .collect()
+}
+
+impl fmt::Display for ConnectTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, rule) in self.0.iter().enumerate() {
+            let port = |port: Option<u16>| port.map(|port| port.to_string()).unwrap_or_default();
+            let target = rule.target.as_deref().unwrap_or_default();
+            let comma = if n == 0 { "" } else { "," };
+            write!(f, "{comma}{}:{}:{target}:{}", rule.pattern, port(rule.port), port(rule.target_port))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn to(rules: &str, at: &str) -> String {
+        rules.parse::<ConnectTo>().unwrap().redirected(&at.parse().unwrap()).to_string()
+    }
+
+    #[test]
+    fn a_host_is_reached_elsewhere_and_the_rest_of_the_url_stays() {
+        let rules = "db.example.com:5984:10.0.0.7:8080";
+        assert_eq!(to(rules, "http://DB.example.com:5984/x"), "http://10.0.0.7:8080/x");
+        assert_eq!(to(rules, "http://db.example.com/x"), "http://db.example.com/x");
+        assert_eq!(to(rules, "http://other.example.com:5984/"), "http://other.example.com:5984/");
+    }
+
+    #[test]
+    fn a_star_stands_for_one_label_or_more() {
+        let rules = "*.example.com:443:proxy.local:8443";
+        assert_eq!(to(rules, "https://a.b.example.com/"), "https://proxy.local:8443/");
+        assert_eq!(to(rules, "https://example.com/"), "https://example.com/");
+        assert_eq!(to(rules, "https://badexample.com/"), "https://badexample.com/");
+        assert_eq!(to("*::127.0.0.1:", "http://any:5984/"), "http://127.0.0.1:5984/");
+    }
+
+    #[test]
+    fn what_is_left_out_stays_and_the_first_rule_that_matches_counts() {
+        assert_eq!(to("a:80::81, a:80::82", "http://a/"), "http://a:81/");
+        assert_eq!(to(":5984:b:", "http://a:5984/"), "http://b:5984/");
+        assert_eq!(to("[::1]:80:[fe80::2]:81", "http://[::1]/"), "http://[fe80::2]:81/");
+    }
+
+    #[test]
+    fn it_is_shown_as_it_was_written() {
+        let rules = "*.example.com:443:10.0.0.7:8443,a::[::1]:";
+        assert_eq!(rules.parse::<ConnectTo>().unwrap().to_string(), rules);
+    }
+
+    #[test]
+    fn what_is_no_rule_is_refused() {
+        for wrong in [
+            "",
+            "a",
+            "a:80:b",
+            "a:80:b:c",
+            "a:0:b:1",
+            "a:80:b:1:2",
+            "a*:80:b:1",
+            "a:80:*:1",
+            "u@a:80:b:1",
+            "a:x:b:1",
+        ] {
+            assert!(wrong.parse::<ConnectTo>().is_err(), "{wrong}");
+        }
+    }
+}

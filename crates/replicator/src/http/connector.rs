@@ -1,0 +1,237 @@
+//! How one connection is made: to the peer or to its proxy, with the socket's options, through the tunnel, under TLS.
+//!
+//! ```text
+//!   http://   connect ─────────────────────────────────────────────▶ requests
+//!   https://  connect ───────────────────────────────────▶ TLS ────▶ requests
+//!   proxy     connect [─▶ TLS, to https proxies] ─▶ CONNECT ─▶ TLS ─▶ requests   (to https peers)
+//!             connect [─▶ TLS, to https proxies] ──────────────────▶ requests that name the whole URL
+//!   socks5    connect ─▶ handshake [─▶ TLS] ───────────────────────▶ requests
+//! ```
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Scheme;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+
+use super::connect_to::ConnectTo;
+use super::pool::Route;
+use super::proxy::{Kind, Proxy};
+use super::resolver::Resolver;
+
+/// The longest that a connection may take, with all that belongs to it. A job gives up earlier, after its
+/// `connection_timeout`; this ends what goes on without it.
+const LONGEST: Duration = Duration::from_secs(120);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
+
+/// Makes connections of one kind. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Connector {
+    tcp: HttpConnector<Resolver>,
+    connect_to: Arc<ConnectTo>,
+    tls: Arc<rustls::ClientConfig>,
+    route: Arc<Route>,
+}
+
+impl Connector {
+    pub fn new(connect_to: ConnectTo, tls: Arc<rustls::ClientConfig>) -> Self {
+        let mut tcp = HttpConnector::new_with_resolver(Resolver::default());
+        tcp.enforce_http(false);
+        Self { tcp, connect_to: Arc::new(connect_to), tls, route: Arc::default() }
+    }
+
+    /// The same for another route.
+    pub fn by(&self, route: &Route) -> Self {
+        let mut tcp = self.tcp.clone();
+        // Before the connection is made: the window that is offered depends on them.
+        tcp.set_recv_buffer_size(route.socket_options.recbuf);
+        tcp.set_send_buffer_size(route.socket_options.sndbuf);
+        Self { tcp, route: Arc::new(route.clone()), ..self.clone() }
+    }
+
+    async fn connect(mut self, peer: Uri) -> Result<Stream, BoxError> {
+        let secure = peer.scheme() == Some(&Scheme::HTTPS);
+        let stream = match &self.route.proxy {
+            None => self.dial(&peer).await?,
+            Some(proxy) => {
+                let proxy = proxy.clone();
+                let stream = self.dial(&proxy.address()).await?;
+                match proxy.kind() {
+                    Kind::Socks5 => handshake(&proxy, &peer, stream).await?,
+                    Kind::Http | Kind::Https => {
+                        let stream = match proxy.kind() {
+                            Kind::Https => self.secure(&proxy.address(), stream).await?,
+                            _ => stream,
+                        };
+                        match secure {
+                            true => tunnel(&proxy, &peer, stream).await?,
+                            false => return Ok(Stream { proxied: true, ..stream }),
+                        }
+                    }
+                }
+            }
+        };
+        if secure { self.secure(&peer, stream).await } else { Ok(stream) }
+    }
+
+    /// A connection to the server that `at` names, or to where `connect_to` says that it is.
+    async fn dial(&mut self, at: &Uri) -> Result<Stream, BoxError> {
+        let at = self.connect_to.redirected(at);
+        let stream = self.tcp.call(at).await?;
+        self.route.socket_options.apply(stream.inner())?;
+        Ok(Stream { io: Box::new(stream), proxied: false })
+    }
+
+    async fn secure(&self, peer: &Uri, stream: Stream) -> Result<Stream, BoxError> {
+        let host = peer.host().unwrap_or_default();
+        let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned())?;
+        let secured = TlsConnector::from(Arc::clone(&self.tls)).connect(name, TokioIo::new(stream)).await;
+        let stream = secured.map_err(|cause| explained(host, cause))?;
+        Ok(Stream { io: Box::new(TokioIo::new(stream)), proxied: false })
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = BoxError;
+    type Future = Connecting<Stream>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, peer: Uri) -> Self::Future {
+        let connecting = self.clone().connect(peer);
+        Box::pin(async move {
+            match tokio::time::timeout(LONGEST, connecting).await {
+                Ok(connected) => connected,
+                Err(_) => Err(format!("not connected after {} s", LONGEST.as_secs()).into()),
+            }
+        })
+    }
+}
+
+/// What a failed handshake says, and what can be done about a server that is not trusted.
+fn explained(host: &str, cause: io::Error) -> BoxError {
+    let inner = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    if let Some(rustls::Error::InvalidCertificate(problem)) = inner {
+        let advice = "[replicator] ssl_trusted_certificates_file names the authorities that are trusted";
+        return format!("the certificate of {host} is not accepted, {problem}: {advice}").into();
+    }
+    format!("no TLS with {host}: {cause}").into()
+}
+
+async fn tunnel(proxy: &Proxy, peer: &Uri, stream: Stream) -> Result<Stream, BoxError> {
+    let mut tunnel = Tunnel::new(proxy.address(), Ready(Some(stream)));
+    if let Some(authorization) = proxy.authorization() {
+        tunnel = tunnel.with_auth(authorization);
+    }
+    Ok(tunnel.call(with_port(peer)).await.map_err(|cause| format!("the proxy {proxy}: {cause}"))?)
+}
+
+async fn handshake(proxy: &Proxy, peer: &Uri, stream: Stream) -> Result<Stream, BoxError> {
+    let mut socks = SocksV5::new(proxy.address(), Ready(Some(stream)));
+    if let Some(credentials) = proxy.credentials() {
+        socks = socks.with_auth(credentials.user.clone(), credentials.password.reveal().to_owned());
+    }
+    Ok(socks.call(with_port(peer)).await.map_err(|cause| format!("the proxy {proxy}: {cause}"))?)
+}
+
+/// The same place with its port written out: a proxy cannot guess it.
+fn with_port(peer: &Uri) -> Uri {
+    let port = peer.port_u16().unwrap_or(if peer.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 });
+    let authority = format!("{}:{port}", peer.host().unwrap_or_default());
+    let scheme = peer.scheme().cloned().unwrap_or(Scheme::HTTP);
+    Uri::builder()
+        .scheme(scheme)
+        .authority(authority)
+        .path_and_query("/")
+        .build()
+        .expect("host and port of a URI are an authority")
+}
+
+/// Hands out the one connection that is there already.
+struct Ready(Option<Stream>);
+
+impl Service<Uri> for Ready {
+    type Response = Stream;
+    type Error = io::Error;
+    type Future = std::future::Ready<io::Result<Stream>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        std::future::ready(self.0.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
+    }
+}
+
+trait Io: Read + Write + Send + Unpin {}
+impl<T: Read + Write + Send + Unpin> Io for T {}
+
+/// A connection, whatever it is made of.
+pub(super) struct Stream {
+    io: Box<dyn Io>,
+    /// A proxy reads the requests, and has to be told whom they are for.
+    proxied: bool,
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new().proxy(self.proxied)
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, pieces)
+    }
+}

@@ -1,0 +1,36 @@
+//! What requests that wait keep from others.
+#![allow(clippy::unwrap_used)]
+
+use futures::future;
+use serde_json::json;
+use turnwise_testkit::Fake;
+
+use super::gate::REQUESTS_PER_SERVER;
+use super::*;
+use crate::spec::Defaults;
+
+#[tokio::test]
+async fn a_throttled_database_keeps_no_place_from_its_servers_other_databases() {
+    let fake = Fake::start().await;
+    let client = Client::new().unwrap();
+    let source_of = |url: String| {
+        let body =
+            json!({"source": url, "target": "http://t/db", "http_connections": 2 * REQUESTS_PER_SERVER});
+        let replication = Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap();
+        Peer::new(Side::Source, &replication, &client)
+    };
+    let (throttled, other) = (source_of(fake.url()), source_of(fake.url().replace("/db", "/other")));
+    // The server's own word: nothing is sent for half a minute.
+    let (status, retry_after) = (StatusCode::TOO_MANY_REQUESTS, Some(rate_limiter::LONGEST_RETRY_AFTER));
+    client.limiter().answered(&Method::GET, &throttled.0.base, status, retry_after);
+    let (info, asked) = (Request::get(""), Request::get("_local/x"));
+    let waiting = future::join_all((0..2 * REQUESTS_PER_SERVER).map(|_| throttled.send(&asked)));
+    let answered = tokio::select! {
+        // First, so that all of them are there before the other one.
+        biased;
+        _ = waiting => panic!("those that were to wait have been sent"),
+        answered = tokio::time::timeout(Duration::from_secs(20), other.send(&info)) => answered,
+    };
+    assert!(answered.expect("it waits for those that wait").is_ok());
+    assert_eq!(fake.requests().len(), 1);
+}

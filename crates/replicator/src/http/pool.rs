@@ -1,0 +1,302 @@
+//! The connections that all replications of a process share.
+//!
+//! A connection that one job has finished with serves whichever job asks the same server next, for as long as
+//! `connection_close_interval` allows. It can do so only where both jobs would have made it in the same way: by the same
+//! proxy and with the same socket options. Such a way is a [`Transport`], and each has a pool of its own.
+//!
+//! The pools are those of `hyper-util`. It makes each connection in the future of the request that needs it, so that nobody
+//! waits for another one's server to answer; a request that is dropped takes a connection along that is in the middle of
+//! something, and gives it back otherwise.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::Instant;
+
+use super::auth::Sessions;
+use super::connect_to::ConnectTo;
+use super::connector::Connector;
+use super::gate::Gates;
+use super::outgoing::Outgoing;
+use super::proxy::Proxy;
+use super::rate_limiter::RateLimiter;
+use super::socket_options::SocketOptions;
+use super::tls::Tls;
+use crate::error::Error;
+
+/// Transports that are shared at most. A job that asks for one more, while all of these are in use, has its own.
+const MAX_TRANSPORTS: usize = 256;
+/// Connections to one server that are kept at most while nobody uses them.
+const MAX_IDLE_CONNECTIONS: usize = 1_000;
+/// The smallest buffer in which `hyper` reads heads.
+const MIN_BUFFER_BYTES: usize = 8 * 1024;
+
+/// How connections are made and how long they are kept, for all replications of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// `connection_close_interval`: a connection that nobody uses is closed after this long. CouchDB: 90 s.
+    pub close_interval: Duration,
+    /// `connect_to`: servers that are reached elsewhere than their URL says.
+    pub connect_to: ConnectTo,
+    /// Whom an `https` URL may lead to, and who is asking.
+    pub tls: Tls,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            close_interval: Duration::from_secs(90),
+            connect_to: ConnectTo::default(),
+            tls: Tls::default(),
+        }
+    }
+}
+
+/// The connections of a process, kept alive and shared by all its replications. Cheap to clone.
+#[derive(Clone)]
+pub struct Client(Arc<Shared>);
+
+struct Shared {
+    /// Who is logged in where.
+    sessions: Sessions,
+    /// How much each server has to do.
+    gates: Gates,
+    /// Who is throttled.
+    limiter: Arc<RateLimiter>,
+    connector: Connector,
+    table: Mutex<Table>,
+}
+
+struct Table {
+    close_interval: Duration,
+    transports: HashMap<Route, Arc<Transport>>,
+}
+
+/// What makes two connections to the same server different.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Route {
+    pub proxy: Option<Proxy>,
+    pub socket_options: SocketOptions,
+}
+
+/// One way of connecting, with the connections that were made so.
+pub(crate) struct Transport {
+    connector: Connector,
+    buffer_bytes: Option<usize>,
+    /// Replaced when the interval changes, which closes the connections that nobody uses.
+    pool: RwLock<legacy::Client<Connector, Outgoing>>,
+    /// Goes along with requests that the proxy reads itself.
+    proxy_authorization: Option<HeaderValue>,
+    last_used: Mutex<Instant>,
+}
+
+/// A transport in use.
+pub(crate) struct Lease(Arc<Transport>);
+
+impl Client {
+    /// A client with an empty pool, which trusts whom the system trusts.
+    ///
+    /// Where the system has no TLS roots, no `https` peer can be trusted, and `http` works all the same.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if TLS cannot be set up at all.
+    pub fn new() -> Result<Self, Error> {
+        Self::with(&Connections::default())
+    }
+
+    /// A client with an empty pool.
+    ///
+    /// # Errors
+    /// [`Error::Local`] if a certificate or key cannot be used; names the setting and the file, and never the password.
+    pub fn with(connections: &Connections) -> Result<Self, Error> {
+        let tls = connections.tls.config().map_err(Error::Local)?;
+        let table = Table { close_interval: connections.close_interval, transports: HashMap::new() };
+        let connector = Connector::new(connections.connect_to.clone(), Arc::new(tls));
+        let (sessions, gates, limiter) = (Sessions::default(), Gates::default(), Arc::default());
+        Ok(Self(Arc::new(Shared { sessions, gates, limiter, connector, table: Mutex::new(table) })))
+    }
+
+    /// From now on a connection that nobody uses is closed after this long. Those that nobody uses now are closed at once.
+    pub fn set_close_interval(&self, close_interval: Duration) {
+        let mut table = self.table();
+        if table.close_interval == close_interval {
+            return;
+        }
+        table.close_interval = close_interval;
+        for transport in table.transports.values() {
+            let pool = pool(&transport.connector, transport.buffer_bytes, close_interval);
+            *transport.pool.write().unwrap_or_else(PoisonError::into_inner) = pool;
+        }
+    }
+
+    /// How many methods and URLs are throttled: they have answered 429, and not recovered yet.
+    pub fn throttled(&self) -> usize {
+        self.0.limiter.throttled()
+    }
+
+    pub(super) fn limiter(&self) -> &Arc<RateLimiter> {
+        &self.0.limiter
+    }
+
+    pub(super) fn gates(&self) -> &Gates {
+        &self.0.gates
+    }
+
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.0.sessions
+    }
+
+    /// The shared way of connecting by `route`.
+    pub(crate) fn transport(&self, route: &Route) -> Lease {
+        self.transport_at(route, Instant::now())
+    }
+
+    fn transport_at(&self, route: &Route, now: Instant) -> Lease {
+        let mut table = self.table();
+        if let Some(transport) = table.transports.get(route) {
+            return Lease(Arc::clone(transport));
+        }
+        table.forget_unused(now);
+        let transport = Arc::new(Transport::new(&self.0.connector, route, table.close_interval));
+        if table.transports.len() < MAX_TRANSPORTS {
+            table.transports.insert(route.clone(), Arc::clone(&transport));
+        }
+        Lease(transport)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing in there can be left half done.
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = self.table();
+        f.debug_struct("Client")
+            .field("close_interval", &table.close_interval)
+            .field("transports", &table.transports.len())
+            .finish()
+    }
+}
+
+impl Table {
+    /// Drops the transports whose connections have all been closed by now, and makes room for one more if it can be had.
+    fn forget_unused(&mut self, now: Instant) {
+        // While the table is locked nobody else can begin to use what only the table holds.
+        let idle = |transport: &Arc<Transport>| Arc::strong_count(transport) == 1;
+        let close_interval = self.close_interval;
+        self.transports.retain(|_, transport| !idle(transport) || transport.idle_for(now) < close_interval);
+        if self.transports.len() >= MAX_TRANSPORTS {
+            let unused = self.transports.iter().filter(|(_, transport)| idle(transport));
+            let oldest = unused.max_by_key(|(_, transport)| transport.idle_for(now));
+            if let Some(route) = oldest.map(|(route, _)| route.clone()) {
+                self.transports.remove(&route);
+            }
+        }
+    }
+}
+
+impl Transport {
+    fn new(connector: &Connector, route: &Route, close_interval: Duration) -> Self {
+        let connector = connector.by(route);
+        let buffer_bytes = route.socket_options.buffer.map(|bytes| bytes.max(MIN_BUFFER_BYTES));
+        Self {
+            pool: RwLock::new(pool(&connector, buffer_bytes, close_interval)),
+            connector,
+            buffer_bytes,
+            proxy_authorization: route.proxy.as_ref().and_then(Proxy::authorization),
+            last_used: Mutex::new(Instant::now()),
+        }
+    }
+
+    fn idle_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(*self.last_used.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sends a request, over a connection that is there or over a new one, and waits for the head of its answer.
+    pub async fn send(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, legacy::Error> {
+        if let Some(authorization) = &self.proxy_authorization
+            && request.uri().scheme() == Some(&http::uri::Scheme::HTTP)
+        {
+            request.headers_mut().insert(http::header::PROXY_AUTHORIZATION, authorization.clone());
+        }
+        let pool = self.pool.read().unwrap_or_else(PoisonError::into_inner).clone();
+        pool.request(request).await
+    }
+}
+
+fn pool(
+    connector: &Connector,
+    buffer_bytes: Option<usize>,
+    close_interval: Duration,
+) -> legacy::Client<Connector, Outgoing> {
+    let mut builder = legacy::Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(close_interval);
+    builder.pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
+    if let Some(bytes) = buffer_bytes {
+        builder.http1_max_buf_size(bytes);
+    }
+    builder.build(connector.clone())
+}
+
+impl Deref for Lease {
+    type Target = Transport;
+
+    fn deref(&self) -> &Transport {
+        &self.0
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        *self.0.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn route(sndbuf: usize) -> Route {
+        let socket_options = SocketOptions { sndbuf: Some(sndbuf), ..SocketOptions::default() };
+        Route { socket_options, ..Route::default() }
+    }
+
+    fn known(client: &Client) -> usize {
+        client.table().transports.len()
+    }
+
+    #[tokio::test]
+    async fn a_way_of_connecting_that_nobody_uses_is_forgotten_after_the_interval() {
+        let client = Client::new().unwrap();
+        let at = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let held = client.transport(&route(1));
+        drop(client.transport(&route(2)));
+        drop(client.transport_at(&route(3), at(80)));
+        assert_eq!(known(&client), 3);
+        drop(client.transport_at(&route(4), at(100)));
+        assert_eq!(known(&client), 2);
+        assert!(Arc::ptr_eq(&held.0, &client.transport(&route(1)).0));
+    }
+
+    #[tokio::test]
+    async fn ways_of_connecting_are_bounded_and_there_is_always_one_more() {
+        let client = Client::new().unwrap();
+        for n in 0..2 * MAX_TRANSPORTS {
+            drop(client.transport(&route(n)));
+        }
+        assert_eq!(known(&client), MAX_TRANSPORTS);
+        let held: Vec<_> = (0..MAX_TRANSPORTS + 2).map(|n| client.transport(&route(n))).collect();
+        assert_eq!(known(&client), MAX_TRANSPORTS);
+        assert!(!Arc::ptr_eq(&held.last().unwrap().0, &client.transport(&route(MAX_TRANSPORTS + 1)).0));
+    }
+}

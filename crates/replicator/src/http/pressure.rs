@@ -1,0 +1,123 @@
+//! How much of its room a job uses while its servers are throttled.
+//!
+//! **Model.** A server that answers 429 or 503 has too much to do. The rate limiter lets requests wait; a job also has fewer of them
+//! at once, and smaller ones: each such answer halves its connections, its batches in flight and their size, down to a 32nd
+//! (and never below one), and each second with a success in it doubles them again. What is refused at the same time counts
+//! once. Both sides have a level of their own, so that the successes of one do not speak for the other, and batches go by the
+//! higher one: a source need not be read faster than its target is written.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::Side;
+
+/// Halvings at most: 20 connections become one, batches of 2,000 documents 62.
+const MAX_LEVEL: u32 = 5;
+/// Refusals within this time are one volley.
+const VOLLEY: Duration = Duration::from_millis(250);
+/// A level lasts at least this long.
+const RELIEF: Duration = Duration::from_secs(1);
+
+/// One job's, shared by its two peers.
+#[derive(Debug, Default)]
+pub(crate) struct Pressure {
+    source: Gauge,
+    target: Gauge,
+}
+
+#[derive(Debug, Default)]
+struct Gauge {
+    level: AtomicU32,
+    changed: Mutex<Option<Instant>>,
+}
+
+impl Gauge {
+    fn refused(&self, now: Instant) {
+        let mut changed = self.changed.lock().expect("nobody panics with it");
+        if changed.is_none_or(|changed| now >= changed + VOLLEY) {
+            let level = self.level.load(Ordering::Relaxed);
+            self.level.store((level + 1).min(MAX_LEVEL), Ordering::Relaxed);
+            *changed = Some(now);
+        }
+    }
+
+    fn served(&self, now: Instant) {
+        if self.level.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut changed = self.changed.lock().expect("nobody panics with it");
+        if changed.is_none_or(|changed| now >= changed + RELIEF) {
+            let level = self.level.load(Ordering::Relaxed);
+            self.level.store(level.saturating_sub(1), Ordering::Relaxed);
+            *changed = Some(now);
+        }
+    }
+}
+
+impl Pressure {
+    fn gauge(&self, side: Side) -> &Gauge {
+        match side {
+            Side::Source => &self.source,
+            Side::Target => &self.target,
+        }
+    }
+
+    /// A server has answered that it has too much to do.
+    pub fn refused(&self, side: Side, now: Instant) {
+        self.gauge(side).refused(now);
+    }
+
+    /// A server has done what it was asked to.
+    pub fn served(&self, side: Side, now: Instant) {
+        self.gauge(side).served(now);
+    }
+
+    /// How much of `room` is to be used.
+    pub fn reduced(&self, room: usize) -> usize {
+        let level = |gauge: &Gauge| gauge.level.load(Ordering::Relaxed);
+        (room >> level(&self.source).max(level(&self.target))).max(1)
+    }
+
+    /// How many of a side's connections one request counts as, so that fewer fit.
+    pub fn weight(&self, side: Side, connections: usize) -> u32 {
+        let weight = 1u32 << self.gauge(side).level.load(Ordering::Relaxed);
+        weight.min(u32::try_from(connections).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn each_volley_of_refusals_halves_and_each_served_second_doubles() {
+        let (pressure, start) = (Pressure::default(), Instant::now());
+        let at = |ms: u32| start + ms * MS;
+        assert_eq!((pressure.reduced(2_000), pressure.weight(Side::Target, 20)), (2_000, 1));
+        for nth in 0..20 {
+            pressure.refused(Side::Target, at(nth));
+        }
+        assert_eq!((pressure.reduced(2_000), pressure.weight(Side::Target, 20)), (1_000, 2));
+        // The other side's are as many as before, and its successes change nothing.
+        pressure.served(Side::Source, at(5_000));
+        assert_eq!((pressure.reduced(4), pressure.weight(Side::Source, 20)), (2, 1));
+        for nth in 1..10 {
+            pressure.refused(Side::Target, at(nth * 300));
+        }
+        assert_eq!((pressure.reduced(2_000), pressure.weight(Side::Target, 20)), (62, 20));
+        assert_eq!(pressure.reduced(4), 1);
+        for (ms, reduced) in [(2_800, 62), (3_700, 125), (3_800, 125), (4_700, 250), (9_000, 500)] {
+            pressure.served(Side::Target, at(ms));
+            assert_eq!(pressure.reduced(2_000), reduced, "{ms}");
+        }
+        for nth in 10..12 {
+            pressure.served(Side::Target, at(nth * 1_000));
+        }
+        assert_eq!((pressure.reduced(2_000), pressure.weight(Side::Target, 20)), (2_000, 1));
+    }
+}

@@ -1,0 +1,115 @@
+//! Looking up the names of servers.
+//!
+//! The system's resolver blocks a thread for as long as the name's servers are silent, and a process has only so many. So a
+//! name is looked up once for all who ask at the same time (a thousand jobs that start together mostly go to the same few
+//! servers), and lookups leave most threads to others. The answers are not kept: that is the system's affair.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use futures::FutureExt as _;
+use futures::future::{Shared, WeakShared};
+use hyper_util::client::legacy::connect::dns::Name;
+use tokio::sync::Semaphore;
+use tower_service::Service;
+
+/// Names that are looked up at the same time: a quarter of the threads that tokio has for what blocks.
+const MAX_LOOKUPS: usize = 128;
+/// From so many names on, those that nobody waits for are forgotten.
+const SWEEP: usize = 1_024;
+
+type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
+type Lookup = Pin<Box<dyn Future<Output = Found> + Send>>;
+
+/// The system's resolver, asked once. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Resolver {
+    room: Arc<Semaphore>,
+    /// Held by those who wait, so that a lookup ends with the last of them.
+    lookups: Arc<Mutex<HashMap<String, WeakShared<Lookup>>>>,
+}
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Self { room: Arc::new(Semaphore::new(MAX_LOOKUPS)), lookups: Arc::default() }
+    }
+}
+
+impl Resolver {
+    fn lookup(&self, name: Name) -> Shared<Lookup> {
+        let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+        let under_way = lookups.get(name.as_str()).and_then(WeakShared::upgrade);
+        // One that is over has been answered to somebody; whoever asks now asks anew.
+        if let Some(lookup) = under_way.filter(|lookup| lookup.peek().is_none()) {
+            return lookup;
+        }
+        if lookups.len() >= SWEEP {
+            lookups.retain(|_, lookup| lookup.upgrade().is_some());
+        }
+        let room = Arc::clone(&self.room);
+        let asked = name.clone();
+        let lookup: Lookup = Box::pin(async move {
+            let room = room.acquire_owned().await.expect("never closed");
+            // The room goes along: the thread is blocked also when nobody waits any more.
+            let looked_up = tokio::task::spawn_blocking(move || {
+                let _room = room;
+                (asked.as_str(), 0).to_socket_addrs().map(Iterator::collect)
+            });
+            looked_up.await.map_err(io::Error::other).flatten().map_err(Arc::new)
+        });
+        let lookup = lookup.shared();
+        if let Some(weak) = lookup.downgrade() {
+            lookups.insert(name.as_str().to_owned(), weak);
+        }
+        lookup
+    }
+}
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let lookup = self.lookup(name);
+        Box::pin(async move {
+            match lookup.await {
+                Ok(addresses) => Ok(addresses.iter().copied().collect::<Vec<_>>().into_iter()),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_once_for_all_who_ask_at_the_same_time() {
+        let mut resolver = Resolver::default();
+        let asked: Vec<_> = (0..100).map(|_| resolver.call("localhost".parse().unwrap())).collect();
+        assert_eq!(resolver.lookups.lock().unwrap().len(), 1);
+        for found in futures::future::join_all(asked).await {
+            assert!(found.unwrap().all(|address| address.ip().is_loopback()));
+        }
+        // Nobody holds that one any more: this is another.
+        assert!(resolver.lookups.lock().unwrap()["localhost"].upgrade().is_none());
+        assert!(resolver.call("localhost".parse().unwrap()).await.unwrap().next().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_none_is_an_error() {
+        assert!(Resolver::default().call("no such name".parse().unwrap()).await.is_err());
+    }
+}

@@ -1,0 +1,259 @@
+//! TLS with the peers: whom a connection may lead to, and who this server is.
+//!
+//! CouchDB trusts every certificate unless it is told to verify; here a certificate is verified unless that is switched off.
+//! The files are read once, when a server starts, so that a file that cannot be used is told then, and to the one who can mend
+//! it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pkcs8::{EncryptedPrivateKeyInfo, SecretDocument};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::secret::Secret;
+
+/// Certificates between a server's own and a trusted one that can be checked at most.
+pub const MAX_CERTIFICATE_DEPTH: usize = 6;
+/// Largest file of certificates, in bytes: the system's own have 200 kB.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// The settings that are about TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// `verify_ssl_certificates`: whether a server has to prove who it is. CouchDB: not.
+    pub verify: bool,
+    /// `ssl_trusted_certificates_file`: who is trusted to say so. Without, whoever the system trusts.
+    pub trusted_certificates_file: Option<PathBuf>,
+    /// `ssl_certificate_max_depth`: certificates between the server's own and a trusted one, at most.
+    pub max_depth: usize,
+    /// `cert_file`: this server's certificate, for servers that ask for one.
+    pub cert_file: Option<PathBuf>,
+    /// `key_file`: its key.
+    pub key_file: Option<PathBuf>,
+    /// `password`: what the key is encrypted with.
+    pub password: Option<Secret>,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            verify: true,
+            trusted_certificates_file: None,
+            max_depth: 3,
+            cert_file: None,
+            key_file: None,
+            password: None,
+        }
+    }
+}
+
+impl Tls {
+    /// The same for `rustls`; or which setting is wrong, and why.
+    pub(super) fn config(&self) -> Result<ClientConfig, String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = self.verifier(&provider)?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|cause| format!("TLS cannot be set up: {cause}"))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        match (&self.cert_file, &self.key_file) {
+            (None, None) => Ok(builder.with_no_client_auth()),
+            (Some(_), None) => Err("[replicator] cert_file needs key_file, the certificate's key".to_owned()),
+            (None, Some(_)) => Err("[replicator] key_file needs cert_file, the key's certificate".to_owned()),
+            (Some(cert_file), Some(key_file)) => {
+                let chain = certificates("cert_file", cert_file)?;
+                let key = self.key(key_file)?;
+                builder.with_client_auth_cert(chain, key).map_err(|cause| {
+                    let (cert, key) = (cert_file.display(), key_file.display());
+                    format!(
+                        "[replicator] cert_file {cert} and key_file {key} cannot be used together: {cause}"
+                    )
+                })
+            }
+        }
+    }
+
+    fn verifier(&self, provider: &Arc<CryptoProvider>) -> Result<Arc<Verifier>, String> {
+        let trust = self.trust(provider)?;
+        Ok(Arc::new(Verifier { trust, algorithms: provider.signature_verification_algorithms }))
+    }
+
+    fn trust(&self, provider: &Arc<CryptoProvider>) -> Result<Trust, String> {
+        if !self.verify {
+            tracing::warn!(
+                "[replicator] verify_ssl_certificates = false: whoever answers for an https peer is believed"
+            );
+            return Ok(Trust::Everyone);
+        }
+        let mut roots = RootCertStore::empty();
+        if let Some(file) = &self.trusted_certificates_file {
+            for certificate in certificates("ssl_trusted_certificates_file", file)? {
+                roots.add(certificate).map_err(|cause| {
+                    let file = file.display();
+                    format!("[replicator] ssl_trusted_certificates_file {file}: a certificate of it cannot be used: {cause}")
+                })?;
+            }
+        } else {
+            let system = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(system.certs);
+        }
+        if roots.is_empty() {
+            tracing::warn!(
+                "https peers cannot be trusted: the system has no certificates; [replicator] \
+                 ssl_trusted_certificates_file names a file of them"
+            );
+            return Ok(Trust::Nobody);
+        }
+        let roots = Arc::new(roots);
+        let any_depth = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
+            .build()
+            .map_err(|cause| format!("TLS cannot be set up: {cause}"))?;
+        Ok(Trust::Roots { any_depth, roots, max_depth: self.max_depth })
+    }
+
+    fn key(&self, file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+        let wrong = |problem: &str| format!("[replicator] key_file {}: {problem}", file.display());
+        let pem = read("key_file", file)?;
+        let text = String::from_utf8_lossy(&pem);
+        if text.contains("BEGIN ENCRYPTED PRIVATE KEY") {
+            let Some(password) = &self.password else {
+                return Err(wrong("the key is encrypted, and [replicator] password is not set"));
+            };
+            let begin = text.find("-----BEGIN ENCRYPTED").unwrap_or_default();
+            // None of these errors' own words: they are about the key's bytes.
+            let (_, encrypted) = SecretDocument::from_pem(&text[begin..])
+                .map_err(|_| wrong("the encrypted key cannot be read"))?;
+            let encrypted = EncryptedPrivateKeyInfo::try_from(encrypted.as_bytes())
+                .map_err(|_| wrong("the encrypted key cannot be read"))?;
+            let key = encrypted.decrypt(password.reveal()).map_err(|_| {
+                wrong("the key cannot be decrypted: [replicator] password is wrong, or the cipher is another one than AES")
+            })?;
+            return Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into());
+        }
+        if text.contains("Proc-Type: 4,ENCRYPTED") {
+            return Err(wrong(
+                "the key is encrypted in an outdated way; `openssl pkcs8 -topk8` writes it anew",
+            ));
+        }
+        PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong("there is no private key in it (PEM)"))
+    }
+}
+
+fn read(setting: &str, file: &Path) -> Result<Vec<u8>, String> {
+    let wrong = |problem: String| format!("[replicator] {setting} {}: {problem}", file.display());
+    let bytes = fs::metadata(file).map_err(|cause| wrong(cause.to_string()))?.len();
+    if bytes > MAX_FILE_BYTES {
+        return Err(wrong(format!("it has {bytes} bytes; at most {MAX_FILE_BYTES} are read")));
+    }
+    fs::read(file).map_err(|cause| wrong(cause.to_string()))
+}
+
+/// The certificates of a file; at least one.
+fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let wrong = |problem: &str| format!("[replicator] {setting} {}: {problem}", file.display());
+    let pem = read(setting, file)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let found = found.map_err(|_| wrong("it is no file of certificates (PEM)"))?;
+    if found.is_empty() { Err(wrong("there is no certificate in it (PEM)")) } else { Ok(found) }
+}
+
+/// Who is believed to be who he says he is.
+#[derive(Debug)]
+enum Trust {
+    Everyone,
+    Nobody,
+    /// Whose certificate leads to one of the roots in few enough steps.
+    Roots {
+        any_depth: Arc<WebPkiServerVerifier>,
+        roots: Arc<RootCertStore>,
+        max_depth: usize,
+    },
+}
+
+/// What `rustls` asks about a server's certificate and its signatures.
+#[derive(Debug)]
+struct Verifier {
+    trust: Trust,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    /// Whether one of the ways to a root is short enough. Only asked about a certificate that has been verified.
+    fn is_short_enough(
+        &self,
+        (roots, max_depth): (&RootCertStore, usize),
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> bool {
+        // Every certificate on the way comes from the server.
+        if between.len() <= max_depth {
+            return true;
+        }
+        let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return false };
+        let short = |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count() {
+            steps if steps <= max_depth => Ok(()),
+            _ => Err(webpki::Error::UnknownIssuer),
+        };
+        let usage = webpki::KeyUsage::server_auth();
+        certificate
+            .verify_for_usage(self.algorithms.all, &roots.roots, between, now, usage, None, Some(&short))
+            .is_ok()
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let (any_depth, roots, max_depth) = match &self.trust {
+            Trust::Everyone => return Ok(ServerCertVerified::assertion()),
+            Trust::Nobody => return Err(CertificateError::UnknownIssuer.into()),
+            Trust::Roots { any_depth, roots, max_depth } => (any_depth, roots, *max_depth),
+        };
+        let verified = any_depth.verify_server_cert(certificate, between, name, ocsp, now)?;
+        if self.is_short_enough((roots, max_depth), certificate, between, now) {
+            return Ok(verified);
+        }
+        let problem =
+            format!("it is further than ssl_certificate_max_depth = {max_depth} from a trusted one");
+        let problem: Arc<dyn std::error::Error + Send + Sync> = Arc::from(Box::from(problem));
+        Err(CertificateError::Other(rustls::OtherError(problem)).into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,537 @@
+//! One group, while this node owns it: its server's feed, the jobs that it wakes, and the comparing.
+//!
+//! Three loops share one task. *Reading* notes which databases have changed, of those that are listened for. *Waking* makes their jobs pending.
+//! *Comparing* looks at jobs that have parked since, and at all of the group when the feed is new, has broken, or an hour has passed. The order
+//! that matters: where the feed stands is known first, then a database is listened for, then its jobs' tokens are compared.
+//!
+//! CouchDB writes its feed half a second late, and from memory: events of its last moments before a crash are lost. So a feed
+//! that breaks is not only opened again where it was; everything is compared, too. One that ends in good order only goes on.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use turnwise_queue::parking::{self, ParkedJob};
+use turnwise_queue::{Keyspace, Parked, jobs};
+use turnwise_store::Store;
+use turnwise_worker::Live;
+
+use super::Multiplex;
+use super::server::{Found, Server, is_refusal};
+use crate::doc_processor::Settings;
+use crate::error::{Error, Fault};
+use crate::http::Answer;
+use crate::json_stream::{Shape, Splitter};
+use crate::seq::Seq;
+use crate::{JOB_TYPE, Replication};
+
+/// Jobs that are compared at once: a server takes no more names in one request.
+const PAGE: usize = 100;
+/// Jobs that one transaction wakes, at most.
+const WAKE_BATCH: usize = 100;
+/// Databases whose jobs one transaction looks for, at most.
+const NAMES_BATCH: usize = 100;
+/// Databases that are asked for their changes at once.
+const ASK_AT_ONCE: usize = 8;
+/// Jobs whose options are tried for a login, at most.
+const LOGINS: usize = 20;
+/// An event of the feed is short.
+const ROW_BYTES: usize = 64 * 1024;
+/// Those that park together are compared together.
+const COMPARE_PAUSE: Duration = Duration::from_millis(250);
+/// Everything is compared after this long even if nothing broke, in pages that are this far apart.
+const SWEEP: Duration = Duration::from_secs(3_600);
+/// See [`SWEEP`]; also between pages after a break, so that a server that has just come back is not asked for everything at once.
+const PAGE_PAUSE: Duration = Duration::from_millis(20);
+/// A feed without jobs is left after this long.
+const EMPTY_FOR: Duration = Duration::from_secs(60);
+/// The first pause after a feed broke; it doubles with each break in a row.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A feed that lasted for this long ends a row of breaks.
+const WELL: Duration = Duration::from_secs(60);
+/// A feed that ends at once again and again is not opened more often than this.
+const SHORTEST_FEED: Duration = Duration::from_secs(1);
+/// A feed that could be opened and broke early for so many times in a row is given up: its jobs run.
+const BREAKS: u32 = 6;
+
+/// Why a group's feed is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nobody waits for it any more.
+    Empty,
+    /// The server does not tell: those who are parked shall run.
+    Closed,
+}
+
+/// How one opening of the feed ended.
+enum End {
+    Left(Left),
+    /// In good order.
+    Over,
+    /// The server does not answer.
+    Away(Error),
+    /// It did, but the feed or the comparing ended with an error.
+    Broken(Error),
+}
+
+/// One group's feed.
+pub(super) struct Feed {
+    pub multiplex: Multiplex,
+    pub settings: Live<Settings>,
+    pub store: Store,
+    pub keys: Keyspace,
+    pub group: String,
+    /// Told when jobs have parked.
+    pub parked: Arc<Notify>,
+    state: State,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where the feed is.
+    since: Mutex<Option<Seq>>,
+    /// The databases that are listened for: those with jobs that are parked, or were within the hour. Not forgotten as soon as
+    /// their jobs are woken: one that parks again while it is being compared would take its sign away, and nobody would listen.
+    watched: Mutex<HashSet<Box<str>>>,
+    news: Mutex<News>,
+    has_news: Notify,
+    /// Whether everything is to be compared, and how far that is.
+    comparing: Mutex<Option<Comparing>>,
+}
+
+/// Databases that have changed.
+#[derive(Default)]
+struct News {
+    fresh: BTreeSet<Box<str>>,
+    /// Their jobs are being woken.
+    in_hand: BTreeSet<Box<str>>,
+}
+
+/// A look at all of a group's jobs.
+#[derive(Default)]
+struct Comparing {
+    /// It goes on after this one.
+    after: Option<ParkedJob>,
+    /// And then from the beginning: the feed broke meanwhile.
+    again: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Feed {
+    /// Of a group of which nothing has been looked at.
+    pub fn new(
+        multiplex: Multiplex,
+        settings: Live<Settings>,
+        store: Store,
+        keys: Keyspace,
+        group: String,
+        parked: Arc<Notify>,
+    ) -> Self {
+        let state = State::default();
+        *lock(&state.comparing) = Some(Comparing::default());
+        Feed { multiplex, settings, store, keys, group, parked, state }
+    }
+
+    /// Follows the feed until there is no reason to.
+    pub async fn run(&self) -> Left {
+        // Of feeds that were open, and of questions and feeds.
+        let (mut breaks, mut failures) = (0, 0);
+        loop {
+            let opened = Instant::now();
+            let end = self.follow().await;
+            if opened.elapsed() > WELL {
+                (breaks, failures) = (0, 0);
+            }
+            let error = match end {
+                End::Left(left) => {
+                    // Whoever starts it anew at once does not do so in a tight loop.
+                    tokio::time::sleep_until(opened + SHORTEST_FEED).await;
+                    return left;
+                }
+                End::Over => {
+                    tokio::time::sleep_until(opened + SHORTEST_FEED).await;
+                    continue;
+                }
+                End::Away(error) => error,
+                End::Broken(error) => {
+                    breaks += 1;
+                    error
+                }
+            };
+            tracing::debug!(group = self.group, %error, "the feed of a server's databases broke");
+            if breaks >= BREAKS {
+                return Left::Closed;
+            }
+            self.compare_again();
+            let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+            failures += 1;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Everything is to be compared. What is being done is done first, so that breaks do not keep it from coming to its end.
+    fn compare_again(&self) {
+        let mut comparing = lock(&self.state.comparing);
+        let comparing = comparing.get_or_insert_default();
+        comparing.again = comparing.after.is_some();
+    }
+
+    /// One opening of the feed.
+    async fn follow(&self) -> End {
+        let (server, since) = match self.open().await {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return End::Left(Left::Empty),
+            Err(error) if is_refusal(&error) => return End::Left(Left::Closed),
+            Err(error) => return End::Away(error),
+        };
+        {
+            let mut news = lock(&self.state.news);
+            // The last opening ended before they were woken.
+            let in_hand = std::mem::take(&mut news.in_hand);
+            news.fresh.extend(in_hand);
+        }
+        self.state.has_news.notify_one();
+        tokio::select! {
+            end = self.read(&server, since) => end,
+            never = self.wake_named() => never,
+            end = self.compare(&server) => end,
+        }
+    }
+
+    /// The server, with the login of one of the group's jobs, and where its feed is to be followed from. `None` if the group has no
+    /// jobs.
+    async fn open(&self) -> Result<Option<(Server, Seq)>, Error> {
+        let mut after = None;
+        let mut refusal = None;
+        for _ in 0..LOGINS {
+            let Some((job, replication)) = self.job(after.as_ref()).await else { break };
+            let server = Server::of(&replication, &self.multiplex.0.client);
+            // Where it was, if it has been followed before; the question is put all the same, for the login may have changed.
+            match server.now().await {
+                Ok(now) => {
+                    let mut since = lock(&self.state.since);
+                    return Ok(Some((server, since.get_or_insert(now).clone())));
+                }
+                // Another job of the group may have a better password.
+                Err(error) if matches!(error.status(), Some(401 | 403)) => refusal = Some(error),
+                Err(error) => return Err(error),
+            }
+            after = Some(job);
+        }
+        refusal.map_or(Ok(None), Err)
+    }
+
+    /// The first job of the group after another one, and its replication.
+    async fn job(&self, after: Option<&ParkedJob>) -> Option<(ParkedJob, Replication)> {
+        let mut after = after.cloned();
+        loop {
+            let (keys, group, from) = (&self.keys, &self.group, after.as_ref());
+            let found = self
+                .tried(|tx| async move {
+                    let Some(parked) = parking::list(&tx, keys, JOB_TYPE, group, from, 1).await?.pop() else {
+                        return Ok(None);
+                    };
+                    let options = match jobs::get(&tx, keys, JOB_TYPE, &parked.id).await? {
+                        Some(job) => Some(jobs::options(&tx, keys, &job).await?),
+                        None => None,
+                    };
+                    Ok(Some((parked, options)))
+                })
+                .await;
+            let (parked, options) = found?;
+            let object: Option<Map<String, Value>> =
+                options.and_then(|options| serde_json::from_str(options.get()).ok());
+            let defaults = self.settings.get().defaults;
+            match object.and_then(|object| Replication::parse(&object, &defaults).ok()) {
+                Some(replication) => return Some((parked, replication)),
+                // Its options are not right any more: it finds out when it runs.
+                None => {
+                    self.record(std::slice::from_ref(&parked), &[]).await;
+                    after = Some(parked);
+                }
+            }
+        }
+    }
+
+    /// A transaction, until the store takes it.
+    async fn tried<T, F, Fut>(&self, transaction: F) -> T
+    where
+        F: Fn(turnwise_store::Transaction) -> Fut,
+        Fut: Future<Output = turnwise_queue::Result<T>>,
+    {
+        super::service::tried(&self.store, transaction).await
+    }
+
+    /// Reads the feed, and notes what has changed.
+    async fn read(&self, server: &Server, since: Seq) -> End {
+        let mut answer = match server.updates(&since).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                if is_refusal(&error) {
+                    // Where it was may be nowhere any more.
+                    *lock(&self.state.since) = None;
+                }
+                return End::Broken(error);
+            }
+        };
+        let mut splitter = Splitter::new(Shape::Lines, ROW_BYTES);
+        let mut is_complete = false;
+        loop {
+            match answer.chunk().await {
+                Ok(Some(piece)) => match self.note(&mut splitter, &piece, &answer) {
+                    Ok(complete) => is_complete |= complete,
+                    Err(error) => return End::Broken(error),
+                },
+                Ok(None) => {
+                    return match splitter.finish() {
+                        // Where a body ends with its connection, a cut one looks as one that is over.
+                        Ok(_) if !is_complete => {
+                            End::Broken(answer.fault(Fault::BrokeOff("there was no `last_seq`".to_owned())))
+                        }
+                        Ok(_) => End::Over,
+                        Err(cause) => End::Broken(answer.fault(Fault::BrokeOff(cause.to_string()))),
+                    };
+                }
+                Err(error) => return End::Broken(error),
+            }
+        }
+    }
+
+    /// Notes what a piece of the feed says. Whether it says that it is the last one.
+    fn note(&self, splitter: &mut Splitter, piece: &[u8], answer: &Answer) -> Result<bool, Error> {
+        #[derive(Deserialize)]
+        struct Event {
+            db_name: Option<Box<str>>,
+            seq: Option<Seq>,
+            last_seq: Option<Seq>,
+        }
+        let (mut any, mut is_complete) = (false, false);
+        let noted = splitter.push(piece, |text| -> Result<(), String> {
+            let Event { db_name, seq, last_seq } =
+                serde_json::from_slice(text).map_err(|error| error.to_string())?;
+            // As an error in the middle: events may have been lost with it.
+            if db_name.is_none() && last_seq.is_none() {
+                return Err("a line of the feed names no database".to_owned());
+            }
+            is_complete |= last_seq.is_some();
+            if let Some(name) = db_name
+                && lock(&self.state.watched).contains(&name)
+            {
+                any |= lock(&self.state.news).fresh.insert(name);
+            }
+            if let Some(seq) = seq.or(last_seq) {
+                *lock(&self.state.since) = Some(seq);
+            }
+            Ok(())
+        });
+        if any {
+            self.state.has_news.notify_one();
+        }
+        noted.map(|_| is_complete).map_err(|cause| answer.malformed(cause))
+    }
+
+    /// Wakes the jobs whose databases have changed.
+    async fn wake_named(&self) -> End {
+        loop {
+            let names: Vec<Box<str>> = {
+                let mut news = lock(&self.state.news);
+                let names: Vec<Box<str>> = news.fresh.iter().take(NAMES_BATCH).cloned().collect();
+                for name in &names {
+                    news.fresh.remove(name);
+                    news.in_hand.insert(name.clone());
+                }
+                names
+            };
+            if names.is_empty() {
+                self.state.has_news.notified().await;
+                continue;
+            }
+            let (keys, group, names) = (&self.keys, &self.group, &names);
+            let woken = self
+                .tried(|tx| async move {
+                    let now_us = self.store.runtime().now_us();
+                    let mut woken = 0;
+                    for name in names {
+                        let at = Parked { group: group.clone(), key: name.to_string() };
+                        for job in parking::at(&tx, keys, JOB_TYPE, &at, WAKE_BATCH).await? {
+                            if woken >= WAKE_BATCH || woken > 0 && !tx.has_room() {
+                                return Ok((woken, true));
+                            }
+                            parking::wake(&tx, keys, JOB_TYPE, &job, now_us).await?;
+                            woken += 1;
+                        }
+                        // There may be more of this one.
+                        if woken >= WAKE_BATCH {
+                            return Ok((woken, true));
+                        }
+                    }
+                    Ok((woken, false))
+                })
+                .await;
+            let (woken, again) = woken;
+            if woken > 0 {
+                tracing::debug!(group, woken, "jobs whose sources have changed are woken");
+            }
+            let mut news = lock(&self.state.news);
+            for name in names {
+                news.in_hand.remove(name);
+                if again {
+                    news.fresh.insert(name.clone());
+                }
+            }
+        }
+    }
+
+    /// Compares tokens with the server: of all jobs if that is due, then of those that park.
+    async fn compare(&self, server: &Server) -> End {
+        let mut empty_since: Option<Instant> = None;
+        loop {
+            if let Err(error) = self.compare_all(server).await {
+                return End::Broken(error);
+            }
+            let sweep = Instant::now() + SWEEP;
+            loop {
+                if let Err(error) = self.compare_unwatched(server).await {
+                    return End::Broken(error);
+                }
+                tokio::select! {
+                    () = self.parked.notified() => {
+                        empty_since = None;
+                        tokio::time::sleep(COMPARE_PAUSE).await;
+                    }
+                    () = tokio::time::sleep_until(sweep) => break,
+                    () = tokio::time::sleep(EMPTY_FOR) => {
+                        if !self.page(None, 1).await.is_empty() {
+                            empty_since = None;
+                        } else if empty_since.replace(Instant::now()).is_some() {
+                            return End::Left(Left::Empty);
+                        }
+                    }
+                }
+            }
+            *lock(&self.state.comparing) = Some(Comparing::default());
+            // As when the feed was new: what is there no more is forgotten, what is there is listened for again, and compared then.
+            lock(&self.state.watched).clear();
+        }
+    }
+
+    async fn compare_all(&self, server: &Server) -> Result<(), Error> {
+        loop {
+            let after = match &*lock(&self.state.comparing) {
+                None => return Ok(()),
+                Some(Comparing { after, .. }) => after.clone(),
+            };
+            // Those nobody has looked at do not wait for all others.
+            self.compare_unwatched(server).await?;
+            let page = self.page(after.as_ref(), PAGE).await;
+            if page.is_empty() {
+                let mut comparing = lock(&self.state.comparing);
+                let again = comparing.take().is_some_and(|done| done.again);
+                *comparing = again.then(Comparing::default);
+            } else {
+                let changed = self.changed(server, &page).await?;
+                self.record(&changed, &[]).await;
+                lock(&self.state.comparing).get_or_insert_default().after = page.last().cloned();
+            }
+            tokio::time::sleep(PAGE_PAUSE).await;
+        }
+    }
+
+    async fn compare_unwatched(&self, server: &Server) -> Result<(), Error> {
+        loop {
+            let (keys, group) = (&self.keys, &self.group);
+            let page = self
+                .tried(|tx| async move { parking::unwatched(&tx, keys, JOB_TYPE, group, PAGE).await })
+                .await;
+            if page.is_empty() {
+                return Ok(());
+            }
+            let changed = self.changed(server, &page).await?;
+            let (changed, same): (Vec<ParkedJob>, Vec<ParkedJob>) =
+                page.into_iter().partition(|job| changed.contains(job));
+            self.record(&changed, &same).await;
+        }
+    }
+
+    /// A page of the group's jobs.
+    async fn page(&self, after: Option<&ParkedJob>, limit: usize) -> Vec<ParkedJob> {
+        let (keys, group) = (&self.keys, &self.group);
+        self.tried(|tx| async move { parking::list(&tx, keys, JOB_TYPE, group, after, limit).await }).await
+    }
+
+    /// Those of these jobs whose databases have changed since, or are gone. From now on they are listened for.
+    async fn changed(&self, server: &Server, page: &[ParkedJob]) -> Result<Vec<ParkedJob>, Error> {
+        let names: BTreeSet<&str> = page.iter().map(|job| job.at.key.as_str()).collect();
+        {
+            let mut watched = lock(&self.state.watched);
+            for name in &names {
+                watched.insert(Box::from(*name));
+            }
+        }
+        let names: Vec<&str> = names.into_iter().collect();
+        let found = server.infos(&names).await?;
+        let mut changed = Vec::new();
+        let mut differ: BTreeMap<(String, String), Vec<ParkedJob>> = BTreeMap::new();
+        for job in page {
+            match found.get(&job.at.key) {
+                Some(Found::At(seq)) if seq.to_string() == job.token => {}
+                Some(Found::At(_)) => {
+                    let asked = (job.at.key.clone(), job.token.clone());
+                    differ.entry(asked).or_default().push(job.clone());
+                }
+                Some(Found::Untold) | None => changed.push(job.clone()),
+            }
+        }
+        let ask = |((name, token), jobs): ((String, String), Vec<ParkedJob>)| {
+            let server = server.clone();
+            async move {
+                let changed = match serde_json::from_str::<Seq>(&token) {
+                    Ok(since) => server.has_changed(&name, &since).await,
+                    Err(_) => true,
+                };
+                if changed { jobs } else { Vec::new() }
+            }
+        };
+        let mut answers = stream::iter(differ).map(ask).buffer_unordered(ASK_AT_ONCE);
+        while let Some(jobs) = answers.next().await {
+            changed.extend(jobs);
+        }
+        Ok(changed)
+    }
+
+    /// Wakes those that have changed, and takes the sign from those that have not.
+    async fn record(&self, changed: &[ParkedJob], same: &[ParkedJob]) {
+        let mut done = 0;
+        let all: Vec<(&ParkedJob, bool)> =
+            changed.iter().map(|job| (job, true)).chain(same.iter().map(|job| (job, false))).collect();
+        while done < all.len() {
+            let (keys, rest) = (&self.keys, &all[done..]);
+            done += self
+                .tried(|tx| async move {
+                    let now_us = self.store.runtime().now_us();
+                    for (n, (job, changed)) in rest.iter().enumerate() {
+                        if n == WAKE_BATCH || n > 0 && !tx.has_room() {
+                            return Ok(n);
+                        }
+                        if *changed {
+                            parking::wake(&tx, keys, JOB_TYPE, job, now_us).await?;
+                        } else {
+                            parking::settle(&tx, keys, JOB_TYPE, job).await?;
+                        }
+                    }
+                    Ok(rest.len())
+                })
+                .await;
+        }
+    }
+}

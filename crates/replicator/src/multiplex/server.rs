@@ -1,0 +1,141 @@
+//! What a source's server is asked: whether it tells about its databases, what has changed, and how far databases are.
+
+use std::collections::HashMap;
+
+use futures::stream::{self, StreamExt};
+use serde::Deserialize;
+
+use crate::error::{Error, Side};
+use crate::http::{Answer, Peer, Request};
+use crate::query::{Query, encode};
+use crate::seq::Seq;
+use crate::{Client, Replication};
+
+/// The descriptions of a hundred databases are short.
+const INFO_BYTES: usize = 8 * 1024 * 1024;
+/// Databases that are asked about at once, where each is a request.
+const AT_ONCE: usize = 8;
+
+/// A server, as one replication's source sees it.
+#[derive(Clone)]
+pub(super) struct Server(Peer);
+
+/// How far a database is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Up to here.
+    At(Seq),
+    /// It does not say: it is not there, not for this user, or broken. Its job's own run finds out.
+    Untold,
+}
+
+/// Whether a server has answered, and the answer is that it does not tell: there is no such feed, or not for this user.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    matches!(error.status(), Some(400..=407 | 409..=428 | 430..=499 | 501))
+}
+
+impl Server {
+    /// The server of a replication's source.
+    pub fn of(replication: &Replication, client: &Client) -> Self {
+        let source = replication.source.server();
+        Server(Peer::new(Side::Source, &Replication { source, ..replication.clone() }, client))
+    }
+
+    /// Where the feed is now. Fails where there is none.
+    pub async fn now(&self) -> Result<Seq, Error> {
+        #[derive(Deserialize)]
+        struct Now {
+            last_seq: Seq,
+        }
+        let request = Request::get("_db_updates?feed=normal&since=now&limit=1");
+        Ok(self.0.send(&request).await?.json::<Now>(INFO_BYTES).await?.last_seq)
+    }
+
+    /// The feed from there on, for ever.
+    pub async fn updates(&self, since: &Seq) -> Result<Answer, Error> {
+        let mut query = Query::default();
+        query.add("feed", "continuous");
+        query.add("heartbeat", &(self.0.timeout() / 3).as_millis().max(1).to_string());
+        query.add("since", &since.to_query());
+        self.0.send(&Request::get(query.on("_db_updates")).uncounted()).await
+    }
+
+    /// How far these databases are: at most a hundred, as servers take no more at once.
+    pub async fn infos(&self, names: &[&str]) -> Result<HashMap<String, Found>, Error> {
+        #[derive(Deserialize)]
+        struct Line {
+            key: String,
+            info: Option<Info>,
+        }
+        #[derive(Deserialize)]
+        struct Info {
+            update_seq: Seq,
+        }
+        let body = serde_json::json!({ "keys": names }).to_string().into_bytes();
+        let answer = match self.0.send(&Request::post("_dbs_info", body)).await {
+            Ok(answer) => answer,
+            // One broken database may spoil the answer for all.
+            Err(error) if is_refusal(&error) || error.status() == Some(500) => {
+                return self.one_by_one(names).await;
+            }
+            Err(error) => return Err(error),
+        };
+        let lines: Vec<Line> = answer.json(INFO_BYTES).await?;
+        let found =
+            |line: Line| (line.key, line.info.map_or(Found::Untold, |info| Found::At(info.update_seq)));
+        Ok(lines.into_iter().map(found).collect())
+    }
+
+    async fn one_by_one(&self, names: &[&str]) -> Result<HashMap<String, Found>, Error> {
+        #[derive(Deserialize)]
+        struct Info {
+            update_seq: Seq,
+        }
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let ask = |name: String| {
+            let peer = self.0.clone();
+            async move {
+                let found = match peer.send(&Request::get(format!("{}/", encode(&name)))).await {
+                    Ok(answer) => match answer.json::<Info>(INFO_BYTES).await {
+                        Ok(info) => Found::At(info.update_seq),
+                        Err(error) => return (name, Err(error)),
+                    },
+                    // Whatever it answers is about this database, and the others are asked all the same.
+                    Err(error) if error.status().is_some() => Found::Untold,
+                    Err(error) => return (name, Err(error)),
+                };
+                (name, Ok(found))
+            }
+        };
+        let mut answers = stream::iter(names).map(ask).buffer_unordered(AT_ONCE);
+        let mut found = HashMap::new();
+        let mut silent = Vec::new();
+        while let Some((name, answer)) = answers.next().await {
+            match answer {
+                Ok(at) => drop(found.insert(name, at)),
+                Err(error) => silent.push((name, error)),
+            }
+        }
+        // Where none of several answers, it is the server.
+        if found.is_empty() && silent.len() > 1 {
+            return silent.pop().map_or(Ok(found), |(_, error)| Err(error));
+        }
+        found.extend(silent.into_iter().map(|(name, _)| (name, Found::Untold)));
+        Ok(found)
+    }
+
+    /// Whether a database has changed since then; if it does not answer that, it has. No error of one database may end the
+    /// comparing of all others: its job runs, and reports it.
+    pub async fn has_changed(&self, name: &str, since: &Seq) -> bool {
+        #[derive(Deserialize)]
+        struct Changes {
+            results: Vec<serde::de::IgnoredAny>,
+        }
+        let mut query = Query::default();
+        query.add("limit", "1");
+        query.add("since", &since.to_query());
+        let request = Request::get(query.on(&format!("{}/_changes", encode(name))));
+        let Ok(answer) = self.0.send(&request).await else { return true };
+        answer.json::<Changes>(INFO_BYTES).await.map_or(true, |changes| !changes.results.is_empty())
+    }
+}

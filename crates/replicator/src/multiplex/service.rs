@@ -1,0 +1,269 @@
+//! The service of a node that watches for parked jobs: a feed for each group that it owns.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::Keyspace;
+use turnwise_queue::parking::{self, ParkedJob};
+use turnwise_store::{Isolation, Store, Transaction};
+use turnwise_worker::Live;
+
+use super::feed::{Feed, Left};
+use super::{MAX_GROUPS, Mode, Multiplex};
+use crate::JOB_TYPE;
+use crate::doc_processor::Settings;
+use crate::ownership::Ownership;
+
+/// The pause after the store refused something.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+/// Groups that are looked at in one pass, at most.
+const GROUPS: usize = 10_000;
+/// Jobs that one transaction wakes, at most.
+const WAKE_BATCH: usize = 100;
+/// Between two such transactions where a whole group is woken: its jobs have slots to wait for anyway.
+const WAKE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Watches for the parked jobs of the groups that this node owns.
+#[derive(Clone)]
+pub struct Service {
+    /// Where the jobs are.
+    pub store: Store,
+    /// Its keys.
+    pub keys: Keyspace,
+    /// What runs know of groups.
+    pub multiplex: Multiplex,
+    /// How options are read.
+    pub settings: Live<Settings>,
+    /// Which groups are this node's.
+    pub ownership: Ownership,
+}
+
+/// What a pass looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Every group: it may have become this node's, or have been anybody's before.
+    AtAll,
+    /// Those with jobs that have just parked.
+    AtNew,
+}
+
+/// The feeds of a node.
+#[derive(Default)]
+struct Feeds {
+    /// Each with what tells it that jobs have parked.
+    known: HashMap<String, (Arc<Notify>, AbortHandle)>,
+    tasks: JoinSet<(String, Ended)>,
+    /// Groups of which everybody is being woken.
+    waking: HashMap<String, AbortHandle>,
+}
+
+/// Why a task has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Feed(Left),
+    /// Everybody who was parked is awake.
+    Woken,
+}
+
+impl Service {
+    /// Watches until `stop` is cancelled.
+    pub async fn run(self, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.watch() => {}
+        }
+    }
+
+    async fn watch(&self) {
+        let mut feeds = Feeds::default();
+        let mut mode = self.multiplex.0.mode.changes();
+        let mut members = self.ownership.changes();
+        let mut look = Look::AtAll;
+        loop {
+            let wake = self.wake_key().await;
+            match self.multiplex.mode() {
+                Mode::Off => {
+                    feeds = Feeds::default();
+                    self.wake_everyone().await;
+                }
+                Mode::Auto => self.look(&mut feeds, look).await,
+            }
+            let watch = match self.store.watch(self.keys.unwatched_wake(JOB_TYPE), wake).await {
+                Ok(watch) => watch,
+                Err(error) => {
+                    tracing::error!(%error, "cannot watch for parked jobs: looks again soon");
+                    self.sleep(ERROR_PAUSE)
+                }
+            };
+            look = tokio::select! {
+                () = watch => Look::AtNew,
+                Ok(()) = mode.changed() => Look::AtAll,
+                Ok(()) = members.changed() => Look::AtAll,
+                ended = feeds.ended() => match ended {
+                    (group, Ended::Feed(left)) => {
+                        if left == Left::Closed {
+                            tracing::info!(group, "a server does not tell about its databases any more: its idle replications run");
+                            self.multiplex.close(&group);
+                        }
+                        Look::AtAll
+                    }
+                    // Who has parked meanwhile, before where it was: nobody has looked at those.
+                    (_, Ended::Woken) => Look::AtNew,
+                }
+            };
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let runtime = self.store.runtime().clone();
+        Box::pin(async move { runtime.sleep(duration).await })
+    }
+
+    /// The value of the key that changes when jobs park.
+    async fn wake_key(&self) -> Option<Bytes> {
+        let key = &self.keys.unwatched_wake(JOB_TYPE);
+        tried(&self.store, |tx| async move { Ok(tx.get_with(key, Isolation::Snapshot).await?) }).await
+    }
+
+    /// Starts and leaves feeds, and tells those that have new jobs.
+    async fn look(&self, feeds: &mut Feeds, look: Look) {
+        if look == Look::AtAll {
+            feeds.known.retain(|group, (_, task)| {
+                let stays = self.ownership.is_mine(group);
+                if !stays {
+                    task.abort();
+                }
+                stays
+            });
+        }
+        let keys = &self.keys;
+        let groups = tried(&self.store, |tx| async move {
+            match look {
+                Look::AtAll => parking::groups(&tx, keys, JOB_TYPE, None, GROUPS).await,
+                Look::AtNew => parking::unwatched_groups(&tx, keys, JOB_TYPE, GROUPS).await,
+            }
+        })
+        .await;
+        for group in groups.into_iter().filter(|group| self.ownership.is_mine(group)) {
+            if let Some((parked, _)) = feeds.known.get(&group) {
+                parked.notify_one();
+            } else if self.multiplex.is_closed(&group) {
+                self.wake_soon(feeds, group);
+            } else if feeds.known.len() >= MAX_GROUPS {
+                self.multiplex.close(&group);
+                self.wake_soon(feeds, group);
+            } else {
+                self.follow(feeds, group);
+            }
+        }
+    }
+
+    fn follow(&self, feeds: &mut Feeds, group: String) {
+        let parked = Arc::new(Notify::new());
+        let Service { store, keys, multiplex, settings, .. } = self.clone();
+        let feed = Feed::new(multiplex, settings, store, keys, group.clone(), parked.clone());
+        let named = group.clone();
+        let task = feeds.tasks.spawn(async move { (named, Ended::Feed(feed.run().await)) });
+        feeds.known.insert(group, (parked, task));
+    }
+
+    /// Wakes a group beside everything else, unless that is being done.
+    fn wake_soon(&self, feeds: &mut Feeds, group: String) {
+        feeds.waking.retain(|_, task| !task.is_finished());
+        if !feeds.waking.contains_key(&group) {
+            let (service, named) = (self.clone(), group.clone());
+            let task = feeds.tasks.spawn(async move {
+                service.wake_group(&named).await;
+                (named, Ended::Woken)
+            });
+            feeds.waking.insert(group, task);
+        }
+    }
+
+    /// Makes every parked job pending.
+    async fn wake_everyone(&self) {
+        let keys = &self.keys;
+        let groups =
+            tried(&self.store, |tx| async move { parking::groups(&tx, keys, JOB_TYPE, None, GROUPS).await })
+                .await;
+        for group in groups {
+            self.wake_group(&group).await;
+        }
+    }
+
+    /// Makes the parked jobs of a group pending, a few at a time. Once: one that parks again meanwhile may stay so.
+    async fn wake_group(&self, group: &str) {
+        let mut last: Option<ParkedJob> = None;
+        loop {
+            let (keys, after) = (&self.keys, last.as_ref());
+            let woken = tried(&self.store, |tx| async move {
+                let now_us = self.store.runtime().now_us();
+                let mut woken = None;
+                for job in parking::list(&tx, keys, JOB_TYPE, group, after, WAKE_BATCH).await? {
+                    if woken.is_some() && !tx.has_room() {
+                        break;
+                    }
+                    parking::wake(&tx, keys, JOB_TYPE, &job, now_us).await?;
+                    woken = Some(job);
+                }
+                Ok(woken)
+            })
+            .await;
+            if woken.is_none() {
+                return;
+            }
+            last = woken;
+            self.sleep(WAKE_PAUSE).await;
+        }
+    }
+}
+
+impl Feeds {
+    /// The next feed that ends by itself; never, without one.
+    async fn ended(&mut self) -> (String, Ended) {
+        loop {
+            match self.tasks.join_next().await {
+                Some(Ok((group, ended))) => {
+                    if let Ended::Feed(_) = ended {
+                        self.known.remove(&group);
+                    }
+                    return (group, ended);
+                }
+                // It was aborted, or a bug ended it: then another one is started.
+                Some(Err(error)) if error.is_cancelled() => {}
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a feed of a server's databases ended badly: it is opened again");
+                    let ended = self.known.iter().find(|(_, (_, task))| task.is_finished());
+                    if let Some(group) = ended.map(|(group, _)| group.clone()) {
+                        self.known.remove(&group);
+                        tokio::time::sleep(ERROR_PAUSE).await;
+                        return (group, Ended::Feed(Left::Empty));
+                    }
+                }
+                None => pending().await,
+            }
+        }
+    }
+}
+
+/// A transaction, again until the store takes it: what is parked stays parked meanwhile.
+pub(super) async fn tried<T, F, Fut>(store: &Store, transaction: F) -> T
+where
+    F: Fn(Transaction) -> Fut,
+    Fut: Future<Output = turnwise_queue::Result<T>>,
+{
+    loop {
+        match store.transact(&transaction).await {
+            Ok(done) => return done,
+            Err(error) => tracing::error!(%error, "cannot read or write which jobs are parked: tries again"),
+        }
+        store.runtime().sleep(ERROR_PAUSE).await;
+    }
+}

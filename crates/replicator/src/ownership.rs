@@ -1,0 +1,146 @@
+//! Which node does what only one should do: the one that owns its key.
+//!
+//! Nodes that know the same members agree on every owner, and a member that comes or goes moves only what it takes or had
+//! ([`turnwise_worker::owner`]). Between two memberships nobody takes or gives up anything: [`Ownership::is_mine`] goes by the last stable
+//! one. Two nodes may own a key for a moment all the same, as one sees the new members before the other; whatever is done by ownership
+//! must be harmless when it is done twice. Members are nodes by their names, so that one which restarts gets what it had.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::{Keyspace, Result};
+use turnwise_queue::{NODE_TYPE, NodeOptions, nodes};
+use turnwise_store::Store;
+use turnwise_worker::{Membership, membership_events, owner};
+
+use crate::events::{Event, Events};
+
+/// The pause after the nodes could not be read.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the membership must not change before it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Periods {
+    /// After the start of this node: `[replicator] cluster_start_period`.
+    pub start: Duration,
+    /// After a change: `[replicator] cluster_quiet_period`.
+    pub quiet: Duration,
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        Periods { start: Duration::from_secs(5), quiet: Duration::from_secs(60) }
+    }
+}
+
+/// What one node knows of who owns what. Cheap to clone; clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Ownership {
+    node: String,
+    /// The members of the last stable membership, sorted; none before the first.
+    members: watch::Sender<Option<Vec<String>>>,
+}
+
+impl Ownership {
+    /// Of the node of this name. It owns nothing before [`run`](Ownership::run) has found a stable membership.
+    pub fn new(node: impl Into<String>) -> Self {
+        Ownership { node: node.into(), members: watch::Sender::new(None) }
+    }
+
+    /// Whether this node owns a key, by the last stable membership.
+    pub fn is_mine(&self, key: &str) -> bool {
+        self.members.borrow().as_ref().is_some_and(|members| owner(members, key) == Some(&self.node))
+    }
+
+    /// Changes with every stable membership: its members.
+    pub fn changes(&self) -> watch::Receiver<Option<Vec<String>>> {
+        self.members.subscribe()
+    }
+
+    /// Takes these as the members, as if they were stable.
+    pub fn settle(&self, mut members: Vec<String>) {
+        members.sort_unstable();
+        members.dedup();
+        self.members.send_if_modified(|current| {
+            let changed = current.as_ref() != Some(&members);
+            *current = Some(members);
+            changed
+        });
+    }
+
+    /// Follows the membership of the nodes that `counts` counts, until `stop` is cancelled.
+    pub async fn run(
+        &self,
+        store: &Store,
+        keys: &Keyspace,
+        counts: fn(&NodeOptions) -> bool,
+        periods: Periods,
+        events: &Events,
+        stop: CancellationToken,
+    ) {
+        let follow = async {
+            let Periods { start, quiet } = periods;
+            let mut changes = pin!(membership_events(store.clone(), keys.clone(), NODE_TYPE, start, quiet));
+            while let Some(membership) = changes.next().await {
+                let membership = match membership {
+                    Membership::Unstable => Membership::Unstable,
+                    Membership::Stable(_) => {
+                        let members = self.read(store, keys, counts).await;
+                        self.settle(members.clone());
+                        Membership::Stable(members)
+                    }
+                };
+                events.tell(Event::Cluster(membership));
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = follow => {}
+        }
+    }
+
+    /// The names of the nodes that count, this one among them: it lives, also while others took it for dead.
+    async fn read(&self, store: &Store, keys: &Keyspace, counts: fn(&NodeOptions) -> bool) -> Vec<String> {
+        loop {
+            match names(store, keys, counts).await {
+                Ok(mut names) => {
+                    names.push(self.node.clone());
+                    names.sort_unstable();
+                    names.dedup();
+                    return names;
+                }
+                Err(error) => tracing::error!(%error, "cannot read the nodes: tries again"),
+            }
+            store.runtime().sleep(ERROR_PAUSE).await;
+        }
+    }
+}
+
+async fn names(store: &Store, keys: &Keyspace, counts: fn(&NodeOptions) -> bool) -> Result<Vec<String>> {
+    let nodes = store.transact(|tx| async move { nodes::list(&tx, keys).await }).await?;
+    let counted = nodes.into_iter().filter(|node| node.node_options.as_ref().is_some_and(counts));
+    Ok(counted.map(|node| node.node).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_owns_nothing_before_it_knows_the_members_and_shares_with_them_then() {
+        let (a, b) = (Ownership::new("a"), Ownership::new("b"));
+        let keys: Vec<String> = (0..100).map(|n| format!("db {n}")).collect();
+        assert!(!keys.iter().any(|key| a.is_mine(key)));
+        a.settle(vec!["a".into()]);
+        assert!(keys.iter().all(|key| a.is_mine(key)));
+        for one in [&a, &b] {
+            one.settle(vec!["b".into(), "a".into(), "b".into()]);
+        }
+        assert!(keys.iter().all(|key| a.is_mine(key) != b.is_mine(key)));
+        let mine = keys.iter().filter(|key| a.is_mine(key)).count();
+        assert!((25..75).contains(&mine), "{mine} of 100");
+    }
+}

@@ -1,0 +1,209 @@
+//! How large batches are: as large as a server takes in a few seconds.
+//!
+//! **Model.** A run has room for so many changes in a batch, so many documents in a read, and so many documents and bytes in a write. [`Pace`] is the
+//! part of this room that is used, for each side: all of it at first, and less after a request that took too long.
+//!
+//! **Forces.** Large writes cost CouchDB half the CPU of small ones, so nothing is taken from a server that keeps up. But a checkpoint waits for
+//! all batches before it, a request that fails is made again as a whole, and one that needs longer than `connection_timeout` or
+//! `request_timeout` never ends: where a server is slow, or far away, or documents are large, less at once gets on better. A request has a
+//! cost of its own, too, which does not become less: so there is a least room.
+//!
+//! **Formula.** `L` is a sixth of the shortest of `checkpoint_interval`, `connection_timeout` and `request_timeout`, within 0.25 s and 5 s. A request that
+//! used the part `s` of the room and took `t > L` leaves `min(room, s · L / 2t)`, at least a 32nd: what would have taken `L / 2`. As it is
+//! reckoned from what that request held, a volley of them counts once. One that used half of what there is or more, and took less than
+//! `L / 2`, adds a 16th.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::error::Side;
+use crate::spec::{ADAPTIVE_BATCH_SIZE, Replication};
+
+/// The whole room.
+const WHOLE: u32 = 1 << 16;
+/// And the least: batches of 2,000 documents become 62, as with a server that is throttled.
+const LEAST: u32 = WHOLE / 32;
+/// What a request that was fast adds.
+const STEP: u32 = WHOLE / 16;
+/// So many requests that took as long as one may fit into the shortest of a run's times: those in flight, and some more.
+const REQUESTS_IN_TIME: u32 = 6;
+/// A request that takes less is not slow, whatever a run's times are.
+const SHORTEST_LIMIT: Duration = Duration::from_millis(250);
+/// One that takes more is, however long they are.
+const LONGEST_LIMIT: Duration = Duration::from_secs(5);
+
+/// One run's, shared by all of its batches.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    limit: Duration,
+    /// Changes in a batch, at most.
+    most_changes: usize,
+    source: AtomicU32,
+    target: AtomicU32,
+}
+
+impl Pace {
+    /// All of the room.
+    pub fn new(replication: &Replication) -> Self {
+        let Replication { checkpoint_interval, connection_timeout, request_timeout, .. } = replication;
+        let shortest = (*checkpoint_interval).min(*connection_timeout);
+        let shortest = request_timeout.map_or(shortest, |timeout| timeout.min(shortest));
+        let limit = (shortest / REQUESTS_IN_TIME).clamp(SHORTEST_LIMIT, LONGEST_LIMIT);
+        let most_changes = replication.worker_batch_size.unwrap_or(ADAPTIVE_BATCH_SIZE);
+        Self { limit, most_changes, source: AtomicU32::new(WHOLE), target: AtomicU32::new(WHOLE) }
+    }
+
+    /// What a request of `docs` documents and `bytes` bytes uses, where `most` are as large as one gets. No request has more documents, as a rule,
+    /// than a batch has changes.
+    pub fn part(&self, (docs, bytes): (usize, usize), (most_docs, most_bytes): (usize, usize)) -> Part {
+        Part::of(docs, most_docs.min(self.most_changes)).max(Part::of(bytes, most_bytes))
+    }
+
+    /// A server has needed `took` for a request that was `part` of the largest one there is. (A larger one counts as the largest.)
+    pub fn took(&self, side: Side, part: Part, took: Duration) {
+        let next = |room| Some(room_after(room, part.0, took, self.limit));
+        // It never declines.
+        let _ = self.room(side).fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    /// How many of `most` documents or bytes a request to one side may have; at least one.
+    pub fn of(&self, side: Side, most: usize) -> usize {
+        share(self.room(side).load(Ordering::Relaxed), most)
+    }
+
+    /// How many changes a batch may have. They pass both sides: there is no use in reading more than is written.
+    pub fn changes(&self) -> usize {
+        self.of(Side::Source, self.most_changes).min(self.of(Side::Target, self.most_changes))
+    }
+
+    fn room(&self, side: Side) -> &AtomicU32 {
+        match side {
+            Side::Source => &self.source,
+            Side::Target => &self.target,
+        }
+    }
+}
+
+/// How much of the whole room a request used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Part(u32);
+
+impl Part {
+    /// `count` of `most`.
+    fn of(count: usize, most: usize) -> Self {
+        let part = (count as u64).saturating_mul(u64::from(WHOLE)) / (most as u64).max(1);
+        Self(u32::try_from(part).unwrap_or(WHOLE).min(WHOLE))
+    }
+}
+
+fn share(room: u32, most: usize) -> usize {
+    (most as u64 * u64::from(room) / u64::from(WHOLE)).max(1) as usize
+}
+
+/// The room after a request that used `part` of the whole, and took so long.
+fn room_after(room: u32, part: u32, took: Duration, limit: Duration) -> u32 {
+    if took > limit {
+        let affordable = u128::from(part) * limit.as_micros() / (2 * took.as_micros());
+        // No more than `part`, because it took longer than the limit.
+        room.min(affordable as u32).max(LEAST)
+    } else if took < limit / 2 && part >= room / 2 {
+        (room + STEP).min(WHOLE)
+    } else {
+        room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+    use crate::spec::Defaults;
+
+    const MOST: usize = 2_000;
+    const MS: Duration = Duration::from_millis(1);
+
+    /// The pace of a run with these times, and how long a request may take there.
+    fn pace(mut fields: serde_json::Value, request_timeout: Option<Duration>) -> Pace {
+        fields["source"] = json!("http://s/db");
+        fields["target"] = json!("http://t/db");
+        let defaults = Defaults { request_timeout, ..Defaults::default() };
+        Pace::new(&Replication::parse(fields.as_object().unwrap(), &defaults).unwrap())
+    }
+
+    /// Writes of as many documents as there is room for, at a target that takes `of(documents)`; what each had.
+    fn writes(pace: &Pace, count: usize, of: impl Fn(usize) -> Duration) -> Vec<usize> {
+        let write = |_| {
+            let docs = pace.of(Side::Target, MOST);
+            pace.took(Side::Target, Part::of(docs, MOST), of(docs));
+            docs
+        };
+        (0..count).map(write).collect()
+    }
+
+    #[test]
+    fn a_target_that_keeps_up_gets_all_at_once() {
+        let pace = pace(json!({}), None);
+        // 4,000 documents/s in four writes at once, as between two CouchDBs on one machine.
+        assert_eq!(writes(&pace, 100, |docs| MS * docs as u32), [MOST; 100]);
+    }
+
+    #[test]
+    fn a_slow_target_gets_what_it_takes_within_the_limit() {
+        let pace = pace(json!({}), None);
+        assert_eq!(pace.limit, 5_000 * MS);
+        // 100 documents/s: 2,000 take 20 s, of the 30 s after which it counts as silent.
+        let sizes = writes(&pace, 50, |docs| 10 * MS * docs as u32);
+        assert_eq!(sizes[..3], [2_000, 250, 250]);
+        assert!(sizes[1..].iter().all(|docs| (250..=500).contains(docs)), "{sizes:?}");
+        // It is well again.
+        let sizes = writes(&pace, 50, |docs| MS / 4 * docs as u32);
+        assert!(sizes.is_sorted() && sizes[15..] == [MOST; 35], "{sizes:?}");
+    }
+
+    #[test]
+    fn a_volley_counts_once() {
+        let pace = pace(json!({}), None);
+        for _ in 0..4 {
+            pace.took(Side::Target, Part::of(MOST, MOST), 10_000 * MS);
+        }
+        assert_eq!(pace.of(Side::Target, MOST), 500);
+    }
+
+    #[test]
+    fn a_request_that_is_slow_whatever_it_holds_keeps_a_32nd() {
+        let pace = pace(json!({}), None);
+        assert_eq!(writes(&pace, 10, |_| 20_000 * MS)[5..], [62; 5]);
+        assert_eq!(pace.of(Side::Target, 1), 1);
+    }
+
+    #[test]
+    fn small_requests_do_not_tell_that_large_ones_would_be_fast() {
+        let pace = pace(json!({}), None);
+        pace.took(Side::Target, Part::of(MOST, MOST), 10_000 * MS);
+        for _ in 0..100 {
+            pace.took(Side::Target, Part::of(100, MOST), MS);
+        }
+        assert_eq!(pace.of(Side::Target, MOST), 500);
+    }
+
+    #[test]
+    fn each_side_has_its_own_and_changes_go_by_the_slower_one() {
+        let pace = pace(json!({}), None);
+        pace.took(Side::Source, Part::of(MOST, MOST), 10_000 * MS);
+        assert_eq!([Side::Source, Side::Target].map(|side| pace.of(side, MOST)), [500, MOST]);
+        assert_eq!(pace.changes(), 500);
+    }
+
+    #[test]
+    fn the_shortest_of_a_runs_times_sets_the_limit() {
+        let limit = |fields, request_timeout| pace(fields, request_timeout).limit;
+        assert_eq!(limit(json!({ "checkpoint_interval": 12_000 }), None), 2_000 * MS);
+        assert_eq!(limit(json!({ "connection_timeout": 6_000 }), None), 1_000 * MS);
+        assert_eq!(limit(json!({}), Some(3_000 * MS)), 500 * MS);
+        assert_eq!(limit(json!({ "connection_timeout": 600 }), None), SHORTEST_LIMIT);
+        let long = json!({ "checkpoint_interval": 600_000, "connection_timeout": 600_000 });
+        assert_eq!(limit(long, None), LONGEST_LIMIT);
+    }
+}

@@ -1,0 +1,88 @@
+//! Where the upstream is, and who asks there.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::Side;
+use crate::http::Peer;
+use crate::{Client, Defaults, Replication, SpecError};
+
+/// The URL of a CouchDB server, with a login: `http://admin:pw@couch:5984/`. Never shown with its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address {
+    /// As it was given, with a slash at its end.
+    url: String,
+    /// As it may be shown.
+    shown: String,
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+/// Without the password.
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+/// A database that every CouchDB may have: what is known of endpoints holds for the server, too.
+const ANY_DATABASE: &str = "_replicator";
+
+impl Address {
+    /// Reads a server's URL. It may have a login, and a path below which the server is.
+    ///
+    /// # Errors
+    /// What would be right; the URL is not repeated.
+    pub fn parse(url: &str) -> Result<Self, SpecError> {
+        let url = format!("{}/", url.trim_end_matches('/'));
+        let address = Address { url, shown: String::new() };
+        let endpoint = address.replication(&Defaults::default())?.source.redacted_url();
+        let shown = endpoint.trim_end_matches('/').trim_end_matches(ANY_DATABASE).to_owned();
+        Ok(Address { shown, ..address })
+    }
+
+    fn replication(&self, defaults: &Defaults) -> Result<Replication, SpecError> {
+        let database = format!("{}{ANY_DATABASE}", self.url);
+        let body: Map<String, Value> = [("source", json!(database)), ("target", json!(database))]
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        // What documents may name is another matter.
+        let defaults =
+            Defaults { endpoint_schemes: Defaults::default().endpoint_schemes, ..defaults.clone() };
+        Replication::parse(&body, &defaults).map_err(|error| SpecError::new("url", error.problem))
+    }
+
+    /// The server, as requests reach it.
+    pub(super) fn server(&self, defaults: &Defaults, client: &Client) -> Result<Peer, SpecError> {
+        Ok(Peer::server(Side::Source, &self.replication(defaults)?, client))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_server_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("http://admin:s3cret@couch:5984/", "http://admin:*****@couch:5984/"),
+            ("http://admin:s3cret@couch:5984", "http://admin:*****@couch:5984/"),
+            ("https://couch.example/below", "https://couch.example/below/"),
+        ] {
+            let address = Address::parse(url).unwrap();
+            assert_eq!(address.to_string(), shown);
+            assert!(!format!("{address:?}").contains("s3cret"));
+        }
+        for url in
+            ["", "couch:5984", "ftp://u:s3cret@couch/", "http://u:s3cret@couch/?q=1", "http://u:s3cret@:x/"]
+        {
+            let error = Address::parse(url).unwrap_err().to_string();
+            assert!(error.starts_with("`url` ") && !error.contains("s3cret"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! From the upstream's changes to the mirror's documents.
+
+use serde_json::{Map, Value};
+use turnwise_queue::Keyspace;
+use turnwise_store::{MaybeStoreError, Store, Transaction};
+
+use super::rows::{read_mirror, read_seen, write_mirror, write_seen};
+use crate::Seq;
+use crate::doc_processor::{Settings, refuse_mirrored, write_mirrored};
+use crate::documents::{Draft, Error, databases, names};
+
+/// A document of the upstream as its changes tell it.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub id: String,
+    /// The upstream's revision.
+    pub rev: String,
+    /// `None`: it was deleted.
+    pub doc: Option<Map<String, Value>>,
+    pub seq: Seq,
+}
+
+/// Why changes could not be written here.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// Another one follows the database now.
+    Overtaken,
+    /// The mirror is not there any more.
+    NoMirror,
+    /// The document with this number cannot be written as it is: all but it can.
+    One(usize, Error),
+    /// The store's.
+    Queue(turnwise_queue::Error),
+}
+
+impl From<turnwise_queue::Error> for Stopped {
+    fn from(error: turnwise_queue::Error) -> Self {
+        Stopped::Queue(error)
+    }
+}
+
+impl From<turnwise_store::Error> for Stopped {
+    fn from(error: turnwise_store::Error) -> Self {
+        Stopped::Queue(error.into())
+    }
+}
+
+impl MaybeStoreError for Stopped {
+    fn store_error(&self) -> Option<&turnwise_store::Error> {
+        match self {
+            Stopped::Queue(error) => error.store_error(),
+            Stopped::One(_, error) => error.store_error(),
+            Stopped::Overtaken | Stopped::NoMirror => None,
+        }
+    }
+}
+
+/// Where changes go.
+#[derive(Clone, Copy)]
+pub(super) struct Into<'a> {
+    pub store: &'a Store,
+    pub keys: &'a Keyspace,
+    pub settings: &'a Settings,
+    /// The mirror.
+    pub db: &'a str,
+    /// The one who writes.
+    pub follower: u64,
+}
+
+/// Writes changes, oldest first, in as many transactions as it takes.
+pub(super) async fn apply(into: Into<'_>, mut changes: &[Change]) -> Result<(), Stopped> {
+    while !changes.is_empty() {
+        let done = apply_some(into, changes).await?;
+        changes = &changes[done..];
+    }
+    Ok(())
+}
+
+/// Writes the first changes in one transaction, at least one of them. A document that cannot be kept is left out, and the
+/// others are written again without it: half a document is never written.
+async fn apply_some(into: Into<'_>, changes: &[Change]) -> Result<usize, Stopped> {
+    let mut refused: Vec<Option<String>> = vec![None; changes.len()];
+    let mut most = changes.len();
+    loop {
+        let (refused_now, some) = (&refused, &changes[..most]);
+        let done =
+            into.store.transact(|tx| async move { write_some(&tx, into, some, refused_now).await }).await;
+        let stopped = match done {
+            Ok(done) => return Ok(done),
+            Err(stopped) => stopped,
+        };
+        let too_much = stopped.store_error().is_some_and(turnwise_store::Error::is_too_much);
+        match stopped {
+            Stopped::One(n, _) if too_much && n > 0 => most = n,
+            Stopped::Queue(_) if too_much && most > 1 => most /= 2,
+            // No transaction takes the first one: without it, the others go on.
+            Stopped::Queue(error) if too_much && refused[0].is_none() => refused[0] = Some(error.to_string()),
+            Stopped::One(_, Error::NoDatabase) => return Err(Stopped::NoMirror),
+            Stopped::One(_, Error::Queue(error)) if !too_much => return Err(Stopped::Queue(error)),
+            Stopped::One(n, error) => refused[n] = Some(error.to_string()),
+            stopped => return Err(stopped),
+        }
+    }
+}
+
+async fn write_some(
+    tx: &Transaction,
+    into: Into<'_>,
+    changes: &[Change],
+    refused: &[Option<String>],
+) -> Result<usize, Stopped> {
+    let Into { keys, db, .. } = into;
+    let mut mirror = match read_mirror(tx, keys, db).await? {
+        Some(mirror) if databases::find(tx, keys, db).await?.is_some() => mirror,
+        _ => return Err(Stopped::NoMirror),
+    };
+    if mirror.follower != into.follower {
+        return Err(Stopped::Overtaken);
+    }
+    let mut done = 0;
+    for (n, change) in changes.iter().enumerate() {
+        if n > 0 && !tx.has_room() {
+            break;
+        }
+        write_one(tx, into, change, refused[n].as_deref()).await.map_err(|error| Stopped::One(n, error))?;
+        mirror.since = change.seq.clone();
+        done += 1;
+    }
+    write_mirror(tx, keys, db, &mirror)?;
+    Ok(done)
+}
+
+/// Writes what a change says, unless the mirror is of that revision already.
+async fn write_one(
+    tx: &Transaction,
+    into: Into<'_>,
+    change: &Change,
+    refused: Option<&str>,
+) -> Result<(), Error> {
+    let Into { keys, settings, db, store, .. } = into;
+    let (id, now_us) = (change.id.as_str(), store.runtime().now_us());
+    if names::is_design(id) {
+        return Ok(());
+    }
+    if let Err(error) = names::check_id(id) {
+        // No row can be about it.
+        tracing::error!(db, %error, "a document of the upstream cannot be run: its id is none here");
+        return Ok(());
+    }
+    if read_seen(tx, keys, db, id).await?.as_deref() == Some(&change.rev) {
+        return Ok(());
+    }
+    // Whatever is owed is owed to an older revision. First: what follows may owe something to this one.
+    tx.clear(keys.mirror_owed(db, id))?;
+    let Some(doc) = &change.doc else {
+        tx.clear(keys.mirror_seen(db, id))?;
+        let gone = Draft { id: id.to_owned(), rev: None, deleted: true, body: Map::new() };
+        return write_mirrored(tx, keys, settings, db, &gone, now_us).await;
+    };
+    write_seen(tx, keys, db, id, &change.rev)?;
+    if let Some(reason) = refused {
+        tracing::warn!(db, id, reason, "a document of the upstream cannot be run");
+        refuse_mirrored(tx, keys, db, id, doc, reason, now_us).await?;
+        if is_final(doc) {
+            // It says how it has ended, and that counts.
+            tx.clear(keys.mirror_owed(db, id))?;
+        }
+        return Ok(());
+    }
+    let mut body = doc.clone();
+    // They mean nothing to a replication, and stay where they are.
+    body.shift_remove("_attachments");
+    let draft = Draft::parse(Some(id), body, "")?;
+    write_mirrored(tx, keys, settings, db, &Draft { rev: None, ..draft }, now_us).await
+}
+
+fn is_final(doc: &Map<String, Value>) -> bool {
+    matches!(doc.get("_replication_state").and_then(Value::as_str), Some("completed" | "failed"))
+}

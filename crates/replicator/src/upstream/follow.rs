@@ -1,0 +1,345 @@
+//! One database of the upstream: its mirror is made, and filled from its changes.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use turnwise_queue::Keyspace;
+use turnwise_store::{MaybeStoreError, Transaction};
+
+use super::apply::{Change, Into, Stopped, apply};
+use super::rows::{Mirror, read_mirror, write_mirror};
+use super::server::{self, DOCUMENT_BYTES};
+use super::service::Upstream;
+use crate::Seq;
+use crate::doc_processor::{delete_database, finish_deletion};
+use crate::documents::{self, databases, names};
+use crate::error::{Error, Fault};
+use crate::events::Event;
+use crate::http::{Answer, Peer};
+use crate::json_stream::{Shape, Splitter};
+
+/// Changes that are written together, at most.
+const BATCH: usize = 50;
+/// Bytes of changes that are held, at most, and one more.
+const BATCH_BYTES: usize = 4 << 20;
+/// Changes wait this long for company.
+const LINGER: Duration = Duration::from_millis(10);
+/// Before a database that is missing is asked for again.
+const ASKED_AGAIN: Duration = Duration::from_secs(1);
+/// A feed that ends at once again and again is not opened more often than this.
+const SHORTEST_FEED: Duration = Duration::from_secs(1);
+
+/// Why a database is not followed any more.
+#[derive(Debug)]
+pub(super) enum End {
+    /// It is not there any more, and neither is its mirror.
+    Gone,
+    /// Another node follows it now.
+    Overtaken,
+    /// The mirror was deleted: it is made anew if there is still something to mirror.
+    NoMirror,
+    /// The upstream has ended its changes in good order.
+    Closed,
+    /// No database here can have its name.
+    Impossible(String),
+    /// The upstream did not do what was asked.
+    Upstream(Error),
+    /// The store's.
+    Store(turnwise_queue::Error),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        End::Upstream(error)
+    }
+}
+
+impl From<turnwise_queue::Error> for End {
+    fn from(error: turnwise_queue::Error) -> Self {
+        End::Store(error)
+    }
+}
+
+impl From<turnwise_store::Error> for End {
+    fn from(error: turnwise_store::Error) -> Self {
+        End::Store(error.into())
+    }
+}
+
+impl From<documents::Error> for End {
+    fn from(error: documents::Error) -> Self {
+        match error {
+            documents::Error::Queue(error) => End::Store(error),
+            documents::Error::NoDatabase | documents::Error::DatabaseExists => End::NoMirror,
+            error => End::Impossible(error.to_string()),
+        }
+    }
+}
+
+impl From<Stopped> for End {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Overtaken => End::Overtaken,
+            Stopped::NoMirror => End::NoMirror,
+            Stopped::Queue(error) => End::Store(error),
+            Stopped::One(_, error) => error.into(),
+        }
+    }
+}
+
+impl MaybeStoreError for End {
+    fn store_error(&self) -> Option<&turnwise_store::Error> {
+        match self {
+            End::Store(error) => error.store_error(),
+            _ => None,
+        }
+    }
+}
+
+/// Follows one database.
+#[derive(Clone)]
+pub(super) struct Follower {
+    pub upstream: Upstream,
+    pub server: Peer,
+    /// The upstream's name of it.
+    pub name: String,
+    /// The mirror's name.
+    pub db: String,
+    /// Its own number, which nobody else has.
+    pub number: u64,
+}
+
+impl Follower {
+    /// Follows the database until something ends that.
+    pub async fn run(&self) -> End {
+        match self.open().await {
+            Err(end) => end,
+            Ok(since) => {
+                self.upstream.events.tell(Event::Followed(self.db.as_str().into()));
+                let ended = tokio::select! {
+                    ended = self.read(since) => ended,
+                    ended = self.write_back() => ended,
+                };
+                match ended {
+                    Err(end) => end,
+                    Ok(never) => match never {},
+                }
+            }
+        }
+    }
+
+    /// Makes the mirror if it is not there, or is another database's, and becomes the one who follows.
+    async fn open(&self) -> Result<Seq, End> {
+        let Upstream { store, keys, .. } = &self.upstream;
+        names::check_database(&self.db)?;
+        let incarnation = server::incarnation(&self.server, &self.name).await?;
+        let is_of = self.is_of(incarnation.as_deref()).await?;
+        let Some(incarnation) = incarnation.as_deref() else {
+            if !self.is_gone().await? {
+                return Err(End::Closed);
+            }
+            self.delete_mirror().await?;
+            return Err(End::Gone);
+        };
+        if !is_of {
+            tracing::warn!(
+                db = self.db,
+                "the upstream's database is another one than before: its replications start over"
+            );
+            self.delete_mirror().await?;
+        }
+        store.transact(|tx| async move { self.take(&tx, keys, incarnation).await }).await
+    }
+
+    /// Whether the database really is not there, after it was said once: something in between may answer 404 for a server that
+    /// starts, and all jobs depend on it. So the list has to leave it out, and it has to be missing again a while later.
+    async fn is_gone(&self) -> Result<bool, End> {
+        if server::replicator_databases(&self.server).await?.contains(&self.name) {
+            tokio::time::sleep(ASKED_AGAIN).await;
+            return Ok(false);
+        }
+        tokio::time::sleep(ASKED_AGAIN).await;
+        server::welcome(&self.server).await?;
+        Ok(server::incarnation(&self.server, &self.name).await?.is_none())
+    }
+
+    /// Whether the mirror may be of this database, or is not there.
+    async fn is_of(&self, incarnation: Option<&str>) -> Result<bool, End> {
+        let Upstream { store, keys, .. } = &self.upstream;
+        let db = &self.db;
+        let (database, mirror) = store
+            .transact(|tx| async move {
+                let database = databases::find_any(&tx, keys, db).await?;
+                Ok::<_, turnwise_queue::Error>((database, read_mirror(&tx, keys, db).await?))
+            })
+            .await?;
+        match (database, mirror) {
+            (None, _) => Ok(true),
+            (Some(database), _) if database.deleting => Ok(false),
+            (Some(_), Some(mirror)) => {
+                Ok(incarnation
+                    .is_some_and(|incarnation| server::may_be_same(&mirror.incarnation, incarnation)))
+            }
+            (Some(_), None) => Err(End::Impossible(
+                "a database of this name was made by a client: move its documents elsewhere, and delete it"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    async fn take(&self, tx: &Transaction, keys: &Keyspace, incarnation: &str) -> Result<Seq, End> {
+        let now_us = self.upstream.store.runtime().now_us();
+        let mut mirror = match databases::find(tx, keys, &self.db).await? {
+            Some(_) => read_mirror(tx, keys, &self.db).await?.ok_or(End::NoMirror)?,
+            None => {
+                databases::create(tx, keys, &self.db, now_us).await?;
+                Mirror { incarnation: incarnation.to_owned(), since: Seq::zero(), follower: 0 }
+            }
+        };
+        if !server::may_be_same(&mirror.incarnation, incarnation) {
+            return Err(End::NoMirror);
+        }
+        if incarnation != server::UNKNOWN {
+            incarnation.clone_into(&mut mirror.incarnation);
+        }
+        mirror.follower = self.number;
+        write_mirror(tx, keys, &self.db, &mirror)?;
+        Ok(mirror.since)
+    }
+
+    async fn delete_mirror(&self) -> Result<(), End> {
+        let Upstream { store, keys, .. } = &self.upstream;
+        let deleted = match delete_database(store, keys, &self.db).await {
+            // Hidden already, or not there: whatever is left goes.
+            Err(documents::Error::NoDatabase) => finish_deletion(store, keys, &self.db).await,
+            deleted => deleted,
+        };
+        Ok(deleted?)
+    }
+
+    /// Reads the changes until the upstream ends them.
+    async fn read(&self, mut since: Seq) -> Result<std::convert::Infallible, End> {
+        loop {
+            let opened = Instant::now();
+            match self.read_feed(&mut since).await {
+                // Not a place of this database: documents that are known already change nothing.
+                Err(End::Upstream(error)) if error.status() == Some(400) && !since.is_zero() => {
+                    let error = server::told(&error);
+                    tracing::warn!(db = self.db, error, "the upstream's changes are read from the beginning");
+                    since = Seq::zero();
+                }
+                Err(end) => return Err(end),
+                // Whether it still is the same database is asked before the next one is opened.
+                Ok(()) => {
+                    tokio::time::sleep_until(opened + SHORTEST_FEED).await;
+                    return Err(End::Closed);
+                }
+            }
+        }
+    }
+
+    async fn read_feed(&self, since: &mut Seq) -> Result<(), End> {
+        let request = server::changes(&self.server, &self.name, &since.to_query());
+        let mut answer = self.server.send(&request).await?;
+        let mut splitter = Splitter::new(Shape::Lines, DOCUMENT_BYTES);
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        loop {
+            let piece = match next_piece(&mut answer, !batch.is_empty()).await? {
+                Next::Piece(piece) => piece,
+                Next::Quiet => {
+                    self.apply(&mut batch, since).await?;
+                    bytes = 0;
+                    continue;
+                }
+                Next::End => break,
+            };
+            let parsed = splitter.push(&piece, |text| -> Result<(), String> {
+                let change = parse(text)?;
+                bytes += text.len();
+                batch.extend(change);
+                Ok(())
+            });
+            // First those before the bad one, if there is one.
+            if batch.len() >= BATCH || bytes >= BATCH_BYTES || parsed.is_err() {
+                self.apply(&mut batch, since).await?;
+                bytes = 0;
+            }
+            parsed.map_err(|cause| answer.malformed(cause))?;
+        }
+        self.apply(&mut batch, since).await?;
+        splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
+        Ok(())
+    }
+
+    async fn apply(&self, batch: &mut Vec<Change>, since: &mut Seq) -> Result<(), End> {
+        let Some(last) = batch.last() else { return Ok(()) };
+        let seq = last.seq.clone();
+        let Upstream { store, keys, settings, .. } = &self.upstream;
+        let settings = &settings.get();
+        apply(Into { store, keys, settings, db: &self.db, follower: self.number }, batch).await?;
+        *since = seq;
+        for change in batch.drain(..) {
+            let (db, doc) = (self.db.as_str().into(), change.id.as_str().into());
+            self.upstream.events.tell(Event::Mirrored { db, doc });
+        }
+        Ok(())
+    }
+}
+
+enum Next {
+    Piece(bytes::Bytes),
+    /// Nothing has come for a moment.
+    Quiet,
+    End,
+}
+
+async fn next_piece(answer: &mut Answer, somebody_waits: bool) -> Result<Next, Error> {
+    let piece = if somebody_waits {
+        tokio::select! {
+            biased;
+            piece = answer.chunk() => piece,
+            () = tokio::time::sleep(LINGER) => return Ok(Next::Quiet),
+        }
+    } else {
+        answer.chunk().await
+    };
+    Ok(piece?.map_or(Next::End, Next::Piece))
+}
+
+/// A row of the feed; none at its end.
+fn parse(text: &[u8]) -> Result<Option<Change>, String> {
+    #[derive(Deserialize)]
+    struct Row<'a> {
+        id: Option<String>,
+        #[serde(borrow)]
+        seq: Option<&'a RawValue>,
+        #[serde(default)]
+        changes: Vec<Leaf>,
+        #[serde(default)]
+        deleted: bool,
+        doc: Option<Map<String, Value>>,
+        error: Option<String>,
+        reason: Option<Value>,
+    }
+    #[derive(Deserialize)]
+    struct Leaf {
+        rev: String,
+    }
+    // Its text, and what serde says of it, may hold a password of the document's.
+    let row: Row<'_> = serde_json::from_slice(text)
+        .map_err(|error| format!("a change that is none, at byte {}", error.column()))?;
+    if let Some(error) = row.error {
+        return Err(format!("{error}: {}", row.reason.unwrap_or_default()));
+    }
+    let (Some(id), Some(seq)) = (row.id, row.seq) else { return Ok(None) };
+    let doc = row.doc.filter(|_| !row.deleted);
+    let of_doc = doc.as_ref().and_then(|doc| doc.get("_rev")?.as_str().map(str::to_owned));
+    let rev = of_doc.or(row.changes.into_iter().next().map(|leaf| leaf.rev)).ok_or("no revision")?;
+    if doc.is_none() && !row.deleted {
+        return Err("no document, though it was asked for".to_owned());
+    }
+    Ok(Some(Change { id, rev, doc, seq: Seq::from_raw(seq) }))
+}

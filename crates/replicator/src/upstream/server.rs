@@ -1,0 +1,181 @@
+//! What is asked of the upstream, beside the changes.
+
+use http::Method;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::database::Info;
+use crate::documents::names;
+use crate::error::{Error, Fault};
+use crate::http::{Peer, Request};
+use crate::json_stream::{Shape, Splitter};
+use crate::query::{Query, encode};
+
+/// Names that one request asks for.
+const PAGE: usize = 1_000;
+/// Databases of an upstream that are looked through, at most.
+const MAX_DATABASES: usize = 1_000_000;
+/// Largest answer with names: a server that knows no pages answers with all of them.
+const NAMES_BYTES: usize = 64 << 20;
+/// Largest answer with a few facts.
+const INFO_BYTES: usize = 1 << 20;
+/// Largest document, in bytes: CouchDB's own default is 8 MB.
+pub(super) const DOCUMENT_BYTES: usize = 16 << 20;
+/// Bytes of documents that are held for one write-back; the rest waits for the next one.
+const DOCUMENTS_BYTES: usize = 32 << 20;
+
+/// What is known of the upstream itself.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Welcome {
+    #[serde(default)]
+    pub uuid: Option<String>,
+    #[serde(default)]
+    pub version: Option<String>,
+}
+
+/// A message without the side that replications name: there is one server only.
+pub(super) fn told(error: &Error) -> String {
+    let text = error.to_string();
+    text.strip_prefix("source ").map(str::to_owned).unwrap_or(text)
+}
+
+async fn get<T: serde::de::DeserializeOwned>(server: &Peer, path: &str, limit: usize) -> Result<T, Error> {
+    server.send(&Request::get(path).uncounted()).await?.json(limit).await
+}
+
+pub(super) async fn welcome(server: &Peer) -> Result<Welcome, Error> {
+    get(server, "", INFO_BYTES).await
+}
+
+/// Whether the login is an administrator's. Without, CouchDB leaves the passwords out of the documents that it shows.
+pub(super) async fn is_admin(server: &Peer) -> Result<bool, Error> {
+    let session: Value = get(server, "_session", INFO_BYTES).await?;
+    let roles = session["userCtx"]["roles"].as_array();
+    Ok(roles.is_some_and(|roles| roles.iter().any(|role| role == "_admin")))
+}
+
+/// The names of all replicator databases, sorted.
+pub(super) async fn replicator_databases(server: &Peer) -> Result<Vec<String>, Error> {
+    let mut found: Vec<String> = Vec::new();
+    let (mut after, mut seen): (Option<String>, usize) = (None, 0);
+    loop {
+        let mut query = Query::default();
+        query.add("limit", &PAGE.to_string());
+        if let Some(after) = &after {
+            // It comes once more: a server that knows `skip` may not know `startkey`, and the other way round.
+            query.add("startkey", &json!(after).to_string());
+        }
+        let names: Vec<String> = get(server, &query.on("_all_dbs"), NAMES_BYTES).await?;
+        found.extend(names.iter().filter(|name| names::is_replicator(name)).cloned());
+        seen += names.len();
+        let last = names.iter().max().cloned();
+        // A server without pages has answered with everything.
+        if names.len() != PAGE || last <= after || seen > MAX_DATABASES {
+            break;
+        }
+        after = last;
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// What tells a database from another one of its name: when it was created, in seconds, as CouchDB 3.3 and later say it on
+/// every node of a cluster alike. `None`: there is no such database. [`UNKNOWN`] where the server does not say: older ones answer 0, or
+/// when they have opened the database last, in another unit; and a cluster's uuid is whichever node's was asked.
+pub(super) async fn incarnation(server: &Peer, name: &str) -> Result<Option<String>, Error> {
+    let info: Info = match get(server, &encode(name), INFO_BYTES).await {
+        Err(error) if error.status() == Some(404) => return Ok(None),
+        info => info?,
+    };
+    Ok(Some(info.created().map_or_else(|| UNKNOWN.to_owned(), |created| format!("at {created}"))))
+}
+
+/// The incarnation of a database whose server tells nothing of it.
+pub(super) const UNKNOWN: &str = "unknown";
+
+/// Whether two incarnations may be one. What is not known is no reason to throw jobs away.
+pub(super) fn may_be_same(one: &str, other: &str) -> bool {
+    one == other || !one.starts_with("at ") || !other.starts_with("at ")
+}
+
+/// Documents as they are now, by id; those that are gone are left out. As many of the first ones as memory allows: how many
+/// were looked at is told.
+pub(super) async fn documents(
+    server: &Peer,
+    name: &str,
+    ids: &[String],
+) -> Result<(usize, Vec<Map<String, Value>>), Error> {
+    #[derive(Deserialize)]
+    struct Row {
+        doc: Option<Map<String, Value>>,
+    }
+    let path = format!("{}/_all_docs?include_docs=true", encode(name));
+    let body = json!({ "keys": ids }).to_string();
+    let mut answer = server.send(&Request::post(path, body)).await?;
+    let mut splitter = Splitter::new(Shape::Array, DOCUMENT_BYTES);
+    let (mut rows, mut bytes, mut documents) = (0, 0, Vec::new());
+    while let Some(piece) = answer.chunk().await? {
+        let parsed = splitter.push(&piece, |text| -> Result<(), String> {
+            rows += 1;
+            bytes += text.len();
+            // Not what serde says: the document may hold a password.
+            let row: Row = serde_json::from_slice(text).map_err(|_| "a row that is none".to_owned())?;
+            documents.extend(row.doc.filter(|doc| doc.get("_deleted") != Some(&Value::Bool(true))));
+            Ok(())
+        });
+        parsed.map_err(|cause| answer.malformed(cause))?;
+        if bytes > DOCUMENTS_BYTES {
+            return Ok((rows, documents));
+        }
+    }
+    splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
+    Ok((rows, documents))
+}
+
+/// What became of a document that was to be written.
+#[derive(Debug, Deserialize)]
+pub(super) struct Outcome {
+    #[serde(default)]
+    pub id: String,
+    #[serde(default)]
+    pub rev: Option<String>,
+    #[serde(default)]
+    pub error: Option<String>,
+    #[serde(default)]
+    pub reason: Option<Value>,
+}
+
+/// Writes documents, each of which names the revision that it follows.
+pub(super) async fn write(
+    server: &Peer,
+    name: &str,
+    docs: &[Map<String, Value>],
+) -> Result<Vec<Outcome>, Error> {
+    let path = format!("{}/_bulk_docs", encode(name));
+    let answer = server.send(&Request::post(path, json!({ "docs": docs }).to_string())).await?;
+    answer.json(NAMES_BYTES).await
+}
+
+/// A request for a database's changes from `since` on, for ever.
+pub(super) fn changes(server: &Peer, name: &str, since: &str) -> Request {
+    let mut query = Query::default();
+    query.add("feed", "continuous");
+    query.add("include_docs", "true");
+    query.add("heartbeat", &heartbeat_ms(server));
+    query.add("since", since);
+    Request::new(Method::GET, query.on(&format!("{}/_changes", encode(name)))).uncounted()
+}
+
+/// A request for what happens to databases from now on, for ever.
+pub(super) fn database_updates(server: &Peer) -> Request {
+    let mut query = Query::default();
+    query.add("feed", "continuous");
+    query.add("heartbeat", &heartbeat_ms(server));
+    query.add("since", "now");
+    Request::new(Method::GET, query.on("_db_updates")).uncounted()
+}
+
+fn heartbeat_ms(server: &Peer) -> String {
+    (server.timeout() / 3).as_millis().max(1).to_string()
+}

@@ -1,0 +1,235 @@
+//! From the mirror's states to the upstream's documents.
+//!
+//! What is owed stands among the rows from the transaction in which a replication ended. It is paid in batches: the documents as they
+//! are now, those among them that still are what was run, with their states, in one request. While one batch is on its way the next
+//! one gathers. A document that the server refuses is tried again, each time later; it keeps nobody waiting.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use turnwise_store::Watch;
+
+use super::follow::{End, Follower};
+use super::rows::{Owed, list_owed, read_seen, write_owed, write_seen};
+use super::server::{self, Outcome};
+use super::service::Upstream;
+use crate::documents::{read, write::REPLICATION};
+use crate::error::Error;
+use crate::events::Event;
+
+/// States that one request writes.
+const BATCH: usize = 50;
+/// States that are owed and looked at at once: those that wait for their time keep no others from being paid.
+const LOOKED_AT: usize = 2_000;
+/// How long a document waits after its first refusal; twice as long after each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// A state that is to be written.
+struct Due {
+    owed: Owed,
+    /// The upstream's revision that it is the end of.
+    rev: String,
+    /// The members that tell it.
+    state: Map<String, Value>,
+}
+
+/// What became of it.
+enum Paid {
+    /// It is written, as this revision.
+    Written(String),
+    /// The document is not what was run any more: its change is on its way.
+    Changed,
+    /// The server does not want it.
+    Refused(String),
+}
+
+impl Follower {
+    /// Writes back what is owed, for ever.
+    pub(super) async fn write_back(&self) -> Result<Infallible, End> {
+        let runtime = self.upstream.store.runtime();
+        loop {
+            let (due, next_us, wake) = self.look().await?;
+            if !due.is_empty() {
+                self.pay(due).await?;
+                continue;
+            }
+            let later = async {
+                match next_us {
+                    Some(next_us) => {
+                        let wait_us = next_us.saturating_sub(runtime.now_us()).max(0);
+                        runtime.sleep(Duration::from_micros(wait_us.unsigned_abs())).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wake => {}
+                () = later => {}
+            }
+        }
+    }
+
+    /// What is due, when something else will be, and a watch for more.
+    async fn look(&self) -> Result<(HashMap<String, Due>, Option<i64>, Watch), End> {
+        let Upstream { store, keys, .. } = &self.upstream;
+        let (db, now_us) = (&self.db, store.runtime().now_us());
+        let (due, next_us, seen) = store
+            .transact(|tx| async move {
+                // Each state is written with its document, and so with the sequence.
+                let sequence = tx.get_with(&keys.sequence(db), turnwise_store::Isolation::Snapshot).await?;
+                let mut due = HashMap::new();
+                let mut next_us: Option<i64> = None;
+                for (id, owed) in list_owed(&tx, keys, db, LOOKED_AT).await? {
+                    if owed.due_us > now_us {
+                        next_us = Some(next_us.map_or(owed.due_us, |next_us| next_us.min(owed.due_us)));
+                        continue;
+                    }
+                    if due.len() == BATCH || !due.is_empty() && !tx.has_room() {
+                        next_us = Some(now_us);
+                        break;
+                    }
+                    let (rev, mut state) =
+                        (read_seen(&tx, keys, db, &id).await?, read::body(&tx, keys, db, &id).await?);
+                    state.retain(|name, _| REPLICATION.contains(&name.as_str()));
+                    match rev {
+                        Some(rev) if state.contains_key("_replication_state") => {
+                            due.insert(id, Due { owed, rev, state });
+                        }
+                        // It runs again, or is gone: nothing is owed.
+                        _ => tx.clear(keys.mirror_owed(db, &id))?,
+                    }
+                }
+                Ok::<_, turnwise_queue::Error>((due, next_us, sequence))
+            })
+            .await?;
+        let wake = store.watch(keys.sequence(db), seen).await?;
+        Ok((due, next_us, wake))
+    }
+
+    async fn pay(&self, due: HashMap<String, Due>) -> Result<(), End> {
+        let ids: Vec<String> = due.keys().cloned().collect();
+        let (looked_at, documents) = server::documents(&self.server, &self.name, &ids).await?;
+        let mut paid: HashMap<&str, Paid> =
+            ids.iter().take(looked_at).map(|id| (id.as_str(), Paid::Changed)).collect();
+        let mut drafts = Vec::new();
+        for mut document in documents {
+            let text = |name: &str| document.get(name).and_then(Value::as_str);
+            let Some((id, due)) = text("_id").and_then(|id| due.get_key_value(id)) else { continue };
+            if text("_rev") != Some(&due.rev) {
+                continue;
+            }
+            for name in REPLICATION {
+                document.shift_remove(name);
+            }
+            document.extend(due.state.clone());
+            paid.remove(id.as_str());
+            drafts.push(document);
+        }
+        for outcome in self.write(&drafts).await? {
+            let Some((id, _)) = due.get_key_value(&outcome.id) else { continue };
+            let became = match outcome {
+                Outcome { rev: Some(rev), error: None, .. } => Paid::Written(rev),
+                Outcome { error: Some(error), .. } if error == "conflict" => Paid::Changed,
+                Outcome { error, reason, .. } => {
+                    let reason = match reason {
+                        Some(Value::String(reason)) => reason,
+                        _ => String::new(),
+                    };
+                    Paid::Refused(self.server.clean(&format!("{}: {reason}", error.unwrap_or_default())))
+                }
+            };
+            paid.insert(id, became);
+        }
+        self.settle(&due, &paid).await
+    }
+
+    /// Writes documents together; one by one if the server refuses them all because of one.
+    async fn write(&self, drafts: &[Map<String, Value>]) -> Result<Vec<Outcome>, End> {
+        let refusal = match drafts {
+            [] => return Ok(Vec::new()),
+            drafts => match server::write(&self.server, &self.name, drafts).await {
+                Ok(outcomes) => return Ok(outcomes),
+                Err(error) if is_refusal(&error) => error,
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let refused = |draft: &Map<String, Value>, error: &Error| Outcome {
+            id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            rev: None,
+            error: Some("refused".to_owned()),
+            reason: Some(Value::String(server::told(error))),
+        };
+        if let [draft] = drafts {
+            return Ok(vec![refused(draft, &refusal)]);
+        }
+        let mut outcomes = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            match server::write(&self.server, &self.name, std::slice::from_ref(draft)).await {
+                Ok(written) => outcomes.extend(written),
+                Err(error) if is_refusal(&error) => outcomes.push(refused(draft, &error)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Writes down what became of what was owed.
+    async fn settle(&self, due: &HashMap<String, Due>, paid: &HashMap<&str, Paid>) -> Result<(), End> {
+        let Upstream { store, keys, events, .. } = &self.upstream;
+        let (db, now_us) = (&self.db, store.runtime().now_us());
+        store
+            .transact(|tx| async move {
+                for (id, became) in paid {
+                    let Some(Due { owed, rev, .. }) = due.get(*id) else { continue };
+                    if read_seen(&tx, keys, db, id).await?.as_deref() != Some(rev) {
+                        // Its next revision is in the mirror: it has forgotten what was owed to this one.
+                        continue;
+                    }
+                    match became {
+                        Paid::Written(now) => {
+                            write_seen(&tx, keys, db, id, now)?;
+                            tx.clear(keys.mirror_owed(db, id))?;
+                        }
+                        Paid::Changed | Paid::Refused(_) => {
+                            let attempts = owed.attempts.saturating_add(1);
+                            let pause =
+                                FIRST_PAUSE.saturating_mul(1 << (attempts - 1).min(20)).min(LONGEST_PAUSE);
+                            let pause_us = i64::try_from(pause.as_micros()).unwrap_or(i64::MAX);
+                            let due_us = now_us.saturating_add(pause_us);
+                            write_owed(&tx, keys, db, id, &Owed { due_us, attempts })?;
+                        }
+                    }
+                }
+                Ok::<_, turnwise_queue::Error>(())
+            })
+            .await?;
+        for (id, became) in paid {
+            match became {
+                Paid::Written(_) => {
+                    events.tell(Event::WrittenBack { db: db.as_str().into(), doc: (*id).into() });
+                }
+                Paid::Changed => {
+                    tracing::debug!(db, id, "the upstream's document has changed: its newer revision counts")
+                }
+                Paid::Refused(reason) => {
+                    tracing::warn!(
+                        db,
+                        id,
+                        reason,
+                        "the upstream refuses a replication's state: tries again later"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the server answered that it does not want this, now.
+fn is_refusal(error: &Error) -> bool {
+    error.status().is_some_and(|status| (400..500).contains(&status)) && !error.is_passing()
+}

@@ -1,0 +1,72 @@
+//! A source with attachments as large as a test wants them, made while they are sent.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream;
+use serde_json::{Value, json};
+use turnwise_testkit::{Asked, Fake, Reply, Step};
+
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// One attachment of a document that has nothing else.
+#[derive(Clone, Copy)]
+pub struct Attached {
+    /// Its length.
+    pub bytes: u64,
+    /// The pause after each 64 kB.
+    pub pause: Duration,
+}
+
+impl Attached {
+    /// Sent as fast as it goes.
+    pub fn of(bytes: u64) -> Self {
+        Self { bytes, pause: Duration::ZERO }
+    }
+
+    /// Puts the document, with a stub, into `source`. Who asks for it whole gets it whole.
+    pub fn put(self, source: &Fake, id: &str, rev: &str) {
+        source.put([self.doc(id, rev, "stub")]);
+        let (id, rev) = (id.to_owned(), rev.to_owned());
+        source.rule(move |asked| wants(asked, &id, &rev).then(|| self.whole(&id, &rev)));
+    }
+
+    fn doc(self, id: &str, rev: &str, how: &str) -> Value {
+        let mut stub = json!({
+            "content_type": "application/octet-stream", "length": self.bytes, "digest": "md5-x", "revpos": 1,
+        });
+        stub[how] = json!(true);
+        let revisions = json!({"start": 1, "ids": [rev.trim_start_matches("1-")]});
+        json!({"_id": id, "_rev": rev, "_revisions": revisions, "_attachments": {"a": stub}})
+    }
+
+    /// CouchDB's answer to `open_revs`.
+    pub fn whole(self, id: &str, rev: &str) -> Reply {
+        let doc = self.doc(id, rev, "follows");
+        let length = self.bytes;
+        let head = format!(
+            "--M\r\nContent-Type: multipart/related; boundary=\"R\"\r\n\r\n--R\r\nContent-Type: application/json\r\n\r\n{doc}\
+             \r\n--R\r\nContent-Disposition: attachment; filename=\"a\"\r\nContent-Type: application/octet-stream\r\n\
+             Content-Length: {length}\r\n\r\n"
+        );
+        let piece = Bytes::from(vec![b'x'; PIECE_BYTES as usize]);
+        let pieces = (0..self.bytes.div_ceil(PIECE_BYTES)).flat_map(move |nth| {
+            let bytes = (length - nth * PIECE_BYTES).min(PIECE_BYTES) as usize;
+            [Step::Send(piece.slice(..bytes)), Step::Pause(self.pause)]
+        });
+        let end = Step::Send("\r\n--R--\r\n--M--".into());
+        let steps =
+            stream::iter([Step::Send(head.into())]).chain(stream::iter(pieces)).chain(stream::iter([end]));
+        Reply::stream(200, steps.boxed()).content_type("multipart/mixed; boundary=\"M\"")
+    }
+}
+
+/// Whether a revision is asked for with its attachments.
+pub fn wants(asked: &Asked, id: &str, rev: &str) -> bool {
+    let accepts = asked.headers.iter().any(|(name, value)| name == "accept" && value == "multipart/mixed");
+    let revs = asked.parameter("open_revs").unwrap_or_default();
+    accepts
+        && asked.path == format!("/{}", turnwise_testkit::encode_segment(id))
+        && revs.contains(&format!("\"{rev}\""))
+}

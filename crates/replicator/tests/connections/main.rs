@@ -1,0 +1,32 @@
+//! Connections: shared by jobs and kept for a while, by proxies, under TLS, elsewhere than the URL says.
+//!
+//! The "job" of most of these tests is one request: it asks the source for the code of a filter function.
+#![allow(clippy::unwrap_used)]
+
+mod certificates;
+mod pool;
+mod proxied;
+mod proxy;
+mod server;
+mod tls;
+
+use serde_json::{Value, json};
+use turnwise_replicator::{Client, Connections, Defaults, Error, Replication, filter_code};
+
+/// A replication from `source` with further fields. Its request is made once, unless the fields say otherwise.
+fn job(source: &str, fields: Value) -> Replication {
+    let mut body = json!({"source": source, "target": "http://127.0.0.1:1/db", "filter": "d/f", "retries_per_request": 0});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap()
+}
+
+/// Runs the one request.
+async fn run(client: &Client, source: &str, fields: Value) -> Result<(), Error> {
+    let code = filter_code(&job(source, fields), client).await?;
+    assert!(code.unwrap().starts_with("function"));
+    Ok(())
+}
+
+fn client(connections: Connections) -> Client {
+    Client::with(&connections).unwrap()
+}

@@ -1,0 +1,96 @@
+//! How much of a replication is in memory at once: measured in a process that does nothing else.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::attached::{Attached, wants};
+use common::run;
+use serde_json::json;
+use turnwise_testkit::{Fake, process};
+
+const SOURCE: &str = "TURNWISE_TEST_SOURCE";
+const TARGET: &str = "TURNWISE_TEST_TARGET";
+
+/// What a process without optimisation has anyway, and what a run may add to it: write buffers, of which four may be in
+/// flight, and the pieces in the connections.
+const ALLOWED_MB: f64 = 64.0;
+
+#[tokio::test]
+#[ignore = "the other tests run it, in a process of its own"]
+async fn one_run_between_the_databases_that_the_environment_names() {
+    let [source, target] = [SOURCE, TARGET].map(|name| std::env::var(name).unwrap());
+    run(&source, &target, json!({})).await.unwrap();
+}
+
+/// The largest memory that a run has had, in MB.
+async fn peak_mb(source: &Fake, target: &Fake) -> f64 {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--ignored", "--exact", "one_run_between_the_databases_that_the_environment_names"])
+        .env(SOURCE, source.url())
+        .env(TARGET, target.url());
+    let run = tokio::task::spawn_blocking(move || process::run(command)).await.unwrap();
+    assert!(run.output.contains("1 passed"), "{}", run.output);
+    println!("{} MB at most, in {} s", run.peak_mb, run.seconds);
+    run.peak_mb
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attachment_is_never_held_however_large_it_is() {
+    let (source, target) = tokio::join!(Fake::start(), Fake::start());
+    Attached::of(256 << 20).put(&source, "large", "1-l");
+    let peak = peak_mb(&source, &target).await;
+    assert_eq!(target.revisions("large"), ["1-l"]);
+    let put = target.requests().into_iter().find(|asked| asked.path == "/large").unwrap();
+    assert!(put.body_bytes > 256 << 20);
+    assert!(peak < ALLOWED_MB, "{peak} MB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_does_not_grow_with_the_number_of_documents() {
+    // 20 MB of documents, and 80.
+    for documents in [10_000, 40_000] {
+        let (source, target) = tokio::join!(Fake::start(), Fake::start());
+        source.fill("d", documents, 2_000);
+        let peak = peak_mb(&source, &target).await;
+        assert_eq!(target.leaves(), documents);
+        assert!(peak < ALLOWED_MB, "{documents} documents, {peak} MB");
+    }
+}
+
+#[tokio::test]
+async fn a_large_attachment_on_a_slow_line_arrives() {
+    let (source, target) = tokio::join!(Fake::start(), Fake::start());
+    // It takes five times as long as silence may.
+    let pause = Duration::from_millis(50);
+    Attached { bytes: 2 << 20, pause }.put(&source, "slow", "1-s");
+    run(&source.url(), &target.url(), json!({"connection_timeout": 300})).await.unwrap();
+    assert_eq!(target.count(|asked| asked.path == "/slow"), 1);
+    assert_eq!(target.revisions("slow"), ["1-s"]);
+}
+
+#[tokio::test]
+async fn an_upload_that_broke_off_is_made_again_from_its_beginning() {
+    let (source, target) = tokio::join!(Fake::start(), Fake::start());
+    let large = Attached::of(4 << 20);
+    large.put(&source, "large", "1-l");
+    // Once the source breaks off in the middle, once the target does not take it.
+    let mut breaks = true;
+    source.rule(move |asked| {
+        let now = wants(asked, "large", "1-l") && std::mem::take(&mut breaks);
+        now.then(|| large.whole("large", "1-l").cut(2 << 20))
+    });
+    let mut fails = true;
+    target.rule(move |asked| {
+        let now = asked.path == "/large" && asked.body_bytes > 4 << 20 && std::mem::take(&mut fails);
+        now.then(|| turnwise_testkit::Reply::error(503, "service_unavailable"))
+    });
+    let report = run(&source.url(), &target.url(), json!({"retries_per_request": 2})).await.unwrap();
+    assert_eq!((report.stats.docs_written, report.stats.doc_write_failures), (1, 0));
+    assert_eq!(target.revisions("large"), ["1-l"]);
+    let whole = |asked: &turnwise_testkit::Asked| asked.path == "/large" && asked.body_bytes > 4 << 20;
+    assert_eq!((source.count(|asked| wants(asked, "large", "1-l")), target.count(whole)), (3, 2));
+}

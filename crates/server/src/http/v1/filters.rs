@@ -1,0 +1,159 @@
+//! `/v1/filters`: which of the jobs that wait may start.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use turnwise_policy::eligibility::filters::{Action, Filters as Ordered, Rule};
+use turnwise_protocol::{
+    Action as ApiAction, Filter, Filters, MAX_FILTER_NAME_BYTES, MAX_TIME_US, PutFilter, RemovedFilter,
+    codes, names,
+};
+use turnwise_queue::filters;
+use utoipa::IntoParams;
+
+use super::body::Json;
+use super::error::{Result, V1Error};
+use super::extract::{Named, Names};
+use super::{BadBody, Common};
+use crate::http::{App, answer};
+
+/// `/{filter}`
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct FilterPath {
+    /// The filter's name, percent-encoded.
+    #[param(value_type = names::Name)]
+    filter: String,
+}
+
+impl Names for FilterPath {
+    fn check(&self) -> Result<()> {
+        if self.filter.len() > MAX_FILTER_NAME_BYTES {
+            let problem = format!("filter: its name has more than {MAX_FILTER_NAME_BYTES} bytes");
+            return Err(V1Error::bad(problem, "choose a shorter name"));
+        }
+        names::check_id(&self.filter)?;
+        Ok(())
+    }
+}
+
+fn no_filter(id: &str) -> V1Error {
+    V1Error::new(
+        StatusCode::NOT_FOUND,
+        codes::NOT_FOUND,
+        format!("there is no filter `{id}`"),
+        "GET /v1/filters lists those that there are",
+    )
+}
+
+fn shown(rule: &Rule) -> Filter {
+    Filter {
+        id: rule.id.clone(),
+        action: match rule.action {
+            Action::Accept => ApiAction::Accept,
+            Action::Pause => ApiAction::Pause,
+            Action::Reject => ApiAction::Reject,
+            Action::Continue => ApiAction::Continue,
+        },
+        when: rule.when.clone(),
+        priority: rule.priority,
+        watermark_us: rule.watermark_us,
+        note: rule.note.clone(),
+    }
+}
+
+/// List filters
+///
+/// In the order in which they are asked: the first whose condition holds for a job decides, one that says `continue` leaves it to the others. A
+/// job that no filter decides about may run.
+#[utoipa::path(
+    get, path = "/filters", tag = "filters", operation_id = "list_filters",
+    responses((status = 200, body = Filters, description = "All filters."), Common),
+)]
+pub(super) async fn list_filters(State(app): State<App>) -> Result<Response> {
+    let tx = app.store.begin().await?;
+    let mut rules = filters::list(&tx, &app.keys).await?;
+    // One that a newer release wrote cannot be put in its place; it is shown all the same.
+    if let Ok(ordered) = Ordered::new(rules.clone()) {
+        rules = ordered.rules().cloned().collect();
+    }
+    Ok(answer::ok(&Filters { filters: rules.iter().map(shown).collect() }))
+}
+
+/// Get a filter
+#[utoipa::path(
+    get, path = "/filters/{filter}", tag = "filters", operation_id = "get_filter", params(FilterPath),
+    responses(
+        (status = 200, body = Filter, description = "The filter."),
+        (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such filter."),
+        Common,
+    ),
+)]
+pub(super) async fn get_filter(State(app): State<App>, Named(path): Named<FilterPath>) -> Result<Response> {
+    let tx = app.store.begin().await?;
+    let rules = filters::list(&tx, &app.keys).await?;
+    match rules.iter().find(|rule| rule.id == path.filter) {
+        Some(rule) => Ok(answer::ok(&shown(rule))),
+        None => Err(no_filter(&path.filter)),
+    }
+}
+
+/// Write a filter
+///
+/// New, or in place of the one with its name. It counts for every job that starts from now on; jobs that other filters have paused are
+/// judged anew.
+#[utoipa::path(
+    put, path = "/filters/{filter}", tag = "filters", operation_id = "put_filter", params(FilterPath),
+    request_body = PutFilter,
+    responses((status = 200, body = Filter, description = "The filter as it is now."), BadBody, Common),
+)]
+pub(super) async fn put_filter(
+    State(app): State<App>,
+    Named(path): Named<FilterPath>,
+    Json(put): Json<PutFilter>,
+) -> Result<Response> {
+    if !(0..=MAX_TIME_US).contains(&put.watermark_us) {
+        let reason = format!("watermark_us: must be from 0 to {MAX_TIME_US} (the year 9999)");
+        return Err(V1Error::bad(reason, "0 is for all jobs"));
+    }
+    let rule = Rule {
+        id: path.filter,
+        priority: put.priority,
+        watermark_us: put.watermark_us,
+        when: put.when,
+        action: match put.action {
+            ApiAction::Accept => Action::Accept,
+            ApiAction::Pause => Action::Pause,
+            ApiAction::Reject => Action::Reject,
+            ApiAction::Continue => Action::Continue,
+        },
+        note: put.note,
+    };
+    let (rule, keys) = (&rule, &app.keys);
+    app.store.transact(|tx| async move { filters::put(&tx, keys, rule).await }).await?;
+    Ok(answer::ok(&shown(rule)))
+}
+
+/// Remove a filter
+///
+/// What it has paused goes back to where it stood in the queue.
+#[utoipa::path(
+    delete, path = "/filters/{filter}", tag = "filters", operation_id = "remove_filter", params(FilterPath),
+    responses(
+        (status = 200, body = RemovedFilter, description = "It is gone."),
+        (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such filter."),
+        Common,
+    ),
+)]
+pub(super) async fn remove_filter(
+    State(app): State<App>,
+    Named(path): Named<FilterPath>,
+) -> Result<Response> {
+    let (id, keys) = (&path.filter, &app.keys);
+    let removed = app.store.transact(|tx| async move { filters::remove(&tx, keys, id).await });
+    match removed.await? {
+        true => Ok(answer::ok(&RemovedFilter { removed: true })),
+        false => Err(no_filter(id)),
+    }
+}

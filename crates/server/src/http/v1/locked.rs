@@ -1,0 +1,149 @@
+//! What locks have to do with where a job stands: what it holds, what it cannot have and because of whom, and what it weighs.
+
+use turnwise_policy::predictive_queue::contention::Weight;
+use turnwise_policy::predictive_queue::locks::Mode;
+use turnwise_policy::predictive_queue::summary::{Running, Summary};
+use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
+use turnwise_queue::locks::{self, Blocked, Blocker, Held, How, LockAt, Spot};
+use turnwise_queue::{Job, State};
+use turnwise_replicator::doc_processor::timestamp;
+use turnwise_store::Transaction;
+use turnwise_worker::QueueRules;
+
+use super::error::Result;
+use super::locks::{blocker, shown};
+use crate::http::App;
+
+/// Claims with locks that a weight is compared with.
+const MAX_RUNNING: usize = 10_000;
+/// Jobs in the way that are named.
+const MAX_BY: usize = 10;
+/// Those that a sentence names.
+const MAX_TOLD: usize = 2;
+/// Locks that are shown of those that a job holds.
+const MAX_HELD: usize = 100;
+
+/// A job and its locks.
+pub(super) struct Locked {
+    rules: std::sync::Arc<QueueRules>,
+    blocked: Option<Blocked>,
+}
+
+/// Looks who is in the way of a job that declares locks; `None` for one that declares none, and for one that has ended.
+pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Option<Locked>> {
+    if job.locks.is_none() || job.state.is_final() {
+        return Ok(None);
+    }
+    let rules = app.external.options().get().queue.clone();
+    let (keys, levels) = (&app.keys, &rules.levels);
+    let blocked = match job.state {
+        State::Pending => locks::blocked(tx, keys, levels, job, MAX_BY + 1).await?,
+        State::Waiting => locks::in_the_way(tx, keys, levels, job, MAX_BY + 1).await?,
+        _ => None,
+    };
+    Ok(Some(Locked { rules, blocked }))
+}
+
+impl Locked {
+    /// Why it does not start, or go on, if that is because of locks.
+    pub fn reason(&self, job: &Job) -> Option<Reason> {
+        match (job.state, &self.blocked) {
+            (State::Waiting, _) => Some(Reason::WaitsForLock),
+            (State::Pending, Some(blocked)) => {
+                let reserved = blocked.by.iter().all(|by| by.how == How::Reserved);
+                Some(if reserved { Reason::LockReserved } else { Reason::Locked })
+            }
+            _ => None,
+        }
+    }
+
+    /// The reason in a sentence. `runs` tells where, of a job that does.
+    pub fn sentence(&self, job: &Job, runs: &str) -> String {
+        let waits = job.waits.as_ref().map(|waits| (&waits.lock, waits.since_us));
+        let first = match (waits, &self.blocked) {
+            (Some((lock, since_us)), _) => {
+                format!("{runs}, and waits for {lock} since {}", timestamp(since_us))
+            }
+            (None, Some(blocked)) => format!("Starts when it can have {}", blocked.lock),
+            (None, None) => return format!("{runs}."),
+        };
+        let by = self.blocked.iter().flat_map(|blocked| &blocked.by);
+        let told: Vec<String> = by.clone().take(MAX_TOLD).map(told).collect();
+        let more = match by.count().saturating_sub(told.len()) {
+            0 => String::new(),
+            1 => ", and one more is before it".to_owned(),
+            more => format!(", and {more} more are before it"),
+        };
+        let because = if told.is_empty() { String::new() } else { format!(": {}", told.join(", ")) };
+        let reserved = match job.reserved {
+            Some(us) => format!(" It has reserved what it wants at {}.", timestamp(us)),
+            None => String::new(),
+        };
+        format!("{first}{because}{more}.{reserved}")
+    }
+
+    /// All that is known, for programs.
+    pub async fn why(self, app: &App, tx: &Transaction, job: &Job, now_us: i64) -> Result<WhyLocks> {
+        let weight = match job.state {
+            State::Pending => Some(self.weight(app, tx, job, now_us).await?),
+            _ => None,
+        };
+        let declared = serde_json::to_value(&job.locks);
+        let alone = |lock: &LockAt| lock.spot != Spot::BIG_LOCK || lock.mode == Mode::Exclusive;
+        let held = job.held.as_ref().map(Held::locks).unwrap_or_default().into_iter().filter(alone);
+        let (wanted, by) = match self.blocked {
+            Some(Blocked { lock, by }) => (Some(lock), by),
+            None => (job.waits.as_ref().map(|waits| waits.lock.clone()), Vec::new()),
+        };
+        Ok(WhyLocks {
+            declared: declared.unwrap_or_default(),
+            held: held.take(MAX_HELD).map(shown).collect(),
+            wanted: wanted.map(shown),
+            by_more: by.len() > MAX_BY,
+            by: by.into_iter().take(MAX_BY).map(blocker).collect(),
+            reserved_us: job.reserved,
+            weight,
+        })
+    }
+
+    /// What a pending job weighs against all that is held and waited for now.
+    async fn weight(&self, app: &App, tx: &Transaction, job: &Job, now_us: i64) -> Result<LockWeight> {
+        let QueueRules { levels, rules, .. } = &*self.rules;
+        let mut running = Summary::new(levels);
+        for one in locks::running(tx, &app.keys, MAX_RUNNING).await? {
+            let held = one.all.held.locks();
+            let all = held.iter().chain(&one.all.waits).filter_map(|lock| lock.lock(levels));
+            running.add(&Running::new(all, &one.all.locks, levels));
+        }
+        let predicted = running.weigh(&job.locks, rules.base.max(Weight::thousandths(1)));
+        let aging = rules.aging;
+        let age = aging.age(job.order_us, now_us);
+        let wants = |level: &str| job.locks.big_lock || job.locks.levels.contains_key(level);
+        let levels = levels.names().zip(&predicted.levels).filter(|(level, _)| wants(level));
+        let tick_us = aging.tick_us.max(1);
+        let over = aging.tick(job.order_us).saturating_add(i64::from(aging.ticks));
+        Ok(LockWeight {
+            base: predicted.base.to_f64(),
+            levels: levels
+                .map(|(level, weight)| LevelWeight { level: level.to_owned(), weight: weight.to_f64() })
+                .collect(),
+            total: predicted.total.to_f64(),
+            age,
+            tick_ms: tick_us.unsigned_abs() / 1_000,
+            aging_ticks: aging.ticks,
+            aged: aging.aged(predicted.total, age).to_f64(aging),
+            nothing_us: over.saturating_mul(tick_us),
+        })
+    }
+}
+
+/// `migrate-17` of type `cluster` holds instance/web1 (exclusive) since …
+fn told(by: &Blocker) -> String {
+    let Blocker { lock, how, job_type, id, since_us, .. } = by;
+    let does = match how {
+        How::Holds => "holds",
+        How::Waits => "waits for",
+        How::Reserved => "has reserved",
+    };
+    format!("`{id}` of type `{job_type}` {does} {lock} since {}", timestamp(*since_us))
+}

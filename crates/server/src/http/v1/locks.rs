@@ -1,0 +1,200 @@
+//! `GET /v1/locks`: who holds what, who waits for it, and who has reserved it.
+
+use axum::extract::State;
+use axum::response::Response;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde::Deserialize;
+use turnwise_policy::predictive_queue::locks::Mode;
+use turnwise_protocol::locking::BIG_LOCK;
+use turnwise_protocol::{Lock, LockHow, LockMode, Locker, Lockers};
+use turnwise_queue::locks::{Behind, Blocker, Entry, How, Kind, LockAt, Spot, Which, list_by_place};
+use utoipa::IntoParams;
+
+use super::Common;
+use super::error::{Result, V1Error};
+use super::extract::Params;
+use super::list::{check_limit, default_limit};
+use crate::http::{App, answer};
+
+/// Longest `after`: two names, a type and an id, each byte of them encoded.
+const MAX_AFTER_BYTES: usize = 4 << 10;
+
+/// What is encoded in a place.
+const NOT_IN_PLACES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'=').remove(b'-');
+
+/// The parameters of a listing of locks.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LocksParams {
+    /// Locks of this level only; `big_lock` for the one before all levels. Without, of that one those only who want it alone: whoever
+    /// locks anything shares it.
+    #[param(
+        nullable = false,
+        min_length = 1,
+        max_length = 128,
+        pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
+    )]
+    level: Option<String>,
+    /// Locks of resources of this name only, and of all of their levels.
+    #[param(
+        nullable = false,
+        min_length = 1,
+        max_length = 128,
+        pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
+    )]
+    name: Option<String>,
+    /// Rows in a page at most.
+    #[serde(default = "default_limit")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: usize,
+    /// The `next` of the page before.
+    #[param(
+        nullable = false,
+        pattern = r"^(/|=[A-Za-z0-9%=-]{1,400}/(=[A-Za-z0-9%=-]{1,400})?)/(exclusive|shared|queued)/-?[0-9]{1,18}/[A-Za-z0-9%=-]{1,200}/[A-Za-z0-9%=-]{1,1600}$"
+    )]
+    after: Option<String>,
+}
+
+/// List locks
+///
+/// Who holds them, who waits for them, and who has reserved them, by level and name. Of one moment.
+#[utoipa::path(
+    get, path = "/locks", tag = "locks", operation_id = "list_locks", params(LocksParams),
+    responses((status = 200, body = Lockers, description = "A page of who locks what."), Common),
+)]
+pub(super) async fn list_locks(
+    State(app): State<App>,
+    Params(params): Params<LocksParams>,
+) -> Result<Response> {
+    check_limit(params.limit)?;
+    for (what, name) in [("level", &params.level), ("name", &params.name)] {
+        if let Some(name) = name {
+            check_name(what, name)?;
+        }
+    }
+    let big_lock = params.level.as_deref() == Some(BIG_LOCK);
+    let after = params.after.as_deref().map(parse).transpose()?;
+    let which = Which { level: params.level.map(|level| (!big_lock).then_some(level)), name: params.name };
+    let tx = app.store.begin().await?;
+    let (page, behind) = list_by_place(&tx, &app.keys, &which, after, params.limit).await?;
+    let locks = page.into_iter().map(locker).collect();
+    Ok(answer::ok(&Lockers { locks, next: behind.as_ref().map(text) }))
+}
+
+fn locker(entry: Entry) -> Locker {
+    let Entry { lock, how, job_type, id, tenant, since_us, .. } = entry;
+    Locker { lock: shown(lock), how: shown_how(how), job_type, id, tenant, since_us }
+}
+
+/// Whether a level or a resource may be called so.
+pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
+    let hint = "names have at most 128 bytes, and no control characters";
+    turnwise_policy::predictive_queue::locks::check_name(name)
+        .map_err(|problem| V1Error::bad(format!("{what}: {problem}"), hint))
+}
+
+/// Who is in the way of a job, as clients see it.
+pub(super) fn blocker(by: Blocker) -> Locker {
+    let Blocker { lock, how, job_type, id, tenant, since_us } = by;
+    Locker { lock: shown(lock), how: shown_how(how), job_type, id, tenant, since_us }
+}
+
+pub(super) fn mode(mode: LockMode) -> Mode {
+    match mode {
+        LockMode::Shared => Mode::Shared,
+        LockMode::Exclusive => Mode::Exclusive,
+    }
+}
+
+/// A lock as clients see it.
+pub(super) fn shown(lock: LockAt) -> Lock {
+    let LockAt { spot: Spot { level, name }, mode, units } = lock;
+    let mode = match mode {
+        Mode::Shared => LockMode::Shared,
+        Mode::Exclusive => LockMode::Exclusive,
+    };
+    Lock { level: level.unwrap_or_else(|| BIG_LOCK.to_owned()), name, mode, units }
+}
+
+fn shown_how(how: How) -> LockHow {
+    match how {
+        How::Holds => LockHow::Holds,
+        How::Waits => LockHow::Waits,
+        How::Reserved => LockHow::Reserved,
+    }
+}
+
+/// A place between two rows: `level/name/kind/ticket/type/id`, each encoded; a level or a name that there is begins with `=`. Opaque to clients.
+fn text(behind: &Behind) -> String {
+    let Behind { spot, kind, ticket, job_type, id } = behind;
+    let named = |name: &Option<String>| name.as_ref().map_or_else(String::new, |name| format!("={name}"));
+    let kind = match kind {
+        Kind::Held(Mode::Exclusive) => "exclusive",
+        Kind::Held(Mode::Shared) => "shared",
+        Kind::Queued => "queued",
+    };
+    let parts = [
+        named(&spot.level),
+        named(&spot.name),
+        kind.to_owned(),
+        ticket.to_string(),
+        job_type.clone(),
+        id.clone(),
+    ];
+    parts.map(|part| utf8_percent_encode(&part, NOT_IN_PLACES).to_string()).join("/")
+}
+
+fn parse(text: &str) -> Result<Behind> {
+    let wrong = || V1Error::bad("after: is no `next` of a page", "leave it out to begin with the first page");
+    parts(text).ok_or_else(wrong)
+}
+
+fn parts(text: &str) -> Option<Behind> {
+    let text = Some(text).filter(|text| text.len() <= MAX_AFTER_BYTES)?;
+    // What was never encoded here is a place, too: there is none like it, and the page begins behind where it would be.
+    let decode = |part: &str| percent_decode_str(part).decode_utf8_lossy().into_owned();
+    let parts: Vec<String> = text.split('/').map(decode).collect();
+    let [level, name, kind, ticket, job_type, id] = <[String; 6]>::try_from(parts).ok()?;
+    let named = |text: String| match text.strip_prefix('=') {
+        Some(name) => Some(Some(name.to_owned())),
+        None => text.is_empty().then_some(None),
+    };
+    let kind = match kind.as_str() {
+        "exclusive" => Kind::Held(Mode::Exclusive),
+        "shared" => Kind::Held(Mode::Shared),
+        "queued" => Kind::Queued,
+        _ => return None,
+    };
+    Some(Behind {
+        spot: Spot::new(named(level)?, named(name)?)?,
+        kind,
+        ticket: ticket.parse().ok()?,
+        job_type,
+        id,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_place_comes_back_as_it_was() {
+        for (spot, kind, ticket) in [
+            (Spot::BIG_LOCK, Kind::Held(Mode::Exclusive), 0),
+            (Spot::whole("node"), Kind::Held(Mode::Shared), 0),
+            (Spot::resource("node", "=a/b c%2F…"), Kind::Queued, i64::MIN),
+        ] {
+            let behind =
+                Behind { spot, kind, ticket, job_type: "a.b-c".to_owned(), id: "x/y z%2F…".to_owned() };
+            assert_eq!(parse(&text(&behind)).unwrap(), behind);
+        }
+        for wrong in
+            ["", "node", "=node/=a/queued/1/t", "node/=a/queued/1/t/x", "/=a/queued/1/t/x", "//held/1/t/x"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Who goes before whom: the place of a job that could run, and the front of a type's queue, in the order in which the policy starts
+//! jobs if nothing changes meanwhile.
+
+use turnwise_policy::fair_share::virtual_time::{Candidate, order};
+use turnwise_policy::fair_share::{Fairness, rfc};
+use turnwise_protocol::{Before, MAX_COUNTED, Place};
+use turnwise_queue::keyspace::QueuePlace;
+use turnwise_queue::{Job, tenants};
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use super::error::Result;
+use super::standing::{Picture, all_of, many};
+use crate::http::App;
+
+/// Other tenants whose queues are looked at; of those that come after them it counts that they wait.
+const MAX_OTHERS: usize = 1_000;
+/// So many of them at a time, until enough jobs were found.
+const CHUNK: usize = 32;
+/// Other tenants that are named.
+const MAX_BEFORE: usize = 10;
+/// Rows of all queues that one look counts where keys decide: there, a place depends on each job of each tenant.
+const MAX_KEYED_ROWS: usize = 50_000;
+/// Of however many queues, each is counted up to this.
+const LEAST_KEYED_ROWS: usize = 50;
+/// Jobs of one tenant that are looked at for the front, where keys decide: its first may all go before all others.
+const MAX_KEYED_FRONT: usize = 50;
+
+/// Where a job stands.
+pub(super) struct Found {
+    pub place: Place,
+    /// The first other tenants whose jobs go before it.
+    pub before: Vec<Before>,
+    /// How many there are.
+    pub others: usize,
+    /// Where jobs of its tenant take turns: how many jobs, of all tenants that do, have waited for longer. Counted up to
+    /// [`MAX_COUNTED`].
+    pub longer: Option<usize>,
+    /// What runs before it, in µs of run time; nothing if it was never learnt how long any of it runs.
+    pub cost_us: Option<f64>,
+}
+
+/// A job at the front of a queue.
+pub(super) struct Next {
+    pub tenant: String,
+    pub id: String,
+    /// Jobs of its tenant before it.
+    pub in_tenant: usize,
+}
+
+/// How many jobs of another tenant go before a job.
+enum Ahead {
+    /// This many, if it has so many.
+    UpTo(usize),
+    /// Those with a key below this one, or with the same one and an earlier time; those without count as if they had `new`.
+    /// Its queue is looked at up to `most` rows.
+    Below { key: rfc::Key, order_us: i64, new: rfc::Key, most: usize },
+}
+
+/// Looks for the place of a pending job.
+pub(super) async fn find(app: &App, tx: &Transaction, picture: &Picture, job: &Job) -> Result<Found> {
+    let in_tenant = tenants::rank(tx, &app.keys, job, MAX_COUNTED + 1).await?;
+    let mut place = Place {
+        in_tenant: in_tenant.min(MAX_COUNTED),
+        in_tenant_more: in_tenant > MAX_COUNTED,
+        overall: in_tenant.min(MAX_COUNTED),
+        overall_more: in_tenant > MAX_COUNTED,
+    };
+    let others = match picture.rules.fairness {
+        Fairness::VirtualTime => others_by_tag(picture, &job.tenant, in_tenant),
+        Fairness::Rfc => others_by_key(app, tx, picture, job).await?,
+    };
+    let mut cost_us = cost(picture, &job.tenant, in_tenant);
+    let mut before = Vec::new();
+    let mut found = 0;
+    let looked_at = others.len().min(MAX_OTHERS);
+    'counting: for chunk in others[..looked_at].chunks(CHUNK) {
+        let counts = chunk.iter().map(|(tenant, ahead)| count(app, tx, picture, tenant, ahead)).collect();
+        let counted: Vec<(usize, bool)> = all_of(counts).await?;
+        for ((tenant, _), (jobs, jobs_more)) in chunk.iter().zip(counted) {
+            if jobs == 0 {
+                continue;
+            }
+            found += 1;
+            if before.len() < MAX_BEFORE {
+                let shares = picture.rules.shares.of(tenant);
+                before.push(Before { tenant: tenant.clone(), shares, jobs, jobs_more });
+            }
+            cost_us = cost_us.zip(cost(picture, tenant, jobs)).map(|(one, other)| one + other);
+            place.overall = place.overall.saturating_add(jobs);
+            place.overall_more |= jobs_more;
+            if place.overall > MAX_COUNTED {
+                (place.overall, place.overall_more) = (MAX_COUNTED, true);
+                break 'counting;
+            }
+        }
+    }
+    let unseen = others.len() - looked_at;
+    if unseen > 0 && place.overall < MAX_COUNTED {
+        // Each of them waits, with one job at least.
+        place.overall = (place.overall + unseen).min(MAX_COUNTED);
+        place.overall_more = true;
+    }
+    if place.overall_more {
+        found = found.max(others.len());
+    }
+    let longer = match picture.take_turns(&job.tenant) {
+        true => Some(waited_longer(app, tx, picture, job, in_tenant).await?),
+        false => None,
+    };
+    Ok(Found { place, before, others: found, longer, cost_us })
+}
+
+/// Jobs that have waited for longer than one, of tenants whose jobs take turns: turns within tenants are given to those that
+/// have waited for the longest time, whosever they are.
+async fn waited_longer(
+    app: &App,
+    tx: &Transaction,
+    picture: &Picture,
+    job: &Job,
+    in_tenant: usize,
+) -> Result<usize> {
+    let taking_turns = picture
+        .tenants
+        .iter()
+        .filter(|(name, standing)| standing.waits && **name != job.tenant && picture.take_turns(name));
+    let others: Vec<&String> = taking_turns.map(|(name, _)| name).take(MAX_OTHERS).collect();
+    let mut longer = in_tenant;
+    for chunk in others.chunks(CHUNK) {
+        let most = MAX_COUNTED.saturating_sub(longer);
+        // The place that it would have in another one's queue tells how many have come before it there.
+        let before = chunk.iter().map(|name| {
+            let place = QueuePlace::by_time(name, job.order_us);
+            let (begin, _) = app.keys.pending_of(&picture.job_type, name);
+            let end = app.keys.pending_entry(&picture.job_type, &place, &job.id);
+            tx.range_with(RangeRead { begin, end, limit: most, reverse: false }, Isolation::Snapshot)
+        });
+        let before = all_of(before.collect()).await?;
+        longer = longer.saturating_add(before.iter().map(Vec::len).sum()).min(MAX_COUNTED);
+        if longer == MAX_COUNTED {
+            break;
+        }
+    }
+    Ok(longer)
+}
+
+/// Up to how many rows of each of so many queues are looked at where keys decide.
+fn each_of(queues: usize) -> usize {
+    (MAX_KEYED_ROWS / queues.max(1)).clamp(LEAST_KEYED_ROWS, MAX_COUNTED)
+}
+
+/// What so many jobs of a tenant run, as learnt.
+fn cost(picture: &Picture, tenant: &str, jobs: usize) -> Option<f64> {
+    if jobs == 0 {
+        return Some(0.0);
+    }
+    let learnt = picture.tenants.get(tenant).and_then(|standing| standing.expected_us);
+    learnt.or(picture.learnt_us).map(|each| each * many(jobs))
+}
+
+/// Tenants of which some jobs stand lower by virtual time than a tenant's job with so many before it; the lowest first.
+fn others_by_tag(picture: &Picture, tenant: &str, in_tenant: usize) -> Vec<(String, Ahead)> {
+    let (next, step) = picture.next(tenant);
+    let own = next + step * many(in_tenant);
+    let waiting = picture.tenants.iter().filter(|(name, standing)| standing.waits && *name != tenant);
+    let mut others: Vec<(f64, &String, usize)> = waiting
+        .map(|(name, _)| {
+            let (next, step) = picture.next(name);
+            // Of equals the first by name is first.
+            (next, name, steps_below(own - next, step, name.as_str() < tenant))
+        })
+        .filter(|(_, _, jobs)| *jobs > 0)
+        .collect();
+    others.sort_by(|(one, ..), (other, ..)| one.total_cmp(other));
+    others.into_iter().map(|(_, name, jobs)| (name.clone(), Ahead::UpTo(jobs))).collect()
+}
+
+/// How many of 0, step, 2·step, … are below `room`, or also those that are just as much.
+fn steps_below(room: f64, step: f64, equal_counts: bool) -> usize {
+    if room < 0.0 || (room == 0.0 && !equal_counts) {
+        return 0;
+    }
+    if step <= 0.0 {
+        return MAX_COUNTED + 1;
+    }
+    let whole = (room / step).floor();
+    let exact = whole * step == room;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded below and above")]
+    let whole = whole.min(many(MAX_COUNTED)) as usize;
+    if exact && !equal_counts { whole } else { whole + 1 }
+}
+
+/// All other tenants, where keys of jobs decide; those with a key of their own for new jobs.
+async fn others_by_key(
+    app: &App,
+    tx: &Transaction,
+    picture: &Picture,
+    job: &Job,
+) -> Result<Vec<(String, Ahead)>> {
+    let key = match job.priority {
+        Some(key) => rfc::Key::stored(key),
+        None => new_key(app, tx, picture, &job.tenant, MAX_COUNTED).await?,
+    };
+    let names = picture.tenants.iter().filter(|(name, standing)| standing.waits && **name != job.tenant);
+    let names: Vec<&String> = names.map(|(name, _)| name).collect();
+    let most = each_of(names.len().min(MAX_OTHERS));
+    let new_keys = names.iter().take(MAX_OTHERS).map(|name| new_key(app, tx, picture, name, most)).collect();
+    let new_keys: Vec<rfc::Key> = all_of(new_keys).await?;
+    let below = names
+        .iter()
+        .zip(new_keys)
+        .map(|(name, new)| ((*name).clone(), Ahead::Below { key, order_us: job.order_us, new, most }));
+    let mut others: Vec<(String, Ahead)> = below.collect();
+    let unseen = names.into_iter().skip(MAX_OTHERS);
+    others.extend(unseen.map(|name| (name.clone(), Ahead::UpTo(1))));
+    Ok(others)
+}
+
+/// The key that a worker gives a tenant's job that never ran; as if the tenant had no more than `most` that wait.
+async fn new_key(
+    app: &App,
+    tx: &Transaction,
+    picture: &Picture,
+    tenant: &str,
+    most: usize,
+) -> Result<rfc::Key> {
+    let standing = picture.tenants.get(tenant).cloned().unwrap_or_default();
+    let pending = match standing.usage_us > 0.0 {
+        true => tenants::count_pending(tx, &app.keys, &picture.job_type, tenant, most).await?,
+        false => 0,
+    };
+    let jobs = u64::try_from(pending.saturating_add(standing.running)).unwrap_or(u64::MAX);
+    let priority = rfc::increment(standing.usage_us, jobs, picture.rules.shares.of(tenant));
+    Ok(rfc::Key::of(priority, picture.boost_v))
+}
+
+async fn count(
+    app: &App,
+    tx: &Transaction,
+    picture: &Picture,
+    tenant: &str,
+    ahead: &Ahead,
+) -> Result<(usize, bool)> {
+    let job_type = &picture.job_type;
+    match ahead {
+        Ahead::UpTo(jobs) => {
+            let jobs = tenants::count_pending(tx, &app.keys, job_type, tenant, *jobs).await?;
+            Ok((jobs.min(MAX_COUNTED), jobs > MAX_COUNTED))
+        }
+        Ahead::Below { key, order_us, new, most } => {
+            let front = tenants::front(tx, &app.keys, job_type, tenant, *most).await?;
+            let whole = front.len() < *most;
+            let own = (key.get(), *order_us);
+            let before = front.iter().filter(|pending| {
+                let key = pending.key.map_or(*new, rfc::Key::stored).get();
+                let by_key = key.total_cmp(&own.0);
+                by_key.then_with(|| pending.order_us.cmp(&own.1)).is_lt()
+            });
+            let before = before.count();
+            Ok((before, !whole && before == *most))
+        }
+    }
+}
+
+/// The first `limit` jobs of a type's queue, the one that is next first.
+pub(super) async fn front(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<Next>> {
+    let waiting =
+        picture.tenants.iter().filter(|(_, standing)| standing.waits).map(|(name, _)| name.as_str());
+    match picture.rules.fairness {
+        Fairness::VirtualTime => {
+            let mut candidates: Vec<(&str, Candidate)> = waiting
+                .map(|name| {
+                    let (next, step) = picture.next(name);
+                    (name, Candidate { next, step })
+                })
+                .collect();
+            // Each has a job that waits, so what is not among the first of them is not among the first jobs.
+            candidates.sort_by(|(_, one), (_, other)| one.next.total_cmp(&other.next));
+            candidates.truncate(limit);
+            let names: Vec<&str> = candidates.iter().map(|(name, _)| *name).collect();
+            let queues = fronts(app, tx, picture, &names, limit).await?;
+            let jobs: Vec<usize> = queues.iter().map(Vec::len).collect();
+            let candidates: Vec<Candidate> = candidates.into_iter().map(|(_, candidate)| candidate).collect();
+            let mut taken = vec![0; names.len()];
+            let next = order(&candidates, &jobs).into_iter().take(limit).map(|n| {
+                let in_tenant = taken[n];
+                taken[n] += 1;
+                Next { tenant: names[n].to_owned(), id: queues[n][in_tenant].id.clone(), in_tenant }
+            });
+            Ok(next.collect())
+        }
+        Fairness::Rfc => {
+            let names: Vec<&str> = waiting.take(MAX_OTHERS).collect();
+            let queues = fronts(app, tx, picture, &names, limit.min(MAX_KEYED_FRONT)).await?;
+            let most = each_of(names.len());
+            let mut next = Vec::new();
+            for (tenant, queue) in names.into_iter().zip(queues) {
+                let new = match queue.first() {
+                    Some(first) if first.key.is_none() => new_key(app, tx, picture, tenant, most).await?,
+                    _ => rfc::Key::ZERO,
+                };
+                for (in_tenant, pending) in queue.into_iter().enumerate() {
+                    let key = pending.key.map_or(new, rfc::Key::stored).get();
+                    let place = Next { tenant: tenant.to_owned(), id: pending.id, in_tenant };
+                    next.push((key, pending.order_us, place));
+                }
+            }
+            next.sort_by(|(one, one_us, _), (other, other_us, _)| {
+                one.total_cmp(other).then_with(|| one_us.cmp(other_us))
+            });
+            Ok(next.into_iter().take(limit).map(|(.., place)| place).collect())
+        }
+    }
+}
+
+async fn fronts(
+    app: &App,
+    tx: &Transaction,
+    picture: &Picture,
+    names: &[&str],
+    limit: usize,
+) -> Result<Vec<Vec<tenants::Pending>>> {
+    let fronts = names.iter().map(|name| tenants::front(tx, &app.keys, &picture.job_type, name, limit));
+    Ok(all_of(fronts.collect()).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_stand_lower_are_counted() {
+        assert_eq!(steps_below(-1.0, 10.0, true), 0);
+        assert_eq!(steps_below(0.0, 10.0, false), 0);
+        assert_eq!(steps_below(0.0, 10.0, true), 1);
+        assert_eq!(steps_below(5.0, 10.0, false), 1);
+        assert_eq!(steps_below(20.0, 10.0, false), 2);
+        assert_eq!(steps_below(20.0, 10.0, true), 3);
+        assert_eq!(steps_below(21.0, 10.0, true), 3);
+        assert_eq!(steps_below(1.0, 0.0, true), MAX_COUNTED + 1);
+        assert_eq!(steps_below(f64::MAX, 1.0, true), MAX_COUNTED + 1);
+    }
+}

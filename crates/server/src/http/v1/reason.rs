@@ -1,0 +1,318 @@
+//! Why a job stands where it does, in a word and in a sentence, and when it can be expected: from a picture of its type and its
+//! place, without a look at the store.
+
+use turnwise_protocol::{Awaited, Expected, MAX_COUNTED, Place, Reason};
+use turnwise_queue::{Job, State, Then};
+use turnwise_replicator::doc_processor::timestamp;
+
+use turnwise_policy::select::{self, Stands, explain};
+
+use super::place::Found;
+use super::standing::{Picture, many};
+
+/// Jobs that a sentence names, at most.
+const MAX_NAMED: usize = 3;
+
+/// Why a job that could run does not: `in_tenant` jobs of its tenant and `overall` of all go before it.
+pub(super) fn of_pending(picture: &Picture, tenant: &str, in_tenant: usize, overall: usize) -> Reason {
+    let stands = Stands {
+        workers: picture.capacity.workers,
+        free: free(picture),
+        churn: picture.churn(),
+        makes_way: picture.makes_way(tenant),
+        in_tenant,
+        overall,
+    };
+    match explain(&stands) {
+        select::Reason::NoWorker => Reason::NoWorker,
+        select::Reason::StartsNext => Reason::StartsNext,
+        select::Reason::RotatesIn => Reason::RotatesIn,
+        select::Reason::BehindItsTenant => Reason::BehindItsTenant,
+        select::Reason::TenantHadItsShare => Reason::TenantHadItsShare,
+        select::Reason::AllSlotsTaken => Reason::AllSlotsTaken,
+    }
+}
+
+fn free(picture: &Picture) -> usize {
+    picture.capacity.slots.saturating_sub(picture.capacity.running)
+}
+
+/// Why a job that waits for its time does.
+pub(super) fn of_delayed(picture: &Picture, job: &Job) -> Reason {
+    if job.unmet > 0 {
+        return Reason::AfterOthers;
+    }
+    if job.paused.is_some() {
+        return Reason::Paused;
+    }
+    match (job.order_us > picture.now_us, picture.capacity.workers, job.state) {
+        (true, _, State::Crashing) => Reason::Backoff,
+        (true, ..) if job.parked.is_some() => Reason::Parked,
+        (true, ..) => Reason::NotBefore,
+        (false, 0, _) => Reason::NoWorker,
+        (false, ..) => Reason::Due,
+    }
+}
+
+/// Why a job that runs does.
+pub(super) fn of_running(cancel_requested: bool, then: Then) -> Reason {
+    match (cancel_requested, then) {
+        (_, Then::Again) => Reason::RunsAgain,
+        (true, Then::Keep | Then::Remove) => Reason::Stops,
+        (false, Then::Keep | Then::Remove) => Reason::Runs,
+    }
+}
+
+/// The reason in a sentence. `node` is where it runs.
+pub(super) fn sentence(
+    picture: &Picture,
+    job: &Job,
+    reason: Reason,
+    found: Option<&Found>,
+    node: Option<&str>,
+    after: &[Awaited],
+) -> String {
+    let none = Found { place: Place::default(), before: Vec::new(), others: 0, longer: None, cost_us: None };
+    let found = found.unwrap_or(&none);
+    let (tenant, place) = (&job.tenant, &found.place);
+    let at = |us| timestamp(us);
+    let crashes = count(job.crashes as usize, false, "crash", "crashes");
+    match reason {
+        Reason::NoWorker => {
+            format!("No worker of type `{}` is registered: it starts when one comes.", job.job_type)
+        }
+        Reason::StartsNext => {
+            let free = free(picture);
+            format!("Starts next: {free} of {} are free.", slots(picture))
+        }
+        Reason::AllSlotsTaken => format!("Is next: all {} are taken.", slots(picture)),
+        Reason::BehindItsTenant => {
+            let own = count(place.in_tenant, place.in_tenant_more, "job", "jobs");
+            let go = if place.overall == 1 { "goes" } else { "go" };
+            let others = match place.overall.saturating_sub(place.in_tenant) {
+                0 => String::new(),
+                jobs if place.overall_more => format!(" and {jobs} or more of others"),
+                jobs => format!(" and {jobs} of others"),
+            };
+            format!(
+                "Waits for its turn: {own} of its tenant `{tenant}`{others} {go} before it, and all {} are taken.",
+                slots(picture)
+            )
+        }
+        Reason::TenantHadItsShare if place.overall == 0 => format!(
+            "Is the first of its tenant `{tenant}`, which has had its share: whoever runs is owed as much, and all {} are taken.",
+            slots(picture)
+        ),
+        Reason::TenantHadItsShare => {
+            let jobs = count(place.overall, place.overall_more, "job", "jobs");
+            let of = count(found.others, false, "other tenant", "other tenants");
+            let go = if place.overall == 1 { "goes" } else { "go" };
+            format!(
+                "Is the first of its tenant `{tenant}`, which has had its share: {jobs} of {of} {go} before it, and all {} are taken.",
+                slots(picture)
+            )
+        }
+        Reason::RotatesIn => {
+            let ahead = match place.overall {
+                0 => "it is next".to_owned(),
+                1 => "1 job goes before it".to_owned(),
+                jobs => format!("{} go before it", count(jobs, place.overall_more, "job", "jobs")),
+            };
+            let every = picture.rules.rotation.map_or(0.0, |rotation| rotation.interval.as_secs_f64());
+            format!(
+                "Is rotated in at one of the next cycles: up to {} of the {} make way every {}, and {ahead}.",
+                picture.churn(),
+                count(picture.capacity.running, false, "job that runs", "jobs that run"),
+                seconds(every),
+            )
+        }
+        Reason::Backoff => {
+            let error = job.reason().map(|error| format!(" The latest: {error}")).unwrap_or_default();
+            format!("Waits until {}, after {crashes} in a row.{error}", at(job.order_us))
+        }
+        Reason::NotBefore => format!("Waits until {}: it was added for then.", at(job.order_us)),
+        Reason::Parked => {
+            let at = at(job.order_us);
+            format!(
+                "Has nothing to do: nothing new at its source, which is watched. Runs when something changes there, or at {at}."
+            )
+        }
+        Reason::Paused => {
+            let filter = job.paused.as_deref().unwrap_or_default();
+            format!("Is paused by filter `{filter}`, as long as that is there (`turnwise filters list`).")
+        }
+        Reason::AfterOthers => {
+            let others = count(job.unmet as usize, false, "other job", "other jobs");
+            let named: Vec<String> = after.iter().take(MAX_NAMED).map(named).collect();
+            let more = if after.len() > named.len() { ", …" } else { "" };
+            format!("Waits for the end of {others}: {}{more}.", named.join(", "))
+        }
+        Reason::Due => "Its time has come: a worker puts it into the queue with its next look.".to_owned(),
+        Reason::Runs => format!("{}.", runs(job, node)),
+        Reason::Stops => {
+            let then = if job.then == Then::Remove { " Its record goes then." } else { "" };
+            format!("{}, and was told to stop.{then}", runs(job, node))
+        }
+        Reason::RunsAgain if job.cancel_requested => {
+            format!("{}, was told to stop, and runs again with its new options after that.", runs(job, node))
+        }
+        Reason::RunsAgain => {
+            let from = match job.order_us > picture.now_us {
+                true => format!(", not before {}", at(job.order_us)),
+                false => String::new(),
+            };
+            format!("{}, and runs once more after that{from}.", runs(job, node))
+        }
+        Reason::Completed => format!("Has completed at {}.", at(job.changed_us)),
+        Reason::Failed => {
+            let error = job.reason().map(|error| format!(": {error}")).unwrap_or_default();
+            format!("Has failed at {}{error}", at(job.changed_us))
+        }
+        Reason::Cancelled => {
+            let why = job.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+            format!("Was cancelled at {}{why}.", at(job.changed_us))
+        }
+        // Of locks the others tell who looked at them (`locked`).
+        Reason::FindsFilter | Reason::FilterFailed => String::new(),
+        Reason::Locked | Reason::LockReserved | Reason::WaitsForLock => String::new(),
+    }
+}
+
+/// When a job can be expected to start, if anything is known to tell that by.
+pub(super) fn expected(
+    picture: &Picture,
+    job: &Job,
+    reason: Reason,
+    found: Option<&Found>,
+) -> Option<Expected> {
+    let now_us = picture.now_us;
+    let about = |in_us: f64, basis: String| {
+        #[allow(clippy::cast_possible_truncation, reason = "a cast of a float stays within the bounds")]
+        Some(Expected { at_us: now_us.saturating_add(in_us.ceil() as i64), earliest: false, basis })
+    };
+    let earliest = |at_us, basis: &str| Some(Expected { at_us, earliest: true, basis: basis.to_owned() });
+    match reason {
+        Reason::StartsNext => about(0.0, "a slot is free".to_owned()),
+        Reason::Due => earliest(now_us, "a worker takes it up at once, and then it stands in the queue"),
+        Reason::Backoff => earliest(job.order_us, "its backoff ends then, and then it stands in the queue"),
+        Reason::NotBefore => earliest(job.order_us, "it was added for then, and then stands in the queue"),
+        Reason::Parked => earliest(job.order_us, "without news it runs then, with news at once"),
+        Reason::RotatesIn => by_rotation(picture, &job.tenant, found?, about),
+        Reason::AllSlotsTaken | Reason::BehindItsTenant | Reason::TenantHadItsShare => {
+            match picture.churn() {
+                0 => by_run_times(picture, &job.tenant, found?, about),
+                _ if picture.makes_way(&job.tenant) => by_rotation(picture, &job.tenant, found?, about),
+                // When the others have caught up depends on what comes meanwhile.
+                _ => None,
+            }
+        }
+        Reason::RunsAgain => {
+            let standing = picture.tenants.get(&job.tenant)?;
+            let each_us = standing.expected_us.filter(|_| !job.continuous && !job.cancel_requested)?;
+            let ran_us = now_us.saturating_sub(job.started_us?);
+            #[allow(clippy::cast_precision_loss, reason = "a length of time in µs")]
+            let left_us = (each_us - ran_us as f64).max(0.0);
+            let basis = format!("it runs {}, as learnt, and waits for its turn then", seconds(each_us / 1e6));
+            about(left_us, basis)
+        }
+        _ => None,
+    }
+}
+
+/// So many cycles as it takes to rotate in those before it, and itself: where its tenant's jobs take turns, those that have waited for
+/// longer; otherwise those that are owed more. Of its tenant's no more can be rotated in at once than run.
+fn by_rotation(
+    picture: &Picture,
+    tenant: &str,
+    found: &Found,
+    about: impl Fn(f64, String) -> Option<Expected>,
+) -> Option<Expected> {
+    let Place { in_tenant, overall, overall_more, .. } = found.place;
+    let rotation = picture.rules.rotation?;
+    let (churn, every) = (picture.churn().max(1), rotation.interval.as_secs_f64());
+    let (before, more, what) = match found.longer {
+        Some(longer) => {
+            (longer, longer >= MAX_COUNTED, ["job has waited for longer", "jobs have waited for longer"])
+        }
+        None => (overall, overall_more, ["job goes before it", "jobs go before it"]),
+    };
+    let cycles = (before + 1).saturating_sub(free(picture)).div_ceil(churn).max(1);
+    let own = match found.longer {
+        Some(_) => (in_tenant + 1).div_ceil(picture.tenants.get(tenant)?.running.max(1)),
+        None => 1,
+    };
+    let basis = format!(
+        "{}, and up to {churn} are rotated in every {}",
+        count(before, more, what[0], what[1]),
+        seconds(every)
+    );
+    about(every * 1e6 * many(cycles.max(own)), basis)
+}
+
+/// So many ends as there are jobs before it, and one, of jobs that run as long as those do, on all slots.
+fn by_run_times(
+    picture: &Picture,
+    tenant: &str,
+    found: &Found,
+    about: impl Fn(f64, String) -> Option<Expected>,
+) -> Option<Expected> {
+    let Place { overall, overall_more, .. } = found.place;
+    let capacity = picture.capacity;
+    let ends = (overall + 1).saturating_sub(free(picture));
+    let each_us = match overall {
+        0 => picture.tenants.get(tenant)?.expected_us.or(picture.learnt_us)?,
+        _ => found.cost_us? / many(overall),
+    };
+    let must = if ends == 1 && !overall_more { "job must end" } else { "jobs must end" };
+    let more = if overall_more { "+" } else { "" };
+    let run = seconds(each_us / 1e6);
+    let slots = capacity.slots;
+    let basis = format!("{ends}{more} {must} first; they run {run} each, as learnt, on {slots} slots");
+    about(many(ends) * each_us / many(slots.max(1)), basis)
+}
+
+/// `mail-16` of type `mail` (running; completed or failed is accepted)
+fn named(awaited: &Awaited) -> String {
+    let state = awaited.state.map_or_else(|| "removed".to_owned(), written);
+    let accepted: Vec<String> = awaited.accepted.iter().map(written).collect();
+    let Awaited { job_type, id, .. } = awaited;
+    format!("`{id}` of type `{job_type}` ({state}; {} is accepted)", accepted.join(" or "))
+}
+
+/// A value as the API writes it.
+fn written(value: impl serde::Serialize) -> String {
+    let written = serde_json::to_value(value);
+    written.ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+pub(super) fn runs(job: &Job, node: Option<&str>) -> String {
+    let since = job.started_us.map(|us| format!(" since {}", timestamp(us))).unwrap_or_default();
+    let node = node.map(|node| format!(" of node `{node}`")).unwrap_or_default();
+    match &job.claim {
+        Some(claim) => format!("Runs on worker `{}`{node}{since}", claim.worker),
+        None => format!("Runs{since}"),
+    }
+}
+
+/// `4 slots of 2 workers`
+fn slots(picture: &Picture) -> String {
+    let slots = count(picture.capacity.slots, false, "slot", "slots");
+    format!("{slots} of {}", count(picture.capacity.workers, false, "worker", "workers"))
+}
+
+fn count(number: usize, more: bool, one: &str, many: &str) -> String {
+    match (number, more) {
+        (1, false) => format!("1 {one}"),
+        (number, false) => format!("{number} {many}"),
+        (number, true) => format!("{number} or more {many}"),
+    }
+}
+
+/// A length of time for people.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        ..1.0 => format!("{:.0} ms", (seconds * 1e3).max(1.0)),
+        1.0..10.0 => format!("{} s", (seconds * 10.0).round() / 10.0),
+        _ => format!("{seconds:.0} s"),
+    }
+}

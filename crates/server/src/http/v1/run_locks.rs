@@ -1,0 +1,204 @@
+//! `/v1/workers/{type}/{worker}/jobs/{id}/locks`: what jobs of workers in any language lock while they run.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use turnwise_policy::predictive_queue::locks::{Levels, MAX_CAPACITY, MAX_RESOURCES};
+use turnwise_protocol::locking::BIG_LOCK;
+use turnwise_protocol::{
+    AskLocks, AskedLocks, LockMode, LockState, MAX_CLAIM, MAX_WAIT_MS, Unlocked, WantedLock, codes,
+};
+use turnwise_queue::locks::{Asked, Blocked, LockAt, Spot, may_ask};
+use turnwise_queue::{Error as QueueError, jobs};
+use utoipa::IntoParams;
+
+use super::body::Json;
+use super::error::{Result, V1Error};
+use super::extract::{Named, Params, RunPath};
+use super::locks::{blocker, check_name, mode, shown};
+use super::workers::{check_range, refused};
+use super::{BadBody, Common, Membership, NoWorker};
+use crate::http::{App, answer};
+
+/// What a worker is told that asks for what its job cannot have.
+const DECLARE: &str =
+    "declare what the job may want when it is added: by name, or as \"unknown\" or \"all\" of the level";
+
+/// Ask for locks while a job runs
+///
+/// Beside those that it has held since its start. The job must have declared them, or that it does not know yet: `unknown`, or `all`.
+/// They are taken one after the other, in the order of the levels and names. The first that is not free is waited for: the job is `waiting`,
+/// and keeps its place in that lock's queue until it has the lock, gives it up (DELETE), or ends. Repeat the request until it is answered
+/// with `held`; what is held is granted at once.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/locks", tag = "workers", operation_id = "lock",
+    params(RunPath), request_body = AskLocks,
+    responses(
+        (status = 200, body = AskedLocks, description = "All of them are held, or the job waits for one."),
+        (status = 409, body = turnwise_protocol::Error,
+            description = "`halt`: the claim is lost. `out_of_order`: one is not free, and the job holds what comes after it. `not_declared`: \
+                the job did not say that it may want one of them. `unknown_level`: there is no such level. `waits_already`: it waits for another one."),
+        NoWorker, Membership, BadBody, Common,
+    ),
+)]
+pub(super) async fn lock(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(AskLocks { claim, locks, wait_ms }): Json<AskLocks>,
+) -> Result<Response> {
+    check_range("claim", claim, 0, MAX_CLAIM)?;
+    check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
+    if !(1..=MAX_RESOURCES).contains(&locks.len()) {
+        let problem = format!("locks: must be from 1 to {MAX_RESOURCES} of them");
+        return Err(V1Error::bad(problem, "ask for all of a level, by leaving `name` out"));
+    }
+    let levels = app.external.options().get().queue.levels.clone();
+    let wanted = locks.into_iter().map(|lock| wanted(&levels, lock)).collect::<Result<Vec<LockAt>>>()?;
+    let leave = app.stop.child_token();
+    let wait = Duration::from_millis(wait_ms).min(app.max_wait());
+    let RunPath { job_type, worker, id } = &path;
+    match app.external.lock(job_type, worker, id, claim, &wanted, wait, &leave).await {
+        Ok(Asked::Granted) => {
+            Ok(answer::ok(&AskedLocks { state: LockState::Held, lock: None, by: Vec::new() }))
+        }
+        Ok(Asked::Waits(_)) if app.stop.is_cancelled() => Err(V1Error::stopping()),
+        Ok(Asked::Waits(Blocked { lock, by })) => {
+            let by = by.into_iter().map(blocker).collect();
+            Ok(answer::ok(&AskedLocks { state: LockState::Waiting, lock: Some(shown(lock)), by }))
+        }
+        Ok(Asked::OutOfOrder { blocked, above }) => Err(V1Error::conflict(
+            codes::OUT_OF_ORDER,
+            format!("{} is not free, and the job holds {above}, which comes after it", blocked.lock),
+            "ask in the order of the levels and names, all of a level before its resources; or give back what comes after it, or declare it, \
+             so that it is taken before the job starts",
+        )),
+        Err(error @ QueueError::Invalid { .. }) => Err(why_not(&app, &path, &wanted, error).await),
+        Err(error) => Err(refused(&app, &path, error).await),
+    }
+}
+
+fn check_level(levels: &Levels, level: &str) -> Result<()> {
+    if level == BIG_LOCK || levels.position(level).is_some() {
+        return Ok(());
+    }
+    let names: Vec<&str> = levels.names().collect();
+    let shown: String = level.chars().take(64).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    Err(V1Error::conflict(
+        codes::UNKNOWN_LEVEL,
+        format!("there is no level {shown:?}; the levels are {}, and {BIG_LOCK}", names.join(", ")),
+        "use one of them, or add it to the catalogue ([queue] catalogue)",
+    ))
+}
+
+/// A lock as the queue has it.
+fn wanted(levels: &Levels, lock: WantedLock) -> Result<LockAt> {
+    let WantedLock { level, name, mode: how, units } = lock;
+    check_name("level", &level)?;
+    check_level(levels, &level)?;
+    if let Some(name) = &name {
+        check_name("name", name)?;
+    }
+    check_range("units", units, 1, MAX_CAPACITY)?;
+    // Who locks exclusive has all of its units.
+    let units = if how == LockMode::Exclusive { 1 } else { units };
+    Ok(LockAt { units, ..LockAt::new(spot(level, name)?, mode(how)) })
+}
+
+fn spot(level: String, name: Option<String>) -> Result<Spot> {
+    let level = (level != BIG_LOCK).then_some(level);
+    Spot::new(level, name).ok_or_else(|| V1Error::bad("name: the big lock has none", "leave `name` out"))
+}
+
+/// Which of the reasons it is for which locks were refused.
+async fn why_not(app: &App, path: &RunPath, wanted: &[LockAt], error: QueueError) -> V1Error {
+    let QueueError::Invalid { problem, .. } = error else { return error.into() };
+    let job = async {
+        let tx = app.store.begin().await?;
+        jobs::get(&tx, &app.keys, &path.job_type, &path.id).await
+    };
+    let Ok(Some(job)) = job.await else { return V1Error::bad(problem, DECLARE) };
+    let levels = app.external.options().get().queue.levels.clone();
+    let undeclared = wanted.iter().any(|lock| !may_ask(&levels, &job, lock));
+    if undeclared {
+        return V1Error::conflict(codes::NOT_DECLARED, problem, DECLARE);
+    }
+    let elsewhere = |waits: &turnwise_queue::locks::Waits| !wanted.contains(&waits.lock);
+    match &job.waits {
+        Some(waits) if elsewhere(waits) => V1Error::conflict(
+            codes::WAITS_ALREADY,
+            problem,
+            "ask for that one again until it is held, or give it up with DELETE, and then for others",
+        ),
+        _ => V1Error::bad(problem, "correct the member; docs/locks.md tells what can be locked"),
+    }
+}
+
+/// What is given back.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UnlockParams {
+    /// The claim's number.
+    #[param(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
+    claim: u64,
+    /// The lock's level.
+    #[param(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
+    level: String,
+    /// Its name; without, the lock of all of the level.
+    #[param(
+        nullable = false,
+        min_length = 1,
+        max_length = 128,
+        pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
+    )]
+    name: Option<String>,
+}
+
+/// Give a lock back while a job runs
+///
+/// Or stop waiting for it. Whatever is not given back goes with the end of the run. Can be repeated: a lock that the job does not hold is
+/// none to be given back.
+#[utoipa::path(
+    delete, path = "/workers/{type}/{worker}/jobs/{id}/locks", tag = "workers", operation_id = "unlock",
+    params(RunPath, UnlockParams),
+    responses(
+        (status = 200, body = Unlocked, description = "The job neither holds it nor waits for it."),
+        (status = 409, body = turnwise_protocol::Error,
+            description = "`halt`: the claim is lost. `waits_already`: it waits for another lock, and gives nothing back before it has that."),
+        NoWorker, Membership, Common),
+)]
+pub(super) async fn unlock(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Params(UnlockParams { claim, level, name }): Params<UnlockParams>,
+) -> Result<Response> {
+    check_range("claim", claim, 0, MAX_CLAIM)?;
+    check_name("level", &level)?;
+    if let Some(name) = &name {
+        check_name("name", name)?;
+    }
+    let spot = spot(level, name)?;
+    let RunPath { job_type, worker, id } = &path;
+    let waits = async {
+        let tx = app.store.begin().await?;
+        let job = jobs::get(&tx, &app.keys, job_type, id).await?;
+        Ok::<_, QueueError>(job.and_then(|job| job.waits).is_some_and(|waits| waits.lock.spot == spot))
+    };
+    let unlocked = async {
+        if waits.await? {
+            app.external.unwait(job_type, worker, id, claim).await?;
+        }
+        app.external.unlock(job_type, worker, id, claim, std::slice::from_ref(&spot)).await
+    };
+    match unlocked.await {
+        Ok(()) => Ok(answer::ok(&Unlocked { unlocked: true })),
+        Err(QueueError::Invalid { problem, .. }) if spot != Spot::BIG_LOCK => Err(V1Error::conflict(
+            codes::WAITS_ALREADY,
+            problem,
+            "ask for that one again until it is held, or give it up with DELETE; then give others back",
+        )),
+        Err(error) => Err(refused(&app, &path, error).await),
+    }
+}

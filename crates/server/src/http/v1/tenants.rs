@@ -1,0 +1,253 @@
+//! `GET /v1/tenants` and `GET /v1/queue`: who gets what, and which jobs are next.
+
+use std::cmp::Reverse;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use turnwise_protocol::{
+    DEFAULT_LIMIT, MAX_LIMIT, Queue, QueuedJob, Reason, State as JobState, Tenant, TenantOrder, Tenants,
+    names,
+};
+use turnwise_queue::{Then, jobs};
+use turnwise_store::{Isolation, RangeRead, Transaction};
+use utoipa::IntoParams;
+
+use super::Common;
+use super::error::Result;
+use super::extract::Params;
+use super::list::{Place, check_limit, default_limit};
+use super::standing::{Picture, all_of, could_run_since, document, types};
+use super::{locked, place, reason, view};
+use crate::http::{App, answer};
+
+/// Rows of queues that one page counts; those of one tenant at least 100, whatever this is.
+const PAGE_COUNTED: usize = 100_000;
+/// Jobs of each kind and type that are shown of a queue at most.
+const MAX_QUEUE: usize = 200;
+
+/// The parameters of a listing of tenants.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TenantsParams {
+    /// As far as jobs of this type are concerned only.
+    #[serde(rename = "type")]
+    #[param(value_type = Option<names::JobType>, nullable = false)]
+    job_type: Option<String>,
+    /// How they are sorted: by `name` if it is left out. In any other order there is one page.
+    #[param(inline, nullable = false)]
+    order: Option<TenantOrder>,
+    /// Tenants in a page at most.
+    #[serde(default = "default_limit")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: usize,
+    /// The `next` of the page before, in the order `name`.
+    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
+    after: Option<String>,
+}
+
+/// List tenants
+///
+/// What each of them is entitled to, has got, is owed, and waits for, per job type: those with jobs that wait or run, or that have
+/// used something of late. Without a type, the first 100 types are looked at. Queues are counted up to 10,000 jobs each, and
+/// fewer where a page has many tenants.
+#[utoipa::path(
+    get, path = "/tenants", tag = "tenants", operation_id = "list_tenants", params(TenantsParams),
+    responses((status = 200, body = Tenants, description = "A page of tenants."), Common),
+)]
+pub(super) async fn list_tenants(
+    State(app): State<App>,
+    Params(params): Params<TenantsParams>,
+) -> Result<Response> {
+    check_limit(params.limit)?;
+    if let Some(job_type) = &params.job_type {
+        names::check_type(job_type)?;
+    }
+    let after = params.after.as_deref().map(Place::parse).transpose()?;
+    let order = params.order.unwrap_or_default();
+    let tx = app.store.begin().await?;
+    let mut pictures = Vec::new();
+    for job_type in types(&app, &tx, params.job_type.as_deref()).await? {
+        pictures.push(Picture::read(&app, &tx, &job_type).await?);
+    }
+    // Types of which there are only jobs that have ended are of no interest, unless one is asked for.
+    pictures.retain(|picture| params.job_type.is_some() || !picture.is_empty());
+    // Names of tenants by picture.
+    let mut all: Vec<(usize, &String)> = pictures
+        .iter()
+        .enumerate()
+        .flat_map(|(n, picture)| picture.tenants.keys().map(move |name| (n, name)))
+        .collect();
+    if let Some(after) = &after {
+        let place = (after.job_type.as_str(), after.id.as_str());
+        // In another order there is nothing after the first page.
+        let is_after = |n: usize, name: &String| (pictures[n].job_type.as_str(), name.as_str()) > place;
+        all.retain(|(n, name)| order == TenantOrder::Name && is_after(*n, name));
+    }
+    let standing = |(n, name): &(usize, &String)| &pictures[*n].tenants[*name];
+    match order {
+        TenantOrder::Name => {}
+        TenantOrder::Owed => all.sort_by_cached_key(|tenant| {
+            let owed = pictures[tenant.0].owed_us(standing(tenant));
+            // Of those that are owed nothing, whoever is furthest ahead is last; those that nothing is known of are owed nothing yet.
+            (Reverse(owed.unwrap_or(0)), Reverse(standing(tenant).waits))
+        }),
+        TenantOrder::Usage => {
+            all.sort_by(|one, other| standing(other).usage_us.total_cmp(&standing(one).usage_us));
+        }
+        TenantOrder::Running => all.sort_by_key(|tenant| Reverse(standing(tenant).running)),
+        TenantOrder::Service => all.sort_by_key(|tenant| Reverse(standing(tenant).service_us)),
+    }
+    let more = all.len() > params.limit;
+    all.truncate(params.limit);
+    let next = match all.last() {
+        Some((n, name)) if more && order == TenantOrder::Name => {
+            Some(Place { job_type: pictures[*n].job_type.clone(), id: (*name).clone() }.text())
+        }
+        _ => None,
+    };
+    let most = (PAGE_COUNTED / all.len().max(1)).clamp(100, turnwise_protocol::MAX_COUNTED);
+    let tenants = all.iter().map(|(n, name)| pictures[*n].tenant(&app, &tx, name, most));
+    let tenants: Vec<Tenant> = all_of(tenants.collect()).await?;
+    let types = pictures.iter().map(Picture::summary).collect();
+    Ok(answer::ok(&Tenants { types, tenants, next }))
+}
+
+/// The parameters of a look at the queue.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QueueParams {
+    /// Jobs of this type only.
+    #[serde(rename = "type")]
+    #[param(value_type = Option<names::JobType>, nullable = false)]
+    job_type: Option<String>,
+    /// Jobs of each type at most; the server shows no more than 200.
+    #[serde(default = "default_limit")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: usize,
+}
+
+/// Look at the queue
+///
+/// The jobs that run, those that run longest first; then those that could, in the order in which they start if nothing changes; then
+/// those that wait for their time. Each with the reason why it stands there. A third of the places are for each kind, and what
+/// one does not need is for the others.
+#[utoipa::path(
+    get, path = "/queue", tag = "tenants", operation_id = "get_queue", params(QueueParams),
+    responses((status = 200, body = Queue, description = "The first jobs of the queue."), Common),
+)]
+pub(super) async fn get_queue(
+    State(app): State<App>,
+    Params(params): Params<QueueParams>,
+) -> Result<Response> {
+    if params.limit == 0 || params.limit > MAX_LIMIT {
+        check_limit(params.limit)?;
+    }
+    if let Some(job_type) = &params.job_type {
+        names::check_type(job_type)?;
+    }
+    let limit = params.limit.min(MAX_QUEUE);
+    let tx = app.store.begin().await?;
+    let (mut summaries, mut rows) = (Vec::new(), Vec::new());
+    for job_type in types(&app, &tx, params.job_type.as_deref()).await? {
+        let picture = Picture::read(&app, &tx, &job_type).await?;
+        if picture.is_empty() && params.job_type.is_none() {
+            continue;
+        }
+        summaries.push(picture.summary());
+        rows.extend(queue(&app, &tx, &picture, limit).await?);
+    }
+    Ok(answer::ok(&Queue { types: summaries, jobs: rows }))
+}
+
+async fn queue(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
+    let mut running = running(app, tx, picture, limit).await?;
+    let mut waiting = waiting(app, tx, picture, limit).await?;
+    let mut delayed = delayed(app, tx, picture, limit).await?;
+    let third = limit.div_ceil(3);
+    let spare = |one: usize, other: usize| third.saturating_sub(one) + third.saturating_sub(other);
+    let (runs, waits, later) = (running.len(), waiting.len(), delayed.len());
+    waiting.truncate(third + spare(runs, later));
+    running.truncate(third + spare(waits, later));
+    delayed.truncate(third + spare(runs, waits));
+    running.extend(waiting);
+    running.extend(delayed);
+    running.truncate(limit);
+    Ok(running)
+}
+
+async fn running(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
+    let mut running: Vec<_> = picture.running.iter().collect();
+    running.sort_by(|one, other| (one.started_us, &one.id).cmp(&(other.started_us, &other.id)));
+    running.truncate(limit);
+    let rows = running.into_iter().map(|row| async move {
+        // What is to happen after its end is in its record.
+        let job = jobs::get(tx, &app.keys, &picture.job_type, &row.id).await?;
+        let then = job.as_ref().map_or(Then::Keep, |job| job.then);
+        let runs = reason::of_running(row.cancel_requested, then);
+        let waits = job.as_ref().is_some_and(|job| job.waits.is_some());
+        Ok(QueuedJob {
+            job_type: picture.job_type.clone(),
+            id: row.id.clone(),
+            document: job.and_then(|job| document(&picture.job_type, &job.summary)),
+            tenant: row.tenant.clone(),
+            state: if waits { JobState::Waiting } else { JobState::Running },
+            reason: if waits && !row.cancel_requested { Reason::WaitsForLock } else { runs },
+            since_us: row.started_us,
+            not_before_us: None,
+            worker: Some(row.worker.clone()),
+        })
+    });
+    all_of(rows.collect()).await
+}
+
+async fn waiting(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
+    let front = place::front(app, tx, picture, limit).await?;
+    let rows = front.into_iter().enumerate().map(|(overall, next)| async move {
+        let job = jobs::get(tx, &app.keys, &picture.job_type, &next.id).await?;
+        let mut reason = reason::of_pending(picture, &next.tenant, next.in_tenant, overall);
+        if let Some(job) = job.as_ref().filter(|_| reason != Reason::NoWorker)
+            && let Some(locked) = locked::look(app, tx, job).await?
+        {
+            reason = locked.reason(job).unwrap_or(reason);
+        }
+        Ok(QueuedJob {
+            reason,
+            job_type: picture.job_type.clone(),
+            id: next.id,
+            document: job.as_ref().and_then(|job| document(&picture.job_type, &job.summary)),
+            tenant: next.tenant,
+            state: turnwise_protocol::State::Pending,
+            since_us: job.as_ref().map_or(picture.now_us, could_run_since),
+            not_before_us: None,
+            worker: None,
+        })
+    });
+    all_of(rows.collect()).await
+}
+
+async fn delayed(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
+    let (begin, end) = app.keys.delayed(&picture.job_type);
+    let read = RangeRead { begin, end, limit, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let ids: Vec<String> =
+        rows.iter().filter_map(|(key, _)| app.keys.parse_delayed(key).map(|(_, id)| id)).collect();
+    let found = ids.iter().map(|id| jobs::get(tx, &app.keys, &picture.job_type, id));
+    let found: Vec<Option<turnwise_queue::Job>> = all_of(found.collect()).await?;
+    let rows = found.into_iter().flatten().map(|job| QueuedJob {
+        state: view::state(job.state),
+        reason: reason::of_delayed(picture, &job),
+        since_us: could_run_since(&job),
+        not_before_us: Some(job.order_us),
+        worker: None,
+        document: document(&job.job_type, &job.summary),
+        job_type: job.job_type,
+        id: job.id,
+        tenant: job.tenant,
+    });
+    Ok(rows.collect())
+}
+
+const _: () = assert!(MAX_QUEUE >= DEFAULT_LIMIT);

@@ -1,0 +1,200 @@
+//! `GET /v1/jobs/{type}/{id}/why` and `/v1/documents/{db}/{id}/why`: why a job stands where it does.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::Value;
+use turnwise_protocol::{DocumentWhy, MAX_COUNTED, Reason, Why, names};
+use turnwise_queue::{Job, State as QueueState, dependencies, jobs, workers};
+use turnwise_replicator::JOB_TYPE as REPLICATION;
+use turnwise_replicator::doc_processor::{self, Nodes, Status};
+use turnwise_replicator::documents::Error as DocumentError;
+use turnwise_store::Transaction;
+use utoipa::IntoParams;
+
+use super::error::{Result, V1Error};
+use super::extract::{JobPath, Named, Names};
+use super::standing::{Picture, could_run_since};
+use super::{Common, NoJob, locked, place, reason, view};
+use crate::http::{App, answer};
+
+/// Tell why a job waits
+///
+/// Or why it runs, or how it ended: a reason for programs, a sentence for people, its place in the queue, how its tenant stands, and
+/// when it can be expected to start, as far as anything is known to tell that by. Of one moment, seen from the store: what a
+/// worker has charged in the last seconds may be missing.
+#[utoipa::path(
+    get, path = "/jobs/{type}/{id}/why", tag = "tenants", operation_id = "why_job", params(JobPath),
+    responses((status = 200, body = Why, description = "Why it stands where it does."), NoJob, Common),
+)]
+pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+    let tx = app.store.begin().await?;
+    match jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? {
+        Some(job) => Ok(answer::ok(&why(&app, &tx, job).await?)),
+        None => Err(V1Error::no_job(&path.job_type, &path.id)),
+    }
+}
+
+async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
+    let picture = Picture::read(app, tx, &job.job_type).await?;
+    let (mut found, mut node) = (None, None);
+    let reason = match job.state {
+        QueueState::Pending => {
+            let place = place::find(app, tx, &picture, &job).await?;
+            let reason =
+                reason::of_pending(&picture, &job.tenant, place.place.in_tenant, place.place.overall);
+            found = Some(place);
+            reason
+        }
+        QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&picture, &job),
+        QueueState::Running | QueueState::Waiting => {
+            if let Some(claim) = &job.claim {
+                let worker = workers::get(tx, &app.keys, &job.job_type, &claim.worker).await?;
+                node = worker.map(|worker| worker.node);
+            }
+            reason::of_running(job.cancel_requested, job.then)
+        }
+        QueueState::Completed => Reason::Completed,
+        QueueState::Failed => Reason::Failed,
+        QueueState::Cancelled => Reason::Cancelled,
+    };
+    let locked = locked::look(app, tx, &job).await?;
+    // Without a worker, and where it is to stop, locks are not what it waits for.
+    let is_about_locks = reason != Reason::NoWorker && !job.cancel_requested;
+    let by_locks = locked.as_ref().filter(|_| is_about_locks).and_then(|locked| locked.reason(&job));
+    let reason = by_locks.unwrap_or(reason);
+    let waits = matches!(job.state, QueueState::Delayed | QueueState::Crashing);
+    let failed = matches!(job.state, QueueState::Crashing | QueueState::Failed | QueueState::Pending)
+        || job.state == QueueState::Cancelled;
+    let mut after = Vec::new();
+    for awaited in dependencies::unmet(tx, &app.keys, &job).await? {
+        let other = jobs::get(tx, &app.keys, &awaited.job_type, &awaited.id).await?;
+        after.push(view::awaits(awaited, other.map(|other| other.state)));
+    }
+    let sentence = match (&locked, by_locks) {
+        (Some(locked), Some(_)) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
+        _ => reason::sentence(&picture, &job, reason, found.as_ref(), node.as_deref(), &after),
+    };
+    let locks = match locked {
+        Some(locked) => Some(locked.why(app, tx, &job, picture.now_us).await?),
+        None => None,
+    };
+    let expected = reason::expected(&picture, &job, reason, found.as_ref());
+    let tenant = picture.tenant(app, tx, &job.tenant, MAX_COUNTED).await?;
+    let (before, before_more) = match &mut found {
+        Some(found) => {
+            let named = found.before.len();
+            (std::mem::take(&mut found.before), found.others > named)
+        }
+        None => (Vec::new(), false),
+    };
+    Ok(Why {
+        state: view::state(job.state),
+        reason,
+        sentence,
+        since_us: could_run_since(&job),
+        not_before_us: (waits && job.unmet == 0 && job.paused.is_none()).then_some(job.order_us),
+        crashes: job.crashes,
+        error: job.reason().filter(|_| failed).map(str::to_owned),
+        worker: job.claim.filter(|_| job.state.is_claimed()).map(|claim| claim.worker),
+        node,
+        after,
+        tenant,
+        place: found.map(|found| found.place),
+        before,
+        before_more,
+        capacity: (!job.state.is_final()).then_some(picture.capacity),
+        expected,
+        locks,
+        job_type: job.job_type,
+        id: job.id,
+    })
+}
+
+/// `/{db}/{id}`
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct DocumentPath {
+    /// The `_replicator` database, percent-encoded: `prefix/_replicator` holds a slash.
+    #[param(value_type = names::Name)]
+    db: String,
+    /// The document's id, percent-encoded.
+    #[param(value_type = names::Name)]
+    id: String,
+}
+
+impl Names for DocumentPath {
+    fn check(&self) -> Result<()> {
+        names::check_name("db", &self.db)?;
+        Ok(names::check_name("id", &self.id)?)
+    }
+}
+
+/// Tell why a document's replication waits
+///
+/// The same for the replication of a document, which may have no job: while its filter's code is still to be read, and after its end.
+#[utoipa::path(
+    get, path = "/documents/{db}/{id}/why", tag = "tenants", operation_id = "why_document", params(DocumentPath),
+    responses(
+        (status = 200, body = DocumentWhy, description = "Why it stands where it does."),
+        (status = 404, body = turnwise_protocol::Error,
+            description = "`not_found`: there is no such document, or it is no replication."),
+        Common,
+    ),
+)]
+pub(super) async fn why_document(
+    State(app): State<App>,
+    Named(DocumentPath { db, id }): Named<DocumentPath>,
+) -> Result<Response> {
+    let tx = app.store.begin().await?;
+    let status = doc_processor::status(&tx, &app.keys, &mut Nodes::default(), &db, &id).await;
+    let status = match status {
+        Ok(Some(status)) => status,
+        Err(DocumentError::Queue(error)) => return Err(error.into()),
+        // No database, or none that could be.
+        Ok(None) | Err(_) => return Err(no_document(&db, &id)),
+    };
+    let job = match &status.id {
+        Some(job) => jobs::get(&tx, &app.keys, REPLICATION, job).await?,
+        None => None,
+    };
+    let job = match job {
+        Some(job) => Some(why(&app, &tx, job).await?),
+        None => None,
+    };
+    let error = error_of(&status);
+    let (reason, sentence) = match (&job, status.state) {
+        (Some(job), _) => (job.reason, job.sentence.clone()),
+        (None, "initializing") => {
+            (Reason::FindsFilter, "Its filter's code is being read from the source.".to_owned())
+        }
+        (None, "error") => {
+            let errors = status.error_count;
+            let why = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+            let sentence = format!(
+                "Its filter's code could not be read from the source, which is tried again (errors: {errors}){why}"
+            );
+            (Reason::FilterFailed, sentence)
+        }
+        (None, "completed") => (Reason::Completed, format!("Has completed at {}.", status.last_updated)),
+        (None, _) => {
+            let why = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+            (Reason::Failed, format!("Has failed at {}{why}", status.last_updated))
+        }
+    };
+    Ok(answer::ok(&DocumentWhy { database: db, doc_id: id, reason, sentence, error, job }))
+}
+
+fn error_of(status: &Status) -> Option<String> {
+    let info: Value = serde_json::from_str(status.info.as_ref()?.get()).ok()?;
+    info.get("error")?.as_str().map(str::to_owned)
+}
+
+fn no_document(db: &str, id: &str) -> V1Error {
+    V1Error::new(
+        axum::http::StatusCode::NOT_FOUND,
+        turnwise_protocol::codes::NOT_FOUND,
+        format!("there is no replication document `{id}` in `{db}`"),
+        "it was never written, or was deleted; design documents are no replications",
+    )
+}

@@ -1,0 +1,83 @@
+//! Beside a real CouchDB: with its UUID, turnwise goes on where that server's own replicator left off, and that one
+//! goes on from turnwise. Runs where `TURNWISE_TEST_COUCHDB_A` and `TURNWISE_TEST_COUCHDB_B` name two servers, and is
+//! passed over elsewhere: what the answer depends on, ids and the layout of checkpoints, has golden tests that run everywhere.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::TestServer;
+use serde_json::{Value, json};
+use turnwise_testkit::{Database, Peer, client};
+
+/// Writes `count` documents more.
+async fn write(database: &Database, name: &str, count: usize) {
+    for n in 0..count {
+        database.put(&format!("{name}-{n}"), &json!({"n": n})).await;
+    }
+}
+
+/// What CouchDB's own replicator answers.
+async fn couchdb(peer: &Peer, body: &Value) -> Value {
+    let request = client().post(format!("{}/_replicate", peer.url()));
+    let request = request.header("content-type", "application/json").body(body.to_string());
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    let text = answer.text().await.unwrap();
+    assert_eq!(status, 200, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// `later` began where `earlier` ended, knows of it, and tells of `written` documents and no more.
+fn goes_on(later: &Value, earlier: &Value, written: u64) {
+    let session = &later["history"][0];
+    assert_eq!(session["start_last_seq"], earlier["source_last_seq"], "{later}");
+    assert_eq!(later["history"][1]["session_id"], earlier["session_id"], "{later}");
+    assert_eq!(
+        (&session["docs_read"], &session["docs_written"]),
+        (&json!(written), &json!(written)),
+        "{later}"
+    );
+}
+
+#[tokio::test]
+async fn turnwise_goes_on_from_couchdbs_checkpoint_and_couchdb_from_turnwises() {
+    let servers = ["TURNWISE_TEST_COUCHDB_A", "TURNWISE_TEST_COUCHDB_B"].map(|name| std::env::var(name).ok());
+    let [Some(_), Some(_)] = servers else { return };
+    let (a, b) = Peer::pair().await;
+    let welcome = client().get(a.url()).send().await.unwrap().text().await.unwrap();
+    let welcome: Value = serde_json::from_str(&welcome).unwrap();
+    let uuid = welcome["uuid"].as_str().unwrap();
+    let server = TestServer::start_with(&format!("[couchdb]\nuuid = {uuid}\n")).await;
+    let source = a.create("checkpoints").await;
+    source
+        .put("_design/app", &json!({"filters": {"even": "function (doc, req) { return doc.n % 2 == 0 }"}}))
+        .await;
+    write(&source, "first", 20).await;
+    for (name, more, of_eight) in [
+        ("all", json!({}), 8),
+        ("ids", json!({"doc_ids": (0..8).map(|n| format!("all-couchdb-{n}")).collect::<Vec<_>>()}), 8),
+        ("selector", json!({"selector": {"n": {"$lt": 4}}}), 4),
+        ("filter", json!({"filter": "app/even", "query_params": {"a": "b"}}), 4),
+        ("winners", json!({"winning_revs_only": true}), 8),
+    ] {
+        let target = b.create(name).await;
+        let mut body = json!({"source": source.url(), "target": target.url()});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        if name == "ids" {
+            // Feeds of named documents have no place to go on from but their end: nothing new is nothing to do.
+            let first = couchdb(&a, &body).await;
+            let second = server.post("/_replicate", &body).await.body;
+            assert_eq!((&second["no_changes"], &second["session_id"]), (&json!(true), &first["session_id"]));
+            continue;
+        }
+        let first = couchdb(&a, &body).await;
+        write(&source, &format!("{name}-couchdb"), 8).await;
+        let second = server.post("/_replicate", &body).await.body;
+        goes_on(&second, &first, of_eight);
+        write(&source, &format!("{name}-turnwise"), 8).await;
+        let third = couchdb(&a, &body).await;
+        // CouchDB counts on from what the session before says; turnwise tells each run's own numbers.
+        goes_on(&third, &second, 2 * of_eight);
+    }
+}

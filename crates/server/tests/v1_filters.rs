@@ -1,0 +1,113 @@
+//! `/v1/filters`: jobs are held back, cancelled and let through, and say why.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::TestServer;
+use serde_json::{Value, json};
+
+async fn add(server: &TestServer, job: Value) {
+    let added = server.post("/v1/jobs/mail", &job).await;
+    assert_eq!(added.status, 201, "{}", added.body);
+}
+
+async fn register(server: &TestServer) -> String {
+    let registered = server.post("/v1/workers/mail", &json!({ "slots": 100 })).await;
+    format!("/v1/workers/mail/{}/accept", registered.body["worker"].as_str().unwrap())
+}
+
+/// The ids of what a worker is given, without waiting, after it has received claims up to this number.
+async fn accept(server: &TestServer, path: &str, received: &mut u64) -> Vec<String> {
+    let body = json!({ "received": *received, "limit": 100, "wait_ms": 0 });
+    let accepted = server.post(path, &body).await.body;
+    let jobs = accepted["jobs"].as_array().unwrap();
+    *received = jobs.iter().map(|job| job["claim"].as_u64().unwrap()).max().unwrap_or(*received);
+    jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn job(server: &TestServer, id: &str) -> Value {
+    server.get(&format!("/v1/jobs/mail/{id}")).await.body
+}
+
+#[tokio::test]
+async fn what_a_filter_pauses_waits_and_what_it_rejects_is_cancelled() {
+    let server = TestServer::start().await;
+    for n in 0..120 {
+        add(&server, json!({ "id": format!("p{n}"), "options": { "to": "x@example.org", "n": n } })).await;
+    }
+    add(&server, json!({ "id": "bad", "options": { "host": { "name": "a.test" } } })).await;
+    add(&server, json!({ "id": "urgent", "reason": ["by hand"], "options": { "to": "y@example.org" } }))
+        .await;
+    add(&server, json!({ "id": "good" })).await;
+    for (name, filter) in [
+        ("moving", json!({ "action": "pause", "when": "options.to ~ '@example[.]org$'", "priority": 5 })),
+        ("hosts", json!({ "action": "reject", "when": "options.host.name ~ '[.]test$'", "note": "a test" })),
+        ("by hand", json!({ "action": "accept", "when": "reason = 'by hand'", "priority": -1 })),
+    ] {
+        let put = server.put(&format!("/v1/filters/{}", name.replace(' ', "%20")), &filter).await;
+        assert_eq!((put.status, &put.body["id"]), (200, &json!(name)), "{}", put.body);
+    }
+    let listed = server.get("/v1/filters").await.body;
+    let names: Vec<&str> =
+        listed["filters"].as_array().unwrap().iter().map(|filter| filter["id"].as_str().unwrap()).collect();
+    assert_eq!(names, ["by hand", "hosts", "moving"]);
+
+    let (path, mut received) = (register(&server).await, 0);
+    let mut given = accept(&server, &path, &mut received).await;
+    given.sort_unstable();
+    assert_eq!(given, ["good", "urgent"], "whatever stands before them");
+    let paused = job(&server, "p7").await;
+    assert_eq!((&paused["state"], &paused["paused_by"]), (&json!("delayed"), &json!("moving")));
+    let why = server.get("/v1/jobs/mail/p7/why").await.body;
+    assert_eq!(why["reason"], "paused");
+    assert!(why["sentence"].as_str().unwrap().contains("`moving`"), "{why}");
+    let rejected = job(&server, "bad").await;
+    assert_eq!(rejected["state"], "cancelled");
+    assert_eq!(rejected["reason"], "filter `hosts` rejects it: a test");
+
+    assert_eq!(server.delete("/v1/filters/moving").await.status, 200);
+    assert_eq!(server.delete("/v1/filters/moving").await.status, 404);
+    let last = "/v1/jobs/mail/p119";
+    server.poll(last, |job| job["state"] == "pending").await;
+    let mut given = Vec::new();
+    while given.len() < 98 {
+        let more = accept(&server, &path, &mut received).await;
+        assert!(!more.is_empty(), "{} were given", given.len());
+        given.extend(more);
+    }
+    assert_eq!(given[..3], ["p0", "p1", "p2"], "each stands where it stood");
+}
+
+#[tokio::test]
+async fn a_drained_server_starts_nothing_until_the_filter_goes() {
+    let server = TestServer::start().await;
+    let put = server.put("/v1/filters/drain", &json!({ "action": "pause", "priority": -1000 })).await;
+    assert_eq!(put.status, 200, "{}", put.body);
+    add(&server, json!({ "id": "a" })).await;
+    let (path, mut received) = (register(&server).await, 0);
+    assert!(accept(&server, &path, &mut received).await.is_empty());
+    assert_eq!(job(&server, "a").await["paused_by"], "drain");
+    assert_eq!(server.delete("/v1/filters/drain").await.status, 200);
+    server.poll("/v1/jobs/mail/a", |job| job["state"] == "pending").await;
+    assert_eq!(accept(&server, &path, &mut received).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_filter_that_cannot_be_read_is_refused_with_the_place() {
+    let server = TestServer::start().await;
+    for (filter, problem) in [
+        (json!({ "action": "pause", "when": "type mail" }), "when: column 6: expected one of ="),
+        (json!({ "action": "pause", "when": "type ~ '('" }), "when: column 8: not a regular expression"),
+        (json!({ "action": "pause", "priority": 5000 }), "priority: must be from -1000 to 1000"),
+        (json!({ "action": "stop" }), "action: expected `accept`, `pause`, `reject` or `continue`"),
+        (json!({ "action": "pause", "watermark_us": -1 }), "watermark_us: must be from 0"),
+        (json!({ "action": "pause", "if": "x" }), "unknown field `if`"),
+    ] {
+        let refused = server.put("/v1/filters/f", &filter).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        assert!(refused.body["reason"].as_str().unwrap().contains(problem), "{}", refused.body);
+    }
+    assert_eq!(server.get("/v1/filters").await.body, json!({ "filters": [] }));
+    assert_eq!(server.get("/v1/filters/f").await.status, 404);
+}

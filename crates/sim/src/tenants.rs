@@ -1,0 +1,192 @@
+//! What must hold of tenants, commit by commit: whoever has pending jobs is among those that wait, and what was charged to a tenant
+//! is not lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use turnwise_queue::check::{check_boost, check_usage, check_waiting};
+use turnwise_queue::keyspace::QueuePlace;
+use turnwise_queue::usage::Charged;
+use turnwise_queue::{Job, State};
+
+use crate::check::{Broken, ensure, none};
+use crate::ledger::{ClaimKey, JobKey};
+use crate::model::{Place, Row};
+use crate::rows::RowChange;
+use crate::show;
+
+/// A job type and a tenant.
+pub type TenantKey = (String, String);
+
+/// A row of what was charged: type, tenant, charger.
+type UsageKey = (String, String, String);
+
+/// What is known of tenants.
+#[derive(Default)]
+pub struct Tenants {
+    pending: BTreeMap<TenantKey, BTreeSet<(QueuePlace, String)>>,
+    waiting: BTreeSet<TenantKey>,
+    usage: BTreeMap<UsageKey, Charged>,
+    /// Claims that hold a job: type and tenant, and since when.
+    held: BTreeMap<ClaimKey, (TenantKey, i64)>,
+    accounts: BTreeMap<TenantKey, Account>,
+}
+
+/// What a tenant's jobs ran, and what it was charged for that.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Account {
+    /// Claims that were given, and have ended.
+    pub runs: u64,
+    /// How long they held their jobs, together.
+    pub held_us: i64,
+    /// Of that, how long jobs were held that were added again under another tenant meanwhile: either may be charged.
+    pub unclear_us: i64,
+    /// What all rows together have told of since the beginning.
+    pub charged_us: u64,
+}
+
+/// What one commit did to them.
+#[derive(Default)]
+pub struct Touched {
+    tenants: BTreeSet<TenantKey>,
+    usage: Vec<(UsageKey, Option<Charged>, Option<Charged>)>,
+}
+
+impl Tenants {
+    /// A job of a tenant was claimed.
+    pub fn claimed(&mut self, worker: &str, number: u64, job_type: &str, tenant: &str, now_us: i64) {
+        let tenant = (job_type.to_owned(), tenant.to_owned());
+        self.held.insert((worker.to_owned(), number), (tenant, now_us));
+    }
+
+    /// A claim has ended. `tenant` is whose job it is by now.
+    pub fn released(&mut self, worker: &str, number: u64, tenant: &str, now_us: i64) {
+        let Some((of, since_us)) = self.held.remove(&(worker.to_owned(), number)) else { return };
+        let is = (of.0.clone(), tenant.to_owned());
+        let held_us = now_us - since_us;
+        if is != of {
+            for either in [&is, &of] {
+                self.accounts.entry(either.clone()).or_default().unclear_us += held_us;
+            }
+        }
+        let account = self.accounts.entry(of).or_default();
+        account.runs += 1;
+        account.held_us += held_us;
+    }
+
+    /// What each tenant was charged, and for what.
+    pub fn accounts(&self) -> impl Iterator<Item = (&TenantKey, &Account)> {
+        self.accounts.iter()
+    }
+
+    /// Hears of a row that was changed.
+    pub fn hear(&mut self, row: &Row, change: &RowChange, touched: &mut Touched) -> Result<(), Broken> {
+        match row {
+            Row::Place((job_type, id), Place::Pending(place)) => {
+                let tenant = (job_type.clone(), place.tenant.clone());
+                let queue = self.pending.entry(tenant.clone()).or_default();
+                let entry = (place.clone(), id.clone());
+                match &change.new {
+                    Some(_) => drop(queue.insert(entry)),
+                    None => drop(queue.remove(&entry)),
+                }
+                if queue.is_empty() {
+                    self.pending.remove(&tenant);
+                }
+                touched.tenants.insert(tenant);
+            }
+            Row::Waiting(job_type, tenant) => {
+                let key = (job_type.clone(), tenant.clone());
+                match &change.new {
+                    Some(value) => {
+                        none(check_waiting(&change.key, Some(value)).into_iter().collect())?;
+                        self.waiting.insert(key.clone());
+                    }
+                    None => drop(self.waiting.remove(&key)),
+                }
+                touched.tenants.insert(key);
+            }
+            Row::Usage(job_type, tenant, charger) => {
+                let key = (job_type.clone(), tenant.clone(), charger.clone());
+                let new = match &change.new {
+                    Some(value) => {
+                        none(check_usage(&change.key, value).into_iter().collect())?;
+                        let read = serde_json::from_slice(value);
+                        Some(read.map_err(|error| {
+                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
+                        })?)
+                    }
+                    None => None,
+                };
+                let old = match new.clone() {
+                    Some(new) => self.usage.insert(key.clone(), new),
+                    None => self.usage.remove(&key),
+                };
+                let more_us = |new: &Charged| {
+                    new.service_us.saturating_sub(old.as_ref().map_or(0, |old| old.service_us))
+                };
+                let account = self.accounts.entry((job_type.clone(), tenant.clone())).or_default();
+                account.charged_us += new.as_ref().map_or(0, more_us);
+                touched.usage.push((key, old, new));
+            }
+            Row::Boost(_) => {
+                if let Some(value) = &change.new {
+                    none(check_boost(&change.key, value).into_iter().collect())?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Checks what a commit has touched. `speaks_for` tells whether a charger's rows are written where the commit was made; `is_gone`,
+    /// whether a charger is no member any more; `removes`, whether the commit takes somebody out of the membership.
+    pub fn check(
+        &self,
+        touched: &Touched,
+        speaks_for: impl Fn(&JobKey) -> bool,
+        is_gone: impl Fn(&JobKey) -> bool,
+        removes: bool,
+    ) -> Result<(), Broken> {
+        for tenant in &touched.tenants {
+            let waits = self.waiting.contains(tenant);
+            ensure(
+                waits || !self.pending.contains_key(tenant),
+                "a tenant with pending jobs is found",
+                || format!("{tenant:?} has {:?}", self.pending.get(tenant)),
+            )?;
+        }
+        for (key, old, new) in &touched.usage {
+            let (job_type, _, charger) = key;
+            let worker = (job_type.clone(), charger.clone());
+            let story = || format!("{key:?} was {old:?}, is {new:?}");
+            match (old, new) {
+                (_, Some(_)) => {
+                    ensure(speaks_for(&worker), "only a charger says what it has charged", story)?;
+                    let grows = old.as_ref().zip(new.as_ref()).is_none_or(|(old, new)| {
+                        new.service_us >= old.service_us && new.virtual_us >= old.virtual_us
+                    });
+                    ensure(grows, "what was charged is never taken back", story)?;
+                }
+                (Some(_), None) => {
+                    ensure(!removes, "a worker's death takes back nothing that it has charged", story)?;
+                    ensure(
+                        speaks_for(&worker) || is_gone(&worker),
+                        "only a charger says what it has charged",
+                        story,
+                    )?;
+                }
+                (None, None) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a pending job was only sorted anew: by a key, or by its time alone again.
+pub fn is_sorted_anew(old: &Job, new: &Job) -> bool {
+    let Job { state, tenant, order_us, history, continuous, .. } = new;
+    *state == State::Pending
+        && old.queue_place() != new.queue_place()
+        && (&old.state, &old.tenant, &old.order_us, &old.history, &old.continuous)
+            == (state, tenant, order_us, history, continuous)
+}

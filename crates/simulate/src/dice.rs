@@ -1,0 +1,87 @@
+//! Randomness that follows from the scenario's seed: every policy meets the same population.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::scenario::{RandomTime, RunTime};
+
+/// The dice of one tenant's jobs of one kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Dice(ChaCha8Rng);
+
+impl Dice {
+    /// What `tenant` throws for its `part` does not depend on what anybody throws for anything else.
+    pub(crate) fn new(seed: u64, tenant: usize, part: usize) -> Self {
+        let mut dice = ChaCha8Rng::seed_from_u64(seed);
+        dice.set_stream((tenant as u64) << 32 | part as u64);
+        Dice(dice)
+    }
+
+    /// A number of `[0, 1)`.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A whole number of `[from, to]`.
+    pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + (self.unit() * (to - from + 1) as f64) as u64
+    }
+
+    /// The time until something happens that happens at random `mean` apart.
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.unit()).ln()
+    }
+
+    /// How long a job runs, in µs: at least a millisecond.
+    pub(crate) fn run_us(&mut self, time: RunTime) -> i64 {
+        let us = |ms: u64| ms as f64 * 1e3;
+        let us = match time {
+            RunTime::Fixed(ms) => us(ms),
+            RunTime::Random(RandomTime::Exponential(mean)) => self.exponential(us(mean.get())),
+            RunTime::Random(RandomTime::Uniform(from, to)) => {
+                self.between(from.get() * 1_000, to.get() * 1_000) as f64
+            }
+            RunTime::Random(RandomTime::Either(one, other)) => match self.unit() < 0.5 {
+                true => us(one.get()),
+                false => us(other.get()),
+            },
+        };
+        us.max(1_000.0) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::number::Int;
+
+    #[test]
+    fn run_times_have_the_mean_that_was_asked_for() {
+        let mean = |time| {
+            let mut dice = Dice::new(7, 3, 1);
+            (0..20_000).map(|_| dice.run_us(time) as f64 / 1e3).sum::<f64>() / 20_000.0
+        };
+        let (a, b) = (Int::constant(1_000), Int::constant(9_000));
+        assert_eq!(mean(RunTime::Fixed(40)), 40.0);
+        for (time, expected) in [
+            (RandomTime::Exponential(b), 9_000.0),
+            (RandomTime::Uniform(a, b), 5_000.0),
+            (RandomTime::Either(b, a), 5_000.0),
+        ] {
+            let mean = mean(RunTime::Random(time));
+            assert!((mean / expected - 1.0).abs() < 0.03, "{time:?}: {mean}");
+        }
+    }
+
+    #[test]
+    fn tenants_throw_different_numbers_and_seeds_the_same_again() {
+        let throws = |seed, tenant, part| {
+            let mut dice = Dice::new(seed, tenant, part);
+            [dice.between(1, 1_000), dice.between(1, 1_000), dice.between(1, 1_000)]
+        };
+        assert_eq!(throws(1, 2, 3), throws(1, 2, 3));
+        assert_ne!(throws(1, 2, 3), throws(1, 3, 3));
+        assert_ne!(throws(1, 2, 3), throws(1, 2, 4));
+        assert_ne!(throws(1, 2, 3), throws(2, 2, 3));
+    }
+}

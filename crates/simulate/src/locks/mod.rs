@@ -1,0 +1,159 @@
+//! Jobs that lock: what different ways to choose among them make of the same jobs.
+//!
+//! A [`Scenario`] describes a cluster, operations with their locks and run times, and when jobs come. [`run`] lets each [`Scheme`] decide, and measures
+//! how long jobs waited, beside bounds that nobody can beat. `predictive` is the policy of the product, called as the workers call it.
+//!
+//! What is left out: several workers, jobs that crash, tenants, priority classes and filters, and the moments that a start takes.
+//!
+//! ```
+//! use turnwise_simulate::locks::{Scenario, Scheme, run};
+//!
+//! let scenario = Scenario::parse(
+//!     "name = 'one after the other'\nslots = 4\narrivals = [{ count = 10 }]\n\
+//!      [cluster]\ngroups = 1\nnodes = 2\ninstances = 1\n\
+//!      [[operations]]\nname = 'reboot'\nweight = 1\nrun_ms = 1000\n\
+//!      locks = { instance = { exclusive = ['{instance}'] } }\n",
+//! )?;
+//! let compared = run(&scenario, &[Scheme::Predictive])?;
+//! assert_eq!(compared.outcomes[0].makespan_s, 10.0);
+//! assert_eq!(compared.bound.makespan_s, 10.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bound;
+mod measure;
+mod outcome;
+pub mod plot;
+mod population;
+pub mod report;
+pub mod scenario;
+mod scheme;
+mod table;
+pub mod template;
+mod tickets;
+mod world;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub use outcome::{Bounds, Compared, OfOperation, Outcome};
+pub use scenario::Scenario;
+
+use measure::Measure;
+use population::Population;
+use scheme::{Chooser, Fifo, List, PlainAging, Predictive};
+use world::{Start, World};
+
+/// Who decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// First in, first out, as in Ganeti: a job starts whatever it locks, and waits for its locks in its slot.
+    Fifo,
+    /// First in, first out, but for those whose locks are not free; those that have aged out reserve theirs.
+    Aging,
+    /// The predictive queue.
+    Predictive,
+    /// Of several schedules by somebody who knows all run times and locks, the one with the shortest mean wait.
+    BestWait,
+    /// Of those schedules, the one that ends first.
+    BestMakespan,
+}
+
+impl Scheme {
+    /// All of them.
+    pub const ALL: [Scheme; 5] =
+        [Scheme::Fifo, Scheme::Aging, Scheme::Predictive, Scheme::BestWait, Scheme::BestMakespan];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Fifo => "fifo",
+            Scheme::Aging => "aging",
+            Scheme::Predictive => "predictive",
+            Scheme::BestWait => "best_wait",
+            Scheme::BestMakespan => "best_makespan",
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.pad(self.name())
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Scheme::ALL.into_iter().find(|scheme| scheme.name() == text).ok_or_else(|| {
+            let names = Scheme::ALL.map(Scheme::name).join(", ");
+            format!("there is no scheme `{text}`; for jobs with locks there are {names}")
+        })
+    }
+}
+
+/// Simulates a scenario to the end of its last job, by each of the schemes.
+///
+/// # Errors
+/// A job would want more units of a resource than it has, or too many resources.
+pub fn run(scenario: &Scenario, schemes: &[Scheme]) -> Result<Compared, crate::scenario::Error> {
+    let population = Population::new(scenario)?;
+    let go =
+        |scheme, how, chooser: Box<dyn Chooser>| World::new(scenario, &population, how, chooser).run(scheme);
+    let mut lists: Option<Vec<Measure>> = None;
+    let mut best = |scheme, than: fn(&Measure) -> i64| {
+        let lists = lists.get_or_insert_with(|| {
+            clairvoyant(&population)
+                .into_iter()
+                .map(|list| go(scheme, Start::Clairvoyant, Box::new(list)))
+                .collect()
+        });
+        lists.iter().min_by_key(|measure| than(measure)).cloned().unwrap_or_default()
+    };
+    let mut outcomes = Vec::new();
+    for scheme in schemes {
+        let measure = match *scheme {
+            Scheme::Fifo => go(*scheme, Start::Inside, Box::new(Fifo)),
+            Scheme::Aging => go(*scheme, Start::AtOnce, Box::new(PlainAging)),
+            Scheme::Predictive => go(*scheme, Start::AtOnce, Box::new(Predictive)),
+            Scheme::BestWait => best(*scheme, |measure| measure.waits.iter().map(|(_, wait)| wait).sum()),
+            Scheme::BestMakespan => best(*scheme, |measure| measure.makespan_us),
+        };
+        outcomes.push(Outcome::new(*scheme, scenario, &population, measure));
+    }
+    Ok(Compared {
+        jobs: population.jobs.len(),
+        slots: scenario.slots.usize(),
+        bound: Bounds::new(&population, scenario),
+        outcomes,
+    })
+}
+
+/// Lists by which somebody could go who knows everything.
+fn clairvoyant(population: &Population) -> Vec<List> {
+    let job = |id: u32| &population.jobs[id as usize];
+    // Work that stands at each place, from those who have it exclusively.
+    let mut load = vec![0.0; population.places.len()];
+    for job in &population.jobs {
+        let alone = job.real.iter().filter(|want| want.exclusive);
+        alone.for_each(|want| load[want.place as usize] += job.run_us as f64);
+    }
+    let busiest = |id: u32| {
+        let loads = job(id).real.iter().map(|want| load[want.place as usize]);
+        loads.fold(0.0, f64::max)
+    };
+    let locks = |id: u32| job(id).real.len() as f64;
+    vec![
+        List::by(population, |id| id),
+        List::by(population, |id| job(id).run_us),
+        List::by(population, |id| -job(id).run_us),
+        List::by(population, |id| job(id).run_us as f64 * (1.0 + locks(id))),
+        List::by(population, |id| (-busiest(id), -job(id).run_us)),
+        List::by(population, |id| (-busiest(id), job(id).run_us)),
+        List::by(population, |id| -(busiest(id) + job(id).run_us as f64)),
+    ]
+}

@@ -1,0 +1,130 @@
+//! How long jobs waited, and how many worked, as a picture (SVG): a line per scheme.
+
+use std::error::Error;
+
+use plotters::prelude::*;
+
+use super::{Compared, Outcome};
+use crate::plot::{Area, COLOURS, HEAD, INK, LEGEND, OTHERS, WIDTH, cut, font};
+
+/// Points of a line at most.
+const POINTS: usize = 160;
+const PANEL: u32 = 300;
+
+/// A line: its points, and the highest of them.
+type Points = Vec<(f64, f64)>;
+
+/// Draws what the schemes made of one scenario: above, how many jobs waited no longer than so long; below, how many worked at each moment.
+///
+/// # Errors
+/// The drawing library's; there are none that a caller could do anything about.
+pub fn svg(title: &str, compared: &Compared) -> Result<String, Box<dyn Error>> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (WIDTH, HEAD + 2 * PANEL)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (head, rest) = root.split_vertically(HEAD);
+        head.draw(&Text::new(cut(title, 90), (16, 12), font(17)))?;
+        let (charts, legend) = rest.split_horizontally(WIDTH - LEGEND);
+        let (above, below) = charts.split_vertically(PANEL);
+        let waits: Vec<Points> = compared.outcomes.iter().map(waits).collect();
+        panel(&above, "jobs that waited no longer", "minutes", "% of all jobs", &waits, None)?;
+        let working: Vec<Points> = compared.outcomes.iter().map(working).collect();
+        let bound = Some(compared.bound.makespan_s / 60.0);
+        panel(
+            &below,
+            "jobs that worked; no schedule ends before the grey line",
+            "minutes",
+            "jobs",
+            &working,
+            bound,
+        )?;
+        explain(&legend, compared)?;
+        root.present()?;
+    }
+    Ok(text)
+}
+
+/// Which part of the jobs, in percent, waited no longer than so many minutes.
+fn waits(outcome: &Outcome) -> Points {
+    let waits = &outcome.waits_s;
+    let every = waits.len().div_ceil(POINTS).max(1);
+    let shown = (0..waits.len()).filter(|n| n % every == every - 1 || *n + 1 == waits.len());
+    let point = |n: usize| (waits[n] / 60.0, (n + 1) as f64 * 100.0 / waits.len() as f64);
+    [(0.0, 0.0)].into_iter().chain(shown.map(point)).collect()
+}
+
+/// How many worked on average, in each of so many stretches of the whole time.
+fn working(outcome: &Outcome) -> Points {
+    let stretch = (outcome.makespan_s / POINTS as f64).max(f64::MIN_POSITIVE);
+    let mut sums = vec![0.0; POINTS];
+    for pair in outcome.steps.windows(2) {
+        let ((mut from, working, _), (to, ..)) = (pair[0], pair[1]);
+        // Each turn ends a stretch, or the step.
+        for (n, sum) in sums.iter_mut().enumerate().skip((from / stretch) as usize) {
+            let until = to.min((n + 1) as f64 * stretch);
+            *sum += working as f64 * (until - from).max(0.0);
+            from = from.max(until);
+            if until >= to {
+                break;
+            }
+        }
+    }
+    let middle = |n: usize| (n as f64 + 0.5) * stretch / 60.0;
+    (0..).zip(sums).map(|(n, sum)| (middle(n), sum / stretch)).collect()
+}
+
+fn panel(
+    area: &Area<'_>,
+    caption: &str,
+    x: &str,
+    y: &str,
+    lines: &[Points],
+    bound: Option<f64>,
+) -> Result<(), Box<dyn Error>> {
+    let most = |of: fn(&(f64, f64)) -> f64| lines.iter().flatten().map(of).fold(0.001, f64::max);
+    let (right, top) = (most(|point| point.0).max(bound.unwrap_or(0.0)), most(|point| point.1));
+    let mut chart = ChartBuilder::on(area)
+        .caption(caption, font(14))
+        .margin(8)
+        .margin_top(0)
+        .x_label_area_size(34)
+        .y_label_area_size(52)
+        .build_cartesian_2d(0.0..right * 1.02, 0.0..top * 1.05)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(RGBColor(225, 225, 225))
+        .light_line_style(WHITE)
+        .axis_style(RGBColor(150, 150, 150))
+        .label_style(font(12))
+        .axis_desc_style(font(12))
+        .x_desc(x)
+        .y_desc(y)
+        .y_labels(6)
+        .x_label_formatter(&|value| format!("{value:.0}"))
+        .y_label_formatter(&|value| format!("{value:.0}"))
+        .draw()?;
+    if let Some(bound) = bound {
+        chart.draw_series(LineSeries::new([(bound, 0.0), (bound, top)], OTHERS.mix(0.5).stroke_width(3)))?;
+    }
+    for (points, colour) in lines.iter().zip(COLOURS) {
+        chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
+    }
+    Ok(())
+}
+
+fn explain(area: &Area<'_>, compared: &Compared) -> Result<(), Box<dyn Error>> {
+    for (row, (outcome, colour)) in (0..).zip(compared.outcomes.iter().zip(COLOURS)) {
+        let y = 30 + row * 40;
+        area.draw(&PathElement::new(vec![(8, y + 6), (36, y + 6)], colour.stroke_width(2)))?;
+        area.draw(&Text::new(outcome.scheme.name(), (44, y), font(13)))?;
+        let minutes = format!(
+            "mean wait {:.0} min, ends after {:.0}",
+            outcome.mean_wait_s / 60.0,
+            outcome.makespan_s / 60.0
+        );
+        area.draw(&Text::new(minutes, (44, y + 16), ("sans-serif", 11).into_font().color(&INK)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,373 @@
+//! The jobs of a scenario: who comes when, works for how long, and locks what. All of it follows from the seed, so every scheme meets the same
+//! jobs.
+
+use std::collections::HashMap;
+
+use turnwise_policy::predictive_queue::locks::{Levels, Lock, Mode, Place, Request, Requests};
+
+use super::scenario::{Cluster, Scenario};
+use super::template;
+use crate::dice::Dice;
+use crate::scenario::Error;
+
+/// A job's number: jobs are numbered as they come.
+pub(crate) type JobId = u32;
+/// A place's number: the big lock is 0, then all of each level, then the resources.
+pub(crate) type PlaceId = u32;
+
+/// The place of the big lock.
+pub(crate) const BIG: PlaceId = 0;
+
+/// The place of all of a level.
+pub(crate) fn whole(level: u8) -> PlaceId {
+    PlaceId::from(level) + 1
+}
+
+/// A place, as locks are counted there.
+#[derive(Debug, Clone)]
+pub(crate) struct PlaceOf {
+    /// The level; the big lock has none.
+    pub level: Option<u8>,
+    /// It stands for all of its level.
+    pub whole: bool,
+    /// Units that it has, if they are counted.
+    pub capacity: Option<u32>,
+    /// What it is called.
+    pub name: String,
+}
+
+/// A lock of a job. Those of one job are in the order in which they may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Want {
+    pub place: PlaceId,
+    pub exclusive: bool,
+    pub units: u32,
+}
+
+/// What a job said, in one mode at one level, as far as it is not a list of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Wide {
+    /// Nothing, or names only.
+    #[default]
+    No,
+    Unknown,
+    All,
+}
+
+/// What a job said of one level. Its names are among what it takes at its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SaidAt {
+    pub level: u8,
+    pub shared: Wide,
+    pub exclusive: Wide,
+}
+
+/// A job, as far as nothing has happened to it yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    /// Which of the scenario's operations.
+    pub operation: usize,
+    pub comes_us: i64,
+    /// How long it works.
+    pub run_us: i64,
+    /// It asks for what it has not said when it has worked for so long.
+    pub asks_at_us: i64,
+    /// What it said, for the policy.
+    pub said: Requests,
+    /// What it said, where that is more than names.
+    pub wide: Vec<SaidAt>,
+    /// What is known of it before it starts.
+    pub known: Vec<Want>,
+    /// The rest.
+    pub asks: Vec<Want>,
+    /// What it really needs: less than both together, if it said more.
+    pub real: Vec<Want>,
+}
+
+pub(crate) struct Population {
+    pub levels: Levels,
+    pub places: Vec<PlaceOf>,
+    pub jobs: Vec<Job>,
+}
+
+impl Population {
+    pub(crate) fn new(scenario: &Scenario) -> Result<Population, Error> {
+        let cluster = Map::new(scenario);
+        let mut names = Names::new(&scenario.levels);
+        let weights: f64 = scenario.operations.iter().map(|operation| operation.weight.get()).sum();
+        let mut jobs = Vec::new();
+        for (number, comes_us) in arrivals(scenario).into_iter().enumerate() {
+            let mut dice = Dice::new(scenario.seed.get(), 1 + number, 0);
+            let operation = draw(scenario, weights * dice.unit());
+            let plan = &scenario.operations[operation];
+            let about = cluster.about(&mut dice, scenario.cluster.hot_percent.get());
+            let meaning = |word: &str| cluster.mean(&about, word);
+            let (said, real) = (template::fill(plan.said(), &meaning), template::fill(&plan.locks, &meaning));
+            for requests in [&said, &real] {
+                scenario
+                    .levels
+                    .check(requests)
+                    .map_err(|refused| Error::Wrong(format!("operation `{}`: {refused}", plan.name)))?;
+            }
+            let mut wants = |locks: Vec<Lock>| locks.iter().map(|lock| names.want(lock)).collect();
+            let run_us = dice.run_us(plan.run_ms);
+            jobs.push(Job {
+                operation,
+                comes_us,
+                run_us,
+                asks_at_us: run_us * plan.asks_at_percent.i64() / 100,
+                known: wants(said.known(&scenario.levels)),
+                asks: wants(template::asked_for(&said, &real, &scenario.levels)),
+                real: wants(real.known(&scenario.levels)),
+                wide: wide(&said, &scenario.levels),
+                said,
+            });
+        }
+        Ok(Population { levels: scenario.levels.clone(), places: names.places, jobs })
+    }
+}
+
+/// When jobs come, in µs, in order.
+fn arrivals(scenario: &Scenario) -> Vec<i64> {
+    let mut moments = Vec::new();
+    for (part, arrivals) in scenario.arrivals.iter().enumerate() {
+        let mut dice = Dice::new(scenario.seed.get(), 0, 1 + part);
+        for time in 0..arrivals.times.i64() {
+            let mut at_us = (arrivals.at_ms.i64() + time * arrivals.every_ms.i64()) * 1_000;
+            for _ in 0..arrivals.count.get() {
+                if let Some(rate) = arrivals.per_second {
+                    at_us += dice.exponential(1e6 / rate.get()) as i64;
+                }
+                moments.push(at_us);
+            }
+        }
+    }
+    moments.sort_unstable();
+    moments
+}
+
+/// The operation at this place of all weights in a row.
+fn draw(scenario: &Scenario, mut at: f64) -> usize {
+    for (n, operation) in scenario.operations.iter().enumerate() {
+        at -= operation.weight.get();
+        if at < 0.0 {
+            return n;
+        }
+    }
+    scenario.operations.len() - 1
+}
+
+/// What a job is about.
+struct About {
+    instance: usize,
+    primary: usize,
+    secondary: usize,
+    target: Option<usize>,
+    network: u64,
+}
+
+/// Which instance is where.
+struct Map {
+    groups: usize,
+    networks: u64,
+    nodes: usize,
+    /// Primary and secondary node of each instance.
+    placed: Vec<(usize, usize)>,
+    /// Instances of each node.
+    on: Vec<Vec<usize>>,
+    /// Those that have the first node as their primary.
+    hot: Vec<usize>,
+}
+
+impl Map {
+    fn new(scenario: &Scenario) -> Map {
+        let Cluster { groups, nodes, instances, networks, .. } = scenario.cluster;
+        let mut map = Map {
+            groups: groups.usize(),
+            networks: networks.get(),
+            nodes: nodes.usize(),
+            placed: Vec::new(),
+            on: vec![Vec::new(); nodes.usize()],
+            hot: Vec::new(),
+        };
+        let mut dice = Dice::new(scenario.seed.get(), 0, 0);
+        for instance in 0..instances.usize() {
+            let primary = instance % map.nodes;
+            let secondary = map.another(&mut dice, &[primary]).expect("a group has two nodes at least");
+            map.placed.push((primary, secondary));
+            map.on[primary].push(instance);
+            map.on[secondary].push(instance);
+            if primary == 0 {
+                map.hot.push(instance);
+            }
+        }
+        map
+    }
+
+    fn group_nodes(&self, group: usize) -> impl Iterator<Item = usize> {
+        (group..self.nodes).step_by(self.groups)
+    }
+
+    /// A node of the same group that is none of these.
+    fn another(&self, dice: &mut Dice, not: &[usize]) -> Option<usize> {
+        let others: Vec<usize> =
+            self.group_nodes(not[0] % self.groups).filter(|node| !not.contains(node)).collect();
+        let last = others.len().checked_sub(1)?;
+        Some(others[dice.between(0, last as u64) as usize])
+    }
+
+    fn about(&self, dice: &mut Dice, hot_percent: u64) -> About {
+        let hot = dice.unit() * 100.0 < hot_percent as f64;
+        let instance = match self.hot.len() {
+            some @ 1.. if hot => self.hot[dice.between(0, some as u64 - 1) as usize],
+            _ => dice.between(0, self.placed.len() as u64 - 1) as usize,
+        };
+        let (primary, secondary) = self.placed[instance];
+        let target = self.another(dice, &[primary, secondary]);
+        About { instance, primary, secondary, target, network: dice.between(0, self.networks - 1) }
+    }
+
+    fn mean(&self, about: &About, word: &str) -> Vec<String> {
+        let node = |node: usize| format!("node{node}");
+        let instance = |instance: usize| format!("instance{instance}");
+        let group = about.primary % self.groups;
+        match word {
+            "instance" => vec![instance(about.instance)],
+            "primary" => vec![node(about.primary)],
+            "secondary" => vec![node(about.secondary)],
+            "target" => about.target.into_iter().map(node).collect(),
+            "group" => vec![format!("group{group}")],
+            "network" => vec![format!("network{}", about.network)],
+            "node_instances" => self.on[about.primary].iter().copied().map(instance).collect(),
+            "node_peers" => {
+                let on = self.on[about.primary].iter().map(|instance| self.placed[*instance]);
+                on.flat_map(|(primary, secondary)| [node(primary), node(secondary)])
+                    .chain([node(about.primary)])
+                    .collect()
+            }
+            "group_nodes" => self.group_nodes(group).map(node).collect(),
+            "group_instances" => {
+                let of_group = |place: &usize| self.placed[*place].0 % self.groups == group;
+                (0..self.placed.len()).filter(of_group).map(instance).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Places by their names.
+struct Names<'a> {
+    levels: &'a Levels,
+    places: Vec<PlaceOf>,
+    known: HashMap<(u8, String), PlaceId>,
+}
+
+impl<'a> Names<'a> {
+    fn new(levels: &'a Levels) -> Self {
+        let place =
+            |level: Option<u8>, name: String| PlaceOf { level, whole: level.is_some(), capacity: None, name };
+        let mut places = vec![place(None, "the big lock".to_owned())];
+        places.extend((0..).zip(levels.names()).map(|(n, name)| place(Some(n), format!("all of {name}"))));
+        Names { levels, places, known: HashMap::new() }
+    }
+
+    fn want(&mut self, lock: &Lock) -> Want {
+        let place = match &lock.place {
+            Place::BigLock => BIG,
+            Place::WholeLevel(level) => whole(small(*level)),
+            Place::Resource { level, name } => {
+                let places = &mut self.places;
+                *self.known.entry((small(*level), name.clone())).or_insert_with(|| {
+                    let capacity = self.levels.capacity(*level, name);
+                    places.push(PlaceOf {
+                        level: Some(small(*level)),
+                        whole: false,
+                        capacity,
+                        name: name.clone(),
+                    });
+                    PlaceId::try_from(places.len() - 1).expect("jobs name fewer resources than 2^32")
+                })
+            }
+        };
+        Want { place, exclusive: lock.mode == Mode::Exclusive, units: lock.units }
+    }
+}
+
+fn small(level: usize) -> u8 {
+    u8::try_from(level).expect("there are 16 levels at most")
+}
+
+fn wide(said: &Requests, levels: &Levels) -> Vec<SaidAt> {
+    let of = |request: &Request| match request {
+        Request::UnknownShared | Request::UnknownExclusive => Wide::Unknown,
+        Request::AllShared | Request::AllExclusive => Wide::All,
+        _ => Wide::No,
+    };
+    let at = said.levels.iter().filter_map(|(name, at)| {
+        let [shared, exclusive] = at.requests().map(of);
+        Some(SaidAt { level: small(levels.position(name)?), shared, exclusive })
+    });
+    at.filter(|at| at.shared != Wide::No || at.exclusive != Wide::No).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "name = 'x'\nslots = 4\nseed = 1\narrivals = [{ count = 200 }, { count = 100, at_ms = 5, per_second = 2 }]\n\
+                        [cluster]\ngroups = 2\nnodes = 7\ninstances = 21\nhot_percent = 50\n\
+                        [[operations]]\nname = 'a'\nweight = 1\nrun_ms = 1000\n\
+                        locks = { instance = { exclusive = ['{instance}'] }, node = { shared = ['{primary}', '{secondary}', '{target}'] } }\n\
+                        says = { instance = { exclusive = ['{instance}'] }, node = { shared = 'unknown' } }\n\
+                        [[operations]]\nname = 'b'\nweight = 2\nrun_ms = 1000\nlocks = { node = { exclusive = ['{group_nodes}'] } }\n";
+
+    fn population(text: &str) -> Population {
+        Population::new(&Scenario::parse(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn jobs_are_about_what_belongs_together() {
+        let population = population(TEXT);
+        let name = |want: &Want| population.places[want.place as usize].name.as_str();
+        let number = |name: &str| -> usize { name.trim_start_matches(char::is_alphabetic).parse().unwrap() };
+        let mut hot = 0;
+        for job in &population.jobs {
+            if job.operation == 1 {
+                assert!([4, 5].contains(&job.known.len()), "{:?}", job.known);
+                continue;
+            }
+            assert_eq!(job.known.iter().map(name).collect::<Vec<_>>()[0], "the big lock");
+            let instance = number(name(&job.known[1]));
+            let nodes: Vec<usize> = job.asks.iter().map(|want| number(name(want))).collect();
+            assert!(nodes.len() == 3 && nodes.contains(&(instance % 7)), "{nodes:?}");
+            assert!(nodes.iter().all(|node| node % 2 == nodes[0] % 2), "{nodes:?}: of one group");
+            hot += usize::from(instance % 7 == 0);
+        }
+        let of = population.jobs.iter().filter(|job| job.operation == 0).count();
+        assert!((75..125).contains(&of), "{of} of 300, one third");
+        assert!((hot as f64 / of as f64 - 0.57).abs() < 0.12, "{hot} of {of}");
+        assert!(population.jobs.is_sorted_by_key(|job| job.comes_us));
+        assert_eq!(population.jobs.iter().filter(|job| job.comes_us == 0).count(), 200);
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_jobs_again() {
+        let told = |text: &str| format!("{:?}", population(text).jobs);
+        assert_eq!(told(TEXT), told(TEXT));
+        assert_ne!(told(TEXT), told(&TEXT.replace("seed = 1", "seed = 2")));
+    }
+
+    #[test]
+    fn units_beyond_a_resources_own_capacity_are_refused() {
+        let text = TEXT.replace(
+            "[cluster]",
+            "levels = [{ name = 'instance' }, { name = 'node', capacity = 2, capacities = { node3 = 1 } }]\n[cluster]",
+        );
+        let text = text.replace("['{primary}', '{secondary}', '{target}']", "{ '{primary}' = 2 }");
+        let error = Population::new(&Scenario::parse(&text).unwrap()).err().unwrap().to_string();
+        assert!(
+            error.contains("operation `a`: locks.node: wants 2 units of \"node3\", which has 1"),
+            "{error}"
+        );
+    }
+}

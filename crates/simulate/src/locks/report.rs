@@ -1,0 +1,98 @@
+//! What came out, for people.
+
+use super::{Compared, Outcome, Scenario};
+use crate::report::percent;
+
+/// What is simulated, on a line.
+pub fn headline(scenario: &Scenario, compared: &Compared) -> String {
+    let many =
+        |count: u64, what: &str| if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") };
+    let cluster = &scenario.cluster;
+    format!(
+        "{}: {} on {}; {} on {} in {}, {}",
+        scenario.name,
+        many(compared.jobs as u64, "job"),
+        many(compared.slots as u64, "slot"),
+        many(cluster.instances.get(), "instance"),
+        many(cluster.nodes.get(), "node"),
+        many(cluster.groups.get(), "group"),
+        many(scenario.operations.len() as u64, "operation"),
+    )
+}
+
+/// The head of the table of [`rows`].
+pub const HEAD: [&str; 9] =
+    ["SCHEME", "MAKESPAN", "OF BOUND", "MEAN WAIT", "MEDIAN", "P99", "LONGEST", "WASTED SLOTS", "SLOTS WORK"];
+
+/// A line per scheme, times in seconds; then the bound.
+pub fn rows(compared: &Compared) -> Vec<[String; 9]> {
+    let bound = &compared.bound;
+    let row = |outcome: &Outcome| {
+        let of_bound = if bound.makespan_s > 0.0 { outcome.makespan_s / bound.makespan_s } else { 1.0 };
+        [
+            outcome.scheme.to_string(),
+            seconds(outcome.makespan_s),
+            percent(of_bound),
+            seconds(outcome.mean_wait_s),
+            seconds(outcome.median_wait_s),
+            seconds(outcome.p99_wait_s),
+            seconds(outcome.longest_wait_s),
+            format!("{} slot·s", seconds(outcome.wasted_slot_s)),
+            percent(outcome.slots_working),
+        ]
+    };
+    let nothing = || "-".to_owned();
+    let last = [
+        "bound".to_owned(),
+        seconds(bound.makespan_s),
+        "100%".to_owned(),
+        seconds(bound.mean_wait_s),
+        nothing(),
+        nothing(),
+        nothing(),
+        nothing(),
+        nothing(),
+    ];
+    compared.outcomes.iter().map(row).chain([last]).collect()
+}
+
+/// What the table has no room for.
+pub fn figures(compared: &Compared) -> String {
+    let bound = &compared.bound;
+    let mut text = format!(
+        "Times are in s. Nobody ends before the bound of {} or waits for less than the bound of {}.",
+        bound.makespan_by, bound.mean_wait_by
+    );
+    for outcome in &compared.outcomes {
+        let busiest = outcome.busiest_lock.as_deref().unwrap_or("none");
+        text += &format!(
+            "\n{}: waited inside {} s, locks used {} of the time that they were held, busiest lock {busiest} ({} of the time).",
+            outcome.scheme,
+            seconds(outcome.waited_inside_s),
+            percent(outcome.locks_used),
+            percent(outcome.busiest_lock_held),
+        );
+    }
+    text
+}
+
+/// The head and the lines of a table of mean waits by operation, in seconds, if all schemes were asked: a column for each.
+pub fn by_operation(compared: &Compared) -> Option<([&'static str; 7], Vec<[String; 7]>)> {
+    let outcomes = <&[Outcome; 5]>::try_from(compared.outcomes.as_slice()).ok()?;
+    let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| outcome.scheme.name());
+    let row = |n: usize| {
+        let of = &outcomes[0].operations[n];
+        let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| seconds(outcome.operations[n].mean_wait_s));
+        [of.name.clone(), of.jobs.to_string(), a, b, c, d, e]
+    };
+    let rows = (0..outcomes[0].operations.len()).map(row).collect();
+    Some((["OPERATION", "JOBS", a, b, c, d, e], rows))
+}
+
+fn seconds(s: f64) -> String {
+    match s {
+        ..10.0 => format!("{s:.2}"),
+        ..100.0 => format!("{s:.1}"),
+        _ => format!("{s:.0}"),
+    }
+}

@@ -1,0 +1,336 @@
+//! A cluster and the jobs that lock its parts, in words: what a scenario's file with a `[cluster]` may say.
+//!
+//! ```toml
+//! name = "reboots and disks"
+//! slots = 4
+//! arrivals = [{ count = 100 }]       # all at once
+//!
+//! [cluster]
+//! groups = 1
+//! nodes = 4                          # dealt to the groups in turn
+//! instances = 20                     # each has a primary and a secondary node of one group
+//!
+//! [[operations]]
+//! name = "reboot"
+//! weight = 3                         # three of four jobs
+//! run_ms = 20000
+//! locks = { instance = { exclusive = ["{instance}"] }, node = { shared = ["{primary}"] } }
+//!
+//! [[operations]]
+//! name = "replace disks"
+//! weight = 1
+//! run_ms = { uniform = [60000, 300000] }
+//! # What it locks is told by the job; where it says less, it asks for the rest while it runs.
+//! locks = { instance = { exclusive = ["{instance}"] }, node = { exclusive = ["{secondary}", "{target}"] } }
+//! says = { instance = { exclusive = ["{instance}"] }, node = { exclusive = "unknown" } }
+//! ```
+//!
+//! Whatever the file does not know is refused with the line that it stands in, a number outside its range with the range, locks that cannot
+//! be with the operation and the level.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use turnwise_policy::predictive_queue::locks::{Levels, Requests};
+
+use super::template;
+use crate::number::{Int, Real};
+use crate::scenario::{Error, MAX_FILE_BYTES, RandomTime, RunTime};
+
+/// Jobs of one scenario, all together. A simulation keeps about a kilobyte of each.
+pub const MAX_JOBS: u64 = 100_000;
+/// Operations, and entries of `arrivals`, of one scenario.
+pub const MAX_ENTRIES: usize = 200;
+/// Last moment at which jobs may arrive: 30 days.
+pub const MAX_AT_MS: u64 = 2_592_000_000;
+
+/// A scenario of jobs with locks, as its file has it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: String,
+    /// What it shows.
+    #[serde(default)]
+    pub about: String,
+    /// Jobs that run at once, at most.
+    pub slots: Int<1, 10_000>,
+    /// What all randomness follows from.
+    #[serde(default)]
+    pub seed: Int<0, { i64::MAX as u64 }>,
+    /// What there is to lock.
+    pub cluster: Cluster,
+    /// The levels, in their order.
+    #[serde(default)]
+    pub levels: Levels,
+    /// How turnwise's queue is set.
+    #[serde(default)]
+    pub queue: Queue,
+    /// When jobs come.
+    pub arrivals: Vec<Arrivals>,
+    /// What they are.
+    pub operations: Vec<Operation>,
+}
+
+/// A cluster of virtual machines: instances on pairs of nodes, nodes in groups.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// Groups of nodes.
+    pub groups: Int<1, 1_000>,
+    /// Nodes, dealt to the groups in turn; a group has two at least.
+    pub nodes: Int<2, 10_000>,
+    /// Instances, dealt to the nodes in turn; each has another node of the group as its secondary.
+    pub instances: Int<1, 100_000>,
+    /// Networks.
+    #[serde(default)]
+    pub networks: Int<1, 1_000>,
+    /// So many of a hundred jobs are about the first node, or an instance whose primary it is; the others are about any.
+    #[serde(default)]
+    pub hot_percent: Int<0, 100>,
+}
+
+/// The settings of `[queue]` that matter here.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Queue {
+    /// Jobs of the queue's front that are looked at.
+    pub window: Int<1, 100_000>,
+    /// The unit of age.
+    pub tick_ms: Int<1, 86_400_000>,
+    /// After so many ticks a job weighs nothing, and reserves its locks.
+    pub aging_ticks: Int<1, 1_000_000>,
+    /// What a job weighs that meets nobody.
+    pub base_weight: Real<0, 1_000>,
+    /// A job that waits for locks while it runs keeps its slot.
+    pub waiting_uses_slot: bool,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            window: Int::constant(500),
+            tick_ms: Int::constant(30_000),
+            aging_ticks: Int::constant(30),
+            base_weight: Real::constant(1.0),
+            waiting_uses_slot: false,
+        }
+    }
+}
+
+/// Jobs that come together, or one after the other.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arrivals {
+    /// How many.
+    pub count: Int<1, MAX_JOBS>,
+    /// The first of them, after the start.
+    #[serde(default)]
+    pub at_ms: Int<0, MAX_AT_MS>,
+    /// At random, so many per second on average (a Poisson process); without it they come together.
+    pub per_second: Option<Real<0, 100_000>>,
+    /// Again, so long after the time before.
+    #[serde(default = "day")]
+    pub every_ms: Int<1, MAX_AT_MS>,
+    /// How often.
+    #[serde(default)]
+    pub times: Int<1, MAX_JOBS>,
+}
+
+/// What some jobs do.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Operation {
+    /// What it is called.
+    pub name: String,
+    /// How many of the jobs, beside the other operations' weights.
+    pub weight: Real<0, 1_000_000>,
+    /// How long it works, locks once it has them.
+    pub run_ms: RunTime,
+    /// What it really locks. Names in braces stand for the job's own: see [`template::WORDS`].
+    #[serde(default)]
+    pub locks: Requests,
+    /// What it says that it will lock, if that is less, or more.
+    pub says: Option<Requests>,
+    /// What it has not said it asks for when so much of its work is done.
+    #[serde(default)]
+    pub asks_at_percent: Int<0, 99>,
+}
+
+impl Operation {
+    /// What it says that it will lock.
+    pub fn said(&self) -> &Requests {
+        self.says.as_ref().unwrap_or(&self.locks)
+    }
+}
+
+fn day() -> Int<1, MAX_AT_MS> {
+    Int::constant(86_400_000)
+}
+
+impl Scenario {
+    /// Reads a scenario's file.
+    ///
+    /// # Errors
+    /// When it is not one; the text names the line, or the operation, and what is possible there.
+    pub fn parse(text: &str) -> Result<Scenario, Error> {
+        if text.len() > MAX_FILE_BYTES {
+            return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
+        }
+        let scenario: Scenario = toml::from_str(text)?;
+        scenario.check().map_err(Error::Wrong)?;
+        Ok(scenario)
+    }
+
+    /// How many jobs come.
+    pub fn jobs(&self) -> u64 {
+        self.arrivals.iter().map(|arrivals| arrivals.count.get() * arrivals.times.get()).sum()
+    }
+
+    /// Nodes of the group that has the fewest.
+    fn smallest_group(&self) -> u64 {
+        self.cluster.nodes.get() / self.cluster.groups.get()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.smallest_group() < 2 {
+            return Err(format!(
+                "cluster: {} nodes are too few for {} groups, each has two at least",
+                self.cluster.nodes.get(),
+                self.cluster.groups.get()
+            ));
+        }
+        if self.queue.base_weight.get() <= 0.0 {
+            return Err("queue: a base_weight of 0 would hide who has waited longer: give more".to_owned());
+        }
+        for (what, entries) in [("arrivals", self.arrivals.len()), ("operations", self.operations.len())] {
+            if !(1..=MAX_ENTRIES).contains(&entries) {
+                return Err(format!("there are {entries} {what}; 1 to {MAX_ENTRIES} are possible"));
+            }
+        }
+        for arrivals in &self.arrivals {
+            if arrivals.per_second.is_some_and(|rate| rate.get() <= 0.0) {
+                return Err("arrivals: nobody comes at 0 per second: give more, or leave it out".to_owned());
+            }
+            let last = arrivals.every_ms.get().saturating_mul(arrivals.times.get() - 1);
+            if last.saturating_add(arrivals.at_ms.get()) > MAX_AT_MS {
+                return Err(format!("arrivals: the last come after {MAX_AT_MS} ms: fewer times, or sooner"));
+            }
+        }
+        let jobs = self.jobs();
+        if jobs > MAX_JOBS {
+            return Err(format!("there are {jobs} jobs in all; {MAX_JOBS} are possible"));
+        }
+        let mut names = BTreeSet::new();
+        for operation in &self.operations {
+            let name = &operation.name;
+            self.check_operation(operation).map_err(|problem| format!("operation `{name}`: {problem}"))?;
+            if !names.insert(name) {
+                return Err(format!("there is more than one operation `{name}`: name them differently"));
+            }
+        }
+        if self.operations.iter().all(|operation| operation.weight.get() <= 0.0) {
+            return Err("operations: all weigh 0: give one a weight".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_operation(&self, operation: &Operation) -> Result<(), String> {
+        if let RunTime::Random(RandomTime::Uniform(from, to)) = operation.run_ms
+            && from.get() > to.get()
+        {
+            return Err(format!("run_ms: uniform from {} to {} is no range", from.get(), to.get()));
+        }
+        if operation.locks.has_unknown() {
+            return Err("locks: what it really locks cannot be unknown; `says` can".to_owned());
+        }
+        for (key, requests) in [("locks", &operation.locks), ("says", operation.said())] {
+            let problem = |problem: String| format!("{key}.{problem}");
+            self.levels.check(requests).map_err(|refused| {
+                let levels = refused.to_string();
+                problem(levels.trim_start_matches("locks.").to_owned())
+            })?;
+            template::check(requests, self.smallest_group()).map_err(problem)?;
+        }
+        template::covers(operation.said(), &operation.locks, &self.levels)
+            .map_err(|problem| format!("says.{problem}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "name = 'x'\nslots = 4\narrivals = [{ count = 9 }]\n[cluster]\ngroups = 2\nnodes = 4\ninstances = 8\n\
+                        [[operations]]\nname = 'a'\nweight = 1\nrun_ms = 1000\nlocks = { instance = { exclusive = ['{instance}'] } }\n";
+
+    fn refused(from: &str, to: &str) -> String {
+        assert!(GOOD.contains(from), "{from}");
+        Scenario::parse(&GOOD.replace(from, to)).expect_err("it must be refused").to_string()
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default() {
+        let scenario = Scenario::parse(GOOD).unwrap();
+        assert_eq!((scenario.jobs(), scenario.queue.tick_ms.get()), (9, 30_000));
+        assert_eq!(scenario.levels, Levels::default());
+        assert_eq!(scenario.operations[0].said(), &scenario.operations[0].locks);
+    }
+
+    #[test]
+    fn what_the_file_gets_wrong_is_told_with_its_line() {
+        for (from, to, words) in [
+            ("slots = 4", "slots = 0", ["line 2", "1 to 10000"]),
+            ("count = 9", "count = 0", ["line 3", "1 to 100000"]),
+            ("count = 9", "cuont = 9", ["line 3", "unknown field `cuont`"]),
+            ("nodes = 4", "nodes = 4\nhot_percent = 101", ["line 7", "0 to 100"]),
+            ("instances = 8", "instance = 8", ["line 7", "unknown field `instance`"]),
+            ("run_ms = 1000", "run_ms = 0", ["line 11", "1 to 864000000"]),
+            ("weight = 1", "weight = -1", ["line 10", "0 to 1000000"]),
+            ("exclusive = ['{instance}']", "exclusive = 'some'", ["line 12", "must be \"all\""]),
+            ("exclusive = ['{instance}']", "exclusive = []", ["line 12", "names nothing to lock exclusive"]),
+            ("exclusive = ['{instance}']", "shared = { a = -1 }", ["line 12", "wants -1 units"]),
+            ("[cluster]", "[queue]\ntick_ms = 0\n[cluster]", ["line 5", "1 to 86400000"]),
+            ("[cluster]", "levels = [{ name = 'a', capacity = 0 }]\n[cluster]", ["line 4", "capacity of 0"]),
+        ] {
+            let error = refused(from, to);
+            assert!(words.iter().all(|word| error.contains(word)), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn parts_that_do_not_go_together_are_refused_with_their_place() {
+        let locks = "locks = { instance = { exclusive = ['{instance}'] } }";
+        let other = format!("{locks}\n[[operations]]\nname = 'a'\nweight = 1\nrun_ms = 1");
+        for (from, to, words) in [
+            ("nodes = 4", "nodes = 3", "cluster: 3 nodes are too few for 2 groups"),
+            ("count = 9", "count = 9, per_second = 0", "arrivals: nobody comes"),
+            ("count = 9", "count = 90000, times = 2", "180000 jobs in all; 100000 are possible"),
+            ("count = 9", "count = 9, times = 900", "arrivals: the last come after"),
+            ("arrivals = [{ count = 9 }]", "arrivals = []", "0 arrivals; 1 to 200"),
+            ("weight = 1", "weight = 0", "all weigh 0"),
+            ("run_ms = 1000", "run_ms = { uniform = [9, 1] }", "operation `a`: run_ms: uniform from 9 to 1"),
+            (locks, &other, "more than one operation `a`"),
+            ("instance = {", "instances = {", "operation `a`: locks.instances: there is no such level"),
+            (
+                "exclusive = ['{instance}']",
+                "exclusive = 'unknown'",
+                "operation `a`: locks: what it really locks cannot be unknown",
+            ),
+            (
+                "['{instance}']",
+                "['{instanec}']",
+                "operation `a`: locks.instance: there is no `{instanec}`; there are {instance}",
+            ),
+            ("['{instance}']", "['{target}']", "locks.instance: {target} needs groups of three nodes"),
+            (
+                locks,
+                &format!("{locks}\nsays = {{ node = {{ shared = 'all' }} }}"),
+                "operation `a`: says.instance: exclusive {instance} is locked but not said",
+            ),
+        ] {
+            let error = refused(from, to);
+            assert!(error.contains(words), "{to}: {error}");
+        }
+    }
+}

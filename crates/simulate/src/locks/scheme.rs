@@ -1,0 +1,165 @@
+//! Who decides which jobs start.
+
+use std::collections::BTreeSet;
+
+use turnwise_policy::predictive_queue::aging::{Aging, Rules};
+use turnwise_policy::predictive_queue::contention::Weight;
+use turnwise_policy::predictive_queue::locks::{Lock, Mode, Place, Requests};
+use turnwise_policy::predictive_queue::order::{Candidate, System, order};
+use turnwise_policy::predictive_queue::summary::{Running, Summary};
+
+use super::population::{Job, JobId, Population, Want};
+use super::tickets::{NONE, Ticket, Tickets};
+use super::world::{Choice, View};
+
+/// What decides: asked whenever a slot is free and a job is pending.
+pub(crate) trait Chooser {
+    /// Who starts, at most as many as there is room for, and who reserves.
+    fn choose(&mut self, view: &View<'_>) -> Choice;
+}
+
+/// In the order in which they came, whatever they lock.
+pub(crate) struct Fifo;
+
+impl Chooser for Fifo {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        Choice { start: view.pending.iter().copied().take(view.room).collect(), reserve: Vec::new() }
+    }
+}
+
+/// In the order in which they came, but for those whose locks are not free; those that have aged out reserve.
+pub(crate) struct PlainAging;
+
+impl Chooser for PlainAging {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        let places = &view.population.places;
+        let mut tickets = Tickets::new(places, view.population.levels.len());
+        for (job, ticket) in view.reserved {
+            view.job(*job).known.iter().for_each(|want| tickets.add(*want, *ticket));
+        }
+        let waiting = view.inside.values().filter_map(|inside| inside.waits_for());
+        waiting.for_each(|(ticket, wants)| wants.iter().for_each(|want| tickets.add(*want, ticket)));
+        let rules = rules(view);
+        let is_over = |job: &Job| rules.aging.is_over(rules.aging.age(job.comes_us, view.now_us));
+        // As in the predictive queue: one at a time.
+        let may_reserve = view.reserved.is_empty();
+        let mut table = view.table.clone();
+        let mut choice = Choice::default();
+        for id in view.window() {
+            if choice.start.len() == view.room {
+                break;
+            }
+            let job = view.job(id);
+            let ticket = view.reserved.get(&id).copied();
+            if table.all_free(id, &job.known) && !tickets.bind(job, ticket.unwrap_or(NONE)) {
+                choice.start.push(id);
+                job.known.iter().for_each(|want| table.take(id, *want));
+            } else if may_reserve && choice.reserve.is_empty() && is_over(job) {
+                // Later than all that there are, and earlier than none.
+                choice.reserve.push(id);
+                job.known.iter().for_each(|want| tickets.add(*want, NONE - 1));
+            }
+        }
+        choice
+    }
+}
+
+/// The predictive queue: what the workers ask.
+pub(crate) struct Predictive;
+
+impl Chooser for Predictive {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        let levels = &view.population.levels;
+        let mut running = Summary::new(levels);
+        for (job, inside) in view.inside {
+            let waits_for = inside.waits_for().map_or(&[][..], |(_, wants)| wants);
+            let locks = view.table.held(*job).iter().chain(waits_for);
+            let locks = locks.map(|want| lock(*want, view.population));
+            running.add(&Running::new(locks, &view.job(*job).said, levels));
+        }
+        let mut reserved: Vec<(Ticket, JobId)> =
+            view.reserved.iter().map(|(job, ticket)| (*ticket, *job)).collect();
+        reserved.sort_unstable();
+        let reservations: Vec<&Requests> = reserved.iter().map(|(_, job)| &view.job(*job).said).collect();
+        let ids: Vec<JobId> = view.window().collect();
+        let candidate = |id: &JobId| {
+            let job = view.job(*id);
+            let ticket = view.reserved.get(id);
+            let reservation = ticket.and_then(|ticket| reserved.binary_search(&(*ticket, *id)).ok());
+            Candidate { class: 0, since_us: job.comes_us, requests: &job.said, reservation }
+        };
+        let window: Vec<Candidate<'_>> = ids.iter().map(candidate).collect();
+        let system =
+            System { running: &running, reservations: &reservations, room: view.room, now_us: view.now_us };
+        let decision = order(&window, system, &rules(view));
+        Choice {
+            start: decision.start.iter().map(|start| ids[start.job]).collect(),
+            reserve: decision.reserve.iter().map(|place| ids[*place]).collect(),
+        }
+    }
+}
+
+/// By a list that is made by whoever knows how long jobs run and what they lock: each time the first ones of it that fit.
+pub(crate) struct List {
+    /// Where each job stands.
+    places: Vec<u32>,
+    /// Pending jobs as they stand.
+    waiting: BTreeSet<(u32, JobId)>,
+    /// Jobs that have been put there.
+    seen: JobId,
+}
+
+impl List {
+    /// With the lowest first.
+    pub(crate) fn by<K: PartialOrd>(population: &Population, key: impl Fn(JobId) -> K) -> List {
+        let mut order: Vec<JobId> = (0..).zip(&population.jobs).map(|(id, _)| id).collect();
+        order.sort_by(|a, b| {
+            key(*a).partial_cmp(&key(*b)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(b))
+        });
+        let mut places = vec![0; order.len()];
+        (0..).zip(order).for_each(|(place, id)| places[id as usize] = place);
+        List { places, waiting: BTreeSet::new(), seen: 0 }
+    }
+}
+
+impl Chooser for List {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        // Jobs are numbered as they come.
+        while view.pending.contains(&self.seen) {
+            self.waiting.insert((self.places[self.seen as usize], self.seen));
+            self.seen += 1;
+        }
+        let mut start: Vec<JobId> = Vec::new();
+        let mut table = view.table.clone();
+        for (_, id) in &self.waiting {
+            if start.len() == view.room {
+                break;
+            }
+            let wants = &view.job(*id).real;
+            if table.all_free(*id, wants) {
+                wants.iter().for_each(|want| table.take(*id, *want));
+                start.push(*id);
+            }
+        }
+        start.iter().for_each(|id| {
+            self.waiting.remove(&(self.places[*id as usize], *id));
+        });
+        Choice { start, reserve: Vec::new() }
+    }
+}
+
+fn rules(view: &View<'_>) -> Rules {
+    let aging = Aging { tick_us: view.queue.tick_ms.i64() * 1_000, ticks: view.queue.aging_ticks.u32() };
+    Rules { base: Weight::new(view.queue.base_weight.get()).unwrap_or_default(), aging }
+}
+
+fn lock(want: Want, population: &Population) -> Lock {
+    let place = &population.places[want.place as usize];
+    let mode = if want.exclusive { Mode::Exclusive } else { Mode::Shared };
+    let place = match place.level.map(usize::from) {
+        None => Place::BigLock,
+        Some(level) if place.whole => Place::WholeLevel(level),
+        Some(level) => Place::Resource { level, name: place.name.clone() },
+    };
+    Lock { place, mode, units: want.units }
+}

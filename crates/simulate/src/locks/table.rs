@@ -1,0 +1,240 @@
+//! Who holds what.
+//!
+//! What may be taken is told by counters, per place and per level, so that a look costs as much as the job's own locks. That nobody holds
+//! what excludes somebody else is looked at apart from them ([`Table::assert_exclusion`]), after each step of the world.
+
+use std::collections::HashMap;
+
+use super::population::{BIG, JobId, PlaceId, PlaceOf, Want, whole};
+
+/// Locks that are held at a place, or by their names at a level.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    shared: u32,
+    exclusive: u32,
+    /// Of the shared ones.
+    units: u64,
+}
+
+impl Count {
+    fn change(&mut self, want: Want, add: bool) {
+        let one = |count: &mut u32| *count = if add { *count + 1 } else { *count - 1 };
+        if want.exclusive {
+            one(&mut self.exclusive);
+        } else {
+            one(&mut self.shared);
+            let units = u64::from(want.units);
+            self.units = if add { self.units + units } else { self.units - units };
+        }
+    }
+
+    fn without(self, own: Count) -> Count {
+        Count {
+            shared: self.shared - own.shared,
+            exclusive: self.exclusive - own.exclusive,
+            units: self.units - own.units,
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Table<'a> {
+    places: &'a [PlaceOf],
+    at: Vec<Count>,
+    /// Of each level, the locks that are held of its resources.
+    named: Vec<Count>,
+    held: HashMap<JobId, Vec<Want>>,
+}
+
+impl<'a> Table<'a> {
+    pub(crate) fn new(places: &'a [PlaceOf], levels: usize) -> Self {
+        Table {
+            places,
+            at: vec![Count::default(); places.len()],
+            named: vec![Count::default(); levels],
+            held: HashMap::new(),
+        }
+    }
+
+    fn place(&self, place: PlaceId) -> &PlaceOf {
+        &self.places[place as usize]
+    }
+
+    /// What a job holds, in the order in which it took it.
+    pub(crate) fn held(&self, job: JobId) -> &[Want] {
+        self.held.get(&job).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a job holds something at a level.
+    pub(crate) fn holds_at(&self, job: JobId, level: Option<u8>) -> bool {
+        self.held(job).iter().any(|want| self.place(want.place).level == level)
+    }
+
+    /// Whether a job could take this now, besides what it holds.
+    pub(crate) fn is_free(&self, job: JobId, want: Want) -> bool {
+        let own = |counts: &dyn Fn(&PlaceOf, PlaceId) -> bool| {
+            let mut count = Count::default();
+            let mine = self.held(job).iter().filter(|held| counts(self.place(held.place), held.place));
+            mine.for_each(|held| count.change(*held, true));
+            count
+        };
+        let others_at = |at: PlaceId| self.at[at as usize].without(own(&|_, place| place == at));
+        let others_named = |level: u8| {
+            let mine = own(&|place, _| place.level == Some(level) && !place.whole);
+            self.named[usize::from(level)].without(mine)
+        };
+        let here = others_at(want.place);
+        let place = self.place(want.place);
+        let fits = match place.capacity {
+            Some(capacity) => here.units + u64::from(want.units) <= u64::from(capacity),
+            None => true,
+        };
+        let free_here = match want.exclusive {
+            true => here.exclusive == 0 && here.shared == 0,
+            false => here.exclusive == 0 && fits,
+        };
+        let Some(level) = place.level else { return free_here };
+        let around = if place.whole { others_named(level) } else { others_at(whole(level)) };
+        free_here && around.exclusive == 0 && (!want.exclusive || around.shared == 0)
+    }
+
+    /// Whether a job could take all of this now.
+    pub(crate) fn all_free(&self, job: JobId, wants: &[Want]) -> bool {
+        wants.iter().all(|want| self.is_free(job, *want))
+    }
+
+    /// It takes this, which must be free.
+    pub(crate) fn take(&mut self, job: JobId, want: Want) {
+        debug_assert!(self.is_free(job, want), "{want:?}");
+        self.count(want, true);
+        self.held.entry(job).or_default().push(want);
+    }
+
+    /// It releases all that it holds, once.
+    pub(crate) fn release(&mut self, job: JobId) -> Vec<Want> {
+        let held = self.held.remove(&job).unwrap_or_default();
+        held.iter().for_each(|want| self.count(*want, false));
+        held
+    }
+
+    fn count(&mut self, want: Want, add: bool) {
+        self.at[want.place as usize].change(want, add);
+        let place = &self.places[want.place as usize];
+        if let (Some(level), false) = (place.level, place.whole) {
+            self.named[usize::from(level)].change(want, add);
+        }
+    }
+
+    /// Nobody holds anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Looks at all that is held, whatever the counters say.
+    ///
+    /// # Panics
+    /// Two jobs hold what excludes each other, or shared ones more units than there are.
+    pub(crate) fn assert_exclusion(&self) {
+        // Per place: its holders, one that is exclusive, and units.
+        let mut at: HashMap<PlaceId, (Vec<JobId>, Option<JobId>, u64)> = HashMap::new();
+        for (job, wants) in &self.held {
+            for want in wants {
+                let (holders, exclusive, units) = at.entry(want.place).or_default();
+                holders.push(*job);
+                match want.exclusive {
+                    true => *exclusive = Some(*job),
+                    false => *units += u64::from(want.units),
+                }
+            }
+        }
+        for (place, (holders, exclusive, units)) in &at {
+            let name = &self.place(*place).name;
+            let alone = |job: JobId, holders: &[JobId]| holders.iter().all(|other| *other == job);
+            assert!(exclusive.is_none_or(|job| alone(job, holders)), "{name} is held by {holders:?}");
+            assert!(
+                self.place(*place).capacity.is_none_or(|most| *units <= u64::from(most)),
+                "{name}: {units} units"
+            );
+            let PlaceOf { level: Some(level), whole: false, .. } = self.place(*place) else { continue };
+            if let Some((of_all, of_all_exclusive, _)) = at.get(&whole(*level)) {
+                let together = |job: JobId| alone(job, holders) && alone(job, of_all);
+                assert!(of_all_exclusive.or(*exclusive).is_none_or(together), "all, and {name}");
+            }
+        }
+        let big = at.get(&BIG).and_then(|(_, exclusive, _)| *exclusive);
+        assert!(
+            big.is_none_or(|job| self.held.keys().all(|other| *other == job)),
+            "the big lock is not alone"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The big lock, all of a level, `a`, and `b`, which has three units.
+    fn places() -> Vec<PlaceOf> {
+        let place =
+            |level, whole, capacity, name: &str| PlaceOf { level, whole, capacity, name: name.into() };
+        vec![
+            place(None, false, None, "big"),
+            place(Some(0), true, None, "all"),
+            place(Some(0), false, None, "a"),
+            place(Some(0), false, Some(3), "b"),
+        ]
+    }
+
+    fn shared(place: PlaceId) -> Want {
+        Want { place, exclusive: false, units: 1 }
+    }
+
+    fn exclusive(place: PlaceId) -> Want {
+        Want { place, exclusive: true, units: 1 }
+    }
+
+    #[test]
+    fn who_excludes_whom() {
+        let places = places();
+        let all = [shared(1), exclusive(1), shared(2), exclusive(2), shared(3), exclusive(3)];
+        // Beside each of them, as the other job's: which of them could be taken.
+        for (held, free) in [
+            (shared(1), [true, false, true, false, true, false]),
+            (exclusive(1), [false; 6]),
+            (shared(2), [true, false, true, false, true, true]),
+            (exclusive(2), [false, false, false, false, true, true]),
+            (Want { units: 3, ..shared(3) }, [true, false, true, true, false, false]),
+            (exclusive(3), [false, false, true, true, false, false]),
+        ] {
+            let mut table = Table::new(&places, 1);
+            table.take(7, held);
+            assert_eq!(all.map(|want| table.is_free(8, want)), free, "beside {held:?}");
+            // Nothing is in a job's own way.
+            assert!(all.iter().all(|want| table.is_free(7, *want)), "{held:?}");
+            table.assert_exclusion();
+            assert_eq!(table.release(7), [held]);
+            assert_eq!(table.release(7), []);
+            assert!(table.is_empty() && all.iter().all(|want| table.is_free(8, *want)));
+        }
+    }
+
+    #[test]
+    fn exclusion_is_looked_at_apart_from_the_counters() {
+        let places = places();
+        for (one, other) in [
+            (exclusive(2), shared(2)),
+            (exclusive(1), shared(2)),
+            (shared(1), exclusive(2)),
+            (exclusive(0), shared(0)),
+            (exclusive(0), exclusive(2)),
+            (Want { units: 3, ..shared(3) }, shared(3)),
+        ] {
+            let mut table = Table::new(&places, 1);
+            table.held.insert(1, vec![one]);
+            table.assert_exclusion();
+            table.held.insert(2, vec![other]);
+            let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| table.assert_exclusion()));
+            assert!(seen.is_err(), "{one:?} and {other:?}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Locks with words in braces, which stand for what a job is about.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Lock, Mode, Place, Request, Requests};
+
+/// What may stand in braces, alone in a name. Those in the plural become as many names.
+pub const WORDS: [&str; 10] = [
+    "instance",        // the instance that the job is about
+    "primary",         // its primary node
+    "secondary",       // its secondary node
+    "target",          // a third node of their group
+    "group",           // their group
+    "network",         // some network
+    "node_instances",  // all instances of the primary node: those that have it as their primary or secondary
+    "node_peers",      // the primary node and all nodes that its instances have, too
+    "group_nodes",     // all nodes of the group
+    "group_instances", // all instances of the group
+];
+
+/// The word that a name consists of, if it does.
+fn word(name: &str) -> Option<&str> {
+    name.strip_prefix('{')?.strip_suffix('}')
+}
+
+fn names(request: &Request) -> Vec<&String> {
+    match request {
+        Request::Shared(units) => units.keys().collect(),
+        Request::Exclusive(names) => names.iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether all words are known, and there are nodes enough for them.
+pub(crate) fn check(requests: &Requests, smallest_group: u64) -> Result<(), String> {
+    for (level, at) in &requests.levels {
+        for name in at.requests().into_iter().flat_map(names) {
+            match word(name) {
+                Some("target") if smallest_group < 3 => {
+                    return Err(format!("{level}: {{target}} needs groups of three nodes at least"));
+                }
+                Some(word) if !WORDS.contains(&word) => {
+                    let known: Vec<String> = WORDS.iter().map(|word| format!("{{{word}}}")).collect();
+                    return Err(format!("{level}: there is no `{name}`; there are {}", known.join(", ")));
+                }
+                Some(_) => {}
+                None if name.contains(['{', '}']) => {
+                    return Err(format!("{level}: `{name}` has a brace: only a whole name can be {{…}}"));
+                }
+                None => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a job that said the one may lock the other: all of it is said, or covered by what was said to be unknown, and what is asked for
+/// while it runs stands after all that it holds from its start.
+pub(crate) fn covers(said: &Requests, real: &Requests, levels: &Levels) -> Result<(), String> {
+    if real.big_lock && !said.big_lock {
+        return Err("big_lock: it is locked but not said".to_owned());
+    }
+    let none = AtLevel::default();
+    for (level, at) in &real.levels {
+        let [said_shared, said_exclusive] = said.levels.get(level).unwrap_or(&none).requests();
+        let missing = |mode: &str, what: &str| {
+            Err(format!("{level}: {mode} {what} is locked but not said: say so, or \"unknown\""))
+        };
+        let [shared, exclusive] = at.requests();
+        for name in names(shared) {
+            let units = matches!((shared, said_shared), (Request::Shared(real), Request::Shared(said)) if said.get(name) >= real.get(name));
+            let named = units || matches!(said_exclusive, Request::Exclusive(said) if said.contains(name));
+            let wide = matches!(said_shared, Request::UnknownShared | Request::AllShared)
+                || matches!(said_exclusive, Request::AllExclusive);
+            if !named && !wide {
+                return missing("shared", name);
+            }
+        }
+        for name in names(exclusive) {
+            let named = matches!(said_exclusive, Request::Exclusive(said) if said.contains(name));
+            if !named && !matches!(said_exclusive, Request::UnknownExclusive | Request::AllExclusive) {
+                return missing("exclusive", name);
+            }
+        }
+        let whole_shared = matches!(said_shared, Request::UnknownShared | Request::AllShared);
+        if *shared == Request::AllShared && !whole_shared && *said_exclusive != Request::AllExclusive {
+            return missing("shared", "all");
+        }
+        let whole_exclusive = matches!(said_exclusive, Request::UnknownExclusive | Request::AllExclusive);
+        if *exclusive == Request::AllExclusive && !whole_exclusive {
+            return missing("exclusive", "all");
+        }
+    }
+    // Words sort as the names that they become do not, so a level that is asked for later must not be held in part.
+    let held = said.known(levels);
+    let later = asked_for(said, real, levels);
+    let last_held = held.iter().filter_map(|lock| lock.place.level()).max();
+    if let Some(first) = later.iter().filter_map(|lock| lock.place.level()).min()
+        && last_held.is_some_and(|last| first <= last)
+    {
+        let name = levels.names().nth(first).unwrap_or_default();
+        return Err(format!(
+            "{name}: it is asked for while locks at that level, or a later one, are held: say \"unknown\" of those, too"
+        ));
+    }
+    Ok(())
+}
+
+/// What a job that holds what it said still has to ask for, in order.
+pub(crate) fn asked_for(said: &Requests, real: &Requests, levels: &Levels) -> Vec<Lock> {
+    let held = said.known(levels);
+    let mut wanted = real.known(levels);
+    wanted.retain(|lock| !held.iter().any(|has| suffices(has, lock)));
+    wanted
+}
+
+/// Whether whoever has the one needs not ask for the other.
+fn suffices(has: &Lock, lock: &Lock) -> bool {
+    let mode = has.mode == Mode::Exclusive || lock.mode == Mode::Shared;
+    let place = has.place == lock.place
+        || matches!(has.place, Place::WholeLevel(level) if lock.place.level() == Some(level));
+    let units = has.mode == Mode::Exclusive || has.place != lock.place || has.units >= lock.units;
+    mode && place && units
+}
+
+/// What the words stand for, of one job.
+pub(crate) type Meaning<'a> = &'a dyn Fn(&str) -> Vec<String>;
+
+/// The locks of one job: each word becomes what it stands for. Where a name becomes nothing the request is left out; where it becomes a name
+/// twice, or one that is locked exclusively as well, the stronger one stays.
+pub(crate) fn fill(requests: &Requests, meaning: Meaning<'_>) -> Requests {
+    let fill_one = |request: &Request| match request {
+        Request::Shared(units) => {
+            let mut filled: BTreeMap<String, u32> = BTreeMap::new();
+            for (name, units) in units {
+                for name in mean(name, meaning) {
+                    let most = filled.entry(name).or_default();
+                    *most = units.max(most).to_owned();
+                }
+            }
+            if filled.is_empty() { Request::None } else { Request::Shared(filled) }
+        }
+        Request::Exclusive(names) => {
+            let filled: BTreeSet<String> = names.iter().flat_map(|name| mean(name, meaning)).collect();
+            if filled.is_empty() { Request::None } else { Request::Exclusive(filled) }
+        }
+        other => other.clone(),
+    };
+    let mut filled = Requests { big_lock: requests.big_lock, ..Requests::default() };
+    for (level, at) in &requests.levels {
+        let [shared, exclusive] = at.requests().map(fill_one);
+        let one = |request| AtLevel::new([request]).expect("a filled request is as right as its template");
+        filled.levels.insert(level.clone(), one(shared).merge(one(exclusive)));
+    }
+    filled
+}
+
+fn mean(name: &str, meaning: Meaning<'_>) -> Vec<String> {
+    match word(name) {
+        Some(word) => meaning(word),
+        None => vec![name.to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(text: &str) -> Requests {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn words_become_names_and_the_stronger_lock_stays() {
+        let meaning = |word: &str| match word {
+            "group_nodes" => vec!["n1".to_owned(), "n2".to_owned()],
+            "node_instances" => Vec::new(),
+            _ => vec!["n1".to_owned()],
+        };
+        let template = requests(
+            "node = { shared = ['{group_nodes}', 'other'], exclusive = ['{primary}'] }\n\
+             instance = { exclusive = ['{node_instances}'] }\nnetwork = { shared = 'all' }",
+        );
+        let filled = fill(&template, &meaning);
+        assert_eq!(
+            filled,
+            requests(
+                "node = { shared = ['n2', 'other'], exclusive = ['n1'] }\ninstance = {}\nnetwork = { shared = 'all' }"
+            )
+        );
+    }
+
+    #[test]
+    fn what_is_not_said_must_be_unknown_and_come_after_what_is() {
+        let levels = Levels::default();
+        let check = |said, real| covers(&requests(said), &requests(real), &levels);
+        let real = "instance = { exclusive = ['{instance}'] }\nnode = { shared = ['{primary}'] }";
+        for said in [
+            real,
+            "instance = { exclusive = ['{instance}'] }\nnode = { shared = 'unknown' }",
+            "instance = { exclusive = 'unknown' }\nnode = { shared = 'unknown' }",
+            "instance = { exclusive = 'all' }\nnode = { exclusive = 'all' }",
+        ] {
+            assert_eq!(check(said, real), Ok(()), "{said}");
+        }
+        for (said, word) in [
+            ("instance = { exclusive = ['{instance}'] }", "node: shared {primary} is locked but not said"),
+            ("instance = { shared = 'all' }\nnode = { shared = 'all' }", "instance: exclusive {instance}"),
+            (
+                "instance = { exclusive = 'unknown' }\nnode = { shared = ['{primary}'] }",
+                "instance: it is asked for while locks at that level, or a later one, are held",
+            ),
+        ] {
+            let error = check(said, real).unwrap_err();
+            assert!(error.contains(word), "{said}: {error}");
+        }
+        assert!(check("", "big_lock = true").unwrap_err().contains("big_lock"));
+        assert!(check("node = { shared = ['a'] }", "node = { shared = 'all' }").is_err());
+        assert!(check("node = { exclusive = ['a'] }", "node = { exclusive = 'all' }").is_err());
+    }
+
+    #[test]
+    fn who_holds_a_level_asks_for_none_of_its_names() {
+        let levels = Levels::default();
+        let asked = |said, real| asked_for(&requests(said), &requests(real), &levels).len();
+        assert_eq!(asked("node = { shared = 'all' }", "node = { shared = ['a', 'b'] }"), 0);
+        assert_eq!(asked("node = { exclusive = 'all' }", "node = { shared = ['a'], exclusive = ['b'] }"), 0);
+        assert_eq!(asked("node = { shared = 'unknown' }", "node = { shared = ['a', 'b'] }"), 2);
+        assert_eq!(asked("", ""), 0);
+    }
+}

@@ -1,0 +1,165 @@
+//! What came out: what each tenant got beside what it was entitled to, and the figures that fairness is judged by.
+
+use serde::Serialize;
+
+use crate::Policy;
+
+/// What a policy did with a scenario.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// Who decided.
+    pub policy: Policy,
+    /// Jobs that ran at once, at most.
+    pub slots: usize,
+    /// Jobs that a cycle made give way, at most.
+    pub churn: usize,
+    /// Length of a cycle.
+    pub interval_ms: u64,
+    /// Cycles simulated.
+    pub cycles: u64,
+    /// Every tenant, in the scenario's order.
+    pub tenants: Vec<TenantOutcome>,
+    /// Moments after which a slot was free although a job waited. Whoever wastes nothing has none.
+    pub idle_slot_passes: u64,
+    /// Jobs that cycles made give way.
+    pub stopped: u64,
+    /// How it went.
+    pub series: Series,
+}
+
+/// What one tenant got. Service is in slot·cycles: one slot for the length of one cycle.
+#[derive(Debug, Clone, Serialize)]
+pub struct TenantOutcome {
+    /// Its name.
+    pub name: String,
+    /// Its shares, at the end.
+    pub shares: u32,
+    /// Jobs that were added, again ones included.
+    pub jobs: u64,
+    /// What it was entitled to.
+    pub entitled: f64,
+    /// What it got.
+    pub received: f64,
+    /// How long it had jobs, in cycles.
+    pub present_cycles: f64,
+    /// How long it had more jobs than slots were due to it, in cycles.
+    pub hungry_cycles: f64,
+    /// Runs that were started.
+    pub starts: u64,
+    /// Jobs that ran to their end.
+    pub completed: u64,
+    /// Jobs that waited at the end.
+    pub still_waiting: usize,
+    /// The longest that one of its jobs waited for a slot: started, deleted, or still waiting at the end.
+    pub longest_wait_cycles: f64,
+    /// The mean of all waits.
+    pub mean_wait_cycles: f64,
+}
+
+impl TenantOutcome {
+    /// Received by entitled: 1 is fair.
+    pub fn ratio(&self) -> f64 {
+        match self.entitled > 0.0 {
+            true => self.received / self.entitled,
+            false => 1.0,
+        }
+    }
+
+    /// Whether it had more jobs than slots were due to it for at least half of the time that it had any. Only these
+    /// compete; whoever has fewer gets all that it asks for, if the policy does not forget it.
+    pub fn is_backlogged(&self) -> bool {
+        self.hungry_cycles * 2.0 >= self.present_cycles && self.hungry_cycles > 0.0
+    }
+
+    /// Slots that it held on average while it was there.
+    pub fn slots(&self) -> f64 {
+        self.received / self.present_cycles.max(f64::MIN_POSITIVE)
+    }
+}
+
+impl Outcome {
+    /// Jain's index of the backlogged tenants' ratios: 1 if all are equal, 1/n if one of n gets everything. 1 if none is backlogged.
+    pub fn jain(&self) -> f64 {
+        jain(self.backlogged().map(TenantOutcome::ratio))
+    }
+
+    /// Those who compete.
+    pub fn backlogged(&self) -> impl Iterator<Item = &TenantOutcome> {
+        self.tenants.iter().filter(|tenant| tenant.is_backlogged())
+    }
+
+    /// The largest `|received / entitled − 1|` among backlogged tenants.
+    pub fn largest_deviation(&self) -> f64 {
+        self.backlogged().map(|tenant| (tenant.ratio() - 1.0).abs()).fold(0.0, f64::max)
+    }
+
+    /// The slots' use: 1 if each was busy all the time.
+    pub fn utilisation(&self) -> f64 {
+        let received: f64 = self.tenants.iter().map(|tenant| tenant.received).sum();
+        received / (self.slots as f64 * self.cycles as f64)
+    }
+
+    /// The slots' use by that which the jobs that were there could have made of them.
+    pub fn utilisation_of_possible(&self) -> f64 {
+        let received: f64 = self.tenants.iter().map(|tenant| tenant.received).sum();
+        let possible: f64 = self.tenants.iter().map(|tenant| tenant.entitled).sum();
+        if possible > 0.0 { received / possible } else { 1.0 }
+    }
+
+    /// The longest wait of all.
+    pub fn longest_wait_cycles(&self) -> f64 {
+        self.tenants.iter().map(|tenant| tenant.longest_wait_cycles).fold(0.0, f64::max)
+    }
+}
+
+/// Jain's index, `(Σx)² / (n · Σx²)`.
+pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
+    let (n, sum, squares) =
+        values.fold((0.0, 0.0, 0.0), |(n, sum, squares), x| (n + 1.0, sum + x, squares + x * x));
+    if squares > 0.0 { sum * sum / (n * squares) } else { 1.0 }
+}
+
+/// How what each tenant got grew, beside what it was entitled to. Both are sums since the start, in slot·µs.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Series {
+    /// The cycles after which it was looked at.
+    pub cycles: Vec<u64>,
+    /// Per tenant: what it had received by then.
+    #[serde(skip)]
+    pub received: Vec<Vec<f64>>,
+    /// Per tenant: what it had been entitled to by then.
+    #[serde(skip)]
+    pub entitled: Vec<Vec<f64>>,
+}
+
+impl Series {
+    pub(crate) fn new(tenants: usize) -> Self {
+        Series {
+            cycles: Vec::new(),
+            received: vec![Vec::new(); tenants],
+            entitled: vec![Vec::new(); tenants],
+        }
+    }
+
+    pub(crate) fn push(&mut self, cycle: u64, now: impl Iterator<Item = (f64, f64)>) {
+        self.cycles.push(cycle);
+        for ((received, entitled), (now_received, now_entitled)) in
+            self.received.iter_mut().zip(&mut self.entitled).zip(now)
+        {
+            received.push(now_received);
+            entitled.push(now_entitled);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_one_when_all_are_equal_and_one_nth_when_one_gets_everything() {
+        assert_eq!(jain([2.0, 2.0, 2.0].into_iter()), 1.0);
+        assert_eq!(jain([0.0, 0.0, 5.0, 0.0].into_iter()), 0.25);
+        assert_eq!(jain(std::iter::empty()), 1.0);
+    }
+}

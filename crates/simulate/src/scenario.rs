@@ -1,0 +1,431 @@
+//! A population in words: what a scenario's file may say, and within which bounds.
+//!
+//! ```toml
+//! name = "shares 200 and 50"
+//! slots = 4
+//! churn = 1
+//! cycles = 200
+//!
+//! [[tenants]]
+//! name = "high/_replicator"
+//! shares = 200
+//! jobs = 6                       # continuous, from the start
+//!
+//! [[tenants]]
+//! name = "low/_replicator"
+//! shares = 50
+//! jobs = [{ per_second = 0.5, run_ms = { exponential = 800 } }]
+//! ```
+//!
+//! Whatever the file does not know is refused with the line that it stands in, a number outside its range with the range.
+
+use serde::Deserialize;
+
+use crate::Policy;
+use crate::number::{Int, OneOf, Real};
+
+/// Jobs of one scenario, all together. A simulation keeps some 150 bytes of each.
+pub const MAX_JOBS: u64 = 2_000_000;
+/// Tenants of one scenario.
+pub const MAX_TENANTS: u64 = 10_000;
+/// Cycles of one scenario.
+pub const MAX_CYCLES: u64 = 1_000_000;
+/// Kinds of jobs of one tenant: each throws dice of its own.
+pub const MAX_WORK: usize = 100;
+/// Largest file that is read, in bytes.
+pub const MAX_FILE_BYTES: usize = 1 << 20;
+
+/// A scenario, as its file has it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: String,
+    /// What it shows.
+    #[serde(default)]
+    pub about: String,
+    /// Jobs that run at once, at most (`max_jobs`).
+    pub slots: Int<1, 100_000>,
+    /// Jobs that one cycle makes give way, at most (`max_churn`).
+    pub churn: Int<0, 100_000>,
+    /// Length of a cycle.
+    #[serde(default = "minute")]
+    pub interval_ms: Int<1, 86_400_000>,
+    /// How many cycles are simulated.
+    pub cycles: Int<1, MAX_CYCLES>,
+    /// What all randomness follows from.
+    #[serde(default)]
+    pub seed: Int<0, { i64::MAX as u64 }>,
+    /// Who decides, unless the command says otherwise.
+    #[serde(default)]
+    pub policy: Policy,
+    /// What the RFC's policies are told.
+    #[serde(default)]
+    pub rfc: Rfc,
+    /// Whose jobs they are.
+    pub tenants: Vec<Tenants>,
+}
+
+/// The RFC's coefficients. All three of its intervals are a cycle, as in CouchDB.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rfc {
+    /// K1: what is left of a tenant's usage after a cycle.
+    pub usage_coeff: Real<0, 1>,
+    /// K2: what is left of a job's priority value after a cycle.
+    pub priority_coeff: Real<0, 1>,
+}
+
+impl Default for Rfc {
+    fn default() -> Self {
+        Rfc { usage_coeff: Real::constant(0.5), priority_coeff: Real::constant(0.98) }
+    }
+}
+
+/// One tenant, or many that are alike.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenants {
+    /// Its name; of many, what their names begin with.
+    pub name: String,
+    /// How many.
+    #[serde(default = "one")]
+    pub count: Int<1, MAX_TENANTS>,
+    /// Its shares; of many, each throws its own.
+    #[serde(default)]
+    pub shares: Shares,
+    /// What it has to do: a number of continuous jobs, or a list of `Work`.
+    pub jobs: OneOf<Int<0, MAX_JOBS>, Vec<Work>>,
+    /// The cycle at which it comes.
+    #[serde(default)]
+    pub comes_at: Int<0, MAX_CYCLES>,
+    /// The cycle at which it leaves, with all its jobs.
+    pub leaves_at: Option<Int<1, MAX_CYCLES>>,
+    /// It comes back that many cycles after it left, and leaves after as long as the first time, and so on.
+    pub comes_back_after: Option<Int<1, MAX_CYCLES>>,
+    /// Every so many cycles it deletes all its jobs and adds them again.
+    pub readds_every: Option<Int<1, MAX_CYCLES>>,
+    /// When its shares change, in order.
+    #[serde(default)]
+    pub new_shares: Vec<NewShares>,
+}
+
+/// Shares from a cycle on.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewShares {
+    /// The cycle.
+    pub at: Int<1, MAX_CYCLES>,
+    /// The shares.
+    pub shares: Int<1, 1000>,
+}
+
+/// A tenant's shares.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(from = "OneOf<Int<1, 1000>, Dice>")]
+pub enum Shares {
+    /// A number.
+    Fixed(u32),
+    /// Any number of a range.
+    Random {
+        /// The lowest.
+        from: u32,
+        /// The highest.
+        to: u32,
+    },
+}
+
+/// A range to throw a number of.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dice {
+    from: Int<1, 1000>,
+    to: Int<1, 1000>,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Shares::Fixed(100)
+    }
+}
+
+impl From<OneOf<Int<1, 1000>, Dice>> for Shares {
+    fn from(shares: OneOf<Int<1, 1000>, Dice>) -> Self {
+        match shares {
+            OneOf::One(shares) => Shares::Fixed(shares.u32()),
+            OneOf::Other(Dice { from, to }) => Shares::Random { from: from.u32(), to: to.u32() },
+        }
+    }
+}
+
+/// Jobs of one kind.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    /// That many when the tenant comes.
+    #[serde(default)]
+    pub count: Int<0, MAX_JOBS>,
+    /// And again every so many cycles.
+    pub every: Option<Int<1, MAX_CYCLES>>,
+    /// Others that arrive at random, so many per second on average (a Poisson process).
+    pub per_second: Option<Real<0, 100_000>>,
+    /// How long each runs; continuous jobs, which run until they are stopped, have none.
+    pub run_ms: Option<RunTime>,
+}
+
+/// How long jobs run that run to their end. None runs for less than a millisecond.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(from = "OneOf<Int<1, MAX_RUN_MS>, RandomTime>")]
+pub enum RunTime {
+    /// All equally long.
+    Fixed(u64),
+    /// Random.
+    Random(RandomTime),
+}
+
+/// A distribution of run times.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RandomTime {
+    /// Exponential, with this mean.
+    Exponential(Int<1, MAX_RUN_MS>),
+    /// Anything from the first to the second.
+    Uniform(Int<1, MAX_RUN_MS>, Int<1, MAX_RUN_MS>),
+    /// The first or the second, as by a coin.
+    Either(Int<1, MAX_RUN_MS>, Int<1, MAX_RUN_MS>),
+}
+
+/// Longest run time: 10 days.
+pub const MAX_RUN_MS: u64 = 864_000_000;
+
+impl From<OneOf<Int<1, MAX_RUN_MS>, RandomTime>> for RunTime {
+    fn from(time: OneOf<Int<1, MAX_RUN_MS>, RandomTime>) -> Self {
+        match time {
+            OneOf::One(ms) => RunTime::Fixed(ms.get()),
+            OneOf::Other(random) => RunTime::Random(random),
+        }
+    }
+}
+
+fn minute() -> Int<1, 86_400_000> {
+    Int::constant(60_000)
+}
+
+fn one() -> Int<1, MAX_TENANTS> {
+    Int::constant(1)
+}
+
+/// Why a scenario is refused: what to change, and where.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file says something that scenarios do not know, or a number out of its range.
+    #[error("{0}")]
+    Toml(#[from] toml::de::Error),
+    /// Its parts do not go together.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl Scenario {
+    /// Reads a scenario's file.
+    ///
+    /// # Errors
+    /// When it is not one; the text names the line and what is possible there.
+    pub fn parse(text: &str) -> Result<Scenario, Error> {
+        if text.len() > MAX_FILE_BYTES {
+            return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
+        }
+        let scenario: Scenario = toml::from_str(text)?;
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// The length of a cycle, in µs.
+    pub fn interval_us(&self) -> i64 {
+        self.interval_ms.i64() * 1_000
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |text: String| Err(Error::Wrong(text));
+        let tenants: u64 = self.tenants.iter().map(|tenants| tenants.count.get()).sum();
+        if tenants == 0 || tenants > MAX_TENANTS {
+            return wrong(format!("there are {tenants} tenants; 1 to {MAX_TENANTS} are possible"));
+        }
+        for (n, tenants) in self.tenants.iter().enumerate() {
+            tenants.check().or_else(|text| wrong(format!("tenant `{}`: {text}", tenants.name)))?;
+            if self.tenants[..n].iter().any(|other| other.name == tenants.name) {
+                return wrong(format!(
+                    "there is more than one tenant `{}`: name them differently",
+                    tenants.name
+                ));
+            }
+        }
+        let jobs: f64 = self.tenants.iter().map(|tenants| tenants.jobs_about(self)).sum();
+        if jobs > MAX_JOBS as f64 {
+            return wrong(format!("there are about {jobs:.0} jobs in all; {MAX_JOBS} are possible"));
+        }
+        Ok(())
+    }
+}
+
+impl Tenants {
+    /// What it has to do, as a list.
+    pub fn work(&self) -> Vec<Work> {
+        match &self.jobs {
+            OneOf::One(count) => vec![Work { count: *count, every: None, per_second: None, run_ms: None }],
+            OneOf::Other(work) => work.clone(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let order = |from: u64, to: u64, what: &str| match from < to {
+            true => Ok(()),
+            false => Err(format!("{what}: {from} is not before {to}")),
+        };
+        if let Some(leaves) = self.leaves_at {
+            order(self.comes_at.get(), leaves.get(), "comes_at, leaves_at")?;
+        } else if self.comes_back_after.is_some() {
+            return Err("it comes back but never leaves: give `leaves_at`, too".into());
+        }
+        if let Shares::Random { from, to } = self.shares
+            && from > to
+        {
+            return Err(format!("shares: from {from} to {to} is no range"));
+        }
+        for pair in self.new_shares.windows(2) {
+            order(pair[0].at.get(), pair[1].at.get(), "new_shares")?;
+        }
+        if let OneOf::Other(work) = &self.jobs
+            && work.len() > MAX_WORK
+        {
+            return Err(format!("there are {} kinds of jobs; {MAX_WORK} are possible", work.len()));
+        }
+        for work in self.work() {
+            if let Some(RunTime::Random(RandomTime::Uniform(from, to))) = work.run_ms
+                && from.get() > to.get()
+            {
+                return Err(format!("run_ms: uniform from {} to {} is no range", from.get(), to.get()));
+            }
+            if work.every.is_some() && work.count.get() == 0 {
+                return Err("`every` without a `count`: say how many".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// How many jobs it will have had, on average.
+    fn jobs_about(&self, scenario: &Scenario) -> f64 {
+        let end = scenario.cycles.get();
+        let cycles = match (self.leaves_at, self.comes_back_after) {
+            (Some(leaves), None) => leaves.get().min(end).saturating_sub(self.comes_at.get()),
+            _ => end.saturating_sub(self.comes_at.get()),
+        } as f64;
+        // Each time that it comes, it has its first jobs again.
+        let visits = match (self.leaves_at, self.comes_back_after) {
+            (Some(leaves), Some(after)) => {
+                1.0 + (cycles / (leaves.get() - self.comes_at.get() + after.get()) as f64).floor()
+            }
+            _ => 1.0,
+        };
+        let seconds = cycles * scenario.interval_ms.get() as f64 / 1e3;
+        let of = |work: &Work| {
+            let bursts = work.every.map_or(0.0, |every| (cycles / every.get() as f64).floor());
+            let at_random = work.per_second.map_or(0.0, |rate| rate.get() * seconds);
+            work.count.get() as f64 * (visits + bursts) + at_random
+        };
+        self.work().iter().map(of).sum::<f64>() * self.count.get() as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "name = 'x'\nslots = 4\nchurn = 1\ncycles = 10\n[[tenants]]\nname = 'a'\njobs = 3\n";
+
+    fn refused(text: &str) -> String {
+        Scenario::parse(text).expect_err("it must be refused").to_string()
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default() {
+        let scenario = Scenario::parse(GOOD).unwrap();
+        assert_eq!(scenario.interval_us(), 60_000_000);
+        assert!(matches!(scenario.tenants[0].shares, Shares::Fixed(100)));
+        assert_eq!(scenario.policy, Policy::VirtualTime);
+        assert_eq!(scenario.rfc.priority_coeff.get(), 0.98);
+    }
+
+    #[test]
+    fn every_kind_of_work_is_read() {
+        let text = GOOD.replace(
+            "jobs = 3",
+            "jobs = [{ count = 2 }, { count = 9, every = 3, run_ms = 50 }, { per_second = 2, run_ms = { exponential = 5 } },
+            { count = 1, run_ms = { uniform = [1, 9] } }, { count = 1, run_ms = { either = [9, 1] } }]
+            shares = { from = 2, to = 3 }
+            new_shares = [{ at = 3, shares = 7 }]",
+        );
+        let work = Scenario::parse(&text).unwrap().tenants[0].work();
+        assert_eq!(work[0].run_ms, None);
+        assert_eq!(work[1].run_ms, Some(RunTime::Fixed(50)));
+        let run_times: Vec<_> = work[2..].iter().map(|work| work.run_ms).collect();
+        let (one, nine) = (Int::constant(1), Int::constant(9));
+        assert_eq!(
+            run_times,
+            [
+                RandomTime::Exponential(Int::constant(5)),
+                RandomTime::Uniform(one, nine),
+                RandomTime::Either(nine, one)
+            ]
+            .map(|time| Some(RunTime::Random(time)))
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_their_place() {
+        let error = refused(&GOOD.replace("jobs = 3", "jbos = 3"));
+        assert!(error.contains("line 7") && error.contains("jbos"), "{error}");
+        let error = refused(&GOOD.replace("jobs = 3", "jobs = [{ count = 1, runs_ms = 3 }]"));
+        assert!(error.contains("line 7") && error.contains("runs_ms"), "{error}");
+        let error = refused(&GOOD.replace("churn = 1", "churn = 1\npolicy = 'fair'"));
+        assert!(error.contains("line 4") && error.contains("virtual_time"), "{error}");
+    }
+
+    #[test]
+    fn numbers_are_refused_with_their_range() {
+        for (from, to, line, range) in [
+            ("slots = 4", "slots = 0", "line 2", "1 to 100000"),
+            ("churn = 1", "churn = -1", "line 3", "0 to 100000"),
+            ("jobs = 3", "jobs = 3\nshares = 1001", "line 8", "1 to 1000"),
+            ("jobs = 3", "jobs = 3\nshares = { from = 0, to = 3 }", "line 8", "1 to 1000"),
+            ("jobs = 3", "jobs = 2000001", "line 7", "0 to 2000000"),
+            ("jobs = 3", "jobs = 1.5", "line 7", "0 to 2000000"),
+            ("jobs = 3", "jobs = [{ count = 1, run_ms = 0 }]", "line 7", "1 to 864000000"),
+            ("cycles = 10", "cycles = 10\nrfc = { usage_coeff = 1.5 }", "line 5", "0 to 1"),
+            ("cycles = 10", "cycles = 10\nrfc = { usage_coeff = nan }", "line 5", "0 to 1"),
+        ] {
+            let error = refused(&GOOD.replace(from, to));
+            assert!(error.contains(line) && error.contains(range), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn parts_that_do_not_go_together_are_refused() {
+        let many = format!("jobs = [{}]", "{},".repeat(101));
+        for (to, word) in [
+            ("jobs = 3\ncomes_at = 5\nleaves_at = 5", "leaves_at"),
+            ("jobs = 3\ncomes_back_after = 5", "never leaves"),
+            ("jobs = 3\nshares = { from = 5, to = 4 }", "no range"),
+            ("jobs = 3\ncount = 400000", "1 to 10000"),
+            ("jobs = 1000\ncount = 10000", "10000000 jobs"),
+            ("jobs = [{ per_second = 99999, run_ms = 1 }]", "jobs in all"),
+            ("jobs = [{ every = 3 }]", "say how many"),
+            ("jobs = [{ run_ms = { uniform = [50, 5] } }]", "uniform from 50 to 5 is no range"),
+            (many.as_str(), "101 kinds of jobs; 100 are possible"),
+            ("jobs = 3\n[[tenants]]\nname = 'a'\njobs = 3", "more than one"),
+        ] {
+            let error = refused(&GOOD.replace("jobs = 3", to));
+            assert!(error.contains(word), "{to}: {error}");
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! The product's own two schemes: what a worker keeps in memory about its tenants, and what it asks the policy, in the same order.
+//!
+//! A pass takes as many tenants in the order of their places as slots are free, divides the slots among them, and reads that many rows of
+//! their queues. A cycle charges what runs, and asks who makes way. Other than in a worker, no row is read and no claim can fail.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BTreeSet};
+
+use turnwise_policy::fair_share::Fairness;
+use turnwise_policy::fair_share::rfc::{self, Boost, Key, Usage};
+use turnwise_policy::fair_share::virtual_time::{
+    Candidate, Expectation, LEAST_COST_US, Ledger, apportion, order,
+};
+use turnwise_policy::rotation::{self, Running, Waiting, rotate};
+
+use super::{Scheme, View};
+use crate::scenario::{Scenario, Work};
+use crate::{JobId, Policy};
+
+/// A number that has a place among others.
+#[derive(Debug, Clone, Copy)]
+struct Place(f64);
+
+impl Ord for Place {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Place {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Place {}
+
+/// A waiting job's row: its key (only the RFC's scheme has keys), since when it has not been started, which one.
+type Row = (Place, i64, JobId);
+
+/// Between two charges of running jobs where nothing rotates: as the worker does.
+const CHARGE_INTERVAL_US: i64 = 60_000_000;
+/// Tenants whose own jobs may take turns in one cycle, for each job that it may stop: as the worker does.
+const WITHIN: usize = 2;
+
+/// A job's run, as it is charged.
+#[derive(Debug, Clone, Copy, Default)]
+struct Turn {
+    /// What it is expected to cost yet, in µs.
+    left_us: f64,
+    /// What it has been charged for, in µs.
+    ran_us: f64,
+    /// What it has run since, in µs.
+    uncharged_us: f64,
+}
+
+/// Virtual time, or the RFC.
+pub(crate) struct Fair {
+    fairness: Fairness,
+    /// There are continuous jobs, so jobs of this type rotate.
+    rotates: bool,
+    rules: rfc::Rules,
+    ledger: Ledger,
+    expectation: Expectation,
+    boost: Boost,
+    usage: Vec<Usage>,
+    /// Per job: its priority value's key.
+    keys: Vec<Key>,
+    /// Per job.
+    turns: Vec<Turn>,
+    /// When jobs were charged last that do not rotate.
+    charged_us: i64,
+    /// Per tenant: when a cycle looked last whether its own jobs may take turns.
+    looked_us: Vec<i64>,
+    /// Per tenant.
+    queues: Vec<BTreeSet<Row>>,
+    /// Per tenant with jobs that wait: its place, and who comes first at the same one.
+    places: Vec<Option<(Place, i64)>>,
+    order: BTreeSet<(Place, i64, usize)>,
+}
+
+impl Fair {
+    pub(crate) fn new(policy: Policy, scenario: &Scenario, tenants: usize) -> Self {
+        let interval_us = scenario.interval_us();
+        let rules = rfc::Rules {
+            usage_coeff: scenario.rfc.usage_coeff.get(),
+            priority_coeff: scenario.rfc.priority_coeff.get(),
+            usage_interval_us: interval_us,
+            priority_interval_us: interval_us,
+            charge_interval_us: interval_us,
+        };
+        let fairness = if policy == Policy::Rfc { Fairness::Rfc } else { Fairness::VirtualTime };
+        let continuous = |work: &Work| work.run_ms.is_none();
+        let rotates = scenario.tenants.iter().any(|tenants| tenants.work().iter().any(continuous));
+        Fair {
+            fairness,
+            rotates,
+            rules,
+            ledger: Ledger::default(),
+            expectation: Expectation::default(),
+            boost: Boost::new(0, &rules),
+            usage: vec![Usage::default(); tenants],
+            keys: Vec::new(),
+            turns: Vec::new(),
+            charged_us: 0,
+            looked_us: vec![0; tenants],
+            queues: vec![BTreeSet::new(); tenants],
+            places: vec![None; tenants],
+            order: BTreeSet::new(),
+        }
+    }
+
+    fn row(&self, view: View<'_>, job: JobId) -> Row {
+        let key = match self.fairness {
+            Fairness::VirtualTime => 0.0,
+            Fairness::Rfc => self.keys[job as usize].get(),
+        };
+        (Place(key), view.job(job).order_us, job)
+    }
+
+    /// What a tenant's next job is expected to cost: where jobs rotate and nothing else is known, a turn.
+    fn expected_us(&self, view: View<'_>, tenant: usize) -> f64 {
+        let name = &view.tenants[tenant].name;
+        match self.rotates {
+            true => self.expectation.known_us(name).unwrap_or(view.interval_us as f64),
+            false => self.expectation.of(name),
+        }
+    }
+
+    /// A job starts, as far as the ledger is concerned.
+    fn start(&mut self, view: View<'_>, job: JobId) {
+        let of = view.tenant_of(job);
+        let mut cost_us = self.expected_us(view, view.job(job).tenant);
+        if view.job(job).continuous {
+            cost_us = view.interval_us as f64;
+            self.expectation.learn(&of.name, cost_us);
+        }
+        self.ledger.start(&of.name, of.shares, cost_us);
+        self.turns[job as usize].left_us = cost_us;
+    }
+
+    /// Charges what a job has run since it was charged last.
+    fn book(&mut self, view: View<'_>, job: JobId) {
+        let (of, turn) = (view.tenant_of(job), &mut self.turns[job as usize]);
+        let ran_us = std::mem::take(&mut turn.uncharged_us);
+        turn.ran_us += ran_us;
+        if view.job(job).continuous {
+            self.ledger.charge_rotating(&of.name, of.shares, ran_us, view.interval_us as f64);
+        } else {
+            let left_us = (turn.left_us - ran_us).max(LEAST_COST_US.min(turn.left_us));
+            self.ledger.expect(&of.name, turn.left_us, left_us);
+            turn.left_us = left_us;
+            self.ledger.charge(&of.name, of.shares, ran_us);
+        }
+        self.put(view, view.job(job).tenant);
+    }
+
+    /// Finds a tenant's place anew, after anything that may have moved it.
+    fn put(&mut self, view: View<'_>, tenant: usize) {
+        let place = self.queues[tenant].first().map(|(key, since, _)| match self.fairness {
+            Fairness::VirtualTime => {
+                let expected_us = self.expected_us(view, tenant);
+                let of = &view.tenants[tenant];
+                (Place(self.ledger.next(&of.name, of.shares, expected_us)), 0)
+            }
+            Fairness::Rfc => (*key, *since),
+        });
+        if place != self.places[tenant] {
+            if let Some((place, since)) = self.places[tenant] {
+                self.order.remove(&(place, since, tenant));
+            }
+            if let Some((place, since)) = place {
+                self.order.insert((place, since, tenant));
+            }
+            self.places[tenant] = place;
+        }
+    }
+
+    fn reorder(&mut self, view: View<'_>) {
+        let waiting: Vec<usize> = self.order.iter().map(|(_, _, tenant)| *tenant).collect();
+        for tenant in waiting {
+            self.put(view, tenant);
+        }
+    }
+
+    /// Whom to start next by virtual time: up to `free`, fewer if a tenant has fewer jobs than fall to it.
+    fn by_virtual_time(&mut self, view: View<'_>, free: usize) -> Vec<JobId> {
+        let tenants: Vec<usize> = self.order.iter().take(free).map(|(_, _, tenant)| *tenant).collect();
+        let candidates = self.candidates(view, &tenants);
+        let picks = apportion(&candidates, free);
+        let rows: Vec<usize> =
+            tenants.iter().zip(picks).map(|(tenant, picks)| picks.min(self.queues[*tenant].len())).collect();
+        let merged = order(&candidates, &rows);
+        let mut start = Vec::with_capacity(merged.len());
+        for index in merged {
+            let tenant = tenants[index];
+            let (_, _, job) = self.queues[tenant].pop_first().expect("no more rows than it has");
+            self.start(view, job);
+            start.push(job);
+        }
+        for tenant in tenants {
+            if self.queues[tenant].is_empty() {
+                self.ledger.emptied(&view.tenants[tenant].name);
+            }
+            self.put(view, tenant);
+        }
+        start
+    }
+
+    /// Whom to start next by the RFC: the lowest key, then the longest not started.
+    fn by_key(&mut self, view: View<'_>) -> Option<JobId> {
+        let (_, _, tenant) = *self.order.first()?;
+        let (_, _, job) = self.queues[tenant].pop_first()?;
+        self.put(view, tenant);
+        Some(job)
+    }
+
+    /// How many rows of whose queues a cycle looks at: those that come first, and some of each tenant whose own jobs may take turns.
+    fn heads(&mut self, view: View<'_>) -> BTreeMap<usize, usize> {
+        let depth = view.churn + view.free();
+        let mut within: BTreeMap<usize, (i64, usize)> = BTreeMap::new();
+        for job in view.running.iter().map(|job| view.job(*job)).filter(|job| job.continuous) {
+            let (started_us, jobs) = within.entry(job.tenant).or_insert((i64::MAX, 0));
+            *started_us = job.order_us.min(*started_us);
+            *jobs = view.churn.min(*jobs + 1);
+        }
+        within.retain(|tenant, _| !self.queues[*tenant].is_empty());
+        let mut within: Vec<_> = within.into_iter().collect();
+        within.sort_by_key(|(tenant, (started_us, jobs))| {
+            (self.looked_us[*tenant], *started_us, Reverse(*jobs))
+        });
+        within.truncate(WITHIN * view.churn);
+        for (tenant, _) in &within {
+            self.looked_us[*tenant] = view.now_us;
+        }
+        let mut heads: BTreeMap<usize, usize> =
+            within.into_iter().map(|(tenant, (_, jobs))| (tenant, jobs)).collect();
+        let tenants: Vec<usize> = self.order.iter().take(depth).map(|(_, _, tenant)| *tenant).collect();
+        let first = match self.fairness {
+            Fairness::VirtualTime => apportion(&self.candidates(view, &tenants), depth),
+            Fairness::Rfc => vec![depth; tenants.len()],
+        };
+        for (tenant, rows) in tenants.into_iter().zip(first).filter(|(_, rows)| *rows > 0) {
+            let also = heads.entry(tenant).or_default();
+            *also = rows.max(*also);
+        }
+        heads
+    }
+
+    fn candidates(&self, view: View<'_>, tenants: &[usize]) -> Vec<Candidate> {
+        let candidate = |tenant: &usize| {
+            let (expected_us, of) = (self.expected_us(view, *tenant), &view.tenants[*tenant]);
+            let next = self.ledger.next(&of.name, of.shares, expected_us);
+            Candidate { next, step: expected_us / f64::from(of.shares) }
+        };
+        tenants.iter().map(candidate).collect()
+    }
+
+    /// Charges the jobs that ran through a cycle, by the RFC.
+    fn grow_keys(&mut self, view: View<'_>) {
+        let v = self.boost.at(view.now_us);
+        for job in view.running {
+            let tenant = view.tenant_of(*job);
+            let usage = self.usage[view.job(*job).tenant].at(view.now_us, &self.rules);
+            let more = rfc::increment(usage, tenant.jobs as u64, tenant.shares);
+            let key = &mut self.keys[*job as usize];
+            *key = key.add(more, v);
+        }
+    }
+}
+
+impl Scheme for Fair {
+    fn added(&mut self, view: View<'_>, job: JobId) {
+        let tenant = view.tenant_of(job);
+        let usage = self.usage[view.job(job).tenant].at(view.now_us, &self.rules);
+        // As if it had run one cycle.
+        let first = rfc::increment(usage, tenant.jobs as u64, tenant.shares);
+        let key = Key::of(first, self.boost.at(view.now_us));
+        match self.keys.get_mut(job as usize) {
+            Some(known) => *known = key,
+            None => {
+                self.keys.push(key);
+                self.turns.push(Turn::default());
+            }
+        }
+        self.waits(view, job);
+    }
+
+    fn waits(&mut self, view: View<'_>, job: JobId) {
+        let tenant = view.job(job).tenant;
+        let row = self.row(view, job);
+        let before = self.queues[tenant].first().copied();
+        self.queues[tenant].insert(row);
+        // Behind others it changes nothing.
+        if before.is_none_or(|before| row < before) {
+            let of = &view.tenants[tenant];
+            self.ledger.arrive(&of.name, of.shares);
+            self.put(view, tenant);
+        }
+    }
+
+    fn removed(&mut self, view: View<'_>, job: JobId, ran: bool) {
+        let tenant = view.job(job).tenant;
+        if ran {
+            return;
+        }
+        let row = self.row(view, job);
+        self.queues[tenant].remove(&row);
+        if self.queues[tenant].is_empty() {
+            self.ledger.emptied(&view.tenants[tenant].name);
+        }
+        self.put(view, tenant);
+    }
+
+    fn charge(&mut self, view: View<'_>, job: JobId, ran_us: i64) {
+        let ran_us = ran_us as f64;
+        self.usage[view.job(job).tenant].charge(ran_us, view.now_us, &self.rules);
+        self.turns[job as usize].uncharged_us += ran_us;
+        if self.rotates {
+            self.book(view, job);
+        }
+    }
+
+    fn ended(&mut self, view: View<'_>, job: JobId, completed: bool) {
+        self.book(view, job);
+        let (of, turn) = (view.tenant_of(job), std::mem::take(&mut self.turns[job as usize]));
+        if self.order.is_empty() {
+            // Nobody was owed what it ran.
+            self.ledger.advance_to(self.ledger.tag(&of.name, of.shares));
+        }
+        self.ledger.end(&of.name, turn.left_us);
+        if completed && !view.job(job).continuous {
+            let is_first = !self.expectation.knows_type();
+            self.expectation.learn(&of.name, turn.ran_us);
+            if is_first {
+                self.reorder(view);
+            }
+        }
+        self.put(view, view.job(job).tenant);
+    }
+
+    fn new_shares(&mut self, view: View<'_>, tenant: usize) {
+        let of = &view.tenants[tenant];
+        self.ledger.new_shares(&of.name, of.shares);
+        self.put(view, tenant);
+    }
+
+    fn fill(&mut self, view: View<'_>, free: usize) -> Vec<JobId> {
+        let mut start = Vec::new();
+        while start.len() < free && !self.order.is_empty() {
+            match self.fairness {
+                Fairness::VirtualTime => start.extend(self.by_virtual_time(view, free - start.len())),
+                Fairness::Rfc => start.extend(self.by_key(view)),
+            }
+        }
+        start
+    }
+
+    fn cycle_begins(&mut self, view: View<'_>) {
+        if self.rotates && self.fairness == Fairness::VirtualTime {
+            self.ledger.cycle(view.churn);
+            // Places count on how fast virtual time goes.
+            self.reorder(view);
+        }
+    }
+
+    fn cycle(&mut self, view: View<'_>) -> Vec<JobId> {
+        if !self.rotates && view.now_us - self.charged_us >= CHARGE_INTERVAL_US {
+            self.charged_us = view.now_us;
+            for job in view.running {
+                self.book(view, *job);
+            }
+        }
+        if self.order.is_empty() {
+            self.ledger.nobody_waits();
+        }
+        if self.fairness == Fairness::Rfc {
+            self.grow_keys(view);
+        }
+        if !self.rotates {
+            return Vec::new();
+        }
+        let heads = self.heads(view);
+        let mut involved: Vec<usize> = view.running.iter().map(|job| view.job(*job).tenant).collect();
+        involved.extend(heads.keys());
+        involved.sort_unstable();
+        involved.dedup();
+        let index = |tenant: usize| involved.binary_search(&tenant).expect("it runs or waits");
+
+        let tenant = |tenant: &usize| {
+            let of = &view.tenants[*tenant];
+            rotation::Tenant {
+                tag: self.ledger.tag(&of.name, of.shares),
+                in_flight_us: self.ledger.in_flight_us(&of.name),
+                shares: of.shares,
+                expected_us: self.expected_us(view, *tenant),
+            }
+        };
+        let tenants: Vec<rotation::Tenant> = involved.iter().map(tenant).collect();
+        let running = |(place, id): (usize, &JobId)| {
+            let job = view.job(*id);
+            Running {
+                job: place,
+                tenant: index(job.tenant),
+                key: self.keys[*id as usize].get(),
+                started_us: job.order_us,
+                continuous: job.continuous,
+                idle: false,
+            }
+        };
+        let running: Vec<Running> = view.running.iter().enumerate().map(running).collect();
+        let mut waiting = Vec::new();
+        for (tenant, rows) in heads {
+            waiting.extend(self.queues[tenant].iter().take(rows).map(|(_, since, job)| Waiting {
+                tenant: index(tenant),
+                key: self.keys[*job as usize].get(),
+                not_started_since_us: *since,
+            }));
+        }
+        let rules = rotation::Rules {
+            max_jobs: view.slots,
+            max_churn: view.churn,
+            interval_us: view.interval_us,
+            idle_turn_us: i64::MAX,
+        };
+        let scheme = match self.fairness {
+            Fairness::VirtualTime => rotation::Scheme::VirtualTime(self.ledger.pace()),
+            Fairness::Rfc => rotation::Scheme::Rfc,
+        };
+        let stops = rotate(scheme, &tenants, &running, &waiting, &rules, view.now_us);
+        stops.into_iter().map(|stop| view.running[stop.job]).collect()
+    }
+}

@@ -1,0 +1,551 @@
+//! The world that a scheme decides about: who comes, what arrives, what runs and ends, and what each tenant got of it.
+//!
+//! Events are taken in the order of their time. Whatever happened at one moment is told to the scheme, then free slots are filled; at a cycle it is
+//! asked whom to stop before that. So there is no moment between two events at which a scheme could do anything but wait.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::dice::Dice;
+use crate::entitlement::Entitlement;
+use crate::outcome::{Outcome, Series, TenantOutcome};
+use crate::scenario::{MAX_JOBS, Scenario, Shares, Tenants, Work};
+use crate::scheme::{self, Job, Scheme, Tenant, View};
+use crate::{JobId, Policy};
+
+/// Points of a tenant's series at most.
+const POINTS: u64 = 400;
+/// Points of all tenants' series at most: some 16 bytes each.
+const ALL_POINTS: u64 = 2_000_000;
+/// Points of a series at least, if there are so many cycles.
+const FEWEST_POINTS: u64 = 50;
+
+/// Something that happens at its time. Of what happens at the same time, this order decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A job has run to its end; which of its runs that is.
+    End(JobId, u32),
+    Leave(usize),
+    NewShares(usize, u32),
+    Come(usize),
+    /// A tenant deletes its jobs and adds them again; on which visit.
+    Readd(usize, u32),
+    /// More jobs of the tenant's work of that number.
+    Burst(usize, usize, u32),
+    /// One more.
+    Arrive(usize, usize, u32),
+}
+
+/// What the world knows of a job, and schemes do not.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    /// How long it runs.
+    run_us: Option<i64>,
+    /// Since when it waits.
+    waits_since_us: i64,
+    /// Until when its run is charged.
+    charged_until_us: i64,
+    /// Its runs until now.
+    runs: u32,
+    /// Its place among those that run.
+    place: u32,
+    gone: bool,
+}
+
+/// What the world knows of a tenant, and schemes do not.
+struct Owner<'a> {
+    plan: &'a Tenants,
+    work: Vec<Work>,
+    /// One for each kind of work.
+    dice: Vec<Dice>,
+    present: bool,
+    /// How often it has come.
+    visits: u32,
+    /// Its jobs, gone ones among them until there are too many of those.
+    jobs: Vec<JobId>,
+    gone: usize,
+    received_us: i64,
+    added: u64,
+    starts: u64,
+    completed: u64,
+    longest_wait_us: i64,
+    waited_us: i64,
+    waits: u64,
+}
+
+pub(crate) struct World<'a> {
+    scenario: &'a Scenario,
+    scheme: Box<dyn Scheme>,
+    now_us: i64,
+    end_us: i64,
+    events: BinaryHeap<Reverse<(i64, Event)>>,
+    jobs: Vec<Job>,
+    fates: Vec<Fate>,
+    tenants: Vec<Tenant>,
+    owners: Vec<Owner<'a>>,
+    running: Vec<JobId>,
+    waiting: usize,
+    due: Entitlement,
+    idle_slots: u64,
+    swaps: u64,
+}
+
+/// Runs the scenario to its end.
+pub(crate) fn run(scenario: &Scenario, policy: Policy) -> Result<Outcome, crate::Error> {
+    let mut world = World::new(scenario, policy);
+    let tenants = world.tenants.len();
+    let points = (ALL_POINTS / tenants as u64).clamp(FEWEST_POINTS, POINTS).min(scenario.cycles.get());
+    let every = scenario.cycles.get().div_ceil(points);
+    let mut series = Series::new(tenants);
+    for cycle in 0..=scenario.cycles.get() {
+        let at_us = i64::try_from(cycle).expect("cycles are below 2^63") * scenario.interval_us();
+        world.events_before(at_us)?;
+        world.cycle(at_us, cycle > 0)?;
+        if cycle > 0 && (cycle % every == 0 || cycle == scenario.cycles.get()) {
+            let due = &mut world.due;
+            let now = world.owners.iter().enumerate();
+            series.push(cycle, now.map(|(n, owner)| (owner.received_us as f64, due.due(n).slot_us)));
+        }
+    }
+    Ok(world.outcome(policy, series))
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario, policy: Policy) -> Self {
+        let (mut tenants, mut owners) = (Vec::new(), Vec::new());
+        for plan in &scenario.tenants {
+            let digits = plan.count.get().to_string().len();
+            for n in 1..=plan.count.get() {
+                let number = tenants.len();
+                let dice = |part| Dice::new(scenario.seed.get(), number, part);
+                let shares = match plan.shares {
+                    Shares::Fixed(shares) => shares,
+                    Shares::Random { from, to } => u32::try_from(dice(0).between(from.into(), to.into()))
+                        .expect("shares are at most 1000"),
+                };
+                let name = match plan.count.get() {
+                    1 => plan.name.clone(),
+                    _ => format!("{}-{n:0digits$}", plan.name),
+                };
+                tenants.push(Tenant { name, shares, jobs: 0, waiting: 0 });
+                let work = plan.work();
+                let dice = (1..=work.len()).map(dice).collect();
+                owners.push(Owner::new(plan, work, dice));
+            }
+        }
+        let mut world = World {
+            scenario,
+            scheme: scheme::of(policy, scenario, tenants.len()),
+            now_us: 0,
+            end_us: scenario.cycles.i64() * scenario.interval_us(),
+            events: BinaryHeap::new(),
+            jobs: Vec::new(),
+            fates: Vec::new(),
+            due: Entitlement::new(scenario.slots.get(), tenants.len()),
+            tenants,
+            owners,
+            running: Vec::new(),
+            waiting: 0,
+            idle_slots: 0,
+            swaps: 0,
+        };
+        for number in 0..world.owners.len() {
+            let plan = world.owners[number].plan;
+            world.at_cycle(plan.comes_at.get(), Event::Come(number));
+            for change in &plan.new_shares {
+                world.at_cycle(change.at.get(), Event::NewShares(number, change.shares.u32()));
+            }
+        }
+        world
+    }
+
+    fn at_cycle(&mut self, cycle: u64, event: Event) {
+        let cycle = i64::try_from(cycle).expect("cycles are below 2^63");
+        self.at(cycle * self.scenario.interval_us(), event);
+    }
+
+    /// In so many cycles from now.
+    fn in_cycles(&mut self, cycles: u64, event: Event) {
+        let cycles = i64::try_from(cycles).expect("cycles are below 2^63");
+        self.at(self.now_us + cycles * self.scenario.interval_us(), event);
+    }
+
+    fn at(&mut self, at_us: i64, event: Event) {
+        if at_us <= self.end_us {
+            self.events.push(Reverse((at_us, event)));
+        }
+    }
+
+    /// All that happens before a moment, with a pass after each moment at which something did.
+    fn events_before(&mut self, until_us: i64) -> Result<(), crate::Error> {
+        while let Some(Reverse((at_us, _))) = self.events.peek()
+            && *at_us < until_us
+        {
+            let at_us = *at_us;
+            self.events_at(at_us)?;
+            self.fill();
+        }
+        Ok(())
+    }
+
+    fn events_at(&mut self, at_us: i64) -> Result<(), crate::Error> {
+        self.now_us = at_us;
+        self.due.advance(at_us);
+        while let Some(Reverse((time_us, event))) = self.events.peek().copied()
+            && time_us == at_us
+        {
+            self.events.pop();
+            self.happens(event)?;
+        }
+        Ok(())
+    }
+
+    fn cycle(&mut self, at_us: i64, rotates: bool) -> Result<(), crate::Error> {
+        self.events_at(at_us)?;
+        if rotates {
+            let (scheme, view) = self.split();
+            scheme.cycle_begins(view);
+            for place in 0..self.running.len() {
+                self.charge(self.running[place]);
+            }
+            let (scheme, view) = self.split();
+            let stop = scheme.cycle(view);
+            assert!(stop.len() <= self.scenario.churn.usize(), "no cycle rotates more than the churn");
+            for job in &stop {
+                assert!(self.job(*job).running && self.job(*job).continuous, "only continuous jobs give way");
+                self.end_run(*job, false);
+                self.wait(*job);
+                let (scheme, view) = self.split();
+                scheme.waits(view, *job);
+            }
+            self.swaps += stop.len() as u64;
+        }
+        self.fill();
+        Ok(())
+    }
+
+    fn happens(&mut self, event: Event) -> Result<(), crate::Error> {
+        match event {
+            Event::End(job, run) => {
+                let fate = self.fates[job as usize];
+                if self.job(job).running && fate.runs == run {
+                    self.end_run(job, true);
+                    self.owners[self.jobs[job as usize].tenant].completed += 1;
+                    self.remove(job, true);
+                }
+            }
+            Event::Come(tenant) => self.come(tenant)?,
+            Event::Leave(tenant) => {
+                let owner = &mut self.owners[tenant];
+                owner.present = false;
+                let back = owner.plan.comes_back_after;
+                self.remove_all(tenant);
+                if let Some(after) = back {
+                    self.in_cycles(after.get(), Event::Come(tenant));
+                }
+            }
+            Event::NewShares(tenant, shares) => {
+                self.tenants[tenant].shares = shares;
+                self.due.set(tenant, self.tenants[tenant].jobs as u64, shares);
+                let (scheme, view) = self.split();
+                scheme.new_shares(view, tenant);
+            }
+            Event::Readd(tenant, visit) => {
+                if self.is_here(tenant, visit) {
+                    self.readd(tenant);
+                    self.readd_later(tenant);
+                }
+            }
+            Event::Burst(tenant, work, visit) => {
+                if self.is_here(tenant, visit) {
+                    self.add(tenant, work, self.owners[tenant].work[work].count.get())?;
+                    self.burst_later(tenant, work);
+                }
+            }
+            Event::Arrive(tenant, work, visit) => {
+                if self.is_here(tenant, visit) {
+                    self.add(tenant, work, 1)?;
+                    self.arrive_later(tenant, work);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_here(&self, tenant: usize, visit: u32) -> bool {
+        self.owners[tenant].present && self.owners[tenant].visits == visit
+    }
+
+    fn come(&mut self, tenant: usize) -> Result<(), crate::Error> {
+        let owner = &mut self.owners[tenant];
+        owner.present = true;
+        owner.visits += 1;
+        let plan = owner.plan;
+        for work in 0..self.owners[tenant].work.len() {
+            self.add(tenant, work, self.owners[tenant].work[work].count.get())?;
+            self.burst_later(tenant, work);
+            self.arrive_later(tenant, work);
+        }
+        self.readd_later(tenant);
+        if let Some(leaves) = plan.leaves_at {
+            self.in_cycles(leaves.get() - plan.comes_at.get(), Event::Leave(tenant));
+        }
+        Ok(())
+    }
+
+    fn readd_later(&mut self, tenant: usize) {
+        let Owner { plan, visits, .. } = self.owners[tenant];
+        if let Some(every) = plan.readds_every {
+            self.in_cycles(every.get(), Event::Readd(tenant, visits));
+        }
+    }
+
+    fn burst_later(&mut self, tenant: usize, work: usize) {
+        let owner = &self.owners[tenant];
+        if let Some(every) = owner.work[work].every {
+            self.in_cycles(every.get(), Event::Burst(tenant, work, owner.visits));
+        }
+    }
+
+    fn arrive_later(&mut self, tenant: usize, work: usize) {
+        let owner = &mut self.owners[tenant];
+        let visits = owner.visits;
+        if let Some(rate) = owner.work[work].per_second.filter(|rate| rate.get() > 0.0) {
+            let gap_us = owner.dice[work].exponential(1e6 / rate.get()).ceil() as i64;
+            self.at(self.now_us.saturating_add(gap_us), Event::Arrive(tenant, work, visits));
+        }
+    }
+
+    fn add(&mut self, tenant: usize, work: usize, count: u64) -> Result<(), crate::Error> {
+        if self.jobs.len() as u64 + count > MAX_JOBS {
+            return Err(crate::Error::TooManyJobs { most: MAX_JOBS, at_us: self.now_us });
+        }
+        for _ in 0..count {
+            let owner = &mut self.owners[tenant];
+            let run_us = owner.work[work].run_ms.map(|time| owner.dice[work].run_us(time));
+            let id = JobId::try_from(self.jobs.len()).expect("there are at most MAX_JOBS");
+            self.jobs.push(Job {
+                tenant,
+                continuous: run_us.is_none(),
+                order_us: self.now_us,
+                added_us: self.now_us,
+                running: false,
+            });
+            self.fates.push(Fate {
+                run_us,
+                waits_since_us: self.now_us,
+                charged_until_us: self.now_us,
+                runs: 0,
+                place: 0,
+                gone: false,
+            });
+            owner.jobs.push(id);
+            self.appear(id);
+        }
+        Ok(())
+    }
+
+    /// A job is there and waits.
+    fn appear(&mut self, job: JobId) {
+        let now_us = self.now_us;
+        let (seen, fate) = (&mut self.jobs[job as usize], &mut self.fates[job as usize]);
+        (seen.added_us, seen.order_us, fate.gone) = (now_us, now_us, false);
+        let tenant = seen.tenant;
+        self.owners[tenant].added += 1;
+        self.tenants[tenant].jobs += 1;
+        self.due.set(tenant, self.tenants[tenant].jobs as u64, self.tenants[tenant].shares);
+        self.wait(job);
+        let (scheme, view) = self.split();
+        scheme.added(view, job);
+    }
+
+    fn wait(&mut self, job: JobId) {
+        self.fates[job as usize].waits_since_us = self.now_us;
+        self.tenants[self.jobs[job as usize].tenant].waiting += 1;
+        self.waiting += 1;
+    }
+
+    fn waits_no_more(&mut self, job: JobId) {
+        let tenant = self.jobs[job as usize].tenant;
+        self.tenants[tenant].waiting -= 1;
+        self.waiting -= 1;
+        let waited_us = self.now_us - self.fates[job as usize].waits_since_us;
+        let owner = &mut self.owners[tenant];
+        owner.longest_wait_us = owner.longest_wait_us.max(waited_us);
+        owner.waited_us += waited_us;
+        owner.waits += 1;
+    }
+
+    fn fill(&mut self) {
+        let (scheme, view) = self.split();
+        let start = scheme.fill(view, view.free());
+        assert!(start.len() <= self.scenario.slots.usize() - self.running.len(), "slots are not shared");
+        for job in start {
+            assert!(!self.job(job).running && !self.fates[job as usize].gone, "only waiting jobs start");
+            self.start(job);
+        }
+        if self.waiting > 0 && self.running.len() < self.scenario.slots.usize() {
+            self.idle_slots += 1;
+        }
+    }
+
+    fn start(&mut self, job: JobId) {
+        self.waits_no_more(job);
+        let now_us = self.now_us;
+        let (seen, fate) = (&mut self.jobs[job as usize], &mut self.fates[job as usize]);
+        (seen.running, seen.order_us) = (true, now_us);
+        fate.charged_until_us = now_us;
+        fate.runs += 1;
+        fate.place = u32::try_from(self.running.len()).expect("slots are below 2^32");
+        self.running.push(job);
+        self.owners[seen.tenant].starts += 1;
+        if let Some(run_us) = fate.run_us {
+            let (at_us, event) = (now_us.saturating_add(run_us), Event::End(job, fate.runs));
+            self.at(at_us, event);
+        }
+    }
+
+    fn charge(&mut self, job: JobId) {
+        let fate = &mut self.fates[job as usize];
+        let ran_us = self.now_us - fate.charged_until_us;
+        fate.charged_until_us = self.now_us;
+        self.owners[self.jobs[job as usize].tenant].received_us += ran_us;
+        let (scheme, view) = self.split();
+        scheme.charge(view, job, ran_us);
+    }
+
+    /// A running job's run is over; it is for the caller to say what is next.
+    fn end_run(&mut self, job: JobId, completed: bool) {
+        self.charge(job);
+        self.jobs[job as usize].running = false;
+        let place = self.fates[job as usize].place as usize;
+        self.running.swap_remove(place);
+        if let Some(moved) = self.running.get(place) {
+            self.fates[*moved as usize].place = u32::try_from(place).expect("slots are below 2^32");
+        }
+        let (scheme, view) = self.split();
+        scheme.ended(view, job, completed);
+    }
+
+    /// A job that does not run (any more) is deleted, or done.
+    fn remove(&mut self, job: JobId, ran: bool) {
+        if !ran {
+            self.waits_no_more(job);
+        }
+        self.fates[job as usize].gone = true;
+        let tenant = self.jobs[job as usize].tenant;
+        self.tenants[tenant].jobs -= 1;
+        self.due.set(tenant, self.tenants[tenant].jobs as u64, self.tenants[tenant].shares);
+        let owner = &mut self.owners[tenant];
+        owner.gone += 1;
+        if owner.gone > 1_000 && owner.gone * 2 > owner.jobs.len() {
+            owner.jobs.retain(|job| !self.fates[*job as usize].gone);
+            owner.gone = 0;
+        }
+        let (scheme, view) = self.split();
+        scheme.removed(view, job, ran);
+    }
+
+    /// Deletes all that a tenant has, and says what that was.
+    fn remove_all(&mut self, tenant: usize) -> Vec<JobId> {
+        let mut jobs = std::mem::take(&mut self.owners[tenant].jobs);
+        jobs.retain(|job| !self.fates[*job as usize].gone);
+        for job in &jobs {
+            let ran = self.job(*job).running;
+            if ran {
+                self.end_run(*job, false);
+            }
+            self.remove(*job, ran);
+        }
+        self.owners[tenant].gone = 0;
+        jobs
+    }
+
+    fn readd(&mut self, tenant: usize) {
+        let jobs = self.remove_all(tenant);
+        for job in &jobs {
+            self.appear(*job);
+        }
+        self.owners[tenant].jobs = jobs;
+    }
+
+    fn job(&self, job: JobId) -> &Job {
+        &self.jobs[job as usize]
+    }
+
+    fn split(&mut self) -> (&mut dyn Scheme, View<'_>) {
+        let view = View {
+            now_us: self.now_us,
+            slots: self.scenario.slots.usize(),
+            churn: self.scenario.churn.usize(),
+            interval_us: self.scenario.interval_us(),
+            jobs: &self.jobs,
+            tenants: &self.tenants,
+            running: &self.running,
+            waiting: self.waiting,
+        };
+        (self.scheme.as_mut(), view)
+    }
+
+    fn outcome(mut self, policy: Policy, series: Series) -> Outcome {
+        // Whoever waits still has waited, too: otherwise a job that is starved would not count.
+        let waiting: Vec<JobId> = (0..JobId::try_from(self.jobs.len()).expect("at most MAX_JOBS"))
+            .filter(|job| !self.job(*job).running && !self.fates[*job as usize].gone)
+            .collect();
+        let still: Vec<usize> = self.tenants.iter().map(|tenant| tenant.waiting).collect();
+        for job in waiting {
+            self.waits_no_more(job);
+        }
+        let interval_us = self.scenario.interval_us() as f64;
+        let mut tenants = Vec::new();
+        for (n, owner) in self.owners.iter().enumerate() {
+            let due = self.due.due(n);
+            tenants.push(TenantOutcome {
+                name: self.tenants[n].name.clone(),
+                shares: self.tenants[n].shares,
+                jobs: owner.added,
+                entitled: due.slot_us / interval_us,
+                received: owner.received_us as f64 / interval_us,
+                present_cycles: due.present_us as f64 / interval_us,
+                hungry_cycles: due.hungry_us as f64 / interval_us,
+                starts: owner.starts,
+                completed: owner.completed,
+                still_waiting: still[n],
+                longest_wait_cycles: owner.longest_wait_us as f64 / interval_us,
+                mean_wait_cycles: owner.waited_us as f64 / owner.waits.max(1) as f64 / interval_us,
+            });
+        }
+        Outcome {
+            policy,
+            slots: self.scenario.slots.usize(),
+            churn: self.scenario.churn.usize(),
+            interval_ms: self.scenario.interval_ms.get(),
+            cycles: self.scenario.cycles.get(),
+            tenants,
+            idle_slot_passes: self.idle_slots,
+            stopped: self.swaps,
+            series,
+        }
+    }
+}
+
+impl<'a> Owner<'a> {
+    fn new(plan: &'a Tenants, work: Vec<Work>, dice: Vec<Dice>) -> Self {
+        Owner {
+            plan,
+            work,
+            dice,
+            present: false,
+            visits: 0,
+            jobs: Vec::new(),
+            gone: 0,
+            received_us: 0,
+            added: 0,
+            starts: 0,
+            completed: 0,
+            longest_wait_us: 0,
+            waited_us: 0,
+            waits: 0,
+        }
+    }
+}

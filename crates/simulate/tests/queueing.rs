@@ -1,0 +1,84 @@
+//! Jobs that run once and are gone: fairness is made where a slot becomes free, since nothing that runs is stopped.
+#![allow(clippy::unwrap_used)]
+
+use turnwise_simulate::{Outcome, Policy, Scenario, TenantOutcome, run};
+
+fn read(name: &str) -> Scenario {
+    let file = format!("{}/../../examples/scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    Scenario::parse(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+fn by(policy: Policy, scenario: &Scenario) -> Outcome {
+    let outcome = run(scenario, policy).unwrap();
+    for TenantOutcome { name, entitled, received, longest_wait_cycles, mean_wait_cycles, .. } in
+        &outcome.tenants
+    {
+        println!(
+            "{:24} {policy:12} {name:24} received/entitled {:.3}  mean wait {:8.3} s  longest {:8.3} s",
+            scenario.name,
+            received / entitled,
+            mean_wait_cycles * scenario.interval_ms.get() as f64 / 1e3,
+            longest_wait_cycles * scenario.interval_ms.get() as f64 / 1e3,
+        );
+    }
+    assert_eq!(outcome.idle_slot_passes, 0, "a slot was free while a job waited");
+    outcome
+}
+
+fn assert_fair(outcome: &Outcome) {
+    assert!(outcome.jain() >= 0.99, "{}", outcome.jain());
+    assert!(outcome.largest_deviation() <= 0.02, "{}", outcome.largest_deviation());
+}
+
+#[test]
+fn one_job_waits_for_no_more_than_a_running_one_of_a_million() {
+    let scenario = read("million-against-one");
+    let outcome = by(Policy::VirtualTime, &scenario);
+    // The longest that a running one can take yet is 1.5 s; a cycle is one second here.
+    assert_eq!(outcome.tenants[1].completed, 1);
+    assert!(outcome.tenants[1].longest_wait_cycles <= 1.5, "{:?}", outcome.tenants[1]);
+    // It starts before all others, wherever in the minute it comes: fifty slots end some job every 20 ms.
+    assert!(outcome.tenants[1].longest_wait_cycles <= 0.2, "{:?}", outcome.tenants[1]);
+}
+
+#[test]
+fn first_in_first_out_lets_the_one_wait_for_the_million() {
+    let mut scenario = read("million-against-one");
+    scenario.cycles = 70.try_into().unwrap();
+    let outcome = by(Policy::Fifo, &scenario);
+    assert_eq!((outcome.tenants[1].starts, outcome.tenants[1].still_waiting), (0, 1));
+}
+
+#[test]
+fn a_stream_of_short_jobs_is_shared_by_shares() {
+    assert_fair(&by(Policy::VirtualTime, &read("short-jobs")));
+}
+
+#[test]
+fn run_times_that_nobody_expects_change_nobodys_share() {
+    let scenario = read("wrong-expectations");
+    assert_fair(&by(Policy::VirtualTime, &scenario));
+    // In the order of their arrival, who was first has all of it.
+    let first = by(Policy::Fifo, &scenario);
+    assert!(first.jain() < 0.6, "{}", first.jain());
+}
+
+#[test]
+fn a_quiet_tenant_hardly_notices_anothers_bursts() {
+    for seed in [3, 4, 5] {
+        let mut scenario = read("bursts");
+        scenario.seed = seed.try_into().unwrap();
+        let outcome = by(Policy::VirtualTime, &scenario);
+        let quiet = &outcome.tenants[0];
+        // Some job ends every 40 ms.
+        assert!(quiet.mean_wait_cycles <= 0.04, "{quiet:?}");
+        assert!(quiet.longest_wait_cycles <= 1.5, "{quiet:?}");
+        let first = by(Policy::Fifo, &scenario);
+        assert!(first.tenants[0].longest_wait_cycles >= 30.0);
+    }
+}
+
+#[test]
+fn jobs_that_rotate_pay_for_those_that_do_not_and_the_other_way_round() {
+    assert_fair(&by(Policy::VirtualTime, &read("one-shots-and-continuous")));
+}

@@ -1,0 +1,45 @@
+//! Replications as documents of a `_replicator` database, turnwise's or CouchDB's: the same requests for both.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use turnwise_testkit::Database;
+
+/// The documents are looked at this often. (Only what has changed since is read, so that it costs the server little.)
+const LOOK: Duration = Duration::from_millis(100);
+/// Far more than any takes: then something is wrong.
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// Writes a document for each pair and waits until all have completed. Answers the seconds that it took.
+pub async fn replicate<'a>(
+    replicator: &Database,
+    pairs: impl Iterator<Item = (&'a Database, &'a Database)>,
+) -> f64 {
+    let docs: Vec<Value> = pairs
+        .enumerate()
+        .map(|(nth, (from, to))| json!({ "_id": format!("bench-{nth}"), "source": from.url(), "target": to.url() }))
+        .collect();
+    let mut waiting: HashSet<String> =
+        docs.iter().filter_map(|doc| doc["_id"].as_str()).map(str::to_owned).collect();
+    let start = Instant::now();
+    replicator.post("/_bulk_docs", &json!({ "docs": docs })).await;
+    let mut since = "0".to_owned();
+    while !waiting.is_empty() {
+        assert!(start.elapsed() < LIMIT, "{} documents did not complete: {waiting:?}", waiting.len());
+        tokio::time::sleep(LOOK).await;
+        let changes = replicator.get(&format!("/_changes?include_docs=true&since={since}")).await;
+        for row in changes["results"].as_array().expect("_changes answers with results") {
+            match row["doc"]["_replication_state"].as_str() {
+                Some("completed") => {
+                    waiting.remove(row["id"].as_str().unwrap_or_default());
+                }
+                Some(_) => panic!("{} did not complete: {}", row["id"], row["doc"]),
+                None => {}
+            }
+        }
+        let last = &changes["last_seq"];
+        since = last.as_str().map_or_else(|| last.to_string(), str::to_owned);
+    }
+    start.elapsed().as_secs_f64()
+}

@@ -1,0 +1,212 @@
+//! The secrets of all tests, and the watch for one that is where it must not be.
+//!
+//! Each password, token and cookie that a test hands to turnwise contains [`MARK`], so that any of them is found in a text by one
+//! search, whoever wrote the text: as it is (percent-encoding and JSON leave it alone) and in base64, as HTTP Basic sends it.
+//!
+//! Looked at are, over the whole of `cargo xtask test`:
+//!
+//! - what servers and workers in a test's own process log, at every level ([`watch_log`]), and what they panic with;
+//! - what the started binary logs and prints: its harness holds each log against [`assert_none`] when it ends;
+//! - turnwise's answers, in the functions through which tests ask for them.
+//!
+//! A finding fails the test where it can, and is written to the folder that [`FOLDER_VARIABLE`] names, where `cargo xtask test` looks
+//! once all tests have ended: so a line that is logged after a test's last look fails the run all the same.
+//! Not looked at is what rightly holds secrets: the peers' own answers, and the options that a worker is given.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{LazyLock, Once};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use tracing_subscriber::filter::LevelFilter;
+
+/// What each secret of a test contains, and nothing else does. Letters and digits only, so that no encoding of texts changes it.
+pub const MARK: &str = "hunter2";
+
+/// A password that needs no encoding in a URL.
+pub const PASSWORD: &str = "hunter2-pa55word";
+
+/// A password that does: in a URL it is [`ENCODED_PASSWORD`].
+pub const ODD_PASSWORD: &str = "p@ss/ hunter2:%";
+
+/// [`ODD_PASSWORD`] as it stands in a URL.
+pub const ENCODED_PASSWORD: &str = "p%40ss%2F%20hunter2%3A%25";
+
+/// The value of a header that authorizes.
+pub const TOKEN: &str = "hunter2-t0ken";
+
+/// The value of a session's cookie.
+pub const COOKIE: &str = "hunter2-c00kie";
+
+/// Names the folder for what was found, one file for each finding. Without it, findings fail tests only.
+pub const FOLDER_VARIABLE: &str = "TURNWISE_TEST_LEAKS";
+
+/// A line is shown up to so many bytes around what was found in it.
+const SHOWN_BYTES: usize = 300;
+
+/// Whether anything was found in this process.
+static FOUND: AtomicBool = AtomicBool::new(false);
+
+/// The texts to search for: the mark, and what base64 makes of it after 0, 1 or 2 bytes of a group.
+static FORMS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let encoded = (0..3).map(|before| {
+        let text = STANDARD.encode(format!("{}{MARK}", "-".repeat(before)));
+        // Six bits to a character: those that hold bits of a neighbour are left out.
+        let (first, end) = ((before * 8).div_ceil(6), (before + MARK.len()) * 8 / 6);
+        text[first..end].to_owned()
+    });
+    std::iter::once(MARK.to_owned()).chain(encoded).collect()
+});
+
+/// The first line of `text` with a secret in it; of a long one the part around it.
+pub fn find(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| FORMS.iter().any(|form| line.contains(form)))?;
+    let place = FORMS.iter().find_map(|form| line.find(form)).unwrap_or_default();
+    let bounds = (place.saturating_sub(SHOWN_BYTES), (place + SHOWN_BYTES).min(line.len()));
+    Some(String::from_utf8_lossy(&line.as_bytes()[bounds.0..bounds.1]).into_owned())
+}
+
+/// Fails the test, and the whole run, if `text` holds a secret. `what` says where the text is from.
+///
+/// # Panics
+/// If it does. (Not while another panic goes on.)
+pub fn assert_none(what: &str, text: &str) {
+    if let Some(line) = find(text) {
+        report(what, &line);
+        if !std::thread::panicking() {
+            panic!("{what} tells a secret: {line}");
+        }
+    }
+}
+
+/// Fails the test if this process's log or its panics have told a secret so far.
+///
+/// # Panics
+/// If they have. (Not while another panic goes on.)
+pub fn assert_log_clean() {
+    assert!(
+        std::thread::panicking() || !FOUND.load(Ordering::Relaxed),
+        "a secret was logged, or was in a panic's message: standard error shows the line"
+    );
+}
+
+/// From now on all that this process logs, at every level, and all that it panics with, is searched. Where a test has set up a log of its
+/// own, that one stays.
+pub fn watch_log() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        // Fails where there is one already, and then that one is the test's own affair.
+        let _ = tracing_subscriber::fmt()
+            .with_max_level(LevelFilter::TRACE)
+            .with_writer(|| Searched(|line| report("the log", line)))
+            .with_ansi(false)
+            .try_init();
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // What a test's own assertion shows is that test's failure already.
+            if let Some(line) = find(&panic.to_string()) {
+                report("a panic", &line);
+            }
+            before(panic);
+        }));
+    });
+}
+
+/// Writes a finding down, for those who look at the end.
+fn report(what: &str, line: &str) {
+    FOUND.store(true, Ordering::Relaxed);
+    eprintln!("{what} tells a secret: {line}");
+    if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
+        write_down(Path::new(&folder), what, line);
+    }
+}
+
+fn write_down(folder: &Path, what: &str, line: &str) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let process = std::env::current_exe().unwrap_or_default();
+    let process = process.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Process ids come again.
+    let number = RandomState::new().hash_one(COUNT.fetch_add(1, Ordering::Relaxed));
+    let file = folder.join(format!("{process}-{number:x}"));
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&file, format!("{process}: {what}: {line}\n")));
+    // A panic in here could not be told from those that are searched.
+    if let Err(error) = written {
+        eprintln!("{} cannot be written: {error}", file.display());
+    }
+}
+
+/// Takes a log's lines, each in one piece, and tells of those with a secret in them. The rest is forgotten.
+struct Searched<T: Fn(&str)>(T);
+
+impl<T: Fn(&str)> Write for Searched<T> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Some(line) = find(&String::from_utf8_lossy(bytes)) {
+            (self.0)(&line);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn every_secret_is_found_in_each_form_in_which_it_travels() {
+        for secret in [PASSWORD, ODD_PASSWORD, ENCODED_PASSWORD, TOKEN, COOKIE] {
+            assert!(secret.contains(MARK), "{secret}");
+            assert!(find(&format!("a\nb {secret} c\nd")).unwrap().starts_with("b "));
+            for user in ["", "a", "ab", "abc", "admin", "jan é"] {
+                let basic = STANDARD.encode(format!("{user}:{secret}"));
+                assert!(find(&basic).is_some(), "{user}: {basic}");
+            }
+        }
+        assert_eq!(find("a password: *****, and YWRtaW46c2VjcmV0"), None);
+    }
+
+    #[test]
+    fn of_a_long_line_the_part_around_the_secret_is_shown() {
+        let line = format!("{}{PASSWORD}{}", "ä".repeat(10_000), "b".repeat(10_000));
+        let shown = find(&line).unwrap();
+        assert!(shown.contains(PASSWORD) && shown.len() < 1_000, "{shown}");
+    }
+
+    #[test]
+    fn a_log_that_tells_a_secret_is_noticed() {
+        let found = RefCell::new(Vec::new());
+        let mut log = Searched(|line: &str| found.borrow_mut().push(line.to_owned()));
+        writeln!(log, "DEBUG job started source=http://admin:*****@host/db").unwrap();
+        assert!(found.borrow().is_empty());
+        log.write_all(
+            format!("DEBUG Authorization: Basic {}\n", STANDARD.encode(format!("u:{PASSWORD}"))).as_bytes(),
+        )
+        .unwrap();
+        assert_eq!(found.borrow().len(), 1);
+    }
+
+    #[test]
+    fn findings_are_written_down_side_by_side() {
+        let folder = tempfile::tempdir().unwrap();
+        let leaks = folder.path().join("leaks");
+        write_down(&leaks, "the log", "one");
+        write_down(&leaks, "an answer", "two");
+        let files = std::fs::read_dir(leaks)
+            .unwrap()
+            .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+        let mut said: Vec<String> = files.map(|said| said.split_once(": ").unwrap().1.to_owned()).collect();
+        said.sort();
+        assert_eq!(said, ["an answer: two\n", "the log: one\n"]);
+    }
+}

@@ -1,0 +1,216 @@
+//! The HTTP side of a fake: requests in, replies out, piece by piece.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::Shared;
+use crate::proxy::wire::{Body, Framing, Head, Reader, write_end, write_piece};
+
+/// So much of a request's body is kept for whoever answers it; the rest is only counted.
+const BODY_KEPT_BYTES: usize = 16 << 20;
+
+/// A request as the fake sees it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// In upper case.
+    pub method: String,
+    /// Without the database: `/_changes`, or empty for the database itself.
+    pub path: String,
+    /// The parameters, decoded.
+    pub query: Vec<(String, String)>,
+    /// The whole request line's target, as it was sent.
+    pub target: String,
+    /// Header fields, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The start of the body, up to 16 MiB.
+    pub body: Bytes,
+    /// How long the body was.
+    pub body_bytes: u64,
+}
+
+impl Asked {
+    /// A parameter's value.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON; `Null` if it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    fn new(head: &Head) -> Self {
+        let url = reqwest::Url::parse(&format!("http://fake{}", head.path)).expect("a path makes a URL");
+        let path = url.path().trim_start_matches('/');
+        let path = path.split_once('/').map(|(_, rest)| format!("/{rest}")).unwrap_or_default();
+        Self {
+            method: head.method.clone(),
+            path: if path == "/" { String::new() } else { path },
+            query: url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect(),
+            target: head.path.clone(),
+            headers: head.headers.clone(),
+            body: Bytes::new(),
+            body_bytes: 0,
+        }
+    }
+}
+
+/// What a reply does next.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// More of its body.
+    Send(Bytes),
+    /// Nothing, for so long.
+    Pause(Duration),
+    /// Nothing any more; the connection stays.
+    Hang,
+    /// The connection ends, in the middle.
+    Break,
+}
+
+/// The answer to a request: a head, and a body that may take its time.
+pub struct Reply {
+    status: u16,
+    content_type: String,
+    steps: BoxStream<'static, Step>,
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reply").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+impl Reply {
+    /// A whole JSON answer.
+    pub fn json(status: u16, body: &Value) -> Self {
+        Self::steps(status, [Step::Send(body.to_string().into())])
+    }
+
+    /// An error in CouchDB's form.
+    pub fn error(status: u16, error: &str) -> Self {
+        Self::json(status, &serde_json::json!({ "error": error, "reason": "as the test wants it" }))
+    }
+
+    /// A body in steps, of type JSON.
+    pub fn steps<I>(status: u16, steps: I) -> Self
+    where
+        I: IntoIterator<Item = Step>,
+        I::IntoIter: Send + 'static,
+    {
+        Self::stream(status, stream::iter(steps).boxed())
+    }
+
+    /// A body in steps that come when they come.
+    pub fn stream(status: u16, steps: BoxStream<'static, Step>) -> Self {
+        Self { status, content_type: "application/json".to_owned(), steps }
+    }
+
+    /// The same, and after so many bytes the connection ends.
+    pub fn cut(mut self, bytes: usize) -> Self {
+        let steps = self.steps.scan(Some(bytes), |left, step| {
+            let next = match (*left, step) {
+                (None, _) => None,
+                (Some(0), _) => {
+                    *left = None;
+                    Some(Step::Break)
+                }
+                (Some(room), Step::Send(piece)) => {
+                    *left = Some(room.saturating_sub(piece.len()));
+                    Some(Step::Send(piece.slice(..piece.len().min(room))))
+                }
+                (_, step) => Some(step),
+            };
+            std::future::ready(next)
+        });
+        self.steps = steps.boxed();
+        self
+    }
+
+    /// The same, after a pause.
+    pub fn after(mut self, pause: Duration) -> Self {
+        self.steps = stream::once(std::future::ready(Step::Pause(pause))).chain(self.steps).boxed();
+        self
+    }
+
+    /// Of another type.
+    pub fn content_type(mut self, content_type: &str) -> Self {
+        self.content_type = content_type.to_owned();
+        self
+    }
+}
+
+/// Accepts connections for ever; those that are open end with this future.
+pub(super) async fn listen(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((connection, _)) = accepted else { continue };
+                let _ = connection.set_nodelay(true);
+                connections.spawn(serve(connection, Arc::clone(&shared)));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// An error is the client's going away.
+async fn serve(connection: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+    let (reader, mut writer) = connection.into_split();
+    let mut reader = Reader::new(reader);
+    while let Some(head) = reader.head(true).await? {
+        let mut asked = Asked::new(&head);
+        if head.header("expect").is_some() {
+            writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let mut kept = Vec::new();
+        let mut body = Body::new(head.request_framing()?);
+        while let Some(piece) = body.next(&mut reader).await? {
+            asked.body_bytes += piece.len() as u64;
+            let room = BODY_KEPT_BYTES.saturating_sub(kept.len());
+            kept.extend_from_slice(&piece[..piece.len().min(room)]);
+        }
+        asked.body = kept.into();
+        let mut reply = shared.reply(asked);
+        let head = format!(
+            "HTTP/1.1 {} Fake\r\nContent-Type: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
+            reply.status, reply.content_type
+        );
+        let mut head_is_due = Some(head);
+        let answer = async {
+            while let Some(step) = reply.steps.next().await {
+                match step {
+                    Step::Send(piece) => {
+                        if let Some(head) = head_is_due.take() {
+                            writer.write_all(head.as_bytes()).await?;
+                        }
+                        write_piece(&mut writer, Framing::Chunked, &piece).await?;
+                    }
+                    Step::Pause(pause) => tokio::time::sleep(pause).await,
+                    Step::Hang => std::future::pending::<()>().await,
+                    Step::Break => return Ok(false),
+                }
+            }
+            if let Some(head) = head_is_due.take() {
+                writer.write_all(head.as_bytes()).await?;
+            }
+            write_end(&mut writer, Framing::Chunked).await?;
+            Ok::<_, io::Error>(true)
+        };
+        tokio::select! {
+            biased;
+            goes_on = answer => if !goes_on? { return Ok(()) },
+            gone = reader.closed() => return gone,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,463 @@
+//! The rows of fair share: what this charger has charged is written, and what others have is read.
+//!
+//! *Model.* A row holds what its charger has charged ever, so that whoever reads it again knows what is new. Rows are written in
+//! batches, a moment after they change, and all of what has changed meanwhile with them.
+//!
+//! *Forces.* Others' rows are read no more often than once a second, and the less often the more there are: each costs some µs.
+//! A charger that is gone leaves its rows; they count until nothing of them is left, and then whoever reads them clears
+//! them. So does each charger with its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::AbortOnDropHandle;
+use turnwise_policy::fair_share::rfc;
+use turnwise_queue::usage::{self, Charged};
+use turnwise_queue::{Error, Result, tenants};
+
+use super::{FairShare, Inner, Own, State};
+use crate::fairness::usage_of;
+
+/// Between a change and its row.
+const WRITE_PAUSE: Duration = Duration::from_millis(900);
+/// Rows that one transaction writes at most; fewer where it has no more room for them.
+const WRITE_BATCH: usize = 200;
+/// Tenants whose waiting rows one transaction clears at most.
+const CLEAR_BATCH: usize = 20;
+/// How long a queue is empty before its tenant's waiting row goes, in µs: one that is filled and emptied all the time keeps it.
+const EMPTY_FOR_US: i64 = 5_000_000;
+/// Rows that are read at once; the reading goes on in the same snapshot.
+const READ_BATCH: usize = 1_000;
+/// Rows that are read at most.
+const MAX_ROWS: usize = 200_000;
+/// Others' rows are read again after this long at the earliest, in µs.
+const SHORTEST_PAUSE_US: i64 = 1_000_000;
+/// And this much later for each of them, in µs: then reading them takes a hundredth of the time.
+const PAUSE_US_PER_ROW: i64 = 1_000;
+/// Who takes jobs alone reads them this often, in µs: what the dead have left is to be cleared.
+const ALONE_PAUSE_US: i64 = 60_000_000;
+
+/// How far the books are.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Someone writes, and goes on until there is nothing to write.
+    keeping: bool,
+    /// When the rows were read, in µs.
+    read_us: Option<i64>,
+    /// Someone is reading them.
+    reading: bool,
+    /// How many there were.
+    rows: usize,
+    /// Own rows may tell nothing any more, either.
+    review: bool,
+    /// Rows of others that tell nothing any more.
+    decayed: BTreeSet<(String, String)>,
+}
+
+impl Progress {
+    /// The rows were read once.
+    fn is_read(&self) -> bool {
+        self.read_us.is_some()
+    }
+
+    #[cfg(test)]
+    pub fn decayed(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.decayed.iter().map(|(tenant, charger)| (tenant.as_str(), charger.as_str()))
+    }
+}
+
+/// One row to be written.
+pub(super) struct Line {
+    tenant: String,
+    charger: String,
+    version: u64,
+    /// Without, the row goes.
+    charged: Option<Charged>,
+}
+
+#[cfg(test)]
+impl Line {
+    pub fn service_us(&self) -> Option<u64> {
+        self.charged.as_ref().map(|charged| charged.service_us)
+    }
+}
+
+impl FairShare {
+    /// Reads what others have charged, if it is time to and nobody is at it.
+    pub async fn sync_if_due(&self) -> Result<()> {
+        if self.inner.sync_if_due().await? {
+            self.keep_books();
+        }
+        Ok(())
+    }
+
+    /// Lets the rows be written soon, if there is something to write.
+    pub(super) fn keep_books(&self) {
+        {
+            let mut state = self.state();
+            if state.books.keeping || !state.has_business() {
+                return;
+            }
+            state.books.keeping = true;
+        }
+        let inner = self.inner.clone();
+        let keeper = AbortOnDropHandle::new(tokio::spawn(async move { inner.keep().await }));
+        // The one before has ended: it said so.
+        *self.keeper.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(keeper);
+    }
+
+    /// Writes everything now: for whoever is about to leave.
+    pub async fn close(&self) {
+        // Whoever is at it would write older accounts over newer ones.
+        let keeper = self.keeper.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(keeper) = keeper {
+            keeper.abort();
+            let _ = keeper.await;
+        }
+        if let Err(error) = self.inner.write_all().await {
+            tracing::warn!(%error, "what was charged to tenants last could not be written");
+        }
+    }
+}
+
+impl Inner {
+    async fn sync_if_due(&self) -> Result<bool> {
+        let now_us = self.store.runtime().now_us();
+        if std::mem::replace(&mut self.state().books.reading, true) {
+            return Ok(false);
+        }
+        // Two at once would find older rows after later ones.
+        let _reading = Reading(self);
+        let is_due = self.state().is_sync_due(now_us);
+        if is_due {
+            self.sync().await?;
+        }
+        Ok(is_due)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        let Inner { store, keys, job_type, .. } = self;
+        let tx = store.begin().await?;
+        let mut rows: Vec<(String, String, Charged)> = Vec::new();
+        loop {
+            let after = rows.last().map(|(tenant, charger, _)| (tenant.as_str(), charger.as_str()));
+            let page = usage::of_type(&tx, keys, job_type, after, READ_BATCH).await?;
+            let is_last = page.len() < READ_BATCH;
+            rows.extend(page);
+            if is_last || rows.len() >= MAX_ROWS {
+                break;
+            }
+        }
+        let now_us = store.runtime().now_us();
+        self.state().learn_rows(rows, &self.charger, now_us);
+        Ok(())
+    }
+
+    async fn keep(&self) {
+        loop {
+            self.store.runtime().sleep(WRITE_PAUSE).await;
+            if let Err(error) = self.write_all().await {
+                tracing::debug!(%error, "what was charged to tenants could not be written: tried again");
+            }
+            let mut state = self.state();
+            if !state.has_business() {
+                state.books.keeping = false;
+                return;
+            }
+        }
+    }
+
+    async fn write_all(&self) -> Result<()> {
+        if !self.state().books.is_read() {
+            self.sync_if_due().await?;
+        }
+        let now_us = self.store.runtime().now_us();
+        let lines = self.state().lines(&self.charger, now_us);
+        let mut rest = &lines[..];
+        while !rest.is_empty() {
+            let written = self.write(&rest[..rest.len().min(WRITE_BATCH)]).await?;
+            self.state().written(&rest[..written], &self.charger);
+            rest = &rest[written..];
+        }
+        self.turn_back().await?;
+        let since_us = now_us.saturating_sub(EMPTY_FOR_US);
+        let empty = self.state().waiting.empty_since(since_us, WRITE_BATCH);
+        for tenants in empty.chunks(CLEAR_BATCH) {
+            let looked = self.clear(tenants).await?;
+            let mut state = self.state();
+            for (tenant, is_empty) in tenants.iter().zip(looked) {
+                match is_empty {
+                    true => state.waiting.cleared(tenant),
+                    // What has come is seen at the next look: its stamp is another one.
+                    false => state.waiting.filled(tenant, now_us),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears the waiting rows of tenants whose queues are empty; of as many of them as fit. Returns which are.
+    async fn clear(&self, empty: &[Arc<str>]) -> Result<Vec<bool>> {
+        let (keys, job_type) = (&self.keys, &self.job_type);
+        self.store
+            .transact(|tx| async move {
+                let mut looked = Vec::with_capacity(empty.len());
+                for tenant in empty {
+                    if !looked.is_empty() && !tx.has_room() {
+                        break;
+                    }
+                    looked.push(tenants::no_longer_waiting(&tx, keys, job_type, tenant).await?);
+                }
+                Ok::<_, Error>(looked)
+            })
+            .await
+    }
+
+    /// Writes rows in one transaction: at least the first, and as many as fit. Returns how many.
+    async fn write(&self, lines: &[Line]) -> Result<usize> {
+        let (keys, job_type) = (&self.keys, &self.job_type);
+        self.store
+            .transact(|tx| async move {
+                let mut written = 0;
+                for Line { tenant, charger, charged, .. } in lines {
+                    if written > 0 && !tx.has_room() {
+                        break;
+                    }
+                    match charged {
+                        Some(charged) => usage::write(&tx, keys, job_type, tenant, charger, charged).await?,
+                        None if *charger == self.charger => {
+                            usage::forget(&tx, keys, job_type, tenant, charger).await?;
+                        }
+                        None => drop(usage::forget_gone(&tx, keys, job_type, tenant, charger).await?),
+                    }
+                    written += 1;
+                }
+                Ok::<_, Error>(written)
+            })
+            .await
+    }
+}
+
+/// Someone reads the rows until this is dropped.
+struct Reading<'a>(&'a Inner);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.state().books.reading = false;
+    }
+}
+
+impl State {
+    fn is_sync_due(&self, now_us: i64) -> bool {
+        let Some(read_us) = self.books.read_us else { return true };
+        let alone = self.members.as_ref().is_some_and(|members| members.len() <= 1);
+        let rows = i64::try_from(self.books.rows).unwrap_or(i64::MAX);
+        let pause_us = match alone {
+            true => ALONE_PAUSE_US,
+            false => SHORTEST_PAUSE_US.max(rows.saturating_mul(PAUSE_US_PER_ROW)),
+        };
+        now_us.saturating_sub(read_us) >= pause_us
+    }
+
+    /// Whether there is something to write, or will be soon.
+    fn has_business(&self) -> bool {
+        self.own.values().any(|own| own.written != own.version)
+            || self.books.review
+            || !self.keys.turn_back.is_empty()
+            || !self.books.decayed.is_empty()
+            || self.waiting.has_empty()
+    }
+
+    /// What is to be written.
+    pub(super) fn lines(&mut self, charger: &str, now_us: i64) -> Vec<Line> {
+        if !self.books.is_read() {
+            // What is written already could not be told from what was there before.
+            return Vec::new();
+        }
+        self.books.review = false;
+        let mut lines = Vec::new();
+        let mut forgotten = Vec::new();
+        for (tenant, own) in &self.own {
+            let version = own.version;
+            let line =
+                |charged| Line { tenant: tenant.clone(), charger: charger.to_owned(), version, charged };
+            if self.is_over(tenant, own, now_us) {
+                match own.has_row {
+                    true => lines.push(line(None)),
+                    false => forgotten.push(tenant.clone()),
+                }
+            } else if own.written != own.version {
+                lines.push(line(Some(self.charged(tenant, own, now_us))));
+            }
+        }
+        for tenant in forgotten {
+            self.forget(&tenant);
+        }
+        for (tenant, charger) in &self.books.decayed {
+            lines.push(Line { tenant: tenant.clone(), charger: charger.clone(), version: 0, charged: None });
+        }
+        lines
+    }
+
+    /// Nothing that this charger knows of a tenant is of use any more.
+    fn is_over(&self, tenant: &str, own: &Own, now_us: i64) -> bool {
+        own.running == 0
+            && !self.waiting.has(tenant)
+            && own.usage.is_forgotten(now_us, &self.rules.rfc)
+            && self.ledger.is_forgettable(tenant)
+    }
+
+    fn charged(&self, tenant: &str, own: &Own, now_us: i64) -> Charged {
+        let rfc::Usage { usage_us, accumulated_us, period } = own.usage;
+        Charged {
+            service_us: whole(own.service_us),
+            virtual_us: own.virtual_us,
+            tag: self.ledger.tag(tenant, self.shares(tenant)),
+            now: self.ledger.now(),
+            in_flight_us: self.ledger.in_flight_here_us(tenant),
+            running: own.running,
+            expected_us: self.expectation.known_us(tenant),
+            usage_us,
+            accumulated_us,
+            period,
+            at_us: now_us,
+        }
+    }
+
+    fn written(&mut self, lines: &[Line], charger: &str) {
+        for line in lines {
+            if line.charger != charger {
+                self.books.decayed.remove(&(line.tenant.clone(), line.charger.clone()));
+                continue;
+            }
+            let Some(own) = self.own.get_mut(&line.tenant) else { continue };
+            own.has_row = line.charged.is_some();
+            own.written = line.version;
+            if line.charged.is_none() {
+                match own.version == line.version {
+                    true => self.forget(&line.tenant),
+                    // It has come back meanwhile: its row is written anew.
+                    false => own.changed(),
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, tenant: &str) {
+        self.own.remove(tenant);
+        if !self.others.contains_key(tenant) {
+            self.ledger.forget(tenant);
+            self.expectation.forget(tenant);
+            self.keys.forget(tenant);
+        }
+    }
+
+    /// All rows of the type, as they are now.
+    pub(super) fn learn_rows(&mut self, rows: Vec<(String, String, Charged)>, me: &str, now_us: i64) {
+        let first = self.books.read_us.is_none();
+        (self.books.read_us, self.books.rows) = (Some(now_us), rows.len());
+        self.books.decayed.clear();
+        self.books.review = true;
+        let mut before = std::mem::take(&mut self.others);
+        let mut others: BTreeMap<String, BTreeMap<String, Charged>> = BTreeMap::new();
+        for (tenant, charger, charged) in rows {
+            self.ledger.advance_to(charged.now);
+            if charger == me {
+                if first {
+                    self.take_over(&tenant, &charged);
+                }
+                continue;
+            }
+            let known = before.get_mut(&tenant).and_then(|chargers| chargers.remove(&charger));
+            let known_us = known.map_or(0.0, |known| known.virtual_us);
+            // A row that was cleared and written anew begins at nothing.
+            let since = if charged.virtual_us < known_us { 0.0 } else { known_us };
+            if !first {
+                self.ledger.charge_elsewhere(&tenant, charged.virtual_us - since);
+            }
+            if let (None, Some(expected_us)) = (self.expectation.known_us(&tenant), charged.expected_us) {
+                self.expectation.load(&tenant, expected_us);
+            }
+            others.entry(tenant).or_default().insert(charger, charged);
+        }
+        for (tenant, chargers) in &others {
+            // Only after all that is new was added: a tag may tell of what another one's row has told already.
+            for charged in chargers.values() {
+                self.ledger.load(tenant, charged.tag);
+            }
+            let live = chargers.iter().filter(|(charger, _)| self.is_member(charger));
+            let in_flight_us = live.map(|(_, charged)| charged.in_flight_us).sum();
+            self.ledger.in_flight_elsewhere(tenant, in_flight_us);
+        }
+        for tenant in before.into_keys().filter(|tenant| !others.contains_key(tenant)) {
+            self.ledger.in_flight_elsewhere(&tenant, 0.0);
+        }
+        for (tenant, chargers) in &others {
+            for (charger, charged) in chargers {
+                // Also of a tenant that has jobs all the time: each worker that ever was would leave a row.
+                let tells_nothing = charged.tag <= self.ledger.now() && self.is_decayed(charged, now_us);
+                if tells_nothing && !self.is_member(charger) {
+                    self.books.decayed.insert((tenant.clone(), charger.clone()));
+                }
+            }
+        }
+        self.others = others;
+        self.forget_strangers();
+        self.reorder();
+    }
+
+    /// Tenants that have no row, and nothing that runs or waits: they came and went without a run here.
+    fn forget_strangers(&mut self) {
+        let is_stranger = |tenant: &str| {
+            !self.own.contains_key(tenant)
+                && !self.others.contains_key(tenant)
+                && !self.waiting.has(tenant)
+                && self.ledger.is_forgettable(tenant)
+        };
+        let strangers = self.ledger.tenants().filter(|tenant| is_stranger(tenant));
+        let strangers: Vec<String> = strangers.map(str::to_owned).collect();
+        for tenant in strangers {
+            self.forget(&tenant);
+        }
+    }
+
+    /// A row of this charger's own, from before a restart. Nothing of that time runs here any more.
+    fn take_over(&mut self, tenant: &str, charged: &Charged) {
+        let Charged { usage_us, accumulated_us, period, .. } = *charged;
+        self.ledger.load(tenant, charged.tag);
+        if let Some(expected_us) = charged.expected_us {
+            self.expectation.load(tenant, expected_us);
+        }
+        let own = self.own.entry(tenant.to_owned()).or_default();
+        own.service_us += number(charged.service_us);
+        own.virtual_us += charged.virtual_us;
+        own.usage =
+            rfc::Usage { usage_us, accumulated_us: accumulated_us + own.usage.accumulated_us, period };
+        own.has_row = true;
+        own.changed();
+    }
+
+    fn is_decayed(&self, charged: &Charged, now_us: i64) -> bool {
+        usage_of(charged).is_forgotten(now_us, &self.rules.rfc)
+    }
+
+    /// Whether a charger lives, as far as is known.
+    pub(super) fn is_member(&self, charger: &str) -> bool {
+        self.members.as_ref().is_none_or(|members| members.contains(charger))
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time that ran is never negative"
+)]
+fn whole(us: f64) -> u64 {
+    us as u64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "exact up to 285 years")]
+fn number(us: u64) -> f64 {
+    us as f64
+}

@@ -1,0 +1,199 @@
+//! The first jobs that wait, of all tenants, in the order in which they are to start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use turnwise_policy::contention::Part;
+use turnwise_policy::fair_share::virtual_time::{Candidate, apportion, first};
+use turnwise_queue::Result;
+use turnwise_queue::tenants::{self, Pending};
+use turnwise_store::Transaction;
+
+use super::FairShare;
+
+/// Queues that are read at the same time.
+pub(super) const CONCURRENT_READS: usize = 64;
+/// How often a front is put together anew, because a queue was shorter than was hoped for.
+const ROUNDS: usize = 4;
+
+/// The first jobs that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Front {
+    /// The job, and which of the tenants it is of; first to start first.
+    pub jobs: Vec<(Pending, usize)>,
+    /// The tenants that were looked at.
+    pub tenants: Vec<Looked>,
+    /// There may be more behind them.
+    pub beyond: bool,
+    /// Another look, at once, may find more than was found.
+    pub again: bool,
+    /// Jobs that are not sorted as they should be: by this key, or by none.
+    pub to_sort: Vec<(String, Option<f64>)>,
+}
+
+/// What was seen of a tenant's queue.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    pub tenant: Arc<str>,
+    /// Jobs that were seen.
+    pub seen: usize,
+    /// There are no others.
+    pub is_all: bool,
+}
+
+/// The head of a tenant's queue.
+struct Head {
+    jobs: Vec<Pending>,
+    is_all: bool,
+}
+
+impl FairShare {
+    /// The first `depth` jobs that wait; `also` are tenants that this transaction gave one. Only what is `mine` is sorted anew.
+    /// After [`FairShare::look`].
+    pub async fn front(
+        &self,
+        tx: &Transaction,
+        wake: Option<&Bytes>,
+        also: impl IntoIterator<Item = String>,
+        depth: usize,
+        mine: impl Fn(&str) -> bool,
+    ) -> Result<Front> {
+        let now_us = self.now_us();
+        for tenant in also {
+            self.state().suspect(&tenant);
+        }
+        if self.by_keys() {
+            return self.front_by_keys(tx, wake, depth, &mine).await;
+        }
+        let mut heads: BTreeMap<Arc<str>, Head> = BTreeMap::new();
+        let mut round = 0;
+        loop {
+            round += 1;
+            let (tenants, candidates) = self.candidates(depth);
+            let known = |tenant: &Arc<str>| match heads.get(tenant) {
+                Some(head) if head.is_all => head.jobs.len(),
+                _ => usize::MAX,
+            };
+            let jobs: Vec<usize> = tenants.iter().map(known).collect();
+            let order = first(&candidates, &jobs, depth);
+            let mut wanted = vec![0; tenants.len()];
+            for tenant in &order {
+                wanted[*tenant] += 1;
+            }
+            let seen = |tenant: &Arc<str>| heads.get(tenant).map_or(0, |head| head.jobs.len());
+            let unread: Vec<(Arc<str>, usize)> = tenants
+                .iter()
+                .zip(&wanted)
+                .filter(|(tenant, wanted)| seen(tenant) < **wanted)
+                .map(|(tenant, wanted)| (tenant.clone(), *wanted))
+                .collect();
+            if unread.is_empty() || round > ROUNDS {
+                let front = self.merge(heads, (tenants, candidates), &wanted, &mine, wake);
+                return Ok(Front { again: front.again || !unread.is_empty(), ..front });
+            }
+            heads.extend(self.read(tx, unread).await?);
+            let mut state = self.state();
+            for (tenant, _) in heads.iter().filter(|(_, head)| head.jobs.is_empty()) {
+                state.found_empty(tenant, wake, now_us);
+            }
+        }
+    }
+
+    /// The jobs that `part` may take: the first `depth` that wait, and of each of the tenants `also` so many. After
+    /// [`FairShare::look`].
+    pub async fn heads(
+        &self,
+        tx: &Transaction,
+        wake: Option<&Bytes>,
+        depth: usize,
+        also: &BTreeMap<Arc<str>, usize>,
+        part: &Part,
+    ) -> Result<BTreeMap<Arc<str>, Vec<Pending>>> {
+        let now_us = self.now_us();
+        let mut heads: BTreeMap<Arc<str>, Vec<Pending>> = BTreeMap::new();
+        for _ in 0..ROUNDS {
+            let (tenants, candidates) = self.candidates(depth);
+            let mut wanted: BTreeMap<Arc<str>, usize> = also.clone();
+            for (tenant, jobs) in tenants.iter().zip(apportion(&candidates, depth)) {
+                let also = wanted.entry(tenant.clone()).or_default();
+                *also = jobs.max(*also);
+            }
+            wanted.retain(|tenant, jobs| *jobs > 0 && !heads.contains_key(tenant));
+            if wanted.is_empty() {
+                break;
+            }
+            let wanted = wanted.into_iter().map(|(tenant, jobs)| (tenant, part.front(jobs))).collect();
+            for (tenant, head) in self.read(tx, wanted).await? {
+                if head.jobs.is_empty() {
+                    self.state().found_empty(&tenant, wake, now_us);
+                }
+                heads.insert(tenant, head.jobs.into_iter().filter(|job| part.has(&job.id)).collect());
+            }
+        }
+        Ok(heads)
+    }
+
+    /// Who comes first: no more of them than there may be jobs.
+    fn candidates(&self, depth: usize) -> (Vec<Arc<str>>, Vec<Candidate>) {
+        let state = self.state();
+        let candidate = |(tenant, next): (&Arc<str>, f64)| {
+            let step = state.expected_us(tenant) / f64::from(state.shares(tenant));
+            (tenant.clone(), Candidate { next, step })
+        };
+        state.waiting.in_order().take(depth).map(candidate).unzip()
+    }
+
+    /// The heads of queues, one job longer each, to see whether there are more.
+    async fn read(&self, tx: &Transaction, unread: Vec<(Arc<str>, usize)>) -> Result<Vec<(Arc<str>, Head)>> {
+        let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
+        let read = |(tenant, wanted): (Arc<str>, usize)| async move {
+            let mut jobs = tenants::front(tx, keys, job_type, &tenant, wanted + 1).await?;
+            let is_all = jobs.len() <= wanted;
+            jobs.truncate(wanted);
+            Ok((tenant, Head { jobs, is_all }))
+        };
+        stream::iter(unread).map(read).buffered(CONCURRENT_READS).try_collect().await
+    }
+
+    fn merge(
+        &self,
+        mut heads: BTreeMap<Arc<str>, Head>,
+        (tenants, candidates): (Vec<Arc<str>>, Vec<Candidate>),
+        wanted: &[usize],
+        mine: &impl Fn(&str) -> bool,
+        wake: Option<&Bytes>,
+    ) -> Front {
+        let mut looked = Vec::new();
+        // One's own jobs have an order of their own: what stands before them is somebody else's, and who of the tenants is next
+        // does not depend on which jobs of it those are.
+        let (mut own, mut others) = (Vec::with_capacity(tenants.len()), Vec::with_capacity(tenants.len()));
+        let mut beyond = false;
+        for (tenant, wanted) in tenants.into_iter().zip(wanted) {
+            let head = heads.remove(&tenant);
+            beyond |= head.as_ref().is_none_or(|head| !head.is_all);
+            let (jobs, is_all) = head.map_or((Vec::new(), false), |head| (head.jobs, head.is_all));
+            looked.push(Looked { tenant, seen: jobs.len(), is_all });
+            let (own_jobs, others_jobs): (Vec<Pending>, Vec<Pending>) =
+                jobs.into_iter().take(*wanted).partition(|job| mine(&job.id));
+            own.push(own_jobs);
+            others.push(others_jobs);
+        }
+        let mut jobs = in_order(&candidates, own);
+        jobs.extend(in_order(&candidates, others));
+        let mut state = self.state();
+        beyond |= state.waiting.len() > looked.len();
+        // Whoever has come since the last reading is not among them.
+        let again = !beyond && state.waiting.must_be_read_again(wake);
+        Front { jobs, tenants: looked, beyond: beyond || again, again, to_sort: Vec::new() }
+    }
+}
+
+/// Jobs of tenants in the order in which they are to start, each with its tenant.
+fn in_order(candidates: &[Candidate], queues: Vec<Vec<Pending>>) -> Vec<(Pending, usize)> {
+    let jobs: Vec<usize> = queues.iter().map(Vec::len).collect();
+    let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();
+    let order = first(candidates, &jobs, usize::MAX).into_iter();
+    order.filter_map(|tenant| Some((queues[tenant].next()?, tenant))).collect()
+}

@@ -1,0 +1,358 @@
+//! Keys: how jobs are ordered in the scheme of the RFC, where a type's jobs rotate by it.
+//!
+//! *Model.* Whoever adds a job knows nothing of schemes: it waits by its time. A worker that goes by keys gives each job that it
+//! sees at the front of a queue its key: the one of its last run, or that of a new job. It stays the same while the job waits.
+//! A worker that goes by virtual time turns jobs with keys back. So the scheme can change while jobs wait, in both directions.
+//!
+//! *What is not exact.* A job that nobody has looked at yet has no key; the one that it gets then counts from the time since when
+//! it waits, but with its tenant's usage of the moment of the look. How many jobs a tenant has is counted once in an
+//! interval, up to [`MOST_COUNTED`]; where there are very many to be counted, those whose turn has not come go by older numbers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use turnwise_policy::fair_share::{Fairness, rfc};
+use turnwise_queue::tenants::{self, Pending};
+use turnwise_queue::usage::{self, Boost};
+use turnwise_queue::{Error, Result, jobs};
+use turnwise_store::Transaction;
+
+use super::front::{CONCURRENT_READS, Front, Looked};
+use super::{FairShare, Inner, State, Turn};
+use crate::fairness::{boost_of, usage_of};
+
+/// Pending jobs of a tenant that are counted at most.
+pub(crate) const MOST_COUNTED: usize = 10_000;
+/// Once one look has counted so many, further tenants are counted by the next ones: a look is a part of a pass, and that must not
+/// become a reading of everything that waits.
+const COUNTED_AT_ONCE: u64 = 20_000;
+/// Tenants that are counted side by side: that many times [`MOST_COUNTED`] may be read beyond [`COUNTED_AT_ONCE`].
+const CONCURRENT_COUNTS: usize = 8;
+/// Jobs that one transaction sorts anew at most.
+pub(crate) const SORT_BATCH: usize = 100;
+/// Tenants whose queues one look by keys is at.
+const MAX_TENANTS: usize = 1_000;
+/// Jobs of a tenant's queue that such a look reads at least.
+const LEAST_SEEN: usize = 8;
+/// Charges of a running job that are made up for at once.
+const MAX_CHARGES: i64 = 1_000;
+/// Cycles after a change of schemes in which queues are searched for jobs that are still sorted by the other one: nodes
+/// do not change at the same moment.
+const TURN_BACK_CYCLES: u32 = 3;
+/// Transactions that turn jobs back one after the other, before anything else is written.
+const TURN_BACK_BATCHES: usize = 100;
+
+/// What is known for the sake of keys.
+#[derive(Debug)]
+pub(super) struct Keys {
+    boost: Option<rfc::Boost>,
+    /// How many pending jobs a tenant has, and as of when, in µs.
+    pending: BTreeMap<Arc<str>, (u64, i64)>,
+    /// Tenants whose queues may hold jobs that are sorted by keys, though nobody goes by them any more.
+    pub turn_back: Vec<Arc<str>>,
+    /// Cycles in which they are still to be found.
+    turn_back_cycles: u32,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        let (boost, pending, turn_back) = (None, BTreeMap::new(), Vec::new());
+        // Before this worker started, others may have gone by keys.
+        Keys { boost, pending, turn_back, turn_back_cycles: TURN_BACK_CYCLES }
+    }
+}
+
+impl Keys {
+    /// A tenant is forgotten.
+    pub fn forget(&mut self, tenant: &str) {
+        self.pending.remove(tenant);
+    }
+
+    /// Jobs are ordered by the other scheme from now on.
+    pub fn schemes_changed(&mut self) {
+        self.turn_back_cycles = TURN_BACK_CYCLES;
+    }
+}
+
+impl FairShare {
+    /// Sees to it that all who go by keys count from the same moment, if this one does.
+    pub async fn agree(&self) -> Result<()> {
+        let now_us = self.now_us();
+        let rules = {
+            let state = self.state();
+            if !state.by_keys() || state.boost().is_some() {
+                return Ok(());
+            }
+            state.rules.rfc
+        };
+        let Inner { store, keys, job_type, .. } = &*self.inner;
+        let agreed = store
+            .transact(|tx| async move {
+                let stored = usage::read_boost(&tx, keys, job_type).await?;
+                let known = stored.map(boost_of);
+                if let Some(known) = known.filter(|known| follows(known, &rules)) {
+                    return Ok(known);
+                }
+                let new = match known {
+                    Some(known) => known.with_rules(now_us, &rules),
+                    None => rfc::Boost::new(now_us, &rules),
+                };
+                let rfc::Boost { v, at_us, coeff, interval_us } = new;
+                usage::write_boost(&tx, keys, job_type, &Boost { v, at_us, coeff, interval_us })?;
+                Ok::<_, Error>(new)
+            })
+            .await?;
+        self.state().keys.boost = Some(agreed);
+        Ok(())
+    }
+
+    /// Whether jobs are ordered by keys.
+    pub fn by_keys(&self) -> bool {
+        self.state().by_keys()
+    }
+
+    /// What a job is sorted by that starts now; `None` where keys do not matter.
+    pub fn key_of_start(&self, tenant: &str, priority: Option<f64>, since_us: i64) -> Option<f64> {
+        let now_us = self.now_us();
+        let state = self.state();
+        state.by_keys().then(|| state.key(tenant, priority, since_us, now_us).get())
+    }
+
+    /// Charges a running job's key for every interval that has passed.
+    pub fn grow_key(&self, turn: &Turn, key: &mut Option<f64>, grown_us: &mut i64) {
+        let now_us = self.now_us();
+        let state = self.state();
+        if !state.by_keys() {
+            *key = None;
+            *grown_us = now_us;
+            return;
+        }
+        let interval_us = state.rules.rfc.charge_interval_us.max(1);
+        let times = (now_us.saturating_sub(*grown_us) / interval_us).min(MAX_CHARGES);
+        let more = state.increment(&turn.tenant, now_us);
+        let v = state.v(now_us);
+        let mut grown = match *key {
+            Some(key) => rfc::Key::stored(key),
+            // Where keys have not mattered when it started, it is a new job.
+            None => state.key(&turn.tenant, None, turn.started_us, now_us),
+        };
+        for _ in 0..times {
+            grown = grown.add(more, v);
+        }
+        *key = Some(grown.get());
+        *grown_us = grown_us.saturating_add(times.saturating_mul(interval_us));
+    }
+
+    /// Counts how many pending jobs tenants have, if that was long ago: first those that were never counted, or longest ago, as
+    /// many as one look may.
+    pub async fn count(&self, tx: &Transaction, tenants: impl IntoIterator<Item = Arc<str>>) -> Result<()> {
+        let now_us = self.now_us();
+        let mut old: Vec<(Option<i64>, Arc<str>)> = {
+            let state = self.state();
+            let old_us = now_us.saturating_sub(state.rules.rfc.charge_interval_us);
+            let counted_us = |tenant: Arc<str>| (state.keys.pending.get(&tenant).map(|(_, at)| *at), tenant);
+            let known = tenants.into_iter().map(counted_us);
+            known.filter(|(at, _)| at.is_none_or(|at| at <= old_us)).collect()
+        };
+        old.sort();
+        let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
+        let count = |tenant: Arc<str>| async move {
+            let counted = tenants::count_pending(tx, keys, job_type, &tenant, MOST_COUNTED).await?;
+            Ok::<_, Error>((tenant, counted as u64))
+        };
+        let tenants = stream::iter(old.into_iter().map(|(_, tenant)| tenant));
+        let mut counts = std::pin::pin!(tenants.map(count).buffered(CONCURRENT_COUNTS));
+        let mut rows = 0;
+        while rows < COUNTED_AT_ONCE
+            && let Some((tenant, pending)) = counts.try_next().await?
+        {
+            rows += pending;
+            self.state().keys.pending.insert(tenant, (pending, now_us));
+        }
+        Ok(())
+    }
+
+    /// The first `depth` jobs that wait, by their keys.
+    pub(super) async fn front_by_keys(
+        &self,
+        tx: &Transaction,
+        wake: Option<&Bytes>,
+        depth: usize,
+        mine: &impl Fn(&str) -> bool,
+    ) -> Result<Front> {
+        let now_us = self.now_us();
+        let (all, tenants): (usize, Vec<Arc<str>>) = {
+            let state = self.state();
+            let first = state.waiting.in_order().take(MAX_TENANTS).map(|(tenant, _)| tenant.clone());
+            (state.waiting.len(), first.collect())
+        };
+        self.count(tx, tenants.iter().cloned()).await?;
+        let most = (4 * depth).div_ceil(tenants.len().max(1)).clamp(LEAST_SEEN, depth.max(LEAST_SEEN));
+        let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
+        let read = |tenant: Arc<str>| async move {
+            let mut jobs = tenants::front(tx, keys, job_type, &tenant, most).await?;
+            let is_all = jobs.len() < most;
+            if !is_all && jobs.iter().all(|job| job.key.is_none()) {
+                // Those with keys stand behind them, wherever they belong.
+                jobs.extend(tenants::keyed(tx, keys, job_type, &tenant, most).await?);
+            }
+            Ok::<_, Error>((tenant, jobs, is_all))
+        };
+        let queues: Vec<_> = stream::iter(tenants).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        let mut front = Front { beyond: all > queues.len(), ..Front::default() };
+        for (tenant, queue, is_all) in queues {
+            if queue.is_empty() {
+                self.state().found_empty(&tenant, wake, now_us);
+                continue;
+            }
+            front.beyond |= !is_all;
+            front.jobs.extend(queue.iter().map(|job| (job.clone(), front.tenants.len())));
+            front.tenants.push(Looked { tenant, seen: queue.len(), is_all });
+        }
+        self.give_keys(tx, &mut front, mine).await?;
+        let place = |job: &Pending| (job.key.unwrap_or(f64::MAX), job.order_us);
+        front.jobs.sort_by(|(a, _), (b, _)| {
+            let ((a_key, a_us), (b_key, b_us)) = (place(a), place(b));
+            a_key.total_cmp(&b_key).then(a_us.cmp(&b_us)).then_with(|| a.id.cmp(&b.id))
+        });
+        front.beyond |= front.jobs.len() > depth;
+        front.jobs.truncate(depth);
+        if !front.beyond {
+            front.again = self.state().waiting.must_be_read_again(wake);
+            front.beyond = front.again;
+        }
+        Ok(front)
+    }
+
+    /// Gives those jobs their keys that have none; what is `mine` is to be sorted by them from then on.
+    async fn give_keys(
+        &self,
+        tx: &Transaction,
+        front: &mut Front,
+        mine: &impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let now_us = self.now_us();
+        let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
+        let unkeyed = front.jobs.iter().filter(|(job, _)| job.key.is_none() && mine(&job.id));
+        let ids: Vec<String> = unkeyed.map(|(job, _)| job.id.clone()).take(SORT_BATCH).collect();
+        let read = |id: String| async move {
+            let job = jobs::get(tx, keys, job_type, &id).await?;
+            Ok::<_, Error>((id, job.and_then(|job| job.priority)))
+        };
+        let priorities: BTreeMap<String, Option<f64>> =
+            stream::iter(ids).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        let state = self.state();
+        for (job, tenant) in front.jobs.iter_mut().filter(|(job, _)| job.key.is_none()) {
+            let tenant = &front.tenants[*tenant].tenant;
+            let priority = priorities.get(&job.id);
+            let key = state.key(tenant, priority.copied().flatten(), job.order_us, now_us).get();
+            job.key = Some(key);
+            if priority.is_some() {
+                front.to_sort.push((job.id.clone(), Some(key)));
+            }
+        }
+        Ok(())
+    }
+
+    /// In the first cycles after a change of schemes, queues are searched for jobs that are still sorted by keys.
+    pub fn look_for_keys(&self) {
+        let mut state = self.state();
+        if state.by_keys() || state.keys.turn_back_cycles == 0 {
+            return;
+        }
+        state.keys.turn_back_cycles -= 1;
+        state.keys.turn_back = state.waiting.in_order().map(|(tenant, _)| tenant.clone()).collect();
+        drop(state);
+        self.keep_books();
+    }
+}
+
+impl Inner {
+    /// Sorts jobs by time again that are sorted by keys, of the tenants that are to be searched.
+    pub(super) async fn turn_back(&self) -> Result<()> {
+        for _ in 0..TURN_BACK_BATCHES {
+            let tenant = {
+                let mut state = self.state();
+                if state.by_keys() {
+                    state.keys.turn_back.clear();
+                }
+                let Some(tenant) = state.keys.turn_back.last().cloned() else { return Ok(()) };
+                tenant
+            };
+            let (keys, job_type, name) = (&self.keys, &self.job_type, &tenant);
+            let turned = self
+                .store
+                .transact(|tx| async move {
+                    let keyed = tenants::keyed(&tx, keys, job_type, name, SORT_BATCH).await?;
+                    let mut turned = false;
+                    for job in &keyed {
+                        if turned && !tx.has_room() {
+                            break;
+                        }
+                        turned |= tenants::set_key(&tx, keys, job_type, &job.id, None).await?;
+                    }
+                    Ok::<_, Error>(turned)
+                })
+                .await?;
+            if !turned {
+                let turn_back = &mut self.state().keys.turn_back;
+                // Another list may have been made meanwhile.
+                if turn_back.last() == Some(&tenant) {
+                    turn_back.pop();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn follows(boost: &rfc::Boost, rules: &rfc::Rules) -> bool {
+    boost.coeff.total_cmp(&rules.priority_coeff).is_eq() && boost.interval_us == rules.priority_interval_us
+}
+
+impl State {
+    /// Only where jobs rotate there is a choice.
+    pub(super) fn by_keys(&self) -> bool {
+        self.rules.rotation.is_some() && self.rules.fairness == Fairness::Rfc
+    }
+
+    fn boost(&self) -> Option<&rfc::Boost> {
+        self.keys.boost.as_ref().filter(|boost| follows(boost, &self.rules.rfc))
+    }
+
+    fn v(&self, now_us: i64) -> f64 {
+        self.keys.boost.map_or(0.0, |boost| boost.at(now_us))
+    }
+
+    /// What a tenant's jobs have run lately, here and elsewhere, in µs.
+    fn usage_us(&self, tenant: &str, now_us: i64) -> f64 {
+        let rules = &self.rules.rfc;
+        let own = self.own.get(tenant).map_or(0.0, |own| own.usage.at(now_us, rules));
+        let others = self.others.get(tenant).into_iter().flat_map(BTreeMap::values);
+        own + others.map(|charged| usage_of(charged).at(now_us, rules)).sum::<f64>()
+    }
+
+    /// How many jobs a tenant has that run or wait, as far as they are counted.
+    pub(super) fn jobs(&self, tenant: &str) -> u64 {
+        let own = self.own.get(tenant).map_or(0, |own| own.running);
+        let others = self.others.get(tenant).into_iter().flatten();
+        let live = others.filter(|(charger, _)| self.is_member(charger));
+        let elsewhere: u64 = live.map(|(_, charged)| charged.running).sum();
+        let pending = self.keys.pending.get(tenant).map_or(0, |(pending, _)| *pending);
+        (own + elsewhere + pending).min(MOST_COUNTED as u64).max(1)
+    }
+
+    fn increment(&self, tenant: &str, now_us: i64) -> f64 {
+        rfc::increment(self.usage_us(tenant, now_us), self.jobs(tenant), self.rules.shares.of(tenant))
+    }
+
+    /// What a job is sorted by: by what it was after its last run, or as if it had run for one interval when it was added.
+    fn key(&self, tenant: &str, priority: Option<f64>, since_us: i64, now_us: i64) -> rfc::Key {
+        match priority {
+            Some(priority) => rfc::Key::stored(priority),
+            None => rfc::Key::of(self.increment(tenant, now_us), self.v(since_us.min(now_us))),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What rows of others, and the absence of rows, make of the ledger.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::value::RawValue;
+use turnwise_queue::usage::Charged;
+use turnwise_queue::{NewJob, jobs};
+use turnwise_store::embedded::{self, Embedded};
+use turnwise_store::runtime;
+
+use super::*;
+
+const ME: &str = "me";
+const T: &str = "t";
+const HOUR_US: i64 = 3_600_000_000;
+
+fn state() -> State {
+    State {
+        rules: FairRules::default(),
+        ledger: Ledger::default(),
+        expectation: Expectation::default(),
+        waiting: Waiting::default(),
+        own: BTreeMap::new(),
+        others: BTreeMap::new(),
+        members: Some([ME.to_owned()].into()),
+        books: books::Progress::default(),
+        keys: keys::Keys::default(),
+    }
+}
+
+fn row(charger: &str, virtual_us: f64, tag: f64) -> (String, String, Charged) {
+    (T.to_owned(), charger.to_owned(), Charged { virtual_us, tag, ..Charged::default() })
+}
+
+#[test]
+fn what_two_others_tell_of_the_same_run_counts_once() {
+    let mut state = state();
+    state.learn_rows(Vec::new(), ME, 0);
+    // `b` has charged 10, and `a` knew that when it charged 5 more.
+    state.learn_rows(vec![row("a", 5.0, 15.0), row("b", 10.0, 10.0)], ME, 1);
+    assert_eq!(state.ledger.tag(T, 100), 15.0);
+    state.learn_rows(vec![row("a", 7.0, 17.0), row("b", 10.0, 10.0)], ME, 2);
+    assert_eq!(state.ledger.tag(T, 100), 17.0);
+}
+
+#[test]
+fn rows_of_the_dead_go_also_where_there_is_always_something_to_do() {
+    let mut state = state();
+    state.learn_rows(Vec::new(), ME, 0);
+    state.start(T, true, 0);
+    state.waiting.suspect(T);
+    let dead = |now_us| {
+        let mut dead = row("dead", 10.0, 10.0);
+        (dead.2.usage_us, dead.2.period) = (60_000_000.0, 0);
+        let mut state_rows = vec![dead];
+        state_rows.push(row(ME, 0.0, 0.0));
+        (state_rows, now_us)
+    };
+    let (rows, now_us) = dead(HOUR_US);
+    state.learn_rows(rows, ME, now_us);
+    assert!(state.books.decayed().next().is_none(), "its tag is ahead of everyone");
+    state.ledger.advance_to(10.0);
+    let (rows, now_us) = dead(60_000_000);
+    state.learn_rows(rows, ME, now_us);
+    assert!(state.books.decayed().next().is_none(), "its usage counts still");
+    let (rows, now_us) = dead(HOUR_US);
+    state.learn_rows(rows, ME, now_us);
+    assert_eq!(state.books.decayed().collect::<Vec<_>>(), [(T, "dead")]);
+}
+
+#[test]
+fn tenants_that_never_ran_here_are_forgotten() {
+    let mut state = state();
+    state.learn_rows(Vec::new(), ME, 0);
+    state.suspect(T);
+    state.learn_rows(vec![row("other", 3.0, 3.0)], ME, 0);
+    state.learn_rows(Vec::new(), ME, 0);
+    assert_eq!(state.ledger.tenants().count(), 1, "its jobs wait");
+    state.found_empty(T, None, 0);
+    state.learn_rows(Vec::new(), ME, 0);
+    assert_eq!(state.ledger.tenants().count(), 1, "it is ahead");
+    state.ledger.advance_to(3.0);
+    state.learn_rows(Vec::new(), ME, 0);
+    assert_eq!(state.ledger.tenants().count(), 0);
+}
+
+#[test]
+fn nothing_is_written_before_it_is_known_what_was_written_before() {
+    let mut state = state();
+    let mut turn = state.start(T, false, 0);
+    state.charge(&mut turn, 7_000);
+    assert!(state.lines(ME, 7_000).is_empty());
+    let mut before = row(ME, 1_000.0, 1_000.0);
+    before.2.service_us = 100_000;
+    state.learn_rows(vec![before.clone()], ME, 8_000);
+    state.learn_rows(vec![before], ME, 9_000);
+    let lines = state.lines(ME, 9_000);
+    assert_eq!(lines[0].service_us(), Some(107_000));
+}
+
+#[tokio::test]
+async fn one_look_counts_a_bounded_part_of_what_waits_and_the_next_ones_the_rest() {
+    const TENANTS: usize = 40;
+    const JOBS: usize = 1_000;
+    let dir = tempfile::tempdir().unwrap();
+    let engine =
+        Embedded::open_with(dir.path(), embedded::Options { durable: false, ..Default::default() }).unwrap();
+    let clock = runtime::Manual::new(HOUR_US, 1);
+    let (store, keys) = (Store::new(engine, clock), Keyspace::default());
+    let names: Vec<Arc<str>> = (0..TENANTS).map(|n| format!("t{n:02}").into()).collect();
+    for tenant in &names {
+        let tx = store.begin().await.unwrap();
+        for n in 0..JOBS {
+            let options = RawValue::from_string("null".to_owned()).unwrap();
+            let job = NewJob {
+                tenant: tenant.to_string(),
+                ..NewJob::new("test", &format!("{tenant} {n}"), options)
+            };
+            jobs::add(&tx, &keys, &job, HOUR_US).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    }
+    let fair = FairShare::new(store.clone(), keys, "test", ME, FairRules::default());
+    let mut looks = 0;
+    loop {
+        let before = store.counters().rows_read;
+        let tx = store.begin().await.unwrap();
+        fair.count(&tx, names.iter().cloned()).await.unwrap();
+        let read = store.counters().rows_read - before;
+        if read == 0 {
+            break;
+        }
+        looks += 1;
+        assert!(read <= 30_000, "{read} rows in one look");
+    }
+    assert!(looks >= 2);
+    let state = fair.state();
+    assert!(names.iter().all(|tenant| state.jobs(tenant) == JOBS as u64));
+}

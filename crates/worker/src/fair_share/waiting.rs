@@ -1,0 +1,364 @@
+//! Which tenants have jobs that wait, in the order in which they come.
+//!
+//! *Model.* The rows that say so are read when the wake key has changed, and are right as of its value then: whatever becomes
+//! pending changes both. In between, a tenant's queue that was read to its end stays empty until its stamp changes. So a look for
+//! work costs one read of the wake key, and one range read where something has become pending.
+//!
+//! *Forces.* Reading all waiting tenants at each wake is `O(tenants)`; many of them are read less often
+//! ([`STALE_US_PER_TENANT`]), as long as those that are known have jobs enough.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use turnwise_store::Versionstamp;
+
+/// How old what is known may be, per tenant, while the slots can be filled with it. Reading a row takes about 5 µs: reading
+/// them all again and again is then a tenth of a worker's time at most.
+const STALE_US_PER_TENANT: i64 = 50;
+/// With fewer tenants they are always read: they fit into one small read.
+const FEW: usize = 100;
+
+/// A place in the order: lower comes first.
+#[derive(Debug, Clone, Copy)]
+struct Place(f64);
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Place {}
+
+impl PartialOrd for Place {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Place {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// What is known of a tenant with a waiting row.
+#[derive(Debug, Clone, Copy)]
+struct Queue {
+    /// Of its latest pending row, as far as it is known.
+    stamp: Option<Versionstamp>,
+    /// That stamp was there at the first reading.
+    first: bool,
+    /// Where it stands; without, its queue is empty as of its stamp.
+    place: Option<Place>,
+    /// Since when it is known to be empty, in µs.
+    empty_since_us: i64,
+}
+
+/// The tenants with waiting rows.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// The wake key's value at the first reading. It comes before any other, whatever it is: a store that was copied keeps the
+    /// stamps that another engine gave, and those may be higher than any that its own will give.
+    first: Option<Option<Bytes>>,
+    /// The wake key's value that this is right as of, once it was read.
+    as_of: Option<Option<Bytes>>,
+    read_us: i64,
+    /// What was known was not enough: it is read again.
+    too_old: bool,
+    queues: BTreeMap<Arc<str>, Queue>,
+    order: BTreeSet<(Place, Arc<str>)>,
+}
+
+/// What reading the rows has told about a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// It has jobs that wait, and may have had them before the first look.
+    Found,
+    /// It has jobs that wait, and had none.
+    Arrived,
+    /// It has none any more.
+    Gone,
+}
+
+impl Waiting {
+    /// Whether the rows are to be read before a look at the queue with the wake key's value `wake`.
+    pub fn must_read(&self, wake: Option<&Bytes>, now_us: i64) -> bool {
+        let Some(as_of) = &self.as_of else { return true };
+        if self.too_old {
+            return true;
+        }
+        // A transaction that began before the last reading has nothing to add to it.
+        self.is_before(as_of.as_ref(), wake)
+            && (self.queues.len() < FEW || self.age_us(now_us) >= self.may_be_old_us())
+    }
+
+    /// The slots could not be filled with what is known. Whether there may be more: then it is read again.
+    pub fn must_be_read_again(&mut self, wake: Option<&Bytes>) -> bool {
+        let is_stale = self.is_stale(wake);
+        self.too_old |= is_stale;
+        is_stale
+    }
+
+    /// Whether what is known may have changed since.
+    fn is_stale(&self, wake: Option<&Bytes>) -> bool {
+        self.as_of.as_ref().is_none_or(|as_of| self.is_before(as_of.as_ref(), wake))
+    }
+
+    /// Whether one of the wake key's values is older than another.
+    fn is_before(&self, one: Option<&Bytes>, other: Option<&Bytes>) -> bool {
+        let first = |wake: Option<&Bytes>| self.first.as_ref().is_some_and(|first| first.as_ref() == wake);
+        one != other && !first(other) && (first(one) || one < other)
+    }
+
+    fn age_us(&self, now_us: i64) -> i64 {
+        now_us.saturating_sub(self.read_us).max(0)
+    }
+
+    fn may_be_old_us(&self) -> i64 {
+        i64::try_from(self.queues.len()).unwrap_or(i64::MAX).saturating_mul(STALE_US_PER_TENANT)
+    }
+
+    /// The rows, by tenant, with the wake key's value of the same snapshot. Tells whom that is news of.
+    pub fn read(
+        &mut self,
+        rows: Vec<(String, Versionstamp)>,
+        wake: Option<Bytes>,
+        now_us: i64,
+    ) -> Vec<(Arc<str>, News)> {
+        if self.as_of.as_ref().is_some_and(|as_of| self.is_before(wake.as_ref(), as_of.as_ref())) {
+            // Someone else has read later ones meanwhile.
+            return Vec::new();
+        }
+        let first = self.as_of.is_none();
+        if first {
+            self.first = Some(wake.clone());
+        }
+        self.as_of = Some(wake);
+        (self.read_us, self.too_old) = (now_us, false);
+        let mut before = std::mem::take(&mut self.queues);
+        let mut news = Vec::new();
+        for (tenant, stamp) in rows {
+            let (tenant, queue) = match before.remove_entry(tenant.as_str()) {
+                Some((tenant, queue)) => (tenant, Some(queue)),
+                None => (Arc::from(tenant), None),
+            };
+            let known = queue.filter(|queue| queue.place.is_some() || queue.stamp == Some(stamp));
+            if known.is_none() {
+                news.push((tenant.clone(), if first { News::Found } else { News::Arrived }));
+            }
+            // Its place comes with its first touch.
+            let queue = known.unwrap_or(Queue {
+                stamp: None,
+                first: false,
+                place: Some(Place(f64::MAX)),
+                empty_since_us: 0,
+            });
+            if known.is_none() {
+                self.order.insert((Place(f64::MAX), tenant.clone()));
+            }
+            let is_first = first || queue.first && queue.stamp == Some(stamp);
+            self.queues.insert(tenant, Queue { stamp: Some(stamp), first: is_first, ..queue });
+        }
+        for (tenant, queue) in before {
+            if let Some(place) = queue.place {
+                self.order.remove(&(place, tenant.clone()));
+                news.push((tenant, News::Gone));
+            }
+        }
+        news
+    }
+
+    /// A job of this tenant has become pending in a transaction that may still fail. Whether nobody knew that one waits.
+    pub fn suspect(&mut self, tenant: &str) -> bool {
+        if self.queues.get(tenant).is_some_and(|queue| queue.place.is_some()) {
+            return false;
+        }
+        let tenant: Arc<str> = tenant.into();
+        let place = Place(f64::MAX);
+        self.order.insert((place, tenant.clone()));
+        self.queues
+            .insert(tenant, Queue { stamp: None, first: false, place: Some(place), empty_since_us: 0 });
+        true
+    }
+
+    /// A tenant's queue is empty, in a snapshot with the wake key's value `wake`, or in a commit on top of it that
+    /// made nothing of it pending. Whether that was not known.
+    pub fn found_empty(&mut self, tenant: &str, wake: Option<&Bytes>, now_us: i64) -> bool {
+        let Some(queue) = self.queues.get_mut(tenant) else { return false };
+        let Some(place) = queue.place else { return false };
+        // What has become pending after that snapshot may wait still.
+        let is_oldest = self.first.as_ref().is_some_and(|first| first.as_ref() == wake);
+        let is_later = |stamp: Versionstamp| {
+            !queue.first && (is_oldest || wake.is_none_or(|wake| stamp.0.as_slice() > wake.as_ref()))
+        };
+        if queue.stamp.is_some_and(is_later) {
+            return false;
+        }
+        (queue.place, queue.empty_since_us) = (None, now_us);
+        self.order.remove(&(place, Arc::from(tenant)));
+        true
+    }
+
+    /// The tenant's row was cleared, because its queue is empty.
+    pub fn cleared(&mut self, tenant: &str) {
+        if self.queues.get(tenant).is_some_and(|queue| queue.place.is_none()) {
+            self.queues.remove(tenant);
+        }
+    }
+
+    /// A queue that was thought to be empty is not.
+    pub fn filled(&mut self, tenant: &str, now_us: i64) {
+        if let Some(queue) = self.queues.get_mut(tenant) {
+            queue.empty_since_us = now_us;
+        }
+    }
+
+    /// Moves a tenant to its place, if it has jobs that wait.
+    pub fn put(&mut self, tenant: &str, next: f64) {
+        let Some((name, _)) = self.queues.get_key_value(tenant) else { return };
+        let name = name.clone();
+        let Some(place) = self.queues.get_mut(tenant).and_then(|queue| queue.place.as_mut()) else { return };
+        if *place != Place(next) {
+            self.order.remove(&(*place, name.clone()));
+            *place = Place(next);
+            self.order.insert((*place, name));
+        }
+    }
+
+    /// Whether a tenant has jobs that wait, as far as is known.
+    pub fn has(&self, tenant: &str) -> bool {
+        self.queues.get(tenant).is_some_and(|queue| queue.place.is_some())
+    }
+
+    /// The tenants with jobs that wait, first to come first.
+    pub fn in_order(&self) -> impl Iterator<Item = (&Arc<str>, f64)> {
+        self.order.iter().map(|(place, tenant)| (tenant, place.0))
+    }
+
+    /// How many tenants have jobs that wait.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Tenants whose queues have been empty since `since_us` or longer, and whose rows are still there; up to `limit`.
+    pub fn empty_since(&self, since_us: i64, limit: usize) -> Vec<Arc<str>> {
+        let is_empty = |queue: &Queue| queue.place.is_none() && queue.empty_since_us <= since_us;
+        self.queues
+            .iter()
+            .filter(|(_, queue)| is_empty(queue))
+            .map(|(name, _)| name.clone())
+            .take(limit)
+            .collect()
+    }
+
+    /// Whether a queue is known to be empty.
+    pub fn has_empty(&self) -> bool {
+        self.queues.len() > self.order.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(n: u8) -> Versionstamp {
+        Versionstamp([n; 10])
+    }
+
+    fn wake(n: u8) -> Option<Bytes> {
+        Some(Bytes::copy_from_slice(&[n; 10]))
+    }
+
+    fn read(waiting: &mut Waiting, rows: &[(&str, u8)], at: u8) -> Vec<(String, News)> {
+        let rows = rows.iter().map(|(tenant, n)| ((*tenant).to_owned(), stamp(*n))).collect();
+        let news = waiting.read(rows, wake(at), 0);
+        news.into_iter().map(|(tenant, news)| (tenant.to_string(), news)).collect()
+    }
+
+    fn order(waiting: &Waiting) -> Vec<&str> {
+        waiting.in_order().map(|(tenant, _)| tenant.as_ref()).collect()
+    }
+
+    #[test]
+    fn rows_are_read_again_when_something_has_become_pending() {
+        let mut waiting = Waiting::default();
+        assert!(waiting.must_read(None, 0));
+        assert_eq!(read(&mut waiting, &[("a", 1)], 1), [("a".to_owned(), News::Found)]);
+        assert!(!waiting.must_read(wake(1).as_ref(), 0));
+        assert!(waiting.must_read(wake(2).as_ref(), 0));
+        assert_eq!(read(&mut waiting, &[("a", 2), ("b", 2)], 2), [("b".to_owned(), News::Arrived)]);
+        assert_eq!(read(&mut waiting, &[("b", 2)], 3), [("a".to_owned(), News::Gone)]);
+        assert!(read(&mut waiting, &[("a", 1)], 1).is_empty(), "an older snapshot tells nothing");
+        assert_eq!(order(&waiting), ["b"]);
+    }
+
+    #[test]
+    fn an_empty_queue_stays_empty_until_its_stamp_changes() {
+        let mut waiting = Waiting::default();
+        read(&mut waiting, &[("a", 1), ("b", 1)], 1);
+        assert!(waiting.found_empty("a", wake(1).as_ref(), 7));
+        assert_eq!(order(&waiting), ["b"]);
+        assert!(read(&mut waiting, &[("a", 1), ("b", 2)], 2).is_empty());
+        assert_eq!(order(&waiting), ["b"]);
+        assert_eq!(waiting.empty_since(7, 9), [Arc::from("a")]);
+        assert!(waiting.empty_since(6, 9).is_empty());
+        assert_eq!(read(&mut waiting, &[("a", 3), ("b", 2)], 3), [("a".to_owned(), News::Arrived)]);
+        assert!(!waiting.found_empty("a", wake(2).as_ref(), 8), "that snapshot was before its job");
+        assert!(waiting.has("a") && !waiting.has_empty());
+    }
+
+    #[test]
+    fn stamps_of_another_engine_are_older_than_all_others() {
+        let mut waiting = Waiting::default();
+        read(&mut waiting, &[("a", 200), ("b", 199)], 200);
+        assert!(!waiting.must_read(wake(200).as_ref(), 0) && waiting.must_read(wake(3).as_ref(), 0));
+        assert_eq!(
+            read(&mut waiting, &[("a", 200), ("b", 199), ("c", 3)], 3),
+            [("c".to_owned(), News::Arrived)]
+        );
+        assert!(
+            read(&mut waiting, &[("a", 200), ("b", 199)], 200).is_empty(),
+            "an older snapshot tells nothing"
+        );
+        assert!(!waiting.must_read(wake(200).as_ref(), 0) && waiting.must_read(wake(4).as_ref(), 0));
+        assert!(waiting.found_empty("a", wake(3).as_ref(), 7), "its stamp is not a later one");
+        assert!(!waiting.found_empty("c", wake(200).as_ref(), 7), "and this one is");
+        assert_eq!(
+            read(&mut waiting, &[("a", 4), ("b", 199)], 4),
+            [("a".to_owned(), News::Arrived), ("c".to_owned(), News::Gone)]
+        );
+    }
+
+    #[test]
+    fn tenants_stand_where_they_are_put() {
+        let mut waiting = Waiting::default();
+        read(&mut waiting, &[("a", 1), ("b", 1), ("c", 1)], 1);
+        for (tenant, next) in [("a", 3.0), ("b", 1.0), ("c", 2.0), ("unknown", 0.0)] {
+            waiting.put(tenant, next);
+        }
+        assert_eq!(order(&waiting), ["b", "c", "a"]);
+        waiting.put("b", 9.0);
+        waiting.found_empty("c", wake(1).as_ref(), 0);
+        waiting.put("c", 0.0);
+        assert_eq!((order(&waiting), waiting.len()), (vec!["a", "b"], 2));
+        assert!(waiting.suspect("c") && !waiting.suspect("a"));
+        assert_eq!(order(&waiting), ["a", "b", "c"]);
+        waiting.cleared("c");
+        assert!(waiting.has("c"), "only the row of an empty queue can be cleared");
+    }
+
+    #[test]
+    fn many_tenants_are_read_less_often_as_long_as_they_are_enough() {
+        let mut waiting = Waiting::default();
+        let rows: Vec<(String, Versionstamp)> = (0..1_000).map(|n| (format!("t{n:04}"), stamp(1))).collect();
+        waiting.read(rows, wake(1), 0);
+        assert!(!waiting.must_read(wake(2).as_ref(), 49_999));
+        assert!(waiting.must_read(wake(2).as_ref(), 50_000));
+        assert!(!waiting.must_be_read_again(wake(1).as_ref()) && !waiting.must_read(wake(2).as_ref(), 0));
+        assert!(waiting.must_be_read_again(wake(2).as_ref()));
+        assert!(waiting.must_read(wake(2).as_ref(), 0));
+    }
+}

@@ -1,0 +1,135 @@
+//! Job filters as workers ask them, and the release of paused jobs when filters change.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use serde_json::Value as Json;
+use tokio_util::sync::CancellationToken;
+use turnwise_policy::eligibility::condition::{Subject, Value};
+use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
+use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs};
+use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
+
+use crate::service::keep_up;
+
+/// Paused jobs that one transaction looks at.
+const BATCH: usize = 200;
+
+/// The filters, as last read.
+#[derive(Default)]
+pub(crate) struct Judge(Mutex<Option<(Bytes, Arc<Rules>)>>);
+
+/// The filters of one pass.
+pub(crate) struct Bench {
+    stamp: Bytes,
+    rules: Arc<Rules>,
+}
+
+impl Judge {
+    /// The filters that there are now; `None` if there are none. Reads them only when they have changed.
+    pub async fn sit(&self, tx: &Transaction, keys: &Keyspace) -> Result<Option<Bench>> {
+        let Some(stamp) = filters::stamp(tx, keys).await? else { return Ok(None) };
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rules = match known {
+            Some((seen, rules)) if seen == stamp => rules,
+            _ => {
+                let rules = Rules::new(filters::list(tx, keys).await?);
+                // They were checked before they were written; of a newer release there may be others. Starting what they may forbid would be worse
+                // than starting nothing.
+                let rules = rules.map_err(|(id, mistake)| {
+                    Error::Store(StoreError::Corrupt(format!("filter {id}: {mistake}")))
+                })?;
+                let rules = Arc::new(rules);
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp.clone(), rules.clone()));
+                rules
+            }
+        };
+        Ok((!rules.is_empty()).then_some(Bench { stamp, rules }))
+    }
+}
+
+impl Bench {
+    /// Whether a pending job may run. If not, it is out of the queue now.
+    pub async fn admits(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job_type: &str,
+        id: &str,
+        now_us: i64,
+    ) -> Result<bool> {
+        let Some(job) = jobs::get(tx, keys, job_type, id).await? else { return Ok(false) };
+        let options: Json = match self.rules.ask_for_options() {
+            true => serde_json::from_str(jobs::options(tx, keys, &job).await?.get()).unwrap_or(Json::Null),
+            false => Json::Null,
+        };
+        match self.judge(&job, &options) {
+            Verdict::Accept => return Ok(true),
+            Verdict::Pause(rule) => {
+                filters::pause(tx, keys, job_type, id, &rule.id, &self.stamp, now_us).await?;
+            }
+            Verdict::Reject(rule) => {
+                let note = rule.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+                let reason = format!("filter `{}` rejects it{note}", rule.id);
+                filters::reject(tx, keys, job_type, id, &reason, now_us).await?;
+            }
+        }
+        Ok(false)
+    }
+
+    fn judge(&self, job: &Job, options: &Json) -> Verdict<'_> {
+        let option = |path: &[String]| find(options, path);
+        self.rules.judge(&Subject {
+            id: &job.id,
+            job_type: &job.job_type,
+            tenant: &job.tenant,
+            user: job.user.as_deref(),
+            reasons: &job.reasons,
+            added_us: job.added_us,
+            option: &option,
+        })
+    }
+}
+
+/// A member of options that conditions can look at.
+fn find(options: &Json, path: &[String]) -> Option<Value> {
+    let found = path.iter().try_fold(options, |json, name| json.get(name))?;
+    Some(match found {
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Number(number) => Value::Number(number.as_f64()?),
+        Json::Bool(is) => Value::Bool(*is),
+        Json::Null => Value::Null,
+        Json::Array(_) | Json::Object(_) => return None,
+    })
+}
+
+/// Puts paused jobs back into the queue when the filters have changed ([`filters::release`]). Any number of servers may do the same.
+#[derive(Clone)]
+pub struct Filters {
+    /// Where the jobs are.
+    pub store: Store,
+    /// Its keys.
+    pub keys: Keyspace,
+}
+
+impl Filters {
+    /// Looks at all paused jobs once, and again after each change of the filters, until it is stopped.
+    pub async fn run(self, stop: CancellationToken) {
+        keep_up(&self.store, &stop, "cannot release paused jobs", || self.pass()).await;
+    }
+
+    async fn pass(&self) -> Result<Watch> {
+        let (store, keys) = (&self.store, &self.keys);
+        let row = &keys.filters_versionstamp();
+        let seen = store.begin().await?.get_with(row, Isolation::Snapshot).await?;
+        let mut cursor: Option<filters::Cursor> = None;
+        loop {
+            let after = cursor.as_ref();
+            cursor =
+                store.transact(|tx| async move { filters::release(&tx, keys, after, BATCH).await }).await?;
+            if cursor.is_none() {
+                return Ok(store.watch(row.clone(), seen).await?);
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Locks that jobs of external workers ask for while they run.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::locks::{self, Asked, LockAt, Spot};
+use turnwise_queue::{Claim, Error, Result};
+use turnwise_store::Isolation;
+
+use crate::External;
+
+impl External {
+    /// Asks for locks under a claim, and waits up to `wait` for them. What is held is granted at once, so that it can be asked again: after
+    /// [`Asked::Waits`] the job keeps its place in the queue, whether or not anybody asks, and whoever asks again goes on waiting.
+    ///
+    /// `leave` ends the waiting here, and leaves the job where it is.
+    ///
+    /// # Errors
+    /// `Halt` if this claim no longer holds the job. `Invalid` for locks that its declaration does not cover, and for others than the one
+    /// that it waits for: [`External::unwait`] first.
+    #[allow(clippy::too_many_arguments, reason = "whose job, what, how long")]
+    pub async fn lock(
+        &self,
+        job_type: &str,
+        worker: &str,
+        id: &str,
+        claim: u64,
+        wanted: &[LockAt],
+        wait: Duration,
+        leave: &CancellationToken,
+    ) -> Result<Asked> {
+        let (store, keys) = (&self.store, &self.keys);
+        let claim = &Claim { worker: worker.to_owned(), number: claim };
+        let queue = self.options().get().queue;
+        let levels = &queue.levels;
+        let mut deadline = pin!(store.runtime().sleep(wait));
+        loop {
+            let (asked, seen) = store
+                .transact(|tx| async move {
+                    let seen = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
+                    let now_us = store.runtime().now_us();
+                    let asked =
+                        locks::request(&tx, keys, levels, job_type, id, claim, wanted, now_us).await?;
+                    Ok::<_, Error>((asked, seen))
+                })
+                .await?;
+            if !matches!(asked, Asked::Waits(_)) || wait.is_zero() {
+                return Ok(asked);
+            }
+            tokio::select! {
+                biased;
+                () = leave.cancelled() => return Ok(asked),
+                () = self.lock_wake.changed(seen) => {}
+                () = &mut deadline => return Ok(asked),
+            }
+        }
+    }
+
+    /// The job waits for no lock any more, and runs on with what it holds. Nothing for one that does not wait.
+    ///
+    /// # Errors
+    /// `Halt` if this claim no longer holds the job.
+    pub async fn unwait(&self, job_type: &str, worker: &str, id: &str, claim: u64) -> Result<()> {
+        let claim = &Claim { worker: worker.to_owned(), number: claim };
+        let now_us = self.store.runtime().now_us();
+        self.store
+            .transact(|tx| async move { locks::withdraw(&tx, &self.keys, job_type, id, claim, now_us).await })
+            .await
+    }
+
+    /// Gives locks back before the end of the run. What is not held is none to be given back.
+    ///
+    /// # Errors
+    /// `Halt` if this claim no longer holds the job; `Invalid` for the big lock, which goes with the claim.
+    pub async fn unlock(
+        &self,
+        job_type: &str,
+        worker: &str,
+        id: &str,
+        claim: u64,
+        spots: &[Spot],
+    ) -> Result<()> {
+        let claim = &Claim { worker: worker.to_owned(), number: claim };
+        self.store
+            .transact(
+                |tx| async move { locks::release_some(&tx, &self.keys, job_type, id, claim, spots).await },
+            )
+            .await
+    }
+}

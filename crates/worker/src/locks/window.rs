@@ -1,0 +1,102 @@
+//! Which jobs of the queue's front start, where some of them lock.
+//!
+//! The order is [`order`]'s; here is what surrounds it: whose part a job is in, when a later look is worth it, and for whom.
+
+use turnwise_policy::predictive_queue::order::{Candidate, Decision, Hold, Reason, System, order};
+use turnwise_queue::tenants::Pending;
+
+use super::QueueRules;
+use super::view::LocksView;
+
+/// Jobs that are compared in one pass, at most. Behind so many jobs that cannot start others wait, though they could.
+pub(crate) const MAX_WINDOW: usize = 1_000;
+
+/// What shall become of a window's jobs.
+#[derive(Default)]
+pub(crate) struct Chosen {
+    /// Start these, in this order.
+    pub start: Vec<String>,
+    /// This one reserves what it wants.
+    pub reserve: Option<String>,
+    /// Somebody's locks are not free: a lock that goes makes another look worth it.
+    pub blocked: bool,
+    /// Jobs were left because there is no room for more.
+    pub no_room: bool,
+    /// When the next of those that are blocked is aged out, in µs.
+    pub ages_out_us: Option<i64>,
+    /// The first of others' jobs that could start.
+    pub left: Option<String>,
+}
+
+/// Decides about a window: `own` jobs may start here, as many as there is `room` for; `others` are left to those whose part they are in,
+/// and only looked at.
+pub(crate) fn choose(
+    view: &LocksView,
+    job_type: &str,
+    rules: &QueueRules,
+    (own, others): (&[&Pending], &[&Pending]),
+    room: usize,
+    now_us: i64,
+) -> Chosen {
+    let mut chosen = Chosen::default();
+    let decision = decide(view, job_type, rules, own, room, now_us);
+    chosen.add(&decision, own, rules);
+    chosen.start.extend(decision.start.iter().filter_map(|start| id(own, start.job)));
+    if !others.is_empty() && decision.start.len() < room {
+        // They may have no room where they belong, and must have reserved even so.
+        let decision = decide(view, job_type, rules, others, others.len(), now_us);
+        chosen.add(&decision, others, rules);
+        chosen.left = decision.start.first().and_then(|start| id(others, start.job));
+    }
+    // Of the front one at a time, whosever part it is in.
+    if own.iter().chain(others).any(|job| view.place(job_type, &job.id).is_some()) {
+        chosen.reserve = None;
+    }
+    chosen
+}
+
+impl Chosen {
+    fn add(&mut self, decision: &Decision, jobs: &[&Pending], rules: &QueueRules) {
+        if self.reserve.is_none() {
+            self.reserve = decision.reserve.first().and_then(|job| id(jobs, *job));
+        }
+        for Hold { job, weighed, reason } in &decision.hold {
+            if *reason == Reason::NoRoom {
+                self.no_room = true;
+                continue;
+            }
+            self.blocked = true;
+            let Some(job) = jobs.get(*job).filter(|_| !weighed.aged_out) else { continue };
+            let aging = &rules.rules.aging;
+            let tick = aging.tick(job.order_us).saturating_add(i64::from(aging.ticks));
+            let at_us = tick.saturating_mul(aging.tick_us.max(1));
+            self.ages_out_us = Some(self.ages_out_us.map_or(at_us, |earlier| earlier.min(at_us)));
+        }
+    }
+}
+
+fn id(jobs: &[&Pending], place: usize) -> Option<String> {
+    jobs.get(place).map(|job| job.id.clone())
+}
+
+fn decide(
+    view: &LocksView,
+    job_type: &str,
+    rules: &QueueRules,
+    jobs: &[&Pending],
+    room: usize,
+    now_us: i64,
+) -> Decision {
+    let window: Vec<Candidate<'_>> = jobs
+        .iter()
+        .map(|job| Candidate {
+            class: 0,
+            since_us: job.order_us,
+            requests: &job.locks,
+            reservation: view.place(job_type, &job.id),
+        })
+        .collect();
+    let queued: Vec<_> = view.queued.iter().collect();
+    let system = System { running: &view.running, reservations: &queued, room, now_us };
+    order(&window, system, &rules.rules)
+}

@@ -1,0 +1,646 @@
+//! Jobs that lock: who starts beside whom, who waits and for how long, and what is left of them.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use turnwise_policy::predictive_queue::aging::{Aging, Rules};
+use turnwise_policy::predictive_queue::locks::{Mode, Requests};
+use turnwise_queue::claims::Ending;
+use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
+use turnwise_queue::{Claim, Job, Keyspace, NewJob, State, claims, jobs, workers};
+use turnwise_store::{Store, embedded, runtime};
+use turnwise_worker::{
+    External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, QueueRules, Worker,
+    handler_fn,
+};
+
+use common::{PATIENCE, T, World, done, json};
+
+const NOW: Duration = Duration::ZERO;
+/// It locks instances, and finds out which.
+const FINDS_OUT: &str = r#"{"instance":{"exclusive":"unknown"},"node":{"exclusive":"unknown"}}"#;
+
+/// A run, in the test's hands.
+struct Run {
+    context: Arc<JobContext>,
+    end: oneshot::Sender<Outcome>,
+}
+
+impl Run {
+    fn id(&self) -> &str {
+        &self.context.job.id
+    }
+
+    fn end(self) {
+        self.end.send(done()).unwrap();
+    }
+
+    /// Asks for a lock in a task of its own.
+    fn lock(&self, lock: LockAt) -> tokio::task::JoinHandle<Result<(), LockError>> {
+        let context = self.context.clone();
+        tokio::spawn(async move { context.lock(lock).await })
+    }
+}
+
+/// A world whose runs are in the test's hands.
+struct Locking {
+    world: World,
+    runs: mpsc::UnboundedReceiver<Run>,
+    sender: mpsc::UnboundedSender<Run>,
+}
+
+impl Locking {
+    fn new() -> Self {
+        let (sender, runs) = mpsc::unbounded_channel();
+        Locking { world: World::new(), runs, sender }
+    }
+
+    async fn start(&self, max_jobs: usize, queue: QueueRules) -> Worker {
+        let sender = self.sender.clone();
+        let handler = handler_fn(move |context: JobContext| {
+            let sender = sender.clone();
+            async move {
+                let (end, ended) = oneshot::channel();
+                let context = Arc::new(context);
+                sender.send(Run { context: context.clone(), end }).unwrap();
+                tokio::select! {
+                    () = context.stop.cancelled() => Outcome::Stopped,
+                    outcome = ended => outcome.unwrap_or(Outcome::Stopped),
+                }
+            }
+        });
+        let options = Options { max_jobs, queue: Arc::new(queue), ..Options::default() };
+        let World { store, keys, .. } = &self.world;
+        Worker::start(store.clone(), keys.clone(), T, Arc::new(handler), options).await.unwrap()
+    }
+
+    async fn add(&self, id: &str, locks: &str) {
+        add(&self.world.store, &self.world.keys, id, locks).await;
+    }
+
+    async fn next(&mut self) -> Run {
+        tokio::time::timeout(PATIENCE, self.runs.recv()).await.expect("no job was started").unwrap()
+    }
+
+    /// The runs of these jobs, which start without anything else happening.
+    async fn started<const N: usize>(&mut self, ids: [&str; N]) -> [Run; N] {
+        let mut runs = BTreeMap::new();
+        for _ in ids {
+            let run = self.next().await;
+            runs.insert(run.id().to_owned(), run);
+        }
+        ids.map(|id| runs.remove(id).unwrap_or_else(|| panic!("{id} was not started")))
+    }
+
+    /// Whether a pass that has come after all before leaves this job where it is.
+    async fn stays(&mut self, id: &str) {
+        self.add("passer-by", "{}").await;
+        let run = self.next().await;
+        assert_eq!(run.id(), "passer-by");
+        run.end();
+        self.world.until_state("passer-by", State::Completed).await;
+        assert_eq!(self.world.get(id).await.unwrap().state, State::Pending);
+    }
+
+    /// Who holds, waits or has reserved, but for the big lock.
+    async fn entries(&self) -> Vec<(How, String, String)> {
+        let tx = self.world.store.begin().await.unwrap();
+        let entries = list(&tx, &self.world.keys, None, 1_000).await.unwrap();
+        let named = entries.into_iter().filter(|entry| entry.lock.spot != Spot::BIG_LOCK);
+        named.map(|entry| (entry.how, entry.lock.spot.to_string(), entry.id)).collect()
+    }
+
+    /// Lets time pass until this job has reserved, and nothing else happen.
+    async fn reserves(&self, id: &str) {
+        let clock = self.world.clock.clone();
+        let reserves = self.world.until(id, |job| job.reserved.is_some());
+        let mut reserves = std::pin::pin!(reserves);
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut reserves => break,
+                () = tokio::task::yield_now() => clock.advance(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    async fn none_left(&self) {
+        let tx = self.world.store.begin().await.unwrap();
+        assert_eq!(list(&tx, &self.world.keys, None, 10).await.unwrap(), []);
+    }
+}
+
+async fn add(store: &Store, keys: &Keyspace, id: &str, locks: &str) {
+    let locks: Requests = serde_json::from_str(locks).unwrap();
+    let new = &NewJob { locks, ..NewJob::new(T, id, json("{}")) };
+    let now_us = store.runtime().now_us();
+    store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
+}
+
+fn exclusive(level: &str, name: &str) -> LockAt {
+    LockAt::new(Spot::resource(level, name), Mode::Exclusive)
+}
+
+async fn granted(asked: tokio::task::JoinHandle<Result<(), LockError>>) {
+    tokio::time::timeout(PATIENCE, asked).await.expect("it waits on").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn two_that_lock_the_same_never_run_together_and_those_behind_start() {
+    let mut locking = Locking::new();
+    for (id, locks) in [
+        ("a", r#"{"instance":{"exclusive":["x"]}}"#),
+        ("b", r#"{"instance":{"exclusive":["x"]}}"#),
+        ("c", "{}"),
+        ("d", r#"{"instance":{"exclusive":["y"]}}"#),
+    ] {
+        locking.add(id, locks).await;
+        locking.world.clock.advance(Duration::from_micros(1));
+    }
+    let worker = locking.start(10, QueueRules::default()).await;
+    let [a, c, d] = locking.started(["a", "c", "d"]).await;
+    assert!(a.context.job.held.is_some() && c.context.job.held.is_none());
+    locking.add("e", r#"{"instance":{"shared":["x","y"]}}"#).await;
+    locking.stays("b").await;
+    locking.stays("e").await;
+    a.end();
+    let [b] = locking.started(["b"]).await;
+    d.end();
+    locking.world.until_state("d", State::Completed).await;
+    locking.stays("e").await;
+    b.end();
+    let [e] = locking.started(["e"]).await;
+    e.end();
+    c.end();
+    locking.world.until_state("e", State::Completed).await;
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn behind_a_window_full_of_blocked_jobs_others_start() {
+    let mut locking = Locking::new();
+    locking.add("000", r#"{"instance":{"exclusive":["x"]}}"#).await;
+    for n in 1..100 {
+        locking.world.clock.advance(Duration::from_micros(1));
+        locking.add(&format!("{n:03}"), r#"{"instance":{"exclusive":["x"]}}"#).await;
+    }
+    locking.world.clock.advance(Duration::from_micros(1));
+    locking.add("free", r#"{"instance":{"exclusive":["y"]}}"#).await;
+    let worker = locking.start(2, QueueRules { window: 4, ..QueueRules::default() }).await;
+    let [first, free] = locking.started(["000", "free"]).await;
+    free.end();
+    first.end();
+    for n in 1..100 {
+        let run = locking.next().await;
+        assert_eq!(run.id(), format!("{n:03}"));
+        run.end();
+    }
+    locking.world.until_state("099", State::Completed).await;
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
+    let mut locking = Locking::new();
+    let aging = Aging { tick_us: 1_000_000, ticks: 3 };
+    let rules = Rules { aging, ..Rules::default() };
+    let worker = locking.start(4, QueueRules { rules, ..QueueRules::default() }).await;
+    let small = r#"{"node":{"shared":["n"]}}"#;
+    locking.add("small", small).await;
+    let mut last = locking.next().await;
+    locking.add("big", r#"{"node":{"exclusive":["n"]}}"#).await;
+    // While it is young they go past.
+    for n in 0..5 {
+        locking.add(&format!("small {n}"), small).await;
+        let next = locking.next().await;
+        assert_eq!(next.id(), format!("small {n}"));
+        std::mem::replace(&mut last, next).end();
+    }
+    assert_eq!(locking.world.get("big").await.unwrap().reserved, None);
+    // Nothing else happens: the worker looks because its time has come.
+    locking.reserves("big").await;
+    locking.add("late", small).await;
+    locking.stays("late").await;
+    last.end();
+    let [big] = locking.started(["big"]).await;
+    locking.stays("late").await;
+    assert!(big.context.job.held.is_some());
+    big.end();
+    let [late] = locking.started(["late"]).await;
+    late.end();
+    locking.world.until_state("late", State::Completed).await;
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn one_that_has_reserved_gets_through_though_a_window_of_others_stands_before_it() {
+    let mut locking = Locking::new();
+    let aging = Aging { tick_us: 1_000_000, ticks: 3 };
+    let rules = Rules { aging, ..Rules::default() };
+    let worker = locking.start(4, QueueRules { rules, ..QueueRules::default() }).await;
+    let small = r#"{"node":{"shared":["n"]}}"#;
+    locking.add("small", small).await;
+    let last = locking.next().await;
+    locking.add("big", r#"{"node":{"exclusive":["n"]}}"#).await;
+    locking.reserves("big").await;
+    // More than a pass compares at most, each before it in the queue, and each kept by its reservation.
+    let locks: Requests = serde_json::from_str(small).unwrap();
+    let World { store, keys, .. } = &locking.world;
+    let late: Vec<NewJob> = (0..1_001)
+        .map(|n| NewJob {
+            locks: locks.clone(),
+            order_us: Some(1),
+            ..NewJob::new(T, &format!("late {n}"), json("{}"))
+        })
+        .collect();
+    let now_us = store.runtime().now_us();
+    for some in late.chunks(10) {
+        store
+            .transact(|tx| async move {
+                for job in some {
+                    jobs::add(&tx, keys, job, now_us).await?;
+                }
+                Ok::<_, turnwise_queue::Error>(())
+            })
+            .await
+            .unwrap();
+    }
+    last.end();
+    let [big] = locking.started(["big"]).await;
+    big.end();
+    assert!(locking.next().await.id().starts_with("late"));
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_running_job_takes_locks_in_their_order_and_waits_first_come_first_served() {
+    let mut locking = Locking::new();
+    let worker = locking.start(8, QueueRules::default()).await;
+    for id in ["a", "b", "c"] {
+        locking.add(id, FINDS_OUT).await;
+    }
+    let [a, b, c] = locking.started(["a", "b", "c"]).await;
+    let (i, n) = (exclusive("instance", "i"), exclusive("node", "n"));
+    a.context.lock_all(&[n.clone(), i.clone()]).await.unwrap();
+    a.context.lock(i.clone()).await.unwrap();
+    let b_asked = b.lock(i.clone());
+    locking.world.until_state("b", State::Waiting).await;
+    let c_asked = c.lock(i.clone());
+    locking.world.until_state("c", State::Waiting).await;
+    let names = |entries: Vec<(How, String, String)>| -> Vec<String> {
+        entries.into_iter().map(|(how, spot, id)| format!("{id} {how:?} {spot}")).collect()
+    };
+    assert_eq!(
+        names(locking.entries().await),
+        ["a Holds instance/i", "a Holds node/n", "b Waits instance/i", "c Waits instance/i"]
+    );
+    a.context.unlock(std::slice::from_ref(&i.spot)).await.unwrap();
+    granted(b_asked).await;
+    locking.world.until_state("b", State::Running).await;
+    assert_eq!(locking.world.get("c").await.unwrap().state, State::Waiting);
+    // Downwards it is given what is free, and waits for nothing.
+    let refused = a.context.lock(i.clone()).await.unwrap_err();
+    assert!(matches!(&refused, LockError::OutOfOrder { above, .. } if above.spot == n.spot), "{refused}");
+    assert_eq!(
+        refused.to_string(),
+        "instance/i (exclusive) is not free, and the job holds node/n (exclusive), which comes after it: ask for locks in their order, or declare them"
+    );
+    a.context.lock(exclusive("instance", "free")).await.unwrap();
+    let refused = b.context.lock(exclusive("network", "w")).await.unwrap_err();
+    assert!(
+        matches!(&refused, LockError::Refused(problem) if problem.contains("has not declared")),
+        "{refused}"
+    );
+    assert!(matches!(Outcome::from(refused), Outcome::Failed(_)));
+    // What a run holds goes with it.
+    b.end();
+    granted(c_asked).await;
+    c.end();
+    a.end();
+    for id in ["a", "b", "c"] {
+        locking.world.until_state(id, State::Completed).await;
+    }
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn the_slot_of_one_that_waits_is_lent_and_no_more_slots_than_there_are() {
+    let mut locking = Locking::new();
+    let worker = locking.start(2, QueueRules::default()).await;
+    let levels = [("instance", "i"), ("node", "n"), ("network", "w")];
+    let all = levels.map(|(level, _)| format!(r#""{level}":{{"exclusive":"unknown"}}"#)).join(",");
+    locking.add("a", &format!("{{{all}}}")).await;
+    let [a] = locking.started(["a"]).await;
+    let locks = levels.map(|(level, name)| exclusive(level, name));
+    a.context.lock_all(&locks).await.unwrap();
+    // One after the other waits for one of them. The first has a slot of its own, the others one that is lent.
+    let mut waiting = Vec::new();
+    for ((level, _), lock) in levels.iter().zip(&locks) {
+        let id = format!("waits for {level}");
+        locking.add(&id, &format!(r#"{{"{level}":{{"exclusive":"unknown"}}}}"#)).await;
+        let run = locking.next().await;
+        assert_eq!(run.id(), id);
+        let asked = run.lock(lock.clone());
+        locking.world.until_state(&id, State::Waiting).await;
+        waiting.push((run, asked));
+    }
+    // Four jobs run in two slots, and three of them wait: no third slot is lent.
+    locking.add("e", "{}").await;
+    // Who is granted its lock goes on at once, though both slots are taken.
+    let mut runs = vec![a];
+    for (lock, (run, asked)) in locks.iter().zip(waiting) {
+        runs[0].context.unlock(std::slice::from_ref(&lock.spot)).await.unwrap();
+        granted(asked).await;
+        runs.push(run);
+    }
+    for left in [3, 2] {
+        let run = runs.remove(0);
+        let id = run.id().to_owned();
+        run.end();
+        locking.world.until_state(&id, State::Completed).await;
+        assert!(locking.runs.try_recv().is_err(), "another one was started beside {left} in two slots");
+    }
+    assert_eq!(locking.world.get("e").await.unwrap().state, State::Pending);
+    runs.remove(0).end();
+    let [e] = locking.started(["e"]).await;
+    runs.remove(0).end();
+    e.end();
+    locking.world.until_state("e", State::Completed).await;
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn a_slot_that_is_not_lent_stays_taken() {
+    let mut locking = Locking::new();
+    let worker = locking.start(2, QueueRules { waiting_uses_slot: true, ..QueueRules::default() }).await;
+    for id in ["a", "b", "c"] {
+        locking.add(id, FINDS_OUT).await;
+        locking.world.clock.advance(Duration::from_micros(1));
+    }
+    let i = exclusive("instance", "i");
+    let [a, b] = locking.started(["a", "b"]).await;
+    a.context.lock(i.clone()).await.unwrap();
+    let asked = b.lock(i);
+    locking.world.until_state("b", State::Waiting).await;
+    assert_eq!(locking.world.get("c").await.unwrap().state, State::Pending);
+    assert!(locking.runs.try_recv().is_err());
+    a.end();
+    granted(asked).await;
+    let [c] = locking.started(["c"]).await;
+    assert_eq!(
+        locking.world.get("a").await.unwrap().state,
+        State::Completed,
+        "c was started before a slot was free"
+    );
+    b.end();
+    c.end();
+    locking.world.until_state("b", State::Completed).await;
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn who_stops_waiting_leaves_no_row_however_it_stops() {
+    let mut locking = Locking::new();
+    let worker = locking.start(4, QueueRules::default()).await;
+    for id in ["a", "b", "c", "d"] {
+        locking.add(id, FINDS_OUT).await;
+    }
+    let [a, b, c, d] = locking.started(["a", "b", "c", "d"]).await;
+    let i = exclusive("instance", "i");
+    a.context.lock(i.clone()).await.unwrap();
+    // Its user cancels it.
+    let asked = b.lock(i.clone());
+    locking.world.until_state("b", State::Waiting).await;
+    locking.world.cancel("b").await;
+    assert!(matches!(asked.await.unwrap(), Err(LockError::Stopped | LockError::Lost)));
+    locking.world.until_state("b", State::Cancelled).await;
+    // Its handler does not wait for the answer any more, and asks for something else.
+    let asked = c.lock(i.clone());
+    locking.world.until_state("c", State::Waiting).await;
+    asked.abort();
+    assert!(asked.await.unwrap_err().is_cancelled());
+    locking.world.until_state("c", State::Running).await;
+    c.context.lock(exclusive("instance", "another")).await.unwrap();
+    let entries = locking.entries().await;
+    assert!(entries.iter().all(|(how, ..)| *how == How::Holds), "{entries:?}");
+    // A shutdown.
+    let asked = d.lock(i);
+    locking.world.until_state("d", State::Waiting).await;
+    worker.shutdown().await;
+    assert!(matches!(asked.await.unwrap(), Err(LockError::Stopped | LockError::Lost)));
+    locking.none_left().await;
+    for id in ["a", "c", "d"] {
+        assert_eq!(locking.world.get(id).await.unwrap().state, State::Pending);
+    }
+}
+
+#[tokio::test]
+async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
+    let mut locking = Locking::new();
+    let declared = r#"{"instance":{"exclusive":["i"]}}"#;
+    locking.add("dead", declared).await;
+    let (row, claim) =
+        (workers::Worker::new("ghost", "n", 0, 9), Claim { worker: "ghost".into(), number: 1 });
+    let claimed = locking.world.run(async |tx, keys| {
+        workers::register(tx, keys, T, &row)?;
+        claims::claim(tx, keys, T, "dead", &claim, 2, 20).await
+    });
+    assert!(claimed.await.unwrap().held.is_some());
+    let worker = locking.start(4, QueueRules::default()).await;
+    locking.add("blocked", declared).await;
+    // Both are pending when the dead one is removed, and want the same.
+    let first = loop {
+        tokio::select! {
+            biased;
+            run = locking.runs.recv() => break run.unwrap(),
+            () = locking.world.tick(1) => {}
+        }
+    };
+    assert!(!locking.world.workers().await.contains(&"ghost".to_owned()));
+    locking.stays(if first.id() == "dead" { "blocked" } else { "dead" }).await;
+    first.end();
+    locking.next().await.end();
+    for id in ["dead", "blocked"] {
+        locking.world.until_state(id, State::Completed).await;
+    }
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn a_lock_that_a_job_of_another_type_gives_back_wakes_those_that_wait_for_it() {
+    const OTHER: &str = "another type";
+    let mut locking = Locking::new();
+    let declared = r#"{"instance":{"exclusive":["i"]}}"#;
+    let locks: Requests = serde_json::from_str(declared).unwrap();
+    let new = NewJob { locks, ..NewJob::new(OTHER, "other", json("{}")) };
+    let (row, claim) = (workers::Worker::new("w", "n", 0, 9), Claim { worker: "w".into(), number: 1 });
+    let claimed = locking.world.run(async |tx, keys| {
+        workers::register(tx, keys, OTHER, &row)?;
+        jobs::add(tx, keys, &new, 2).await?;
+        claims::claim(tx, keys, OTHER, "other", &claim, 2, 20).await
+    });
+    assert!(claimed.await.unwrap().held.is_some());
+    let worker = locking.start(4, QueueRules::default()).await;
+    locking.add("blocked", declared).await;
+    locking.stays("blocked").await;
+    let ended = locking.world.run(async |tx, keys| {
+        let ending = Ending::Completed(json("1"));
+        claims::end(tx, keys, OTHER, "other", &claim, &ending, None, None, 3, 20).await
+    });
+    ended.await;
+    let [blocked] = locking.started(["blocked"]).await;
+    blocked.end();
+    locking.world.until_state("blocked", State::Completed).await;
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn external_workers_are_given_jobs_with_their_locks_and_wait_for_others() {
+    let locking = Locking::new();
+    let World { store, keys, .. } = &locking.world;
+    let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
+    let worker = external.register(T, None, 2).await.unwrap().id;
+    for (id, locks) in [("a", r#"{"instance":{"exclusive":["i"]}}"#), ("b", FINDS_OUT)] {
+        locking.add(id, locks).await;
+        locking.world.clock.advance(Duration::from_micros(1));
+    }
+    let leave = &CancellationToken::new();
+    let accepted = external.accept(T, &worker, 0, 2, NOW, leave).await.unwrap();
+    let [a, b] = <[_; 2]>::try_from(accepted).unwrap();
+    assert_eq!((a.job.id.as_str(), b.job.id.as_str()), ("a", "b"));
+    assert!(a.job.held.as_ref().unwrap().at(&Spot::resource("instance", "i")).is_some());
+    let i = [exclusive("instance", "i")];
+    let asked = external.lock(T, &worker, "b", b.claim, &i, NOW, leave).await.unwrap();
+    assert!(matches!(&asked, Asked::Waits(blocked) if blocked.by[0].id == "a"), "{asked:?}");
+    // One waits, and lends its slot.
+    locking.add("c", "{}").await;
+    let accepted = external.accept(T, &worker, b.claim, 1, NOW, leave).await.unwrap();
+    assert_eq!(accepted[0].job.id, "c");
+    let waits = tokio::spawn({
+        let (external, worker, i, leave) = (external.clone(), worker.clone(), i.clone(), leave.clone());
+        async move { external.lock(T, &worker, "b", b.claim, &i, PATIENCE, &leave).await }
+    });
+    locking.world.clock.wait_for_sleeper(PATIENCE).await;
+    external.end(T, &worker, "a", a.claim, ExternalEnd::Completed(json("1")), None).await.unwrap();
+    let asked = tokio::time::timeout(PATIENCE, waits).await.expect("it waits on").unwrap();
+    assert_eq!(asked.unwrap(), Asked::Granted);
+    external.unlock(T, &worker, "b", b.claim, std::slice::from_ref(&i[0].spot)).await.unwrap();
+    assert!(external.lock(T, &worker, "a", a.claim, &i, NOW, leave).await.is_err(), "its claim is over");
+    external.unwait(T, &worker, "b", b.claim).await.unwrap();
+    external.leave(T, &worker).await.unwrap();
+    locking.none_left().await;
+}
+
+/// Who holds what, as those say who hold it.
+#[derive(Default)]
+struct Ledger {
+    held: Mutex<BTreeMap<String, (usize, usize)>>,
+    violations: Mutex<Vec<String>>,
+}
+
+impl Ledger {
+    fn take(&self, lock: &LockAt, id: &str) {
+        let mut held = self.held.lock().unwrap();
+        let (shared, exclusive) = held.entry(lock.spot.to_string()).or_default();
+        let alone = lock.mode == Mode::Exclusive;
+        if *exclusive > 0 || alone && *shared > 0 {
+            self.violations.lock().unwrap().push(format!("{id}: {lock}"));
+        }
+        *if alone { exclusive } else { shared } += 1;
+    }
+
+    fn give_back(&self, lock: &LockAt) {
+        let mut held = self.held.lock().unwrap();
+        let (shared, exclusive) = held.get_mut(&lock.spot.to_string()).unwrap();
+        *if lock.mode == Mode::Exclusive { exclusive } else { shared } -= 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
+    const JOBS: usize = 500;
+    let dir = tempfile::tempdir().unwrap();
+    let options = embedded::Options { durable: false, ..Default::default() };
+    let engine = embedded::Embedded::open_with(dir.path(), options).unwrap();
+    let store = Store::new(engine, Arc::new(runtime::System));
+    let (keys, ledger) = (Keyspace::default(), Arc::new(Ledger::default()));
+    let (ended, mut ends) = mpsc::unbounded_channel();
+    for n in 0..JOBS {
+        let (instance, node, other) = (n % 23, n % 7, n % 5);
+        let locks = match n % 4 {
+            0 => format!(r#"{{"instance":{{"exclusive":["i{instance}"]}},"node":{{"shared":["n{node}"]}}}}"#),
+            1 => format!(r#"{{"node":{{"exclusive":["n{node}"]}}}}"#),
+            2 => FINDS_OUT.to_owned(),
+            _ => format!(r#"{{"node":{{"shared":["n{other}","n{node}"]}}}}"#),
+        };
+        add(&store, &keys, &format!("{n:03}"), &locks).await;
+    }
+    let handler = {
+        let ledger = ledger.clone();
+        move |context: JobContext| {
+            let (ledger, ended) = (ledger.clone(), ended.clone());
+            async move {
+                let Job { id, held, .. } = &context.job;
+                let mut locks = held.as_ref().unwrap().locks();
+                locks.iter().for_each(|lock| ledger.take(lock, id));
+                let n: usize = id.parse().unwrap();
+                if n % 4 == 2 {
+                    let wanted = [
+                        exclusive("instance", &format!("i{}", n % 23)),
+                        exclusive("node", &format!("n{}", n % 7)),
+                    ];
+                    for lock in wanted {
+                        if let Err(error) = context.lock(lock.clone()).await {
+                            return error.into();
+                        }
+                        ledger.take(&lock, id);
+                        locks.push(lock);
+                    }
+                }
+                for _ in 0..n % 11 {
+                    tokio::task::yield_now().await;
+                }
+                // Before the row goes.
+                locks.iter().for_each(|lock| ledger.give_back(lock));
+                ended.send(id.clone()).unwrap();
+                done()
+            }
+        }
+    };
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        let options = Options { max_jobs: 7, ..Options::default() };
+        let handler = Arc::new(handler_fn(handler.clone()));
+        workers.push(Worker::start(store.clone(), keys.clone(), T, handler, options).await.unwrap());
+    }
+    let mut seen = BTreeMap::new();
+    for _ in 0..JOBS {
+        let id = tokio::time::timeout(4 * PATIENCE, ends.recv()).await.expect("a job never ended").unwrap();
+        *seen.entry(id).or_insert(0) += 1;
+    }
+    for worker in workers {
+        worker.shutdown().await;
+    }
+    assert_eq!(*ledger.violations.lock().unwrap(), Vec::<String>::new());
+    assert!(seen.len() == JOBS && seen.values().all(|runs| *runs == 1), "some ran twice");
+    let tx = store.begin().await.unwrap();
+    for n in 0..JOBS {
+        let job = jobs::get(&tx, &keys, T, &format!("{n:03}")).await.unwrap().unwrap();
+        assert_eq!(job.state, State::Completed, "{} {:?}", job.id, job.reason());
+    }
+    assert_eq!(list(&tx, &keys, None, 10).await.unwrap(), []);
+}

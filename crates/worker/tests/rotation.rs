@@ -1,0 +1,540 @@
+//! Continuous jobs that make way for others: real workers on a real store, and a clock that only the test moves.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use turnwise_policy::fair_share::Fairness;
+use turnwise_queue::{State, jobs, tenants, usage};
+use turnwise_worker::{FairRules, Options, RotationRules};
+
+use common::{PATIENCE, Run, T, Word, World, done};
+
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Cycles of a minute, so that nothing else sleeps for as long.
+fn rules(max_churn: usize, shares: &[(&str, u32)]) -> FairRules {
+    let rotation = RotationRules {
+        interval: INTERVAL,
+        max_churn,
+        startup_jitter: Duration::ZERO,
+        idle_turn: Duration::from_secs(10),
+    };
+    let shares = shares.iter().map(|(tenant, shares)| ((*tenant).to_owned(), *shares)).collect();
+    FairRules { rotation: Some(rotation), shares: Arc::new(shares), ..FairRules::default() }
+}
+
+fn options(max_jobs: usize, fair: FairRules) -> Options {
+    Options { max_jobs, fair, exclusive: true, ..Options::default() }
+}
+
+/// Adds a continuous job, and a moment later it is another time.
+async fn add(world: &World, tenant: &str, id: &str) {
+    world.add_for(tenant, id, true).await;
+    world.clock.advance(Duration::from_millis(1));
+}
+
+/// The jobs that run, by id; a job that was stopped has another run later.
+#[derive(Default)]
+struct Running(BTreeMap<String, Run>);
+
+impl Running {
+    /// The next `count` starts.
+    async fn start(&mut self, world: &mut World, count: usize) -> Vec<String> {
+        let mut started = Vec::new();
+        for _ in 0..count {
+            let run = world.next_run().await;
+            started.push(run.id.clone());
+            self.0.insert(run.id.clone(), run);
+        }
+        started
+    }
+
+    /// The next `count` starts, where several workers take from the queue: what is another one's part is taken once it has been
+    /// left to it for a moment.
+    async fn start_of_all(&mut self, world: &mut World, count: usize) {
+        for _ in 0..count {
+            let pauses = async {
+                loop {
+                    world.clock.wait_for_sleepers(Duration::from_millis(1), 3).await;
+                    world.clock.advance(Duration::from_millis(10));
+                    for _ in 0..200 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                run = world.runs.recv() => { let run = run.unwrap(); self.0.insert(run.id.clone(), run); }
+                () = pauses => {}
+            }
+        }
+    }
+
+    /// What was started in a cycle that is over, if anything was.
+    async fn started_meanwhile(&mut self, world: &mut World) -> Vec<String> {
+        let wait = world.clock.wait_for_sleepers(INTERVAL / 2, 1);
+        tokio::time::timeout(PATIENCE, wait).await.expect("the worker does not wait for its next cycle");
+        for _ in 0..2_000 {
+            tokio::task::yield_now().await;
+        }
+        let mut started = Vec::new();
+        while let Ok(run) = world.runs.try_recv() {
+            started.push(run.id.clone());
+            self.0.insert(run.id.clone(), run);
+        }
+        started
+    }
+
+    /// Of how many jobs of a tenant, by their ids' first letter, the record says that they run.
+    async fn of(&self, world: &World, tenant: &str) -> usize {
+        let tx = world.store.begin().await.unwrap();
+        let all = jobs::list(&tx, &world.keys, T, None, 1_000).await.unwrap();
+        all.iter().filter(|job| job.tenant == tenant && job.state == State::Running).count()
+    }
+}
+
+/// One cycle passes for `workers` of them, once all of them have come to wait for it.
+async fn cycle(world: &World, workers: usize) {
+    // Nothing else sleeps for as long.
+    let wait = world.clock.wait_for_sleepers(INTERVAL / 2, workers);
+    tokio::time::timeout(PATIENCE, wait).await.expect("not all workers wait for their next cycle");
+    world.clock.advance(INTERVAL);
+}
+
+/// Waits until all workers have had their cycle, and nothing has come of it.
+async fn nothing_starts(world: &mut World, workers: usize) {
+    // Nothing else sleeps for as long.
+    let wait = world.clock.wait_for_sleepers(INTERVAL / 2, workers);
+    tokio::time::timeout(PATIENCE, wait).await.expect("not all workers wait for their next cycle");
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(world.runs.try_recv().is_err(), "a job was started");
+}
+
+#[tokio::test]
+async fn every_job_has_its_turn() {
+    let mut world = World::new();
+    for n in 0..12 {
+        add(&world, "a", &format!("a{n:02}")).await;
+    }
+    let worker = world.start_with(&world.store, options(3, rules(2, &[]))).await;
+    let mut running = Running::default();
+    let mut order = running.start(&mut world, 3).await;
+    // Two rounds and more: whoever was started the longest ago is next, each time.
+    for _ in 0..12 {
+        cycle(&world, 1).await;
+        order.extend(running.start(&mut world, 2).await);
+        assert_eq!(running.of(&world, "a").await, 3);
+    }
+    for (place, id) in order.iter().enumerate().take(12) {
+        assert!(order[..place].iter().all(|before| before != id), "{order:?}");
+    }
+    for round in order.windows(14) {
+        assert_eq!(round.iter().collect::<BTreeSet<_>>().len(), 12, "{order:?}");
+    }
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn tenants_run_as_their_shares_say() {
+    let mut world = World::new();
+    for (tenant, jobs) in [("a", 4), ("b", 20), ("c", 40)] {
+        for n in 0..jobs {
+            add(&world, tenant, &format!("{tenant}{n:02}")).await;
+        }
+    }
+    let shares = [("a", 100), ("b", 100), ("c", 200)];
+    let worker = world.start_with(&world.store, options(8, rules(4, &shares))).await;
+    let mut running = Running::default();
+    running.start(&mut world, 8).await;
+    let mut ran = BTreeMap::<&str, usize>::new();
+    for n in 0..40 {
+        if n >= 4 {
+            for tenant in ["a", "b", "c"] {
+                *ran.entry(tenant).or_default() += running.of(&world, tenant).await;
+            }
+        }
+        cycle(&world, 1).await;
+        running.start(&mut world, 4).await;
+    }
+    // 36 cycles of 8 slots.
+    for (tenant, slots) in [("a", 72), ("b", 72), ("c", 144)] {
+        assert!(ran[tenant].abs_diff(slots) <= 3, "{ran:?}");
+    }
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn one_job_beside_many_starts_at_once_and_stays() {
+    let mut world = World::new();
+    for n in 0..50 {
+        add(&world, "many", &format!("m{n:02}")).await;
+    }
+    let worker = world.start_with(&world.store, options(4, rules(2, &[]))).await;
+    let mut running = Running::default();
+    running.start(&mut world, 4).await;
+    cycle(&world, 1).await;
+    running.start(&mut world, 2).await;
+    add(&world, "one", "lonely").await;
+    cycle(&world, 1).await;
+    let started = running.start(&mut world, 2).await;
+    assert!(started.contains(&"lonely".to_owned()), "{started:?}");
+    // It is owed half of the slots: no cycle ever stops it.
+    for _ in 0..8 {
+        cycle(&world, 1).await;
+        assert!(!running.start(&mut world, 2).await.contains(&"lonely".to_owned()));
+        assert_eq!(running.of(&world, "one").await, 1);
+    }
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn jobs_that_end_by_themselves_are_never_rotated() {
+    let mut world = World::new();
+    world.add_for("a", "once", false).await;
+    let worker = world.start_with(&world.store, options(1, rules(5, &[]))).await;
+    let mut running = Running::default();
+    running.start(&mut world, 1).await;
+    for id in ["b1", "b2"] {
+        add(&world, "b", id).await;
+    }
+    for _ in 0..5 {
+        cycle(&world, 1).await;
+        nothing_starts(&mut world, 1).await;
+    }
+    running.0.remove("once").unwrap().end(done());
+    let started = running.start(&mut world, 1).await;
+    assert_eq!(started, ["b1"]);
+    cycle(&world, 1).await;
+    assert_eq!(running.start(&mut world, 1).await, ["b2"]);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_is_too_much_is_stopped_at_the_next_cycle_and_those_that_end_by_themselves_last() {
+    let mut world = World::new();
+    for n in 0..2 {
+        world.add_for("a", &format!("once{n}"), false).await;
+    }
+    for n in 0..4 {
+        add(&world, "a", &format!("a{n}")).await;
+    }
+    let worker = world.start_with(&world.store, options(6, rules(1, &[]))).await;
+    let mut running = Running::default();
+    running.start(&mut world, 6).await;
+    let tunables = worker.tunables().get();
+    for (max_jobs, gone) in [(3, 3), (1, 5)] {
+        worker.tunables().set(turnwise_worker::Tunables { max_jobs, ..tunables.clone() });
+        cycle(&world, 1).await;
+        let left = 6 - gone;
+        let ids = ["a0", "a1", "a2", "a3", "once0", "once1"];
+        let patience = async {
+            while running.of(&world, "a").await != left {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, patience).await.expect("too many run");
+        let mut once = 0;
+        for id in ids {
+            once +=
+                usize::from(id.starts_with("once") && world.get(id).await.unwrap().state == State::Running);
+        }
+        assert_eq!(once, left.min(2));
+    }
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_idle_job_gives_its_slot_back_after_its_turn_and_not_before() {
+    let mut world = World::new();
+    for id in ["a1", "a2", "a3"] {
+        add(&world, "a", id).await;
+    }
+    let worker = world.start_with(&world.store, options(2, rules(5, &[]))).await;
+    let mut running = Running::default();
+    running.start(&mut world, 2).await;
+    let _ = running.0.remove("a2").unwrap().word.send(Word::Idle);
+    // The look comes when its turn is over: until then nothing happens.
+    let wait = world.clock.wait_for_sleepers(Duration::from_secs(10), 2);
+    tokio::time::timeout(PATIENCE, wait).await.expect("nobody waits for the end of its turn");
+    world.clock.advance(Duration::from_millis(9_999));
+    world.clock.wait_for_sleeper(Duration::from_millis(1)).await;
+    assert!(world.runs.try_recv().is_err());
+    world.clock.advance(Duration::from_millis(1));
+    assert_eq!(running.start(&mut world, 1).await, ["a3"]);
+    assert_eq!(world.until_state("a2", State::Pending).await.started_us, Some(1_000_003_000));
+    assert_eq!(world.get("a1").await.unwrap().state, State::Running, "it is busy");
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_idle_job_of_a_tenant_that_is_owed_more_keeps_its_slot() {
+    let mut world = World::new();
+    add(&world, "few", "f1").await;
+    for n in 0..5 {
+        add(&world, "many", &format!("m{n}")).await;
+    }
+    let worker = world.start_with(&world.store, options(4, rules(5, &[]))).await;
+    let mut running = Running::default();
+    running.start(&mut world, 4).await;
+    assert_eq!(running.of(&world, "few").await, 1);
+    let _ = running.0.remove("f1").unwrap().word.send(Word::Idle);
+    for _ in 0..3 {
+        let wait = world.clock.wait_for_sleepers(Duration::from_secs(10), 2);
+        tokio::time::timeout(PATIENCE, wait).await.expect("nobody waits for the end of its turn");
+        world.clock.advance(Duration::from_secs(10));
+    }
+    world.clock.wait_for_sleepers(Duration::from_secs(10), 2).await;
+    assert!(world.runs.try_recv().is_err(), "a job was started in its place");
+    assert_eq!(world.get("f1").await.unwrap().state, State::Running);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn two_workers_do_not_make_room_twice_for_the_same_job() {
+    let mut world = World::new();
+    for n in 0..8 {
+        add(&world, "a", &format!("a{n}")).await;
+    }
+    // Far longer than all that happens before.
+    let interval = 60 * INTERVAL;
+    let mut fair = rules(4, &[]);
+    fair.rotation = fair.rotation.map(|rotation| RotationRules { interval, ..rotation });
+    let beside = |max_jobs| Options { max_jobs, fair: fair.clone(), ..Options::default() };
+    let one = world.start_with(&world.store, beside(4)).await;
+    let mut running = Running::default();
+    running.start(&mut world, 4).await;
+    let two = world.start_with(&world.store, beside(4)).await;
+    running.start_of_all(&mut world, 4).await;
+    // All run. One more waits, and both workers have their cycles at about the same time: it belongs to one of them.
+    world.tick(2).await;
+    add(&world, "a", "late").await;
+    let wait = world.clock.wait_for_sleepers(interval / 2, 2);
+    tokio::time::timeout(PATIENCE, wait).await.expect("not all workers wait for their next cycle");
+    world.clock.advance(interval * 3 / 2);
+    assert_eq!(running.start(&mut world, 1).await, ["late"]);
+    nothing_starts(&mut world, 2).await;
+    for worker in [one, two] {
+        worker.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn two_workers_do_not_swing() {
+    let mut world = World::new();
+    // Far longer than all that happens between two cycles.
+    let interval = 60 * INTERVAL;
+    let mut fair = rules(8, &[]);
+    fair.rotation = fair.rotation.map(|rotation| RotationRules { interval, ..rotation });
+    let options = Options { max_jobs: 4, fair, ..Options::default() };
+    let mut running = Running::default();
+    let workers = [
+        world.start_with(&world.store, options.clone()).await,
+        world.start_with(&world.store, options).await,
+    ];
+    world.tick(2).await;
+    for n in 0..16 {
+        add(&world, "t", &format!("t{n:02}")).await;
+    }
+    running.start_of_all(&mut world, 8).await;
+    for n in 0..16 {
+        add(&world, "u", &format!("u{n:02}")).await;
+    }
+    // Whole half intervals from here on: in each one worker has its cycle, ten seconds after its begin.
+    let half_us = i64::try_from(interval.as_micros() / 2).unwrap();
+    let now_us = turnwise_store::Runtime::now_us(&*world.clock);
+    let until_us = half_us - (now_us + 10_000_000).rem_euclid(half_us);
+    world.clock.advance(Duration::from_micros(until_us.unsigned_abs()));
+    let mut slots = Vec::new();
+    for _ in 0..24 {
+        // Pings, what was charged, stops and starts.
+        for _ in 0..40 {
+            world.clock.advance(Duration::from_millis(500));
+            for _ in 0..300 {
+                tokio::task::yield_now().await;
+            }
+            while let Ok(run) = world.runs.try_recv() {
+                running.0.insert(run.id.clone(), run);
+            }
+        }
+        slots.push(running.of(&world, "t").await);
+        world.clock.advance(interval / 2 - Duration::from_secs(20));
+    }
+    // Once the one tenant has had its turn, each has half of the slots. Now and then a job is seen between two runs.
+    let settled = slots[8..].iter().filter(|slots| (3..=5).contains(*slots)).count();
+    assert!(settled >= 13, "{slots:?}");
+    for worker in workers {
+        worker.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stop_that_takes_its_time_is_not_followed_by_another_one() {
+    let mut world = World::new();
+    add(&world, "a", "a1").await;
+    let options = Options { stop_grace: INTERVAL * 3, ..options(2, rules(1, &[])) };
+    let worker = world.start_with(&world.store, options).await;
+    let mut running = Running::default();
+    running.start(&mut world, 1).await;
+    add(&world, "a", "a2").await;
+    running.start(&mut world, 1).await;
+    add(&world, "a", "a3").await;
+    let (hang, hangs) = tokio::sync::oneshot::channel();
+    let _ = running.0.remove("a1").unwrap().word.send(Word::Hang(hang));
+    hangs.await.unwrap();
+    // It was started first, so it is stopped.
+    cycle(&world, 1).await;
+    nothing_starts(&mut world, 1).await;
+    cycle(&world, 1).await;
+    nothing_starts(&mut world, 1).await;
+    assert_eq!(running.of(&world, "a").await, 2, "the other one runs still");
+    drop(worker);
+}
+
+#[tokio::test]
+async fn what_a_worker_has_charged_stays_when_it_dies() {
+    let mut world = World::new();
+    add(&world, "a", "a1").await;
+    let worker = world.start_with(&world.store, options(1, rules(1, &[]))).await;
+    let _first = world.next_run().await;
+    cycle(&world, 1).await;
+    let keys = world.keys.clone();
+    let rows = async |world: &World| {
+        let tx = world.store.begin().await.unwrap();
+        usage::of_tenant(&tx, &keys, T, "a").await.unwrap()
+    };
+    let written = async {
+        while rows(&world).await.first().is_none_or(|(_, charged)| charged.service_us == 0) {
+            world.clock.wait_for_sleeper(Duration::from_millis(900)).await;
+            world.clock.advance(Duration::from_millis(900));
+            for _ in 0..1_000 {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, written).await.expect("nothing was written");
+    drop(worker);
+    let (_, charged) = &rows(&world).await[0];
+    // The time that has passed, at the clock's steps.
+    assert!(charged.service_us >= 60_000_000, "{charged:?}");
+    assert!((charged.virtual_us * 100.0 - charged.service_us as f64).abs() < 1.0, "{charged:?}");
+    // Whoever comes after it goes on from there.
+    let worker = world.start_with(&world.store, options(1, rules(1, &[]))).await;
+    let _second = world.next_run().await;
+    cycle(&world, 1).await;
+    worker.shutdown().await;
+    let chargers = rows(&world).await;
+    assert_eq!(chargers.len(), 2);
+    assert!(chargers.iter().all(|(_, charged)| charged.tag >= 600_000.0), "{chargers:?}");
+}
+
+/// How many of a tenant's pending jobs are sorted by keys, and by their time.
+async fn keyed(world: &World, tenant: &str) -> (usize, usize) {
+    let tx = world.store.begin().await.unwrap();
+    let queue = tenants::front(&tx, &world.keys, T, tenant, 1_000).await.unwrap();
+    let keyed = queue.iter().filter(|job| job.key.is_some()).count();
+    (keyed, queue.len() - keyed)
+}
+
+#[tokio::test]
+async fn schemes_can_change_while_jobs_run_and_wait() {
+    let mut world = World::new();
+    for n in 0..9 {
+        add(&world, if n < 6 { "a" } else { "b" }, &format!("j{n}")).await;
+    }
+    let worker = world.start_with(&world.store, options(3, rules(2, &[]))).await;
+    let mut running = Running::default();
+    running.start(&mut world, 3).await;
+    let tunables = worker.tunables().get();
+    for fairness in [Fairness::Rfc, Fairness::VirtualTime, Fairness::Rfc] {
+        let fair = FairRules { fairness, ..tunables.fair.clone() };
+        worker.tunables().set(turnwise_worker::Tunables { fair, ..tunables.clone() });
+        let mut ran = BTreeSet::new();
+        // What a tenant got too much of under the other scheme holds it back for at most 30 cycles.
+        for _ in 0..60 {
+            cycle(&world, 1).await;
+            ran.extend(running.started_meanwhile(&mut world).await);
+        }
+        // Whatever orders them, everyone has its turn, and the slots are never empty.
+        assert_eq!(ran.len(), 9, "{fairness}: {ran:?}");
+        let full = async {
+            while running.of(&world, "a").await + running.of(&world, "b").await < 3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, full).await.expect("a slot stays empty");
+        let settled = async {
+            loop {
+                let (a, b) = (keyed(&world, "a").await, keyed(&world, "b").await);
+                let others = match fairness {
+                    Fairness::Rfc => a.1 + b.1,
+                    Fairness::VirtualTime => a.0 + b.0,
+                };
+                if others == 0 {
+                    return;
+                }
+                world.clock.advance(Duration::from_millis(900));
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, settled)
+            .await
+            .expect("jobs are sorted by what does not matter any more");
+    }
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn by_keys_the_usage_of_a_tenant_holds_its_jobs_back() {
+    let mut world = World::new();
+    for n in 0..20 {
+        add(&world, "many", &format!("m{n:02}")).await;
+    }
+    let fair = FairRules { fairness: Fairness::Rfc, ..rules(4, &[]) };
+    let worker = world.start_with(&world.store, options(4, fair)).await;
+    let mut running = Running::default();
+    running.start(&mut world, 4).await;
+    let mut ran = BTreeSet::new();
+    for _ in 0..20 {
+        cycle(&world, 1).await;
+        ran.extend(running.started_meanwhile(&mut world).await);
+    }
+    assert_eq!(ran.len(), 20);
+    for n in 0..4 {
+        add(&world, "few", &format!("f{n}")).await;
+    }
+    // A new tenant has used nothing, so that its jobs come first.
+    cycle(&world, 1).await;
+    // At most four runs of the cycle before are heard of late.
+    let started = running.start(&mut world, 4).await;
+    let mut few = started.iter().filter(|id| id.starts_with('f')).count();
+    for _ in 0..4 {
+        if few < 4 {
+            few += usize::from(running.start(&mut world, 1).await[0].starts_with('f'));
+        }
+    }
+    assert_eq!(few, 4, "{started:?}");
+    // What a job has run is remembered with it.
+    worker.shutdown().await;
+    let job = world.get("f0").await.unwrap();
+    assert!(job.priority.is_some(), "{job:?}");
+}
+
+#[tokio::test]
+async fn by_keys_whoever_comes_just_after_a_look_at_many_tenants_starts_at_once() {
+    let mut world = World::new();
+    let by_keys = FairRules { fairness: Fairness::Rfc, ..rules(1, &[]) };
+    let worker = world.start_with(&world.store, options(200, by_keys)).await;
+    // With a hundred and more, what is known of them may be some ms old; here no time passes at all.
+    let mut running = Vec::new();
+    for n in 0..120 {
+        world.add_for(&format!("t{n:03}"), &format!("{n:03}"), true).await;
+        running.push(world.next_run().await);
+    }
+    worker.shutdown().await;
+}
