@@ -59,7 +59,7 @@ fn test(filter: &[&str]) -> command::Result {
     peers::install_etcd()?;
     let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
     let mut tests = command::cargo();
-    let tested = command::run(leaks.tell(tests.args(["test", "--workspace"]).args(filter)));
+    let tested = command::run(leaks.tell(tests.args(["test", "--workspace", "--no-fail-fast"]).args(filter)));
     // Both count, and the secrets come first: a test that found one has failed for it.
     leaks.verdict().and(tested)
 }
