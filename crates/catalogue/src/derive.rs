@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::Value;
+use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, MAX_RESOURCES, Mode, Request, Requests};
 
 use crate::options::what;
@@ -14,8 +15,8 @@ use crate::{Catalogue, Entry, Kind, MAX_STEPS, Rule, Which};
 const MAX_REASONS: usize = 100;
 /// Longest value of an option that is learnt from, in bytes.
 const MAX_TRAIT_BYTES: usize = 128;
-/// Values that one job is known by.
-const MAX_TRAITS: usize = 32;
+/// Values that one job is known by: its end writes a row for each.
+const MAX_TRAITS: usize = 8;
 
 /// What a job locks, as far as its options tell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -117,15 +118,6 @@ impl fmt::Display for Because {
     }
 }
 
-/// What a job has in common with others: what [`Experience`](crate::Experience) looks at.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Traits {
-    /// Its type, and its operations: `cluster instance-migrate`.
-    pub kind: String,
-    /// Options and their values, in the order of the catalogue.
-    pub values: Vec<(String, String)>,
-}
-
 impl Catalogue {
     /// What a job of this type locks, with these options; `None` if the catalogue does not know the type. It can always be
     /// locked: it has passed [`Levels::check`].
@@ -157,7 +149,7 @@ impl Catalogue {
         Some(Derived { requests, unknown_because, warnings, line })
     }
 
-    /// What a job of this type has in common with others; `None` if the catalogue does not know the type, or lets nothing be learnt of it.
+    /// What a job of this type has in common with others, whose [`Experience`](turnwise_policy::predictive_queue::experience::Experience) counts for it; `None` if the catalogue does not know the type, or lets nothing be learnt of it.
     pub fn traits(&self, job_type: &str, options: &Value) -> Option<Traits> {
         let kind = self.types.get(job_type).filter(|kind| !kind.learn.is_empty())?;
         let whole = [options];

@@ -31,12 +31,10 @@
 //!
 //! - [`Catalogue::parse`] reads the file (`read`), and refuses what is wrong in it with the line and the fix.
 //! - [`Catalogue::requests`] derives (`derive`), from [`Template`](template)s over the options (`options`).
-//! - [`Experience`] is what past runs locked: it turns an unknown into a likely set, for a job's *weight* only. What is
-//!   locked never depends on it.
+//! - [`Catalogue::traits`] tells what a job has in common with others, from whose runs is learnt what is unknown of it.
 
 mod conditions;
 mod derive;
-pub mod experience;
 mod options;
 mod read;
 pub mod template;
@@ -46,8 +44,7 @@ use std::collections::BTreeMap;
 
 use turnwise_policy::predictive_queue::locks::Levels;
 
-pub use derive::{Because, Derived, Reason, Traits};
-pub use experience::{Experience, Likely};
+pub use derive::{Because, Derived, Reason};
 pub use wrong::Wrong;
 
 use conditions::Conditions;
@@ -60,7 +57,7 @@ pub const MAX_FILE_BYTES: usize = 1 << 20;
 pub const MAX_ENTRIES: usize = 10_000;
 /// Conditions of one request.
 pub const MAX_CONDITIONS: usize = 32;
-/// Options of one type that [`Experience`] looks at, beside the operation.
+/// Options of one type that are learnt from, beside the operation.
 pub const MAX_LEARNT: usize = 16;
 /// Steps of one job.
 pub const MAX_STEPS: usize = 1_000;
@@ -109,7 +106,7 @@ struct Kind {
     operations: BTreeMap<String, Entry>,
     /// What a job locks whose operation is none of these. Without: nobody knows.
     otherwise: Option<Entry>,
-    /// The options that [`Experience`] looks at.
+    /// The options that are learnt from.
     learn: Vec<Path>,
 }
 

@@ -213,8 +213,20 @@ fn pass(bencher: Bencher<'_, '_>, jobs: usize) {
     let jobs: Vec<(i64, Requests)> = pending.iter().rev().take(jobs).map(candidate).collect();
     let window: Vec<Candidate<'_>> = jobs
         .iter()
-        .map(|(since_us, requests)| Candidate { class: 0, since_us: *since_us, requests, reservation: None })
+        .map(|(since_us, requests)| Candidate {
+            class: 0,
+            since_us: *since_us,
+            requests,
+            likely: None,
+            reservation: None,
+        })
         .collect();
-    let system = System { running: queue.running(), reservations: &[], room: FIRST, now_us: NOW_US };
+    let system = System {
+        running: queue.running(),
+        foreseen: queue.running(),
+        reservations: &[],
+        room: FIRST,
+        now_us: NOW_US,
+    };
     bencher.bench_local(|| order(black_box(&window), system, &Rules::default()));
 }

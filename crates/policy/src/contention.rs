@@ -98,8 +98,8 @@ impl Part {
     }
 }
 
-/// FNV-1a, mixed once more (as in SplitMix64): the same on every node, whatever built it.
-fn hash(id: &str, round: u64) -> u64 {
+/// FNV-1a, mixed once more (as in SplitMix64): the same on every node, whatever built it. Each round gives another one.
+pub fn hash(id: &str, round: u64) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in round.to_be_bytes().into_iter().chain(id.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

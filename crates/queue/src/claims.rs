@@ -19,7 +19,7 @@ use crate::locks::{self, Blocked, Known};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
     Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Then,
-    dependencies, parking,
+    dependencies, learnt, parking,
 };
 
 /// What is left among the delayed jobs.
@@ -337,6 +337,8 @@ pub async fn end(
         parking::check(park)?;
     }
     job.ended_claim = Some(claim.clone());
+    // Who was stopped, or has failed, may not have come to lock what it needs.
+    let observed = matches!(ending, Ending::Completed(_)).then(|| learnt::observe(&job)).flatten();
     leave_active(tx, keys, &mut job, claim).await?;
     if let Some(info) = info {
         job.info = Some(info.to_owned());
@@ -369,6 +371,7 @@ pub async fn end(
         let outcome = outcome(&kind).unwrap_or(Outcome::Removed);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
+        learnt::record(tx, keys, observed, now_us).await?;
         return Ok(Ended::Recorded(None));
     }
     match ending {
@@ -398,6 +401,7 @@ pub async fn end(
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
     }
     write_job(tx, keys, &job)?;
+    learnt::record(tx, keys, observed, now_us).await?;
     Ok(Ended::Recorded(Some(Box::new(job))))
 }
 

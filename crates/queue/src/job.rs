@@ -24,6 +24,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::keyspace::{QueuePlace, SortKey};
@@ -44,8 +45,10 @@ pub const MAX_INFO_BYTES: usize = 12 << 10;
 /// Largest history, in bytes; the oldest entries go first.
 const MAX_HISTORY_BYTES: usize = 24_000;
 /// Of a job that wants locks: what it declares, declares for its next run, and holds are in the record, too, each of up to
-/// [`MAX_LOCKS_BYTES`].
-const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 12_000;
+/// [`MAX_LOCKS_BYTES`]; and what others learn from it, each of three parts of up to [`MAX_TRAITS_BYTES`].
+const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 9_000;
+/// Largest [`NewJob::traits`], as JSON in bytes.
+pub const MAX_TRAITS_BYTES: usize = 2 << 10;
 /// What an event takes beside its reason, in bytes.
 const EVENT_BYTES: usize = 48;
 /// Longest reason that is kept, in bytes; longer ones are cut.
@@ -236,6 +239,15 @@ pub struct Job {
     /// It runs, and was added again with these in place of `locks`: from the end of the run on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_locks: Option<Requests>,
+    /// What it has in common with others, from whose runs is learnt what it does not know of its locks ([`crate::learnt`]).
+    #[serde(default, skip_serializing_if = "Traits::is_empty")]
+    pub traits: Traits,
+    /// It runs, and was added again with these in place of `traits`: from the end of the run on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_traits: Option<Traits>,
+    /// It runs, and others learn from it: locks that it has found out, and given back already.
+    #[serde(default, skip_serializing_if = "Requests::is_none")]
+    pub gave_back: Requests,
     /// PENDING: the ticket under which it has reserved what it wants to lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<i64>,
@@ -367,6 +379,8 @@ pub struct NewJob {
     pub continuous: bool,
     /// What it wants to lock; see [`NewJob::check_locks`].
     pub locks: Requests,
+    /// See [`Job::traits`]: of no use to a job that knows what it locks. Their values are shown to whoever may see the job.
+    pub traits: Traits,
     /// What it waits for: at most [`MAX_AFTER`](crate::MAX_AFTER) jobs.
     pub after: Vec<After>,
     /// See [`Job::reasons`]: at most [`MAX_REASONS`].
@@ -387,6 +401,7 @@ impl fmt::Debug for NewJob {
             max_attempts,
             continuous,
             locks,
+            traits,
             after,
             reasons,
             options: _,
@@ -402,6 +417,7 @@ impl fmt::Debug for NewJob {
             .field("max_attempts", max_attempts)
             .field("continuous", continuous)
             .field("locks", locks)
+            .field("traits", traits)
             .field("after", after)
             .field("reasons", reasons)
             .finish_non_exhaustive()
@@ -426,6 +442,7 @@ impl NewJob {
             max_attempts: None,
             continuous: false,
             locks: Requests::default(),
+            traits: Traits::default(),
             after: Vec::new(),
             reasons: Vec::new(),
         }
@@ -459,6 +476,7 @@ impl NewJob {
         if !self.locks.is_none() {
             check_requests(&self.locks)?;
         }
+        check_traits(&self.traits)?;
         dependencies::check(&self.job_type, &self.id, &self.after)?;
         if self.reasons.len() > MAX_REASONS {
             let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());
@@ -493,6 +511,16 @@ fn check_requests(locks: &Requests) -> Result<()> {
     }
     let problem = format!("has {bytes} bytes; at most {MAX_LOCKS_BYTES} are allowed: ask for all of a level");
     Err(Error::Invalid { field: "locks", problem })
+}
+
+/// Whether they fit into a record, and a row of the queue.
+fn check_traits(traits: &Traits) -> Result<()> {
+    let bytes = crate::rows::encode(traits).len();
+    if bytes <= MAX_TRAITS_BYTES {
+        return Ok(());
+    }
+    let problem = format!("have {bytes} bytes; at most {MAX_TRAITS_BYTES} are allowed: name fewer options");
+    Err(Error::Invalid { field: "traits", problem })
 }
 
 pub(crate) fn check_size(field: &'static str, json: &RawValue, limit: usize) -> Result<()> {

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::Outcome;
+use turnwise_policy::predictive_queue::experience::Traits;
+use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
@@ -82,19 +84,25 @@ async fn place(
     now_us: i64,
 ) -> Result<Added> {
     let was = old.as_ref().map(|job| job.state);
+    // Who knows what it locks learns nothing.
+    let none = Traits::default();
+    let traits = if new.locks.has_unknown() { &new.traits } else { &none };
     let mut job = match old {
         Some(mut job) => {
             let moves = job.state == State::Pending && job.tenant != new.tenant;
             // Its row says what it wants to lock, and what it has reserved it may not want any more.
-            let wants_others = job.state == State::Pending && job.locks != new.locks;
+            let wants_others =
+                job.state == State::Pending && (job.locks != new.locks || job.traits != *traits);
             if moves || wants_others {
                 leave_place(tx, keys, &job)?;
             }
             job.tenant.clone_from(&new.tenant);
             if job.state.is_claimed() {
                 job.next_locks = (job.locks != new.locks).then(|| new.locks.clone());
+                job.next_traits = (job.traits != *traits).then(|| traits.clone());
             } else {
                 job.locks.clone_from(&new.locks);
+                job.traits.clone_from(traits);
             }
             if moves || wants_others {
                 // To where its time puts it in its queue, or the other one.
@@ -129,6 +137,9 @@ async fn place(
             keyed: false,
             locks: new.locks.clone(),
             next_locks: None,
+            traits: traits.clone(),
+            next_traits: None,
+            gave_back: Requests::default(),
             reserved: None,
             held: None,
             waits: None,

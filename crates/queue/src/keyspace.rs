@@ -51,6 +51,7 @@
 //! | `("config_vs")` | versionstamp (10 bytes) of the settings | with them |
 //! | `("locks", level, mode, name, type, id)` | who holds that lock and since when ([`crate::locks`]); without a name all of the level, without a level the big lock | the claim's holder |
 //! | `("lock_queue", level, name, ticket, type, id)` | who waits for it, or has reserved it, and how | the claim's holder; who looks for work |
+//! | `("learnt", slot)` | what runs with one value of an option locked ([`crate::learnt`]) | with the end of such a run |
 //! | `("lock_wake")` | versionstamp (10 bytes), new whenever one of these rows goes | with them |
 //!
 //! [`replicator::documents`]: https://docs.rs/turnwise-replicator
@@ -634,6 +635,16 @@ impl Keyspace {
     pub fn parse_lock_queue(&self, key: &[u8]) -> Option<(Spot, i64, String, String)> {
         let (_, level, name, ticket, job_type, id): QueueKey = self.space.unpack(key).ok()?;
         Some((Spot::new(level, name)?, ticket, job_type, id))
+    }
+
+    /// One of the [`SLOTS`](crate::learnt::SLOTS) rows of what runs locked.
+    pub fn learnt(&self, slot: u64) -> Bytes {
+        pack(&self.space, &("learnt", slot))
+    }
+
+    /// All of them.
+    pub fn all_learnt(&self) -> KeyRange {
+        children(&self.space, &("learnt",))
     }
 
     /// Changes whenever somebody may get a lock who did not before.

@@ -8,6 +8,7 @@
 //! - [`claims`]: what workers do: claim, update, finish, crash, requeue; each fenced by the claim.
 //! - [`workers`]: who works: register, ping, leave, and the removal of the dead.
 //! - [`locks`]: what jobs hold while they run, and wait for.
+//! - [`learnt`]: what past runs locked.
 //! - [`parking`]: jobs that wait for news.
 //! - [`dependencies`]: jobs that wait for the end of others.
 //! - [`filters`]: which of the jobs that wait may start.
@@ -25,6 +26,7 @@ mod format;
 mod job;
 pub mod jobs;
 pub mod keyspace;
+pub mod learnt;
 pub mod locks;
 pub mod nodes;
 pub mod parking;
@@ -39,7 +41,7 @@ pub use error::{Error, Result};
 pub use format::{Copying, Format};
 pub use job::{
     Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_ID_BYTES, MAX_INFO_BYTES,
-    MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, NewJob, Parked, State, Then,
+    MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, MAX_TRAITS_BYTES, NewJob, Parked, State, Then,
 };
 pub use keyspace::Keyspace;
 pub use nodes::{NODE_TYPE, NodeOptions};

@@ -9,6 +9,7 @@
 //! *Forces.* A queue per tenant costs one row more per pending job than one for all, and none of them is rewritten when the
 //! order of the tenants changes, however many jobs they have.
 
+use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Isolation, RangeRead, Transaction, Versionstamp};
 
@@ -17,8 +18,8 @@ use bytes::Bytes;
 use crate::error::corrupt;
 use crate::job::Job;
 use crate::keyspace::{KeyRange, QueuePlace, SortKey};
-use crate::locks::pending_value;
-use crate::rows::{decode, read_job, write_job};
+use crate::locks::{of_pending_value, pending_value};
+use crate::rows::{read_job, write_job};
 use crate::{Error, Keyspace, Result, State};
 
 /// A job in the queue of its tenant.
@@ -32,6 +33,8 @@ pub struct Pending {
     pub key: Option<f64>,
     /// What it wants to lock.
     pub locks: Requests,
+    /// What it has in common with others, if it does not know all of that.
+    pub traits: Traits,
 }
 
 /// Up to `limit` tenants that may have pending jobs, by name, after the tenant `after` if it is given; each with the stamp of
@@ -104,8 +107,8 @@ async fn read_jobs(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: us
         .map(|(key, value)| {
             let (QueuePlace { key, order_us, .. }, id) =
                 keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
-            let locks = if value.is_empty() { Requests::default() } else { decode("pending row", value)? };
-            Ok(Pending { id, order_us, key: key.map(SortKey::get), locks })
+            let (locks, traits) = of_pending_value(value)?;
+            Ok(Pending { id, order_us, key: key.map(SortKey::get), locks, traits })
         })
         .collect()
 }

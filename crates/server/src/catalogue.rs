@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use turnwise_catalogue::{Catalogue, Derived, MAX_FILE_BYTES};
+use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{AtLevel, Request, Requests};
 use turnwise_protocol::{LockNames, LockWord, Locks, LocksAtLevel, names};
 use turnwise_queue::NewJob;
@@ -83,10 +84,30 @@ pub(crate) fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> R
     }
     // They are JSON: they were taken as such.
     let options = serde_json::from_str(job.options.get()).unwrap_or_default();
-    let Some(mut derived) = catalogue.requests(&job.job_type, &options) else { return Requests::default() };
-    derived.fit(|requests| has_room(requests, limits));
+    let Some(derived) = catalogue.requests(&job.job_type, &options) else { return Requests::default() };
+    let derived = fitting(derived, limits);
     tell(job, &derived);
     derived.requests
+}
+
+/// The same, made to fit into a job of a store with these limits.
+pub(crate) fn fitting(mut derived: Derived, limits: &Limits) -> Derived {
+    derived.fit(|requests| has_room(requests, limits));
+    derived
+}
+
+/// What a job has in common with others, if that may tell what it does not know of its locks: as much of it as there is room for.
+pub(crate) fn traits(job: &NewJob, catalogue: &Catalogue) -> Traits {
+    if !job.locks.has_unknown() || catalogue.line(&job.job_type).is_none() {
+        return Traits::default();
+    }
+    let options = serde_json::from_str(job.options.get()).unwrap_or_default();
+    let mut traits = catalogue.traits(&job.job_type, &options).unwrap_or_default();
+    let is_too_large = |traits: &Traits| {
+        serde_json::to_vec(traits).is_ok_and(|json| json.len() > turnwise_queue::MAX_TRAITS_BYTES)
+    };
+    while is_too_large(&traits) && traits.values.pop().is_some() {}
+    traits
 }
 
 /// What should be corrected, in the options or in the catalogue.

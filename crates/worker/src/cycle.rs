@@ -19,7 +19,7 @@ use turnwise_store::{Isolation, Transaction};
 use crate::QueueRules;
 use crate::fair_share::{FairShare, Front, SORT_BATCH};
 use crate::filters::Bench;
-use crate::locks::{Chosen, LocksView, MAX_WINDOW, choose};
+use crate::locks::{Chosen, Habits, LocksView, MAX_WINDOW, choose};
 
 /// Jobs that one pass claims at most; fewer where the transaction has no more room for them.
 const CLAIM_BATCH: usize = 500;
@@ -49,6 +49,8 @@ pub(crate) struct Claimant<'a> {
     pub fair: &'a FairShare,
     /// How jobs that lock are ordered.
     pub queue: &'a QueueRules,
+    /// What past runs locked.
+    pub habits: &'a Habits,
     /// Jobs that others in this process are about to claim; what this pass claims is added.
     pub hold: Option<&'a Hold>,
     /// Which jobs are this claimant's, where several take from the same queue.
@@ -309,7 +311,7 @@ async fn pass_with_locks(
     room: usize,
 ) -> Result<Looked> {
     let Claims { tx, keys, claimant, now_us, .. } = *claims;
-    let Claimant { job_type, fair, queue: rules, hold, part, eager, dice, .. } = claimant;
+    let Claimant { job_type, fair, queue: rules, habits, hold, part, eager, dice, .. } = claimant;
     let mine = |id: &str| eager || part.has(id);
     let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
     let mut window = rules.window(room);
@@ -334,17 +336,18 @@ async fn pass_with_locks(
             all().filter(|pending| !part.has(&pending.id) && !is_own.contains(pending.id.as_str())).collect();
         let view = match &mut view {
             Some(view) => view,
-            None => view.insert(LocksView::read(tx, keys, &rules.levels).await?),
+            None => view.insert(LocksView::read(tx, keys, &rules.levels, (habits, now_us)).await?),
         };
         let outside = view.reserved(job_type).filter(|id| !by_id.contains_key(id) && mine(id));
         let outside = claims.pending(outside).await?;
         let mut own: Vec<&Pending> = own.iter().filter_map(|id| by_id.get(id.as_str()).copied()).collect();
         own.extend(&outside);
+        habits.look(tx, keys, own.iter().chain(&others).map(|pending| &pending.traits), now_us).await?;
         let mut looked = Chosen::default();
         let mut not_started = false;
         for _ in 0..DECISIONS {
             let room = room.saturating_sub(claims.claimed.len());
-            let chosen = choose(view, job_type, rules, (&own, &others), room, now_us);
+            let chosen = choose((view, habits), job_type, rules, (&own, &others), room, now_us);
             let start = match hold {
                 Some(hold) => hold.take(job_type, chosen.start.iter().cloned(), room),
                 None => chosen.start.clone(),
@@ -373,7 +376,7 @@ async fn pass_with_locks(
                 break;
             }
             // Those that were refused took others' room.
-            *view = LocksView::read(tx, keys, &rules.levels).await?;
+            *view = LocksView::read(tx, keys, &rules.levels, (habits, now_us)).await?;
             own.retain(|pending| !claims.tried.contains(&pending.id));
         }
         let nothing = claims.claimed.is_empty() && !not_started && !taken;
@@ -431,8 +434,10 @@ impl Claims<'_> {
         let mut found = Vec::new();
         for id in ids.take(MAX_OUTSIDE) {
             let job = jobs::get(self.tx, self.keys, self.claimant.job_type, id).await?;
-            if let Some(Job { id, order_us, locks, .. }) = job.filter(|job| job.state == State::Pending) {
-                found.push(Pending { id, order_us, key: None, locks });
+            if let Some(Job { id, order_us, locks, traits, .. }) =
+                job.filter(|job| job.state == State::Pending)
+            {
+                found.push(Pending { id, order_us, key: None, locks, traits });
             }
         }
         Ok(found)

@@ -27,7 +27,7 @@ use turnwise_store::{Store, Transaction, Watch};
 
 use crate::accounts::{Account, Accounts, Known};
 use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Reserved, pass};
-use crate::locks::LockWake;
+use crate::locks::{Habits, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove_and};
 use crate::record::crashed;
 use crate::{Live, QueueRules};
@@ -87,6 +87,7 @@ pub struct External {
     accounts: Arc<Accounts>,
     /// For jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
+    habits: Arc<Habits>,
 }
 
 /// A job that a worker was given.
@@ -134,6 +135,7 @@ impl External {
             contenders: Arc::default(),
             accounts: Arc::default(),
             lock_wake,
+            habits: Arc::default(),
         }
     }
 
@@ -335,6 +337,7 @@ impl External {
         let account = self.account(job_type);
         account.tend(store, keys, job_type).await;
         let fair = &account.fair;
+        let habits = &*self.habits;
         let known = account.known(worker);
         let given = store
             .transact(|tx| async move {
@@ -376,6 +379,7 @@ impl External {
                     numbers,
                     fair,
                     queue,
+                    habits,
                     hold,
                     part,
                     eager,

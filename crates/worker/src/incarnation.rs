@@ -287,7 +287,7 @@ impl Incarnation {
     /// One pass, again when others were faster; but never again after a commit of unknown outcome, which would
     /// claim more than there are slots for.
     async fn pass(&self, eager: bool) -> Result<Pass> {
-        let Shared { store, keys, job_type, options, .. } = &*self.shared;
+        let Shared { store, keys, job_type, options, habits, .. } = &*self.shared;
         let Tunables { max_jobs, max_history, queue, .. } = self.shared.tunables.get();
         let lent = queue.lent(max_jobs, self.slots.waiting());
         let claimant = Claimant {
@@ -298,6 +298,7 @@ impl Incarnation {
             numbers: Numbers::Counted(&self.next_claim),
             fair: &self.fair,
             queue: &queue,
+            habits,
             hold: None,
             part: self.part(),
             eager,

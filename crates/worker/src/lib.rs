@@ -56,7 +56,7 @@ pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
 pub use filters::Filters;
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
-pub use locks::{LockError, QueueRules};
+pub use locks::{LockError, QueueRules, weigh};
 pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nodes::{Joined, join_nodes};

@@ -14,7 +14,7 @@ use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::Store;
 
 use crate::handler::Idle;
-use crate::locks::{JobLocks, LockWake, Slots};
+use crate::locks::{Habits, JobLocks, LockWake, Slots};
 use crate::membership::join;
 use crate::record::{Finished, Recorder, record};
 use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub recorder: Recorder,
     /// For those of its jobs that wait for locks.
     pub lock_wake: LockWake,
+    /// What past runs locked.
+    pub habits: Habits,
 }
 
 impl Shared {

@@ -10,7 +10,7 @@ use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result};
 use turnwise_store::{Runtime, Store};
 
 use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
-use crate::locks::LockWake;
+use crate::locks::{Habits, LockWake};
 use crate::membership::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, check_health_times, join, remove_predecessors,
 };
@@ -150,6 +150,7 @@ impl Worker {
             tunables: tunables.clone(),
             recorder,
             lock_wake,
+            habits: Habits::default(),
         });
         let stop = CancellationToken::new();
         let runtime = shared.store.runtime().clone();

@@ -6,8 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use bytes::Bytes;
 use serde::de::IgnoredAny;
 use turnwise_queue::check::{
-    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_boost, check_stamp, check_usage,
-    key_text, read_record,
+    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_boost, check_learnt, check_stamp,
+    check_usage, key_text, read_record,
 };
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
 use turnwise_queue::{Active, Keyspace, State, Then};
@@ -233,6 +233,7 @@ impl<'a> Books<'a> {
                 self.waiting.insert((job_type.clone(), tenant.clone()));
                 self.findings.extend(check_stamp(key, Some(value)));
             }
+            Row::Learnt(slot) => self.findings.extend(check_learnt(key, *slot, value)),
             Row::Usage(..) => self.findings.extend(check_usage(key, value)),
             Row::Boost(_) => self.findings.extend(check_boost(key, value)),
             Row::Database(db) => self.database(db).0 = serde_json::from_slice(value).ok(),
@@ -466,6 +467,7 @@ fn family(row: &Row) -> &'static str {
         Row::Lock(..) => "locks",
         Row::LockQueue(..) => "lock_queue",
         Row::LockWake => "lock_wake",
+        Row::Learnt(_) => "learnt",
         Row::Parked(..) => "parked",
         Row::Unwatched(..) => "unwatched",
         Row::UnwatchedWake(_) => "unwatched_wake",

@@ -82,7 +82,8 @@ impl Default for Rules {
 }
 
 impl Rules {
-    pub(crate) fn least_base(&self) -> Weight {
+    /// What a job weighs at least: no weight is nothing before it is aged out.
+    pub fn least_base(&self) -> Weight {
         self.base.max(Weight::thousandths(1))
     }
 }

@@ -4,11 +4,13 @@
 //! - [`contention`]: how likely it is to wait for that: the table, and the weight.
 //! - [`summary`]: what all running jobs lock, so that one weight costs no more than the job's own resources.
 //! - [`aging`]: weights shrink with time, to nothing.
+//! - [`experience`]: what past runs locked where nobody could tell, so that it need not be unknown to the weight.
 //! - [`order`]: which jobs of the queue's front start, which reserve, and why the others do not start.
 //! - [`queue`]: all pending jobs in that order, kept up while running ones start and end.
 
 pub mod aging;
 pub mod contention;
+pub mod experience;
 pub mod locks;
 pub mod order;
 pub mod queue;

@@ -32,6 +32,9 @@ pub struct Candidate<'a> {
     pub since_us: i64,
     /// What it wants.
     pub requests: &'a Requests,
+    /// The same with what it will probably lock in place of what it does not know, if something is likely. It weighs by that; what must be
+    /// free when it starts is another matter.
+    pub likely: Option<&'a Requests>,
     /// Its place among the reservations, if it has one.
     pub reservation: Option<usize>,
 }
@@ -41,6 +44,8 @@ pub struct Candidate<'a> {
 pub struct System<'a> {
     /// What running jobs lock, of all types.
     pub running: &'a Summary,
+    /// The same with what they will probably lock: what weights are compared with. It may be `running`.
+    pub foreseen: &'a Summary,
     /// What is reserved, of all types: what those jobs wait for, first come first.
     pub reservations: &'a [&'a Requests],
     /// Jobs that can start.
@@ -108,12 +113,14 @@ pub struct Decision {
 pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Decision {
     let levels = system.running.levels();
     let mut picked = Summary::new(levels);
+    let mut foreseen = Summary::new(levels);
     let mut reserved = Reservations::new(window, system);
     let mut decision = Decision::default();
     let mut may_reserve = window.iter().all(|job| job.reservation.is_none());
     let as_it_came = window.iter().all(|job| job.requests.is_none());
     let weighed = |job: &Candidate<'_>, picked: &Summary| {
-        let predicted = weigh(&[system.running, picked], job.requests, rules.least_base());
+        let wanted = job.likely.unwrap_or(job.requests);
+        let predicted = weigh(&[system.foreseen, picked], wanted, rules.least_base());
         let age = rules.aging.age(job.since_us, system.now_us);
         let aged = rules.aging.aged(predicted.total, age);
         Weighed { predicted, age, aged_out: rules.aging.is_over(age), aged }
@@ -121,7 +128,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
     let key = |place: usize, job: &Candidate<'_>, weighed: &Weighed| {
         if as_it_came { (0, Aged::default(), place) } else { (job.class, weighed.aged, place) }
     };
-    let mut weights: Vec<Weighed> = window.iter().map(|job| weighed(job, &picked)).collect();
+    let mut weights: Vec<Weighed> = window.iter().map(|job| weighed(job, &foreseen)).collect();
     let keys = window.iter().zip(&weights).enumerate();
     let mut waiting: BinaryHeap<_> =
         keys.map(|(place, (job, weighed))| Reverse(key(place, job, weighed))).collect();
@@ -130,7 +137,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         let (Some(job), Some(weight)) = (window.get(place), weights.get_mut(place)) else { continue };
         let room = decision.start.len() < system.room;
         if room && !decision.start.is_empty() {
-            *weight = weighed(job, &picked);
+            *weight = weighed(job, &foreseen);
             let after = key(place, job, weight);
             if after > before {
                 waiting.push(Reverse(after));
@@ -153,6 +160,10 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
             None => {
                 reserved.started(place, job);
                 picked.add(&running);
+                foreseen.add(&match job.likely {
+                    Some(likely) => running.expecting(job.requests, likely, levels),
+                    None => running,
+                });
                 decision.start.push(Start { job: place, weighed });
             }
             Some(reason) => {

@@ -44,6 +44,28 @@ impl Running {
         Running::new(requests.known(levels), requests, levels)
     }
 
+    /// The same job, if it will probably lock what is `guessed` where it has `declared` that it does not know: that counts in place of the
+    /// unknown, until it holds a lock of that level and mode.
+    #[must_use]
+    pub fn expecting(mut self, declared: &Requests, guessed: &Requests, levels: &Levels) -> Running {
+        // What a guess leaves unknown stays so.
+        let left = Running::new([], guessed, levels).unknown;
+        let (left, resolved): (Vec<_>, Vec<_>) =
+            self.unknown.into_iter().partition(|place| left.contains(place));
+        self.unknown = left.into_iter().collect();
+        let known = declared.known(levels);
+        for lock in guessed.known(levels) {
+            // Who does not know what it locks exclusively may share something.
+            let is_there = |(level, mode): &(usize, Mode)| {
+                lock.place.level() == Some(*level) && (lock.mode == *mode || *mode == Mode::Exclusive)
+            };
+            if resolved.iter().any(is_there) && !known.contains(&lock) && !self.locks.contains(&lock) {
+                self.locks.push(lock);
+            }
+        }
+        self
+    }
+
     /// What it holds.
     pub fn locks(&self) -> &[Lock] {
         &self.locks

@@ -251,13 +251,20 @@ fn decide(scene: &Scene) -> Decision {
             class: *class,
             since_us: *since_us,
             requests,
+            likely: None,
             reservation: *reservation,
         })
         .collect();
     let reserved: Vec<Requests> = owners.iter().map(|owner| known_of(&owned[*owner].2)).collect();
     let reservations: Vec<&Requests> = reserved.iter().collect();
     let running = summary_of(running);
-    let system = System { running: &running, reservations: &reservations, room: *room, now_us: NOW };
+    let system = System {
+        running: &running,
+        foreseen: &running,
+        reservations: &reservations,
+        room: *room,
+        now_us: NOW,
+    };
     order(&window, system, &Rules::default())
 }
 
@@ -406,15 +413,22 @@ fn overtaken(aging: Aging) -> Option<i64> {
         ends.retain(|(end, _)| *end > step);
         let running = summary_of(&ends.iter().map(|(_, job)| job.clone()).collect::<Vec<_>>());
         let reservations: Vec<&Requests> = if reserved { vec![&big] } else { Vec::new() };
-        let mut window =
-            vec![Candidate { class: 0, since_us: 0, requests: &big, reservation: reserved.then_some(0) }];
+        let mut window = vec![Candidate {
+            class: 0,
+            since_us: 0,
+            requests: &big,
+            likely: None,
+            reservation: reserved.then_some(0),
+        }];
         window.extend((0..4).map(|place| Candidate {
             class: 0,
             since_us: now_us,
             requests: &small[(place + usize::try_from(step).unwrap()) % 2],
+            likely: None,
             reservation: None,
         }));
-        let system = System { running: &running, reservations: &reservations, room: 2, now_us };
+        let system =
+            System { running: &running, foreseen: &running, reservations: &reservations, room: 2, now_us };
         let decision = order(&window, system, &rules);
         for start in &decision.start {
             if start.job == 0 {
@@ -473,11 +487,13 @@ fn who_reserved_first_starts_first_whatever_the_window_says() {
     let (levels, now_us) = (levels(), NOW);
     let both = wants(r#"{"node":{"exclusive":["a","b"]},"group":{"shared":"unknown"}}"#);
     let (a, b) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"exclusive":["b"]}}"#));
-    let job = |requests, reservation| Candidate { class: 0, since_us: 0, requests, reservation };
+    let job =
+        |requests, reservation| Candidate { class: 0, since_us: 0, requests, likely: None, reservation };
     let window = [job(&a, None), job(&b, Some(1)), job(&both, Some(0))];
     let (first, second) = (known_of(&both), known_of(&b));
     let running = Summary::new(&levels);
-    let system = System { running: &running, reservations: &[&first, &second], room: 3, now_us };
+    let system =
+        System { running: &running, foreseen: &running, reservations: &[&first, &second], room: 3, now_us };
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [2]);
     // Who has a reservation keeps it; the other one gets its own when there is none.
@@ -491,11 +507,11 @@ fn reserved_units_are_counted_with_those_that_are_held() {
     let (three, one) = (disk(3), disk(1));
     let mut running = Summary::new(&levels());
     running.add(&Running::starting(&one, &levels()));
-    let window = [Candidate { class: 0, since_us: NOW, requests: &one, reservation: None }];
+    let window = [Candidate { class: 0, since_us: NOW, requests: &one, likely: None, reservation: None }];
     let reasons = |reservations: &[&Requests]| {
         let decision = order(
             &window,
-            System { running: &running, reservations, room: 1, now_us: NOW },
+            System { running: &running, foreseen: &running, reservations, room: 1, now_us: NOW },
             &Rules::default(),
         );
         decision.hold.into_iter().map(|hold| hold.reason).collect::<Vec<_>>()
@@ -511,10 +527,17 @@ fn reserved_units_are_counted_with_those_that_are_held() {
 fn a_reservation_ends_when_its_job_starts() {
     let disk = |units: u32| wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#));
     let (one, two) = (disk(1), disk(2));
-    let job = |requests, since_us, reservation| Candidate { class: 0, since_us, requests, reservation };
+    let job = |requests, since_us, reservation| Candidate {
+        class: 0,
+        since_us,
+        requests,
+        likely: None,
+        reservation,
+    };
     let window = [job(&one, 0, Some(0)), job(&two, NOW, None)];
     let running = Summary::new(&levels());
-    let system = System { running: &running, reservations: &[&one], room: 2, now_us: NOW };
+    let system =
+        System { running: &running, foreseen: &running, reservations: &[&one], room: 2, now_us: NOW };
     // Its unit counts once: as held, and no more as reserved. So the three that there are suffice.
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [0, 1]);

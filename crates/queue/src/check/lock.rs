@@ -6,6 +6,7 @@ use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::{Finding, Invariant, JobKey, JobRows, Place, Row, key_text};
+use crate::learnt::Learnt;
 use crate::locks::{Held, HolderRow, LockAt, Spot, pending_value};
 use crate::{Job, Keyspace, State};
 
@@ -43,9 +44,10 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
                 found(&name(lock), "it is of another claim than the record's".to_owned());
             }
             Some(job) if lock.0 == Spot::BIG_LOCK => {
-                let told = row.all.as_ref().map(|all| (&all.locks, &all.held, all.waits.as_ref()));
+                let told =
+                    row.all.as_ref().map(|all| (&all.locks, &all.traits, &all.held, all.waits.as_ref()));
                 let waits = job.waits.as_ref().map(|waits| &waits.lock);
-                if told != job.held.as_ref().map(|held| (&job.locks, held, waits)) {
+                if told != job.held.as_ref().map(|held| (&job.locks, &job.traits, held, waits)) {
                     found(&name(lock), "it tells something else than the record".to_owned());
                 }
             }
@@ -71,6 +73,18 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
         }
     }
     findings
+}
+
+/// Checks what runs with one value locked.
+pub fn check_learnt(key: &[u8], slot: u64, value: &[u8]) -> Option<Finding> {
+    match serde_json::from_slice::<Learnt>(value) {
+        Err(error) => Some(Finding::new(Invariant::Readable, key, error.to_string())),
+        // Nobody finds it there; whoever comes to have this slot overwrites it.
+        Ok(learnt) if !learnt.slots().contains(&slot) => {
+            Some(Finding::new(Invariant::Readable, key, "it is of a value that has other slots".to_owned()))
+        }
+        Ok(_) => None,
+    }
 }
 
 /// The locks that a record names.
@@ -107,7 +121,10 @@ fn wrong_record(job: &Job) -> Option<String> {
         (_, Some(_), _) if state != State::Waiting => "names a lock that it waits for",
         (_, None, _) if state == State::Waiting => "does not say for which lock",
         (.., Some(_)) if state != State::Pending => "has reserved locks",
-        _ if job.next_locks.is_some() && !state.is_claimed() => "says what it locks in a run after this one",
+        _ if (job.next_locks.is_some() || job.next_traits.is_some()) && !state.is_claimed() => {
+            "says what it locks in a run after this one"
+        }
+        _ if !job.gave_back.is_none() && !state.is_claimed() => "says what it has locked in a run",
         _ => return None,
     };
     Some(format!("it is {state:?}, and {problem}"))

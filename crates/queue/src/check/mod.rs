@@ -17,7 +17,7 @@ mod worker;
 
 pub use finding::{Finding, Invariant};
 pub use job::{JobRows, check_awaited, check_job, read_record, whole};
-pub use lock::LockTally;
+pub use lock::{LockTally, check_learnt};
 pub use row::{Place, Row, WorkerRow, key_text};
 pub use tenant::{check_boost, check_usage, check_waiting};
 pub use whole::check_rows;

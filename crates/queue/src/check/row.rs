@@ -6,6 +6,7 @@ use turnwise_store::tuple::{Element, unpack};
 
 use super::JobKey;
 use crate::keyspace::QueuePlace;
+use crate::learnt::SLOTS;
 use crate::locks::Spot;
 use crate::{Keyspace, Parked};
 
@@ -32,6 +33,8 @@ pub enum Row {
     Lock(JobKey, Spot, Mode),
     /// A lock that a job waits for, or has reserved, and its ticket.
     LockQueue(JobKey, Spot, i64),
+    /// What runs with one value of an option locked, by its slot.
+    Learnt(u64),
     /// What wakes those who wait for locks.
     LockWake,
     /// That a job waits for the end of another one: it, and the other one.
@@ -152,6 +155,7 @@ impl Row {
                 let (spot, ticket, job_type, id) = keys.parse_lock_queue(key)?;
                 Row::LockQueue((job_type, id), spot, ticket)
             }
+            ("learnt", 2) => Row::Learnt(u64::try_from(number(1)?).ok().filter(|slot| *slot < SLOTS)?),
             ("lock_wake", 1) => Row::LockWake,
             ("waiting", 3) => Row::Waiting(text(1)?, text(2)?),
             ("usage", 4) => Row::Usage(text(1)?, text(2)?, text(3)?),

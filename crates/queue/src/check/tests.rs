@@ -36,6 +36,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.lock_queue_entry(&all, 7, "t", "i"), Row::LockQueue(job(), all.clone(), 7)),
         (keys.lock_wake(), Row::LockWake),
         (keys.waiting_entry("t", "a"), Row::Waiting("t".into(), a.clone())),
+        (keys.learnt(7), Row::Learnt(7)),
         (keys.usage_entry("t", "a", "b"), Row::Usage("t".into(), a.clone(), b.clone())),
         (keys.boost("t"), Row::Boost("t".into())),
         (keys.delayed_entry("t", 5, "i"), Row::Place(job(), Place::Delayed(5))),

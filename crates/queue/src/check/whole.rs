@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     Finding, Invariant, JobKey, JobRows, LockTally, Place, Row, WorkerRow, check_awaited, check_boost,
-    check_claims, check_job, check_stamp, check_usage, check_waiting, check_worker,
+    check_claims, check_job, check_learnt, check_stamp, check_usage, check_waiting, check_worker,
 };
 use crate::{Active, Keyspace};
 
@@ -55,6 +55,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
             }
             Some(Row::LockWake | Row::FilterStamp) => findings.extend(check_stamp(key, Some(value))),
             Some(Row::Waiting(..)) => drop(waiting.insert(key.clone(), value.clone())),
+            Some(Row::Learnt(slot)) => findings.extend(check_learnt(key, slot, value)),
             Some(Row::Usage(..)) => findings.extend(check_usage(key, value)),
             Some(Row::Boost(_)) => findings.extend(check_boost(key, value)),
             Some(_) => {}

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use turnwise_policy::predictive_queue::locks::{
-    BIG_LOCK, Levels, Lock, MAX_RESOURCES, Mode, Place, Request, Requests, Units,
+    AtLevel, BIG_LOCK, Levels, Lock, MAX_RESOURCES, Mode, Place, Request, Requests, Units,
 };
 use turnwise_store::Limits;
 
@@ -105,6 +105,22 @@ impl LockAt {
     /// The same lock with the place that it has among the levels; `None` if its level is none of them.
     pub fn lock(&self, levels: &Levels) -> Option<Lock> {
         Some(Lock { place: self.spot.place(levels)?, mode: self.mode, units: self.units })
+    }
+
+    /// The same as a declaration.
+    pub fn requests(&self) -> Requests {
+        let Some(level) = &self.spot.level else {
+            return Requests { big_lock: self.mode == Mode::Exclusive, levels: BTreeMap::new() };
+        };
+        let request = match (&self.spot.name, self.mode) {
+            (None, Mode::Shared) => Request::AllShared,
+            (None, Mode::Exclusive) => Request::AllExclusive,
+            (Some(name), Mode::Shared) => Request::Shared([(name.clone(), self.units)].into()),
+            (Some(name), Mode::Exclusive) => Request::Exclusive([name.clone()].into()),
+        };
+        // Nothing is refused of a request for one name.
+        let at = AtLevel::new([request]).unwrap_or_default();
+        Requests { big_lock: false, levels: [(level.clone(), at)].into() }
     }
 
     /// The same lock by name; `None` if there is no such level.

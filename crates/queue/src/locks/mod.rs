@@ -27,7 +27,7 @@ pub(crate) use held::most_locks;
 pub use held::{Held, HeldAt, LockAt, MAX_LOCKS_BYTES, Spot, has_room};
 pub use list::{Behind, Entry, Kind, Running, Which, list, list_by_place, reserved, running};
 pub use rows::{AllOf, HolderRow, QueueRow, Waiter, Waits};
-pub(crate) use rows::{pending_value, release, unreserve};
+pub(crate) use rows::{of_pending_value, pending_value, release, unreserve};
 pub use running::{Asked, poll, release_some, request, withdraw};
 pub use search::{Blocked, Blocker, How};
 pub use told::{in_the_way, may_ask};

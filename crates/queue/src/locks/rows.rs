@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_policy::predictive_queue::summary::Running;
 use turnwise_store::Transaction;
 
 use super::held::{Held, LockAt, Spot};
-use crate::rows::encode;
+use crate::rows::{decode, encode};
 use crate::{Claim, Job, Keyspace, Result};
 
 /// That a job holds a lock: the value of a row of [`Keyspace::locks`].
@@ -40,6 +41,9 @@ pub struct AllOf {
     /// What it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<LockAt>,
+    /// What it has in common with others.
+    #[serde(default, skip_serializing_if = "Traits::is_empty")]
+    pub traits: Traits,
 }
 
 impl AllOf {
@@ -94,9 +98,25 @@ pub(crate) fn capacity(levels: &Levels, spot: &Spot) -> Option<u32> {
     levels.capacity(levels.position(level)?, name)
 }
 
-/// The value of a pending row: what the job wants, so that who comes next is told without its record.
+/// The value of a pending row: what the job wants, so that who comes next is told without its record; in a list with what it has in common
+/// with others, if it has something.
 pub(crate) fn pending_value(job: &Job) -> Bytes {
-    if job.locks.is_none() { Bytes::new() } else { encode(&job.locks) }
+    if job.locks.is_none() {
+        Bytes::new()
+    } else if job.traits.is_empty() {
+        encode(&job.locks)
+    } else {
+        encode(&(&job.locks, &job.traits))
+    }
+}
+
+/// The way back.
+pub(crate) fn of_pending_value(value: &[u8]) -> Result<(Requests, Traits)> {
+    match value.first() {
+        None => Ok(Default::default()),
+        Some(b'[') => decode("pending row", value),
+        Some(_) => Ok((decode("pending row", value)?, Traits::default())),
+    }
 }
 
 /// Writes the row that says that a job holds this lock. The one of the big lock says what else it holds, and is [`put_all`]'s.
@@ -121,7 +141,7 @@ pub(crate) fn put_holder(
 pub(crate) fn put_all(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     let (Some(held), Some(claim)) = (&job.held, &job.claim) else { return Ok(()) };
     let waits = job.waits.as_ref().map(|waits| waits.lock.clone());
-    let all = AllOf { locks: job.locks.clone(), held: held.clone(), waits };
+    let all = AllOf { locks: job.locks.clone(), held: held.clone(), waits, traits: job.traits.clone() };
     let row = HolderRow {
         claim: claim.clone(),
         tenant: job.tenant.clone(),
@@ -145,6 +165,10 @@ pub(crate) fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Resul
         // Read by nobody below: what is held is in a list of its own.
         job.locks = locks;
     }
+    if let Some(traits) = job.next_traits.take() {
+        job.traits = traits;
+    }
+    job.gave_back = Requests::default();
     let Some(held) = job.held.take() else { return Ok(()) };
     if let Some(waits) = job.waits.take() {
         tx.clear(keys.lock_queue_entry(&waits.lock.spot, waits.ticket, &job.job_type, &job.id))?;

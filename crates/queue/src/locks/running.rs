@@ -11,7 +11,7 @@ use crate::error::corrupt;
 use crate::job::{Job, State};
 use crate::keyspace::KeyRange;
 use crate::rows::{encode, write_job};
-use crate::{Claim, Error, Keyspace, Result};
+use crate::{Claim, Error, Keyspace, Result, learnt};
 
 /// Blockers that an answer names.
 const MOST_TOLD: usize = 8;
@@ -132,10 +132,12 @@ pub async fn release_some(
             waits.lock
         )));
     }
-    let Some(held) = &mut job.held else { return Ok(()) };
+    let Some(mut held) = job.held.take() else { return Ok(()) };
     let mut changed = false;
     for spot in spots {
+        let units = held.at(spot).map_or(1, |(_, units)| units);
         if let Some(mode) = held.remove(spot) {
+            learnt::gives_back(&mut job, &LockAt { spot: spot.clone(), mode, units });
             tx.clear(keys.lock_holder(spot, mode, job_type, id))?;
             changed = true;
         }
@@ -143,6 +145,7 @@ pub async fn release_some(
     if !changed {
         return Ok(());
     }
+    job.held = Some(held);
     wake(tx, keys)?;
     put_all(tx, keys, &job)?;
     write_job(tx, keys, &job)

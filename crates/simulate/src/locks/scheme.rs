@@ -86,11 +86,16 @@ impl Chooser for Predictive {
             let job = view.job(*id);
             let ticket = view.reserved.get(id);
             let reservation = ticket.and_then(|ticket| reserved.binary_search(&(*ticket, *id)).ok());
-            Candidate { class: 0, since_us: job.comes_us, requests: &job.said, reservation }
+            Candidate { class: 0, since_us: job.comes_us, requests: &job.said, likely: None, reservation }
         };
         let window: Vec<Candidate<'_>> = ids.iter().map(candidate).collect();
-        let system =
-            System { running: &running, reservations: &reservations, room: view.room, now_us: view.now_us };
+        let system = System {
+            running: &running,
+            foreseen: &running,
+            reservations: &reservations,
+            room: view.room,
+            now_us: view.now_us,
+        };
         let decision = order(&window, system, &rules(view));
         Choice {
             start: decision.start.iter().map(|start| ids[start.job]).collect(),

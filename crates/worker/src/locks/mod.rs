@@ -3,10 +3,12 @@
 //! - [`QueueRules`]: the settings.
 //! - [`view`]: who holds what, who waits and who has reserved, of all job types, as one pass sees it.
 //! - [`window`]: which jobs of the queue's front start, reserve, or are left for another time.
+//! - [`likely`]: what past runs tell of jobs that do not know what they lock.
 //! - [`run`]: the locks that a running job asks for.
 //! - [`wake`]: one watch of the store for all that wait for locks in a process.
 
 mod external;
+mod likely;
 mod run;
 mod view;
 mod wake;
@@ -15,6 +17,8 @@ mod window;
 use turnwise_policy::predictive_queue::aging;
 use turnwise_policy::predictive_queue::locks::Levels;
 
+pub(crate) use likely::Habits;
+pub use likely::weigh;
 pub use run::LockError;
 pub(crate) use run::{JobLocks, Slots};
 pub(crate) use view::LocksView;

@@ -3,14 +3,19 @@
 //! It is read once in a pass that has jobs with locks before it, from two families of rows: one row for each claim with locks, and the lock
 //! queues. It takes no conflict, and decides about nothing but the order: whether a lock is free is proven by the claim. Of more rows
 //! than are read, those that are not seen only cost claims that are refused.
+//!
+//! Who runs and has yet to find out what it locks counts as unknown where it is asked what must be free, and as what it will probably lock
+//! where it is asked what a job weighs: that is `likely`.
 
 use std::collections::BTreeMap;
 
-use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Mode, Request, Requests};
-use turnwise_policy::predictive_queue::summary::{Running, Summary};
-use turnwise_queue::locks::{self, How, LockAt};
+use turnwise_policy::predictive_queue::locks::{Levels, Requests};
+use turnwise_policy::predictive_queue::summary::Summary;
+use turnwise_queue::locks::{self, AllOf, How};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
+
+use super::likely::Habits;
 
 /// Claims with locks that a pass sees.
 const MAX_RUNNING: usize = 10_000;
@@ -21,6 +26,8 @@ const MAX_QUEUED: usize = 10_000;
 pub(crate) struct LocksView {
     /// What running jobs lock, and wait for.
     pub(super) running: Summary,
+    /// The same, where something is known of what they will lock; `None` if nothing is.
+    likely: Option<Summary>,
     /// What pending jobs have reserved, first come first.
     pub(super) queued: Vec<Requests>,
     /// Where they stand there, by type and id.
@@ -28,12 +35,27 @@ pub(crate) struct LocksView {
 }
 
 impl LocksView {
-    pub async fn read(tx: &Transaction, keys: &Keyspace, levels: &Levels) -> Result<LocksView> {
+    pub async fn read(
+        tx: &Transaction,
+        keys: &Keyspace,
+        levels: &Levels,
+        (habits, now_us): (&Habits, i64),
+    ) -> Result<LocksView> {
         let mut running = Summary::new(levels);
-        for job in locks::running(tx, keys, MAX_RUNNING).await? {
-            let held = job.all.held.locks();
-            let all = held.iter().chain(&job.all.waits).filter_map(|lock| lock.lock(levels));
-            running.add(&Running::new(all, &job.all.locks, levels));
+        let claims = locks::running(tx, keys, MAX_RUNNING).await?;
+        let learning = || claims.iter().filter(|job| !job.all.traits.is_empty());
+        habits.look(tx, keys, learning().map(|job| &job.all.traits), now_us).await?;
+        for job in &claims {
+            running.add(&job.all.running(levels));
+        }
+        let mut likely: Option<Summary> = None;
+        for job in learning() {
+            let AllOf { locks, traits, .. } = &job.all;
+            let Some((guessed, _)) = habits.guess(locks, traits) else { continue };
+            let known = job.all.running(levels);
+            let likely = likely.get_or_insert_with(|| running.clone());
+            likely.remove(&known);
+            likely.add(&known.expecting(locks, &guessed, levels));
         }
         // Each of them has rows in several queues.
         let mut rows: BTreeMap<(i64, String, String), Requests> = BTreeMap::new();
@@ -41,14 +63,19 @@ impl LocksView {
             // What running jobs wait for counts as theirs already.
             let Some(ticket) = entry.ticket.filter(|_| entry.how == How::Reserved) else { continue };
             let wants = rows.entry((ticket, entry.job_type, entry.id)).or_default();
-            *wants = std::mem::take(wants).merge(requests(&entry.lock));
+            *wants = std::mem::take(wants).merge(entry.lock.requests());
         }
         let (mut queued, mut places) = (Vec::with_capacity(rows.len()), BTreeMap::new());
         for ((_, job_type, id), wants) in rows {
             places.insert((job_type, id), queued.len());
             queued.push(wants);
         }
-        Ok(LocksView { running, queued, places })
+        Ok(LocksView { running, likely, queued, places })
+    }
+
+    /// What running jobs lock, wait for, and will probably lock: what weights are compared with.
+    pub fn foreseen(&self) -> &Summary {
+        self.likely.as_ref().unwrap_or(&self.running)
     }
 
     /// The pending jobs of a type that have reserved.
@@ -66,20 +93,4 @@ impl LocksView {
             self.places.get(&(job_type.to_owned(), id.to_owned())).copied()
         }
     }
-}
-
-/// One lock as a declaration.
-fn requests(lock: &LockAt) -> Requests {
-    let Some(level) = &lock.spot.level else {
-        return Requests { big_lock: lock.mode == Mode::Exclusive, levels: BTreeMap::new() };
-    };
-    let request = match (&lock.spot.name, lock.mode) {
-        (None, Mode::Shared) => Request::AllShared,
-        (None, Mode::Exclusive) => Request::AllExclusive,
-        (Some(name), Mode::Shared) => Request::Shared([(name.clone(), lock.units)].into()),
-        (Some(name), Mode::Exclusive) => Request::Exclusive([name.clone()].into()),
-    };
-    // Nothing is refused of a request for one name.
-    let at = AtLevel::new([request]).unwrap_or_default();
-    Requests { big_lock: false, levels: [(level.clone(), at)].into() }
 }

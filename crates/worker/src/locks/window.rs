@@ -2,11 +2,12 @@
 //!
 //! The order is [`order`]'s; here is what surrounds it: whose part a job is in, when a later look is worth it, and for whom.
 
+use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::order::{Candidate, Decision, Hold, Reason, System, order};
 use turnwise_queue::tenants::Pending;
 
-use super::QueueRules;
 use super::view::LocksView;
+use super::{Habits, QueueRules};
 
 /// Jobs that are compared in one pass, at most. Behind so many jobs that cannot start others wait, though they could.
 pub(crate) const MAX_WINDOW: usize = 1_000;
@@ -31,7 +32,7 @@ pub(crate) struct Chosen {
 /// Decides about a window: `own` jobs may start here, as many as there is `room` for; `others` are left to those whose part they are in,
 /// and only looked at.
 pub(crate) fn choose(
-    view: &LocksView,
+    (view, habits): (&LocksView, &Habits),
     job_type: &str,
     rules: &QueueRules,
     (own, others): (&[&Pending], &[&Pending]),
@@ -39,12 +40,12 @@ pub(crate) fn choose(
     now_us: i64,
 ) -> Chosen {
     let mut chosen = Chosen::default();
-    let decision = decide(view, job_type, rules, own, room, now_us);
+    let decision = decide((view, habits), job_type, rules, own, room, now_us);
     chosen.add(&decision, own, rules);
     chosen.start.extend(decision.start.iter().filter_map(|start| id(own, start.job)));
     if !others.is_empty() && decision.start.len() < room {
         // They may have no room where they belong, and must have reserved even so.
-        let decision = decide(view, job_type, rules, others, others.len(), now_us);
+        let decision = decide((view, habits), job_type, rules, others, others.len(), now_us);
         chosen.add(&decision, others, rules);
         chosen.left = decision.start.first().and_then(|start| id(others, start.job));
     }
@@ -80,23 +81,28 @@ fn id(jobs: &[&Pending], place: usize) -> Option<String> {
 }
 
 fn decide(
-    view: &LocksView,
+    (view, habits): (&LocksView, &Habits),
     job_type: &str,
     rules: &QueueRules,
     jobs: &[&Pending],
     room: usize,
     now_us: i64,
 ) -> Decision {
+    let likely: Vec<Option<Requests>> =
+        jobs.iter().map(|job| Some(habits.guess(&job.locks, &job.traits)?.0)).collect();
     let window: Vec<Candidate<'_>> = jobs
         .iter()
-        .map(|job| Candidate {
+        .zip(&likely)
+        .map(|(job, likely)| Candidate {
             class: 0,
             since_us: job.order_us,
             requests: &job.locks,
+            likely: likely.as_ref(),
             reservation: view.place(job_type, &job.id),
         })
         .collect();
     let queued: Vec<_> = view.queued.iter().collect();
-    let system = System { running: &view.running, reservations: &queued, room, now_us };
+    let system =
+        System { running: &view.running, foreseen: view.foreseen(), reservations: &queued, room, now_us };
     order(&window, system, &rules.rules)
 }

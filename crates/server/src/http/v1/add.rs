@@ -238,6 +238,7 @@ fn prepare(
         Some(locks) => locks,
         None => catalogue::derived(&job, &app.catalogue, &app.store.limits()),
     };
+    job.traits = catalogue::traits(&job, &app.catalogue);
     job.check().map_err(|error| bad(&error.to_string()))?;
     if !has_room(&job.locks, &app.store.limits()) {
         return Err(bad("locks: name more than this server's store locks at once: ask for all of a level"));

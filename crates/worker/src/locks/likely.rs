@@ -1,0 +1,137 @@
+//! What jobs will probably lock that do not know it yet, for their weight: what past runs locked, as it was read not long ago.
+//!
+//! Experience changes slowly, and a pass looks at many jobs. So each value is read once in [`FRESH_US`], a few of them in one pass, and those
+//! that are not known yet count as unknown until the next one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use turnwise_policy::predictive_queue::contention::Predicted;
+use turnwise_policy::predictive_queue::experience::{Experience, Likely, Traits, guess};
+use turnwise_policy::predictive_queue::locks::Requests;
+use turnwise_queue::{Job, Keyspace, Result, learnt};
+use turnwise_store::{Store, Transaction};
+
+use super::QueueRules;
+use super::view::LocksView;
+
+/// For so long what was read is good enough, in µs.
+const FRESH_US: i64 = 30_000_000;
+/// Values that one pass reads, at most: two rows each.
+const MAX_READ: usize = 64;
+/// Values that are remembered, at most.
+const MAX_KNOWN: usize = 4_096;
+/// Reads that are under way at the same time.
+const AT_ONCE: usize = 16;
+
+/// The experience that a process has read.
+#[derive(Default)]
+pub(crate) struct Habits {
+    known: Mutex<BTreeMap<Value, Known>>,
+}
+
+/// Kind of jobs, option, value.
+type Value = (String, String, String);
+
+struct Known {
+    read_us: i64,
+    /// `None` if no run has taught anything.
+    experience: Option<Arc<Experience>>,
+}
+
+impl Habits {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Value, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what is not known of these, or no longer fresh. Takes no conflict.
+    pub async fn look<'a>(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        jobs: impl Iterator<Item = &'a Traits>,
+        now_us: i64,
+    ) -> Result<()> {
+        let mut wanted: Vec<Value> = Vec::new();
+        {
+            let known = self.known();
+            let is_fresh = |known: &Known| (0..FRESH_US).contains(&now_us.saturating_sub(known.read_us));
+            for traits in jobs {
+                for (option, value) in &traits.values {
+                    let value = (traits.kind.clone(), option.clone(), value.clone());
+                    if !known.get(&value).is_some_and(is_fresh) && !wanted.contains(&value) {
+                        wanted.push(value);
+                    }
+                }
+                if wanted.len() >= MAX_READ {
+                    wanted.truncate(MAX_READ);
+                    break;
+                }
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let read = |value: Value| async move {
+            let experience = learnt::get(tx, keys, &value.0, &value.1, &value.2).await?;
+            Ok::<_, turnwise_queue::Error>((value, experience))
+        };
+        let read: Vec<(Value, Option<Experience>)> =
+            stream::iter(wanted.into_iter().map(read)).buffered(AT_ONCE).try_collect().await?;
+        let mut known = self.known();
+        if known.len() + read.len() > MAX_KNOWN {
+            known.retain(|_, known| now_us.saturating_sub(known.read_us) < FRESH_US);
+        }
+        if known.len() + read.len() > MAX_KNOWN {
+            known.clear();
+        }
+        for (value, experience) in read {
+            known.insert(value, Known { read_us: now_us, experience: experience.map(Arc::new) });
+        }
+        Ok(())
+    }
+
+    /// A declaration with a likely set for each unknown request that has one, and these; `None` if nothing is likely.
+    pub fn guess(&self, declared: &Requests, traits: &Traits) -> Option<(Requests, Vec<Likely>)> {
+        if traits.is_empty() || !declared.has_unknown() {
+            return None;
+        }
+        let told: Vec<(&(String, String), Arc<Experience>)> = {
+            let known = self.known();
+            let of = |told: &(String, String)| {
+                known.get(&(traits.kind.clone(), told.0.clone(), told.1.clone()))?.experience.clone()
+            };
+            traits.values.iter().filter_map(|told| Some((told, of(told)?))).collect()
+        };
+        let find = |option: &str, value: &str| {
+            let found = told.iter().find(|(told, _)| told.0 == option && told.1 == value);
+            found.map(|(_, experience)| &**experience)
+        };
+        let (guessed, likely) = guess(declared, traits, find);
+        (!likely.is_empty()).then_some((guessed, likely))
+    }
+}
+
+/// What a pending job weighs against all that is held and waited for, as a pass would see it now, and what it will probably lock that it
+/// does not know yet.
+///
+/// # Errors
+/// The store's.
+pub async fn weigh(
+    store: &Store,
+    tx: &Transaction,
+    keys: &Keyspace,
+    rules: &QueueRules,
+    job: &Job,
+) -> Result<(Predicted, Vec<Likely>)> {
+    // Nobody else's, so that it tells what is known now.
+    let habits = Habits::default();
+    let now_us = store.runtime().now_us();
+    let view = LocksView::read(tx, keys, &rules.levels, (&habits, now_us)).await?;
+    habits.look(tx, keys, std::iter::once(&job.traits), now_us).await?;
+    let guess = habits.guess(&job.locks, &job.traits);
+    let wanted = guess.as_ref().map_or(&job.locks, |(guessed, _)| guessed);
+    let predicted = view.foreseen().weigh(wanted, rules.rules.least_base());
+    Ok((predicted, guess.map(|(_, likely)| likely).unwrap_or_default()))
+}
