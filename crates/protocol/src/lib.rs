@@ -46,8 +46,8 @@ pub use jobs::{
     Removed, Retried, RetriedJobs, State, Types, WaitAnswer,
 };
 pub use locking::{
-    AskLocks, AskedLocks, LevelWeight, Lock, LockHow, LockMode, LockState, LockWeight, Locker, Lockers,
-    Unlocked, WantedLock, WhyLocks,
+    AskLocks, AskedLocks, LevelWeight, LikelyLocks, Lock, LockHow, LockMode, LockState, LockWeight, Locker,
+    Lockers, UnknownLocks, Unlocked, WantedLock, WhyLocks,
 };
 pub use locks::{LockNames, LockWord, Locks, LocksAtLevel};
 pub use names::Problem;

@@ -177,6 +177,10 @@ pub struct WhyLocks {
     /// What it declares, by level.
     #[schema(value_type = Object)]
     pub declared: serde_json::Value,
+    /// What of that nobody knows before it runs: why, and what it will probably lock.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub unknown: Vec<UnknownLocks>,
     /// It runs: what it holds; the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
@@ -201,6 +205,55 @@ pub struct WhyLocks {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub weight: Option<LockWeight>,
+}
+
+/// What a job will lock at one level, and does not know before it runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "level": "node", "mode": "exclusive", "because": "its option \"nodes\" is missing", "option": "nodes", "line": 12,
+    "likely": { "locks": [{ "level": "node", "name": "n3", "mode": "exclusive", "units": 1 }], "confidence": 0.764, "alike": 15, "runs": 16,
+        "option": "instance", "value": "web1" }
+}))]
+pub struct UnknownLocks {
+    /// The level.
+    pub level: String,
+    /// The mode.
+    pub mode: LockMode,
+    /// Why nobody knows it.
+    pub because: String,
+    /// The option that is missing, or is not what it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub option: Option<String>,
+    /// The line of the catalogue that asks for it, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub line: Option<usize>,
+    /// Of which of the job's steps, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub step: Option<usize>,
+    /// What past runs tell, if it is sure enough. The job weighs by it; what it locks does not depend on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub likely: Option<LikelyLocks>,
+}
+
+/// What runs locked that had the same value of an option.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LikelyLocks {
+    /// What most of them locked; empty for nothing.
+    pub locks: Vec<Lock>,
+    /// How sure that is: the lower end of Wilson's 95% interval of `alike` of `runs`, from 0.5 to 1.
+    pub confidence: f64,
+    /// So many of them locked exactly this.
+    pub alike: usize,
+    /// So many were looked at: the latest 16 at most.
+    pub runs: usize,
+    /// The option that they have in common.
+    pub option: String,
+    /// Its value.
+    pub value: String,
 }
 
 /// How likely a job is to wait for locks, and what is left of that after it has waited for its turn.

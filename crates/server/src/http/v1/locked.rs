@@ -1,21 +1,19 @@
 //! What locks have to do with where a job stands: what it holds, what it cannot have and because of whom, and what it weighs.
 
-use turnwise_policy::predictive_queue::contention::Weight;
+use turnwise_policy::predictive_queue::contention::Predicted;
 use turnwise_policy::predictive_queue::locks::Mode;
-use turnwise_policy::predictive_queue::summary::{Running, Summary};
 use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
 use turnwise_queue::locks::{self, Blocked, Blocker, Held, How, LockAt, Spot};
 use turnwise_queue::{Job, State};
 use turnwise_replicator::doc_processor::timestamp;
 use turnwise_store::Transaction;
-use turnwise_worker::QueueRules;
+use turnwise_worker::{QueueRules, weigh};
 
 use super::error::Result;
 use super::locks::{blocker, shown};
+use super::unknown;
 use crate::http::App;
 
-/// Claims with locks that a weight is compared with.
-const MAX_RUNNING: usize = 10_000;
 /// Jobs in the way that are named.
 const MAX_BY: usize = 10;
 /// Those that a sentence names.
@@ -84,10 +82,15 @@ impl Locked {
 
     /// All that is known, for programs.
     pub async fn why(self, app: &App, tx: &Transaction, job: &Job, now_us: i64) -> Result<WhyLocks> {
-        let weight = match job.state {
-            State::Pending => Some(self.weight(app, tx, job, now_us).await?),
-            _ => None,
+        let pending = job.state == State::Pending;
+        let (weight, likely) = match pending || job.locks.has_unknown() {
+            true => {
+                let (predicted, likely) = weigh(&app.store, tx, &app.keys, &self.rules, job).await?;
+                (pending.then(|| self.weight(&predicted, job, now_us)), likely)
+            }
+            false => (None, Vec::new()),
         };
+        let unknown = unknown::look(app, tx, job, likely).await?;
         let declared = serde_json::to_value(&job.locks);
         let alone = |lock: &LockAt| lock.spot != Spot::BIG_LOCK || lock.mode == Mode::Exclusive;
         let held = job.held.as_ref().map(Held::locks).unwrap_or_default().into_iter().filter(alone);
@@ -97,6 +100,7 @@ impl Locked {
         };
         Ok(WhyLocks {
             declared: declared.unwrap_or_default(),
+            unknown,
             held: held.take(MAX_HELD).map(shown).collect(),
             wanted: wanted.map(shown),
             by_more: by.len() > MAX_BY,
@@ -106,23 +110,16 @@ impl Locked {
         })
     }
 
-    /// What a pending job weighs against all that is held and waited for now.
-    async fn weight(&self, app: &App, tx: &Transaction, job: &Job, now_us: i64) -> Result<LockWeight> {
+    /// What a pending job weighs, at its age.
+    fn weight(&self, predicted: &Predicted, job: &Job, now_us: i64) -> LockWeight {
         let QueueRules { levels, rules, .. } = &*self.rules;
-        let mut running = Summary::new(levels);
-        for one in locks::running(tx, &app.keys, MAX_RUNNING).await? {
-            let held = one.all.held.locks();
-            let all = held.iter().chain(&one.all.waits).filter_map(|lock| lock.lock(levels));
-            running.add(&Running::new(all, &one.all.locks, levels));
-        }
-        let predicted = running.weigh(&job.locks, rules.base.max(Weight::thousandths(1)));
         let aging = rules.aging;
         let age = aging.age(job.order_us, now_us);
         let wants = |level: &str| job.locks.big_lock || job.locks.levels.contains_key(level);
         let levels = levels.names().zip(&predicted.levels).filter(|(level, _)| wants(level));
         let tick_us = aging.tick_us.max(1);
         let over = aging.tick(job.order_us).saturating_add(i64::from(aging.ticks));
-        Ok(LockWeight {
+        LockWeight {
             base: predicted.base.to_f64(),
             levels: levels
                 .map(|(level, weight)| LevelWeight { level: level.to_owned(), weight: weight.to_f64() })
@@ -133,7 +130,7 @@ impl Locked {
             aging_ticks: aging.ticks,
             aged: aging.aged(predicted.total, age).to_f64(aging),
             nothing_us: over.saturating_mul(tick_us),
-        })
+        }
     }
 }
 

@@ -110,11 +110,14 @@ pub(super) fn mode(mode: LockMode) -> Mode {
 /// A lock as clients see it.
 pub(super) fn shown(lock: LockAt) -> Lock {
     let LockAt { spot: Spot { level, name }, mode, units } = lock;
-    let mode = match mode {
+    Lock { level: level.unwrap_or_else(|| BIG_LOCK.to_owned()), name, mode: shown_mode(mode), units }
+}
+
+pub(super) fn shown_mode(mode: Mode) -> LockMode {
+    match mode {
         Mode::Shared => LockMode::Shared,
         Mode::Exclusive => LockMode::Exclusive,
-    };
-    Lock { level: level.unwrap_or_else(|| BIG_LOCK.to_owned()), name, mode, units }
+    }
 }
 
 fn shown_how(how: How) -> LockHow {

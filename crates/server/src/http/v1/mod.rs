@@ -24,6 +24,7 @@ mod retry;
 mod run_locks;
 mod standing;
 mod tenants;
+mod unknown;
 mod view;
 mod why;
 mod workers;
