@@ -38,4 +38,4 @@ pub use turnwise_protocol::{
     Queue, QueuedJob, Reason, State, Tenant, TenantOrder, Tenants, TypeSummary, WaitAnswer, Why,
     Worker as WorkerInfo,
 };
-pub use worker::{Outcome, Run, WorkerOptions, work};
+pub use worker::{LockError, Outcome, Run, WorkerOptions, work};

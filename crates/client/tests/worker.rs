@@ -9,7 +9,8 @@ use common::{Fake, PATIENCE, Request};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use turnwise_client::{Client, Outcome, Result, Run, WorkerOptions, work};
+use turnwise_client::protocol::WantedLock;
+use turnwise_client::{Client, LockMode, Outcome, Result, Run, WorkerOptions, work};
 
 /// A worker whose runs the test ends, by the job's options.
 struct Worker {
@@ -52,6 +53,15 @@ impl Worker {
                         run.report(&json!({ "n": 1 }));
                         run.stop.cancelled().await;
                         Outcome::Stopped
+                    }
+                    "lock" => {
+                        let (level, name, mode) =
+                            ("node".to_owned(), Some("n1".to_owned()), LockMode::Exclusive);
+                        if let Err(error) = run.lock(&[WantedLock { level, name, mode, units: 1 }]).await {
+                            return error.into();
+                        }
+                        run.unlock("node", Some("n1")).await.unwrap();
+                        Outcome::completed(&1)
                     }
                     "hang" => std::future::pending().await,
                     _ => {
@@ -188,6 +198,42 @@ async fn every_end_is_told_as_what_it_is() {
     request.answer(200, &json!({ "state": "failed" }));
     fake.expect("/accept").await;
     drop(worker);
+}
+
+#[tokio::test]
+async fn locks_are_asked_for_until_they_are_held_or_refused() {
+    const LOCKS: &str = "/w/jobs/a%20b/locks";
+    let mut fake = Fake::start().await;
+    let worker = Worker::start(&fake, 1);
+    register(&mut fake, "w", HOUR_MS).await;
+    give(fake.expect("/accept").await, &[("a b", 4, "lock")]);
+    let lock = json!({ "level": "node", "name": "n1", "mode": "exclusive", "units": 1 });
+    let wanted = json!({ "claim": 4, "locks": [lock], "wait_ms": 30_000 });
+    fake.expect(LOCKS).await.lose();
+    let waiting = json!({ "state": "waiting", "lock": lock, "by": [] });
+    fake.expect(LOCKS).await.answer(200, &waiting);
+    let asked = fake.expect(LOCKS).await;
+    assert_eq!((asked.method.as_str(), &asked.body), ("POST", &wanted));
+    asked.answer(200, &json!({ "state": "held" }));
+    let back = fake.expect(&format!("{LOCKS}?claim=4&level=node&name=n1")).await;
+    assert_eq!(back.method, "DELETE");
+    back.answer(200, &json!({ "unlocked": true }));
+    fake.expect("/finish").await.answer(200, &json!({ "state": "completed" }));
+    for (claim, code, retry) in [(5, "out_of_order", true), (6, "not_declared", false)] {
+        give(fake.expect("/accept").await, &[("a b", claim, "lock")]);
+        fake.expect(LOCKS).await.refuse(409, code);
+        let end = fake.expect("/fail").await;
+        assert_eq!((&end.body["claim"], &end.body["retry"]), (&json!(claim), &json!(retry)));
+        end.answer(200, &json!({ "state": "failed" }));
+    }
+    // Whoever shall stop waits no longer.
+    give(fake.expect("/accept").await, &[("a b", 7, "lock")]);
+    let asked = fake.expect(LOCKS).await;
+    worker.stop.cancel();
+    asked.given_up().await;
+    fake.expect("/release").await.answer(200, &json!({ "state": "pending" }));
+    fake.expect("/leave").await.answer(200, &json!({ "left": true }));
+    worker.ended().await.unwrap();
 }
 
 #[tokio::test]

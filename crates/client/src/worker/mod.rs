@@ -10,6 +10,7 @@
 //! While the server is away, runs go on, and their ends are told when it is back. Claims make sure that an end counts once.
 //! Where there are several servers, the worker is the same one to all of them: it goes on with the next under the id that it has.
 
+mod lock;
 mod run;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use turnwise_protocol::{
     Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, Pinged, Register, Registered, codes,
 };
 
+pub use self::lock::LockError;
 use self::run::Supervisor;
 pub use self::run::{Outcome, Run};
 use crate::client::Request;

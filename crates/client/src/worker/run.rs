@@ -26,6 +26,7 @@ pub struct Run {
     /// Cancelled when the run shall end early: its user cancelled the job, or the worker stops. The handler returns
     /// [`Outcome::Stopped`] soon then; one that does not is aborted.
     pub stop: CancellationToken,
+    pub(super) shared: Arc<Shared>,
     reports: watch::Sender<Option<Box<RawValue>>>,
 }
 
@@ -105,7 +106,7 @@ impl Supervisor {
         let (sender, reports) = watch::channel(None);
         let (id, claim) = (job.id.clone(), job.claim);
         let job_type = shared.options.job_type.clone();
-        let run = Run { job, job_type, stop: stop.clone(), reports: sender };
+        let run = Run { job, job_type, stop: stop.clone(), shared: shared.clone(), reports: sender };
         (Supervisor { shared, id, claim, stop, reports }, run)
     }
 
