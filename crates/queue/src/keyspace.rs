@@ -588,6 +588,12 @@ impl Keyspace {
         children(&self.space, &("locks", level.as_deref(), mode_name(mode), name.as_deref()))
     }
 
+    /// Which jobs of a type hold the big lock in this mode.
+    pub fn big_lock_holders_of(&self, mode: Mode, job_type: &str) -> KeyRange {
+        let none = None::<&str>;
+        children(&self.space, &("locks", none, mode_name(mode), none, job_type))
+    }
+
     /// Who holds any lock of a level in this mode.
     pub fn lock_holders_at(&self, level: &str, mode: Mode) -> KeyRange {
         children(&self.space, &("locks", Some(level), mode_name(mode)))

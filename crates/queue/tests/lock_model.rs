@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::value::RawValue;
 use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Mode, Request, Requests};
 use turnwise_queue::claims::{self, Claiming, Ending};
-use turnwise_queue::locks::{self, Asked, Held, LockAt, Spot};
+use turnwise_queue::locks::{self, Asked, Held, How, LockAt, Spot};
 use turnwise_queue::{Claim, Error, Keyspace, NewJob, Result, State, check, jobs, tenants, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, RangeRead, Store, Transaction, runtime};
@@ -422,8 +422,10 @@ impl Many {
         let tx = self.store.begin().await.unwrap();
         let front = tenants::front(&tx, &self.keys, T, "default", 10).await.unwrap();
         tokio::task::yield_now().await;
-        let reserved = locks::reserved(&tx, &self.keys, 10).await.unwrap();
-        let reserved = reserved.into_iter().map(|(_, id)| id);
+        // In front of one that has reserved there may be nobody but those that it keeps.
+        let queued = locks::list(&tx, &self.keys, Some(&self.keys.lock_queues().0), 100).await.unwrap();
+        let reserved =
+            queued.into_iter().filter(|entry| entry.how == How::Reserved).map(|entry| entry.id).take(10);
         let all: Vec<String> = front.iter().map(|pending| pending.id.clone()).chain(reserved).collect();
         let chosen = all.choose(rng)?.clone();
         let is_first = front.first().is_some_and(|first| first.id == chosen);

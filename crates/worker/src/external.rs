@@ -39,7 +39,7 @@ pub const MAX_ACCEPTED: usize = 50;
 /// Jobs that are given again in one answer: their options are read with them.
 const REDELIVER_BATCH: usize = 10;
 
-/// Claims with locks among which those of a worker are counted that wait.
+/// Claims with locks of a type among which those of a worker are counted that wait: none where its jobs lock nothing.
 const MAX_LOCKING: usize = 10_000;
 
 /// Settings for external workers.
@@ -568,8 +568,8 @@ fn accepted(job: Job, options: Box<RawValue>) -> Accepted {
 
 /// How many jobs of a worker wait for locks.
 async fn waiting(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<usize> {
-    let running = locks::running(tx, keys, MAX_LOCKING).await?;
-    let its = |job: &&locks::Running| job.claim.worker == worker && job.job_type == job_type;
+    let running = locks::running_of(tx, keys, job_type, MAX_LOCKING).await?;
+    let its = |job: &&locks::Running| job.claim.worker == worker;
     Ok(running.iter().filter(its).filter(|job| job.all.waits.is_some()).count())
 }
 

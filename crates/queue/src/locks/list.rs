@@ -300,10 +300,28 @@ async fn next_level(tx: &Transaction, keys: &Keyspace, level: Option<&str>) -> R
 
 /// Up to `limit` jobs of all types that run and have declared locks, each with what it holds: one row per job. Takes no conflict.
 pub async fn running(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<Running>> {
+    running_in(tx, keys, |mode| keys.lock_holders(&Spot::BIG_LOCK, mode), limit).await
+}
+
+/// The same of one type: nothing is read of others.
+pub async fn running_of(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    limit: usize,
+) -> Result<Vec<Running>> {
+    running_in(tx, keys, |mode| keys.big_lock_holders_of(mode, job_type), limit).await
+}
+
+async fn running_in(
+    tx: &Transaction,
+    keys: &Keyspace,
+    range: impl Fn(Mode) -> KeyRange,
+    limit: usize,
+) -> Result<Vec<Running>> {
     let mut found = Vec::new();
     for mode in [Mode::Exclusive, Mode::Shared] {
-        let range = keys.lock_holders(&Spot::BIG_LOCK, mode);
-        for (key, value) in read(tx, range, limit - found.len()).await? {
+        for (key, value) in read(tx, range(mode), limit - found.len()).await? {
             let (_, _, job_type, id) = parse(keys, &key)?;
             let HolderRow { claim, tenant, all, .. } = decode("lock row", &value)?;
             let all = *all.ok_or_else(|| {
@@ -313,18 +331,6 @@ pub async fn running(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<
         }
     }
     Ok(found)
-}
-
-/// Up to `limit` jobs of all types that have reserved, first come first: type and id. Whoever chooses from a window of the queue tries these,
-/// too: in front of one that is not in it there may be nobody but those that it keeps. Takes no conflict.
-pub async fn reserved(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<(String, String)>> {
-    let rows = read(tx, keys.lock_queue(&Spot::BIG_LOCK), limit).await?;
-    let names = rows.iter().map(|(key, _)| {
-        let (_, _, job_type, id) =
-            keys.parse_lock_queue(key).ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-        Ok((job_type, id))
-    });
-    names.collect()
 }
 
 fn parse(keys: &Keyspace, key: &[u8]) -> Result<(Spot, Mode, String, String)> {

@@ -25,7 +25,7 @@ pub(crate) use claimed::{Known, known, take};
 pub use claimed::{blocked, reserve};
 pub(crate) use held::most_locks;
 pub use held::{Held, HeldAt, LockAt, MAX_LOCKS_BYTES, Spot, has_room};
-pub use list::{Behind, Entry, Kind, Running, Which, list, list_by_place, reserved, running};
+pub use list::{Behind, Entry, Kind, Running, Which, list, list_by_place, running, running_of};
 pub use rows::{AllOf, HolderRow, QueueRow, Waiter, Waits};
 pub(crate) use rows::{of_pending_value, pending_value, release, unreserve};
 pub use running::{Asked, poll, release_some, request, withdraw};
