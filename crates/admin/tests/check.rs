@@ -10,12 +10,15 @@ use bytes::Bytes;
 use common::{Home, fill};
 use serde_json::{Value, json};
 use turnwise_admin::check::{Progress, Report, check};
+use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode};
 use turnwise_queue::check::Invariant;
-use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
-use turnwise_queue::{Claim, Keyspace, NewJob, Parked, Worker, jobs, workers};
+use turnwise_queue::rate_limits::{LimitedPlace, Tally};
+use turnwise_queue::{Claim, Keyspace, NewJob, Parked, Worker, filters, jobs, rate_limits, workers};
 use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::documents::{Draft, databases};
 use turnwise_replicator::{Defaults, JOB_TYPE};
@@ -307,6 +310,75 @@ async fn damage_to_locks_is_found_as_what_it_is() {
     find_each(&home, &rows, &cases).await;
 }
 
+#[tokio::test]
+async fn damage_to_buckets_is_found_as_what_it_is() {
+    use Invariant as I;
+    let home = Home::new().await;
+    fill(&home.store, "u", 1).await;
+    let keys = &Keyspace::default();
+    let levels = &Levels::default();
+    let claim = |number| Claim { worker: "worker".into(), number };
+    let rule = &Rule {
+        id: "few".into(),
+        priority: 0,
+        watermark_us: 0,
+        when: "id = b".into(),
+        action: Action::RateLimit,
+        limit: Some(1),
+        note: None,
+    };
+    let limit = &rule.rate_limit().unwrap();
+    let create = |tx: Transaction| async move {
+        filters::put(&tx, keys, rule).await?;
+        for id in ["a", "b", "full", "room"] {
+            let mut new = NewJob::new("t", id, serde_json::value::RawValue::from_string("1".into()).unwrap());
+            new.reasons = vec!["rate-limit:2:net".into()];
+            jobs::add(&tx, keys, &new, 5).await?;
+        }
+        let tally = &mut Tally::default();
+        for (number, id, filter) in [(901, "a", None), (902, "b", Some(limit))] {
+            let claim = claim(number);
+            let claimed =
+                claims::claim_within(&tx, keys, levels, tally, filter, "t", id, &claim, 6, 20).await?;
+            assert!(claimed.job().is_some());
+        }
+        for (id, bucket, most) in [("full", "net", 2), ("room", "other", 1)] {
+            let limit = Limit { bucket: Bucket::Reason(bucket.into()), most };
+            assert!(rate_limits::hold_back(&tx, keys, "t", id, &limit, None, 7).await?);
+        }
+        Ok::<_, turnwise_queue::Error>(())
+    };
+    home.store.transact(create).await.unwrap();
+    let report = look(&home.store).await;
+    assert_eq!(report.findings, []);
+    let count = |family: &str| report.families[family];
+    assert_eq!((count("rates"), count("limited"), count("roomy"), count("rate_guard")), (3, 2, 2, 2));
+    let rows = common::all_rows(&home.store).await;
+    let (net, other) = (&Bucket::Reason("net".into()), &Bucket::Reason("other".into()));
+    let place = |id: &str| keys.rate_holder(net, "t", id);
+    let held = json!({ "worker": "worker", "number": 901, "tenant": "default", "since_us": 6, "most": 2 });
+    let stands = LimitedPlace {
+        limit: Limit { bucket: other.clone(), most: 1 },
+        tenant: "default".into(),
+        order_us: 5,
+    };
+    let cases: Vec<(Vec<Damage>, &[I])> = vec![
+        (vec![Clear(place("a"))], &[I::RateAgrees]),
+        (vec![Change(place("a"), json!({ "number": 900 }))], &[I::RateAgrees]),
+        (vec![Set(place("nobody"), held.clone())], &[I::RateAgrees, I::RateHolds]),
+        (vec![Set(place("full"), held)], &[I::RateAgrees, I::RateHolds]),
+        (vec![Raw(place("a"), b"1")], &[I::Readable]),
+        (vec![Clear(keys.rate_holder(&limit.bucket, "t", "b"))], &[I::RateAgrees]),
+        (vec![Clear(keys.limited_entry("t", &stands, "room"))], &[I::OnePlace]),
+        (vec![Raw(keys.limited_entry("t", &stands, "nobody"), b"{}")], &[I::Owned]),
+        (vec![Raw(keys.limited_entry("t", &stands, "room"), b"x")], &[I::Readable]),
+        (vec![Clear(keys.roomy_entry("t", other))], &[I::RateMarked]),
+        (vec![Clear(keys.roomy_entry("t", net))], &[]),
+        (vec![Raw(keys.roomy_entry("t", net), b"short")], &[I::Stamped]),
+    ];
+    find_each(&home, &rows, &cases).await;
+}
+
 /// Writes what was there back.
 async fn restore(store: &Store, rows: &[(Bytes, Bytes)]) {
     let now = common::all_rows(store).await;
@@ -370,8 +442,13 @@ async fn step(store: &Store, user: i64, n: i64) {
                     let declared = format!(r#"{{"node":{{"exclusive":["n{}"],"shared":["s"]}}}}"#, n % 5);
                     new.locks = serde_json::from_str(&declared).unwrap();
                 }
+                new.reasons = vec![format!("rate-limit:1:{}", n % 3)];
                 jobs::add(&tx, keys, &new, now_us).await?;
-                claims::claim(&tx, keys, "t", id, claim, now_us, 20).await?;
+                let levels = Levels::default();
+                let claimed = claims::claim_with(&tx, keys, &levels, "t", id, claim, now_us, 20).await?;
+                if let Claiming::Limited(full) = claimed {
+                    rate_limits::hold_back(&tx, keys, "t", id, &full.limit, None, now_us).await?;
+                }
             }
             3 => {
                 for (id, active) in jobs::active_of(&tx, keys, "t", worker, 3).await? {
@@ -379,6 +456,10 @@ async fn step(store: &Store, user: i64, n: i64) {
                     claims::end(&tx, keys, "t", &id, &claim, &Ending::Stopped, None, None, now_us, 20)
                         .await?;
                 }
+            }
+            4 if n % 2 == 0 => {
+                let first = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
+                rate_limits::look(&tx, keys, "t", 3, |_| true, first).await?;
             }
             4 => drop(workers::remove(&tx, keys, "t", worker, 100, now_us, 20).await?),
             5 => jobs::remove(&tx, keys, "t", id).await?,

@@ -25,10 +25,11 @@ word, or text between quotes; with and, or, not and parentheses. Without one the
 Examples:
   turnwise filters add no-mail pause --when 'type = mail and tenant = acme' --note 'their server is moved'
   turnwise filters add bad-hosts reject --when 'options.host ~ \"\\.test$\"' --priority 5
+  turnwise filters add few-exports rate-limit 3 --when 'type = export'
   turnwise filters add vip accept --when 'tenant = vip' --priority -10
   turnwise filters add freeze pause --new")]
     Add(AddArgs),
-    /// Remove a filter: what it has paused goes back to where it stood in the queue
+    /// Remove a filter: what it has paused or holds back goes back to where it stood in the queue
     Remove(RemoveArgs),
     /// Start no job any more; what runs goes on. `turnwise filters remove drain` ends it
     Drain(DrainArgs),
@@ -51,6 +52,9 @@ pub(crate) struct AddArgs {
     name: String,
     /// What it does with the jobs that its condition holds for
     action: Does,
+    /// rate-limit: how many of them run at the same time, at most
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000), required_if_eq("action", "rate-limit"))]
+    limit: Option<u32>,
     /// Its condition
     #[arg(long, value_name = "CONDITION", default_value = "")]
     when: String,
@@ -100,6 +104,8 @@ enum Does {
     Reject,
     /// The next filters are asked
     Continue,
+    /// They start while fewer than N of them run
+    RateLimit,
 }
 
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
@@ -111,10 +117,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 Does::Pause => Action::Pause,
                 Does::Reject => Action::Reject,
                 Does::Continue => Action::Continue,
+                Does::RateLimit => Action::RateLimit,
             };
             let watermark_us = if args.new { crate::units::now_us() } else { 0 };
-            let filter =
-                PutFilter { action, when: args.when, priority: args.priority, watermark_us, note: args.note };
+            let AddArgs { when, priority, note, limit, .. } = args;
+            let filter = PutFilter { action, limit, when, priority, watermark_us, note };
             args.server.client()?.put_filter(&args.name, &filter).await?;
             Ok(())
         }
@@ -123,8 +130,14 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Drain(DrainArgs { when, note, server }) => {
-            let filter =
-                PutFilter { action: Action::Pause, when, priority: DRAIN_PRIORITY, watermark_us: 0, note };
+            let filter = PutFilter {
+                action: Action::Pause,
+                limit: None,
+                when,
+                priority: DRAIN_PRIORITY,
+                watermark_us: 0,
+                note,
+            };
             server.client()?.put_filter(DRAIN, &filter).await?;
             say!("no job starts any more; `turnwise filters remove {DRAIN}` ends that");
             Ok(())
@@ -151,11 +164,12 @@ fn row(filter: &Filter) -> [String; 6] {
         0 => "all".to_owned(),
         at_us => ago(at_us),
     };
+    let action = filter.action.as_str();
     let when = if filter.when.trim().is_empty() { "always" } else { &filter.when };
     [
         filter.id.clone(),
         filter.priority.to_string(),
-        filter.action.as_str().to_owned(),
+        filter.limit.map_or_else(|| action.to_owned(), |limit| format!("{action} {limit}")),
         since,
         when.to_owned(),
         filter.note.clone().unwrap_or_default(),

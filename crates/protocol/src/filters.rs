@@ -21,6 +21,10 @@ pub const MAX_NOTE_BYTES: usize = 500;
 pub struct PutFilter {
     /// What it does with the jobs that its condition holds for.
     pub action: Action,
+    /// `rate_limit`: how many of these jobs run at the same time, at most. Only there, and required.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 1, maximum = 1000)]
+    pub limit: Option<u32>,
     /// Its condition; for all jobs if it is left out or empty. Comparisons of `id`, `type`, `tenant`, `user`, `reason` and `options.NAME` (names
     /// between dots) by `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (a regular expression is found in it) and `!~` with a number, a word, or text
     /// between quotes; with `and`, `or`, `not` and parentheses.
@@ -53,6 +57,8 @@ pub enum Action {
     Reject,
     /// The next filters are asked.
     Continue,
+    /// They start while fewer of them run than `limit`; the others are held back, and start as these end.
+    RateLimit,
 }
 
 impl Action {
@@ -63,6 +69,7 @@ impl Action {
             Action::Pause => "pause",
             Action::Reject => "reject",
             Action::Continue => "continue",
+            Action::RateLimit => "rate_limit",
         }
     }
 }
@@ -75,7 +82,10 @@ impl<'de> Deserialize<'de> for Action {
             "pause" => Ok(Action::Pause),
             "reject" => Ok(Action::Reject),
             "continue" => Ok(Action::Continue),
-            _ => Err(serde::de::Error::custom("expected `accept`, `pause`, `reject` or `continue`")),
+            "rate_limit" => Ok(Action::RateLimit),
+            _ => Err(serde::de::Error::custom(
+                "expected `accept`, `pause`, `reject`, `continue` or `rate_limit`",
+            )),
         }
     }
 }
@@ -87,6 +97,10 @@ pub struct Filter {
     pub id: String,
     /// What it does.
     pub action: Action,
+    /// `rate_limit`: how many of these jobs run at the same time, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub limit: Option<u32>,
     /// Its condition; empty: for all jobs.
     pub when: String,
     /// Lower ones are asked first.
@@ -97,6 +111,31 @@ pub struct Filter {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub note: Option<String>,
+}
+
+/// What holds a job back until there is room: so many jobs of a bucket run, and no more of it may.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Limited {
+    /// What limits it.
+    pub by: LimitedBy,
+    /// The filter's name, or the bucket's.
+    pub name: String,
+    /// So many may run at the same time.
+    pub limit: u32,
+    /// So many do; told by `why` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub running: Option<usize>,
+}
+
+/// What limits a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitedBy {
+    /// A filter.
+    Filter,
+    /// A reason of its own, `rate-limit:n:name`.
+    Reason,
 }
 
 /// All filters, in the order in which they are asked.

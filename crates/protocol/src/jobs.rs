@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::after::After;
+use crate::filters::Limited;
 use crate::locks::Locks;
 use crate::names::{JobId, JobType, Name, WorkerId};
 
@@ -60,7 +61,8 @@ pub struct AddJob {
     /// What it locks while it runs. Without, its type's entry in the server's catalogue tells, if there is one; with, it alone counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<Locks>,
-    /// Why it is added, in up to 10 texts of at most 200 bytes: filters ask for that.
+    /// Why it is added, in up to 10 texts of at most 200 bytes: filters ask for that. `rate-limit:7:name` lets the job start while fewer than 7 that
+    /// have this name in such a reason run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10)]
     pub reason: Vec<String>,
@@ -120,7 +122,8 @@ pub struct NewJob {
     /// What it locks while it runs. Without, its type's entry in the server's catalogue tells, if there is one; with, it alone counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<Locks>,
-    /// Why it is added, in up to 10 texts of at most 200 bytes: filters ask for that.
+    /// Why it is added, in up to 10 texts of at most 200 bytes: filters ask for that. `rate-limit:7:name` lets the job start while fewer than 7 that
+    /// have this name in such a reason run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10)]
     pub reason: Vec<String>,
@@ -245,7 +248,7 @@ pub struct AddedJobs {
 pub enum State {
     /// Waits for its turn.
     Pending,
-    /// Waits for its time, for the end of other jobs, or until a filter that has paused it goes.
+    /// Waits for its time, for the end of other jobs, for room where its kind is limited, or until a filter that has paused it goes.
     Delayed,
     /// A worker runs it.
     Running,
@@ -352,6 +355,10 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub paused_by: Option<String>,
+    /// Delayed: it is held back until fewer jobs of this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub limited: Option<Limited>,
     /// Delayed: so many jobs that it waits for have not ended; `why` names them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

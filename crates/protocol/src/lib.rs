@@ -38,8 +38,8 @@ pub use after::{After, End, MAX_AFTER, Otherwise};
 pub use error::{Error, codes};
 pub use events::{JobEvent, Progress, ServerSentEvent};
 pub use filters::{
-    Action, Filter, Filters, MAX_CONDITION_BYTES, MAX_FILTER_NAME_BYTES, MAX_FILTERS, MAX_NOTE_BYTES,
-    PutFilter, RemovedFilter,
+    Action, Filter, Filters, Limited, LimitedBy, MAX_CONDITION_BYTES, MAX_FILTER_NAME_BYTES, MAX_FILTERS,
+    MAX_NOTE_BYTES, PutFilter, RemovedFilter,
 };
 pub use jobs::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, IfExists, Job, Jobs, NewJob,

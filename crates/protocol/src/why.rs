@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::after::{End, Otherwise};
+use crate::filters::Limited;
 use crate::jobs::State;
 use crate::locking::WhyLocks;
 use crate::names::{JobId, JobType, WorkerId};
@@ -38,6 +39,8 @@ pub enum Reason {
     Parked,
     /// A filter has paused it.
     Paused,
+    /// As many jobs of a bucket that it is in run as may.
+    RateLimited,
     /// It waits for the end of other jobs.
     AfterOthers,
     /// Its time has come, or its backoff is over: a worker puts it into the queue with its next look.
@@ -79,6 +82,7 @@ impl Reason {
             Reason::NotBefore => "not_before",
             Reason::Parked => "parked",
             Reason::Paused => "paused",
+            Reason::RateLimited => "rate_limited",
             Reason::AfterOthers => "after_others",
             Reason::Due => "due",
             Reason::Runs => "runs",
@@ -175,6 +179,10 @@ pub struct Why {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub locks: Option<WhyLocks>,
+    /// It is held back: what limits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub limited: Option<Limited>,
     /// When it can be expected to start (again); null where nothing is known to tell that by, and where it will not.
     pub expected: Option<Expected>,
 }

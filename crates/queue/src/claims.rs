@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::Outcome;
+use turnwise_policy::eligibility::rate_limits::Limit;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -16,6 +17,7 @@ use crate::jobs::{
 };
 use crate::keyspace::SortKey;
 use crate::locks::{self, Blocked, Known};
+use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
     Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Then,
@@ -150,6 +152,8 @@ pub enum Claiming {
     Gone,
     /// A lock that it wants is not free. It is pending as before, and nothing was written: the next one may be claimed.
     Blocked(Box<Blocked>),
+    /// It is in a bucket without room. It is pending as before, and nothing was written.
+    Limited(Box<Full>),
     /// What its locks take does not fit into this transaction any more: claim it in the next one. Never in one that has done nothing
     /// else.
     NoRoom,
@@ -160,7 +164,7 @@ impl Claiming {
     pub fn job(self) -> Option<Job> {
         match self {
             Claiming::Claimed(job) => Some(*job),
-            Claiming::Gone | Claiming::Blocked(_) | Claiming::NoRoom => None,
+            Claiming::Gone | Claiming::Blocked(_) | Claiming::Limited(_) | Claiming::NoRoom => None,
         }
     }
 }
@@ -180,7 +184,7 @@ pub async fn claim(
 }
 
 /// Claims a pending job under `claim`, a number that its worker has never used, and takes with it the locks that the job knows it will
-/// want: all of them or none.
+/// want, and a place in each bucket that its reasons name: all of them or none.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn claim_with(
     tx: &Transaction,
@@ -192,10 +196,35 @@ pub async fn claim_with(
     now_us: i64,
     max_history: usize,
 ) -> Result<Claiming> {
+    let mut tally = Tally::default();
+    claim_within(tx, keys, levels, &mut tally, None, job_type, id, claim, now_us, max_history).await
+}
+
+/// The same for a job that a filter limits, too, and in a transaction that claims several: the tally is that of all of them.
+#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
+pub async fn claim_within(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    tally: &mut Tally,
+    filter: Option<&Limit>,
+    job_type: &str,
+    id: &str,
+    claim: &Claim,
+    now_us: i64,
+    max_history: usize,
+) -> Result<Claiming> {
     check_member(tx, keys, job_type, &claim.worker).await?;
     let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
     if job.state != State::Pending {
         return Ok(Claiming::Gone);
+    }
+    let limits = job.limits(filter);
+    if !tx.has_room_for(4 * limits.len(), 2 * limits.len()) {
+        return Ok(Claiming::NoRoom);
+    }
+    if let Some(full) = tally.full(tx, keys, &limits).await? {
+        return Ok(Claiming::Limited(Box::new(full)));
     }
     let held = match locks::known(tx, keys, levels, &job).await? {
         Known::None => None,
@@ -208,6 +237,7 @@ pub async fn claim_with(
     job.keyed = false;
     job.reserved = None;
     job.held = held;
+    job.buckets = limits.iter().map(|limit| limit.bucket.clone()).collect();
     job.claim = Some(claim.clone());
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, max_history);
@@ -225,6 +255,7 @@ pub async fn claim_with(
     };
     write_active(tx, keys, &job, &claim.worker, &active)?;
     locks::take(tx, keys, levels, &job, claim, now_us)?;
+    tally.take(tx, keys, &job, claim, &limits, now_us).await?;
     Ok(Claiming::Claimed(Box::new(job)))
 }
 
@@ -466,12 +497,13 @@ fn keep_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> 
     }
 }
 
-/// Clears the active row and the locks, and keeps what was reported.
+/// Clears the active row, the locks and the places in buckets, and keeps what was reported.
 async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<()> {
     if let Some(info) = read_active_info(tx, keys, job, &claim.worker).await? {
         job.info = info;
     }
     locks::release(tx, keys, job)?;
+    rate_limits::release(tx, keys, job).await?;
     Ok(tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?)
 }
 

@@ -11,7 +11,8 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::condition::Condition;
-use turnwise_policy::eligibility::filters::Rule;
+use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::rate_limits::{MAX_LIMIT, check_limit};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -54,6 +55,23 @@ pub fn check(rule: &Rule) -> Result<()> {
     }
     if rule.watermark_us < 0 {
         return invalid("watermark_us", "must be 0 (for all jobs), or a time after 1970".to_owned());
+    }
+    let limits = rule.action == Action::RateLimit;
+    match rule.limit {
+        None if limits => {
+            let problem = format!("is missing: how many jobs may run at the same time, 1 to {MAX_LIMIT}");
+            return invalid("limit", problem);
+        }
+        Some(_) if !limits => {
+            return invalid(
+                "limit",
+                "belongs to `rate_limit`: leave it out, or make that the action".to_owned(),
+            );
+        }
+        Some(most) => {
+            check_limit(most).map_err(|problem| Error::Invalid { field: "limit", problem })?;
+        }
+        None => {}
     }
     match Condition::parse(&rule.when) {
         Ok(_) => Ok(()),
@@ -192,6 +210,6 @@ pub async fn release(
     Ok(seen.filter(|_| rows.len() == limit))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -24,6 +24,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use turnwise_policy::eligibility::rate_limits::{self, Bucket, Limit};
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
@@ -45,7 +46,7 @@ pub const MAX_INFO_BYTES: usize = 12 << 10;
 /// Largest history, in bytes; the oldest entries go first.
 const MAX_HISTORY_BYTES: usize = 24_000;
 /// Of a job that wants locks: what it declares, declares for its next run, and holds are in the record, too, each of up to
-/// [`MAX_LOCKS_BYTES`]; and what others learn from it, each of three parts of up to [`MAX_TRAITS_BYTES`].
+/// [`MAX_LOCKS_BYTES`]; and what others learn from it, each of three parts of up to [`MAX_TRAITS_BYTES`]. And of one that has places in buckets, up to eleven names.
 const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 9_000;
 /// Largest [`NewJob::traits`], as JSON in bytes.
 pub const MAX_TRAITS_BYTES: usize = 2 << 10;
@@ -221,7 +222,14 @@ pub struct Job {
     /// DELAYED: this filter has paused it; `order_us` is its place in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
-    /// Why it was added, as whoever added it says: filters ask for that.
+    /// DELAYED: it is held back until there is room for this; `order_us` is its place in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited: Option<Limit>,
+    /// It runs: the buckets in which it has a place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buckets: Vec<Bucket>,
+    /// Why it was added, as whoever added it says: filters ask for that, and some state a limit
+    /// ([`rate_limits::of_reason`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
     /// CANCELLED: why, if it was not its user who did it.
@@ -315,6 +323,7 @@ impl Job {
         self.then = Then::Keep;
         self.parked = None;
         self.paused = None;
+        self.limited = None;
     }
 
     /// Its place in the queue of its tenant, while it is pending. Nothing else says where a pending row is.
@@ -342,7 +351,11 @@ impl Job {
         self.changed_us = now_us;
         self.history.insert(0, Event { at_us: now_us, kind });
         let wants_locks = !self.locks.is_none() || self.next_locks.is_some();
-        let most_bytes = if wants_locks { MAX_HISTORY_BESIDE_LOCKS_BYTES } else { MAX_HISTORY_BYTES };
+        let most_bytes = if wants_locks || !self.buckets.is_empty() {
+            MAX_HISTORY_BESIDE_LOCKS_BYTES
+        } else {
+            MAX_HISTORY_BYTES
+        };
         let mut bytes = 0;
         let fitting = self.history.iter().take_while(|event| {
             bytes += EVENT_BYTES + event.kind.reason().map_or(0, str::len);
@@ -484,6 +497,7 @@ impl NewJob {
         }
         for reason in &self.reasons {
             check_name("reason", reason, MAX_ADDED_REASON_BYTES)?;
+            rate_limits::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
         }
         match self.max_attempts {
             Some(0) => Err(Error::Invalid { field: "max_attempts", problem: "must be 1 or more".to_owned() }),

@@ -93,9 +93,11 @@ async fn place(
             // Its row says what it wants to lock, and what it has reserved it may not want any more.
             let wants_others =
                 job.state == State::Pending && (job.locks != new.locks || job.traits != *traits);
-            if moves || wants_others {
+            if moves || wants_others || job.limited.is_some() {
                 leave_place(tx, keys, &job)?;
             }
+            // It is judged anew.
+            job.limited = None;
             job.tenant.clone_from(&new.tenant);
             if job.state.is_claimed() {
                 job.next_locks = (job.locks != new.locks).then(|| new.locks.clone());
@@ -131,6 +133,8 @@ async fn place(
             unmet: 0,
             awaited: None,
             paused: None,
+            limited: None,
+            buckets: Vec::new(),
             reasons: new.reasons.clone(),
             refused: None,
             priority: None,
@@ -317,6 +321,11 @@ pub(crate) fn leave_place(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resul
         State::Delayed if job.unmet > 0 => tx.clear(keys.blocked_entry(job_type, id))?,
         State::Delayed if job.paused.is_some() => {
             tx.clear(keys.paused_entry(job_type, job.order_us, id))?;
+        }
+        State::Delayed if job.limited.is_some() => {
+            if let Some(place) = job.limited_place() {
+                tx.clear(keys.limited_entry(job_type, &place, id))?;
+            }
         }
         State::Delayed | State::Crashing => {
             tx.clear(keys.delayed_entry(job_type, job.order_us, id))?;

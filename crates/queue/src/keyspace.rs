@@ -24,6 +24,10 @@
 //! | `("filters", id)` | a job filter ([`crate::filters`]) | whoever changes it |
 //! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with them |
 //! | `("paused", type, order, id)` | which filter has paused the job, as of which stamp of the filters (JSON) | with the record |
+//! | `("limited", kind, bucket, type, limit, tenant, order, id)` | a job that is held back until its bucket has room; as of which stamp of the filters (JSON) ([`crate::rate_limits`]) | with the record |
+//! | `("rates", kind, bucket, type, id)` | that a job of the bucket runs, under which claim (JSON); the kind is `filter` or `reason` | the claim's holder |
+//! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one collide here | with the claim |
+//! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type that are held back | whoever gives a place back, or holds a job back |
 //! | `("ended", type, ended, id)` | empty; jobs that have ended, the oldest end first | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("wake", type)` | versionstamp (10 bytes), new whenever a job becomes pending or delayed | whoever adds |
@@ -58,12 +62,14 @@
 //! [`replicator::upstream`]: https://docs.rs/turnwise-replicator
 
 use bytes::Bytes;
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::key::{children, pack};
 use turnwise_store::tuple::{Element, Subspace};
 
 use crate::job::Parked;
 use crate::locks::Spot;
+use crate::rate_limits::LimitedPlace;
 
 /// The version of the table above. A store with another one is not opened.
 pub const FORMAT_VERSION: u32 = 4;
@@ -75,6 +81,27 @@ const SHARED: &str = "shared";
 type LockKey = (String, Option<String>, String, Option<String>, String, String);
 /// Of [`Keyspace::lock_queues`].
 type QueueKey = (String, Option<String>, Option<String>, i64, String, String);
+
+const FILTER: &str = "filter";
+const REASON: &str = "reason";
+
+/// Of [`Keyspace::limited_in`].
+type LimitedKey = (String, String, String, String, u32, String, i64, String);
+
+fn bucket_kind(bucket: &Bucket) -> &'static str {
+    match bucket {
+        Bucket::Filter(_) => FILTER,
+        Bucket::Reason(_) => REASON,
+    }
+}
+
+fn bucket_of(kind: &str, name: String) -> Option<Bucket> {
+    match kind {
+        FILTER => Some(Bucket::Filter(name)),
+        REASON => Some(Bucket::Reason(name)),
+        _ => None,
+    }
+}
 
 fn mode_name(mode: Mode) -> &'static str {
     match mode {
@@ -476,6 +503,84 @@ impl Keyspace {
     pub fn parse_paused(&self, key: &[u8]) -> Option<(String, i64, String)> {
         let (_, job_type, order_us, id): (String, String, i64, String) = self.space.unpack(key).ok()?;
         Some((job_type, order_us, id))
+    }
+
+    /// A place among the jobs that are held back.
+    pub fn limited_entry(&self, job_type: &str, place: &LimitedPlace, id: &str) -> Bytes {
+        let LimitedPlace { limit: Limit { bucket, most }, tenant, order_us } = place;
+        let kind = bucket_kind(bucket);
+        pack(&self.space, &("limited", kind, bucket.name(), job_type, most, tenant, order_us, id))
+    }
+
+    /// All jobs that a bucket holds back.
+    pub fn limited_in(&self, bucket: &Bucket) -> KeyRange {
+        children(&self.space, &("limited", bucket_kind(bucket), bucket.name()))
+    }
+
+    /// Those of one type.
+    pub fn limited_of(&self, bucket: &Bucket, job_type: &str) -> KeyRange {
+        children(&self.space, &("limited", bucket_kind(bucket), bucket.name(), job_type))
+    }
+
+    /// Those of them that obey one limit.
+    pub fn limited_by(&self, Limit { bucket, most }: &Limit, job_type: &str) -> KeyRange {
+        children(&self.space, &("limited", bucket_kind(bucket), bucket.name(), job_type, most))
+    }
+
+    /// Those of them that are one tenant's, in the order of its queue.
+    pub fn limited_for(&self, Limit { bucket, most }: &Limit, job_type: &str, tenant: &str) -> KeyRange {
+        children(&self.space, &("limited", bucket_kind(bucket), bucket.name(), job_type, most, tenant))
+    }
+
+    /// All jobs that filters hold back.
+    pub fn limited_by_filters(&self) -> KeyRange {
+        children(&self.space, &("limited", FILTER))
+    }
+
+    /// Type, place and id of a key of [`Keyspace::limited_in`].
+    pub fn parse_limited(&self, key: &[u8]) -> Option<(String, LimitedPlace, String)> {
+        let (_, kind, name, job_type, most, tenant, order_us, id): LimitedKey =
+            self.space.unpack(key).ok()?;
+        let limit = Limit { bucket: bucket_of(&kind, name)?, most };
+        Some((job_type, LimitedPlace { limit, tenant, order_us }, id))
+    }
+
+    /// That a job of a bucket runs.
+    pub fn rate_holder(&self, bucket: &Bucket, job_type: &str, id: &str) -> Bytes {
+        pack(&self.space, &("rates", bucket_kind(bucket), bucket.name(), job_type, id))
+    }
+
+    /// The jobs of a bucket that run.
+    pub fn rate_holders(&self, bucket: &Bucket) -> KeyRange {
+        children(&self.space, &("rates", bucket_kind(bucket), bucket.name()))
+    }
+
+    /// Bucket, job type and id of a key of [`Keyspace::rate_holders`].
+    pub fn parse_rate(&self, key: &[u8]) -> Option<(Bucket, String, String)> {
+        let (_, kind, name, job_type, id): (String, String, String, String, String) =
+            self.space.unpack(key).ok()?;
+        Some((bucket_of(&kind, name)?, job_type, id))
+    }
+
+    /// What claims of a bucket collide on.
+    pub fn rate_guard(&self, guard: u64) -> Bytes {
+        pack(&self.space, &("rate_guard", guard))
+    }
+
+    /// The mark of a bucket that may have room for jobs of a type that it holds back.
+    pub fn roomy_entry(&self, job_type: &str, bucket: &Bucket) -> Bytes {
+        pack(&self.space, &("roomy", job_type, bucket_kind(bucket), bucket.name()))
+    }
+
+    /// All marks of a type.
+    pub fn roomy(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("roomy", job_type))
+    }
+
+    /// Type and bucket of a key of [`Keyspace::roomy`].
+    pub fn parse_roomy(&self, key: &[u8]) -> Option<(String, Bucket)> {
+        let (_, job_type, kind, name): (String, String, String, String) = self.space.unpack(key).ok()?;
+        Some((job_type, bucket_of(&kind, name)?))
     }
 
     /// A place among the jobs that have ended.

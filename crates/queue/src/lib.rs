@@ -12,6 +12,7 @@
 //! - [`parking`]: jobs that wait for news.
 //! - [`dependencies`]: jobs that wait for the end of others.
 //! - [`filters`]: which of the jobs that wait may start.
+//! - [`rate_limits`]: how many of them run at the same time.
 //! - [`check`]: what must hold of the rows, always.
 //! - [`tenants`]: who has pending jobs, and which.
 //! - [`usage`]: what was charged to whom.
@@ -31,6 +32,7 @@ pub mod locks;
 pub mod nodes;
 pub mod parking;
 mod pieces;
+pub mod rate_limits;
 mod rows;
 pub mod tenants;
 pub mod usage;

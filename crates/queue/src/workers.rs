@@ -338,9 +338,10 @@ pub async fn remove_some(
         let Some(claim) = job.claim.clone().filter(|claim| claim.worker == worker) else {
             return Err(corrupt("active row", "its job has another claim"));
         };
-        // Its locks go in the same step.
+        // Its locks and places in buckets go in the same step.
         let locks = job.held.as_ref().map_or(0, Held::len);
-        if n > 0 && !tx.has_room_for(locks + ROWS_GIVEN_BACK, ROWS_GIVEN_BACK) {
+        let buckets = job.buckets.len();
+        if n > 0 && !tx.has_room_for(locks + 3 * buckets + ROWS_GIVEN_BACK, buckets + ROWS_GIVEN_BACK) {
             done = false;
             break;
         }

@@ -12,7 +12,15 @@ use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 const T: &str = "test";
 
 fn rule(id: &str, when: &str) -> Rule {
-    Rule { id: id.into(), priority: 0, watermark_us: 0, when: when.into(), action: Action::Pause, note: None }
+    Rule {
+        id: id.into(),
+        priority: 0,
+        watermark_us: 0,
+        when: when.into(),
+        action: Action::Pause,
+        limit: None,
+        note: None,
+    }
 }
 
 struct World {

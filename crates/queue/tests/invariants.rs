@@ -10,10 +10,11 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
-use turnwise_queue::claims::{self, Ending, Park};
+use turnwise_policy::predictive_queue::locks::Levels;
+use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{
-    After, Claim, Error, Keyspace, NewJob, Parked, check, dependencies, jobs, tenants, workers,
+    After, Claim, Error, Keyspace, NewJob, Parked, check, dependencies, jobs, rate_limits, tenants, workers,
 };
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
@@ -27,6 +28,12 @@ const STEPS: i64 = 150;
 
 fn json(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
+}
+
+/// One tenant after the other.
+fn in_order(waiting: &[(String, usize)], most: usize) -> Vec<usize> {
+    let each = waiting.iter().enumerate();
+    each.flat_map(|(n, (_, jobs))| std::iter::repeat_n(n, *jobs)).take(most).collect()
 }
 
 struct Walk {
@@ -58,6 +65,10 @@ impl Walk {
                 if self.rng.random_bool(0.5) {
                     new.after = after;
                 }
+                if self.rng.random_bool(0.7) {
+                    let (most, bucket) = (self.rng.random_range(1..3), self.rng.random_range(0..2));
+                    new.reasons = vec![format!("rate-limit:{most}:{bucket}")];
+                }
                 if self.rng.random_bool(0.2) {
                     jobs::add_once(tx, keys, &new, now_us).await?;
                 } else {
@@ -67,8 +78,13 @@ impl Walk {
             4..9 => {
                 let number = u64::try_from(now_us).unwrap();
                 let claim = Claim { worker: worker.into(), number };
-                if claims::claim(tx, keys, T, id, &claim, now_us, 20).await?.is_some() {
-                    self.claims.push((id.into(), claim));
+                let levels = Levels::default();
+                match claims::claim_with(tx, keys, &levels, T, id, &claim, now_us, 20).await? {
+                    Claiming::Claimed(_) => self.claims.push((id.into(), claim)),
+                    Claiming::Limited(full) => {
+                        rate_limits::hold_back(tx, keys, T, id, &full.limit, None, now_us).await?;
+                    }
+                    Claiming::Gone | Claiming::Blocked(_) | Claiming::NoRoom => {}
                 }
             }
             9..13 => {
@@ -89,6 +105,9 @@ impl Walk {
             13 => {
                 let Some((id, claim)) = self.claims.choose(&mut self.rng).cloned() else { return Ok(()) };
                 claims::update(tx, keys, T, &id, &claim, &json("{}"), now_us).await?;
+            }
+            14 if self.rng.random_bool(0.6) => {
+                rate_limits::look(tx, keys, T, 1, |_| true, in_order).await?;
             }
             14 => {
                 claims::release_due(tx, keys, T, now_us, 2, |_| true).await?;
@@ -162,6 +181,7 @@ impl Walk {
                     workers::remove(&tx, keys, T, worker, 100, now_us, 20).await.unwrap();
                 }
                 claims::release_due(&tx, keys, T, now_us, 1, |_| true).await.unwrap();
+                rate_limits::look(&tx, keys, T, 1, |_| true, in_order).await.unwrap();
                 let claim = Claim { worker: "z".into(), number: u64::try_from(now_us).unwrap() + n as u64 };
                 if claims::claim(&tx, keys, T, id, &claim, now_us, 20).await.unwrap().is_some() {
                     let ending = Ending::Completed(json("1"));

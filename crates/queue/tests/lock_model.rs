@@ -240,6 +240,7 @@ impl Walk {
                     }
                     Claiming::Gone => assert!(!self.model.0.contains_key(id), "{id} is pending"),
                     Claiming::NoRoom => panic!("there is room"),
+                    Claiming::Limited(full) => panic!("nothing is limited: {full:?}"),
                 }
             }
             (7..9, None) => {

@@ -94,13 +94,83 @@ async fn a_drained_server_starts_nothing_until_the_filter_goes() {
 }
 
 #[tokio::test]
+async fn of_limited_jobs_so_many_are_given_as_may_run() {
+    let server = TestServer::start().await;
+    let put = server
+        .put("/v1/filters/few", &json!({ "action": "rate_limit", "limit": 2, "when": "id ~ '^f'" }))
+        .await;
+    assert_eq!((put.status, &put.body["limit"]), (200, &json!(2)), "{}", put.body);
+    for id in ["f1", "f2", "f3"] {
+        add(&server, json!({ "id": id })).await;
+    }
+    for id in ["n1", "n2"] {
+        add(&server, json!({ "id": id, "reason": ["by hand", "rate-limit:1:pink bunny"] })).await;
+    }
+    add(&server, json!({ "id": "other" })).await;
+    let (path, mut received) = (register(&server).await, 0);
+    let mut given = Vec::new();
+    while given.len() < 4 {
+        let more = accept(&server, &path, &mut received).await;
+        assert!(!more.is_empty(), "{given:?}");
+        given.extend(more);
+    }
+    given.sort_unstable();
+    assert_eq!(given, ["f1", "f2", "n1", "other"]);
+    assert_eq!(accept(&server, &path, &mut received).await, [""; 0]);
+    for (id, limited, sentence) in [
+        (
+            "f3",
+            json!({ "by": "filter", "name": "few", "limit": 2 }),
+            "2 of 2 jobs that filter `few` limits run.",
+        ),
+        (
+            "n2",
+            json!({ "by": "reason", "name": "pink bunny", "limit": 1 }),
+            "1 of 1 job of the bucket `pink bunny` runs.",
+        ),
+    ] {
+        let held_back = job(&server, id).await;
+        assert_eq!((&held_back["state"], &held_back["limited"]), (&json!("delayed"), &limited));
+        assert_eq!(held_back.get("not_before_us"), None);
+        let why = server.get(&format!("/v1/jobs/mail/{id}/why")).await.body;
+        assert_eq!((&why["reason"], &why["sentence"]), (&json!("rate_limited"), &json!(sentence)));
+        assert_eq!((&why["limited"]["running"], why.get("not_before_us")), (&limited["limit"], None));
+    }
+    let claim = job(&server, "n1").await["claim"].clone();
+    let end = path.replace("accept", "jobs/n1/finish");
+    let ended = server.post(&end, &json!({ "claim": claim, "result": 1 })).await;
+    assert_eq!(ended.status, 200, "{}", ended.body);
+    assert_eq!(accept(&server, &path, &mut received).await, ["n2"]);
+    // What runs counts for a filter that limits more, and one that is raised lets the others go.
+    server.put("/v1/filters/few", &json!({ "action": "rate_limit", "limit": 3, "when": "id ~ '^f'" })).await;
+    server.poll("/v1/jobs/mail/f3", |job| job["state"] == "pending").await;
+    assert_eq!(accept(&server, &path, &mut received).await, ["f3"]);
+    for wrong in ["rate-limit:0:a", "rate-limit:x:a", "rate-limit:7", "rate-limit:7:"] {
+        let refused = server.post("/v1/jobs/mail", &json!({ "reason": [wrong] })).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        let reason = refused.body["reason"].as_str().unwrap();
+        assert!(reason.starts_with(&format!("reason: `{wrong}` is no limit: ")), "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn a_filter_that_cannot_be_read_is_refused_with_the_place() {
     let server = TestServer::start().await;
     for (filter, problem) in [
         (json!({ "action": "pause", "when": "type mail" }), "when: column 6: expected one of ="),
         (json!({ "action": "pause", "when": "type ~ '('" }), "when: column 8: not a regular expression"),
         (json!({ "action": "pause", "priority": 5000 }), "priority: must be from -1000 to 1000"),
-        (json!({ "action": "stop" }), "action: expected `accept`, `pause`, `reject` or `continue`"),
+        (
+            json!({ "action": "stop" }),
+            "action: expected `accept`, `pause`, `reject`, `continue` or `rate_limit`",
+        ),
+        (json!({ "action": "rate_limit" }), "limit: is missing"),
+        (
+            json!({ "action": "rate_limit", "limit": 0 }),
+            "limit: must be from 1 to 1000; a filter with `pause`",
+        ),
+        (json!({ "action": "rate_limit", "limit": 1001 }), "limit: must be from 1 to 1000"),
+        (json!({ "action": "pause", "limit": 1 }), "limit: belongs to `rate_limit`"),
         (json!({ "action": "pause", "watermark_us": -1 }), "watermark_us: must be from 0"),
         (json!({ "action": "pause", "if": "x" }), "unknown field `if`"),
     ] {

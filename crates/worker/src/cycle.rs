@@ -12,13 +12,14 @@ use tokio::sync::futures::Notified;
 use turnwise_policy::contention::Part;
 use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::claims::Claiming;
+use turnwise_queue::rate_limits::{self, Tally};
 use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Claim, Job, Keyspace, Result, State, claims, jobs, locks, tenants};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
 use crate::fair_share::{FairShare, Front, SORT_BATCH};
-use crate::filters::Bench;
+use crate::filters::{Admission, Bench};
 use crate::locks::{Chosen, Habits, LocksView, MAX_WINDOW, choose};
 
 /// Jobs that one pass claims at most; fewer where the transaction has no more room for them.
@@ -218,16 +219,21 @@ pub(crate) async fn pass(
     fair.look(tx, wake_seen.as_ref(), now_us).await?;
     let delayed = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
     let window = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
+    let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
+    let held_back = rate_limits::look(tx, keys, job_type, window, mine, turns).await?;
     let others = hold.map_or(0, Hold::len);
     let depth = part.front(window) + others;
-    let released = delayed.released.clone();
-    let queue = fair.front(tx, wake_seen.as_ref(), delayed.released, depth, mine).await?;
+    let mut released = delayed.released;
+    released.extend(held_back.released);
+    let left_before = delayed.left.or(held_back.left);
+    let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, mine).await?;
     let mut claims = Claims {
         tx,
         keys,
         claimant,
         now_us,
         bench: fair.judge.sit(tx, keys).await?,
+        tally: Tally::default(),
         sorted_out: false,
         claimed: Vec::new(),
         options_bytes: 0,
@@ -239,10 +245,10 @@ pub(crate) async fn pass(
         return Ok(Pass {
             drained: drained(&looked.queue, &claims.claimed, &released),
             claimed: claims.claimed,
-            more: looked.more || claims.sorted_out && has_room,
+            more: looked.more || held_back.more || claims.sorted_out && has_room,
             sorted_out: claims.sorted_out,
             left_to_others: looked.left_to_others,
-            left_to_contenders: delayed.left.or(looked.left).filter(|_| has_room),
+            left_to_contenders: left_before.or(looked.left).filter(|_| has_room),
             next_due_us: delayed.next_due_us.into_iter().chain(looked.ages_out_us).min(),
             wake_seen,
             lock_wake_seen: looked.lock_wake_seen,
@@ -264,16 +270,20 @@ pub(crate) async fn pass(
             not_started = true;
             break;
         }
-        claims.claim(id).await?;
+        if matches!(claims.claim(id).await?, Claiming::NoRoom) && !claims.claimed.is_empty() {
+            not_started = true;
+            break;
+        }
     }
     claims.sort(&queue).await?;
     let Claims { claimed, sorted_out, .. } = claims;
     let has_room = running + claimed.len() < max_jobs;
     // Beyond what was seen there may be more of one's own.
     let more = not_started
+        || held_back.more
         || sorted_out && has_room
         || has_room && (front.len() == window || queue.beyond && !claimed.is_empty() || queue.again);
-    let left_to_contenders = delayed.left.or(left).filter(|_| has_room);
+    let left_to_contenders = left_before.or(left).filter(|_| has_room);
     let next_due_us = delayed.next_due_us;
     let drained = drained(&queue, &claimed, &released);
     let lock_wake_seen = None;
@@ -360,7 +370,7 @@ async fn pass_with_locks(
                     break;
                 }
                 match claims.claim(id).await? {
-                    Claiming::Claimed(_) | Claiming::Gone => {}
+                    Claiming::Claimed(_) | Claiming::Gone | Claiming::Limited(_) => {}
                     Claiming::Blocked(_) => refused = true,
                     // Alone it has the whole transaction, and if that is not enough another look helps nobody.
                     Claiming::NoRoom if claims.claimed.is_empty() => {}
@@ -415,6 +425,8 @@ struct Claims<'a> {
     now_us: i64,
     /// Who says which of them may start.
     bench: Option<Bench>,
+    /// How many of each bucket run.
+    tally: Tally,
     /// Some may not.
     sorted_out: bool,
     claimed: Vec<(Job, Box<RawValue>)>,
@@ -443,16 +455,20 @@ impl Claims<'_> {
         Ok(found)
     }
 
-    /// Claims a job, if it is there, no filter forbids it, and its locks are free.
+    /// Claims a job, if it is there, no filter forbids it, its buckets have room, and its locks are free.
     async fn claim(&mut self, id: &str) -> Result<Claiming> {
         let Claims { tx, keys, claimant, now_us, .. } = *self;
         let Claimant { job_type, worker, numbers, queue, max_history, .. } = claimant;
         self.tried.insert(id.to_owned());
-        if let Some(bench) = &self.bench
-            && !bench.admits(tx, keys, job_type, id, now_us).await?
-        {
-            self.sorted_out = true;
-            return Ok(Claiming::Gone);
+        let mut filter = None;
+        if let Some(bench) = &self.bench {
+            match bench.admits(tx, keys, job_type, id, now_us).await? {
+                Admission::Admitted(limit) => filter = limit,
+                Admission::SortedOut => {
+                    self.sorted_out = true;
+                    return Ok(Claiming::Gone);
+                }
+            }
         }
         let number = match numbers {
             Numbers::Counted(next) => next.fetch_add(1, Relaxed),
@@ -461,8 +477,15 @@ impl Claims<'_> {
         };
         let claim = Claim { worker: worker.to_owned(), number };
         let levels = &queue.levels;
+        let (tally, filter) = (&mut self.tally, filter.as_ref());
         let claiming =
-            claims::claim_with(tx, keys, levels, job_type, id, &claim, now_us, max_history).await?;
+            claims::claim_within(tx, keys, levels, tally, filter, job_type, id, &claim, now_us, max_history)
+                .await?;
+        if let Claiming::Limited(full) = &claiming {
+            self.sorted_out = true;
+            let stamp = self.bench.as_ref().map(Bench::stamp);
+            rate_limits::hold_back(tx, keys, job_type, id, &full.limit, stamp, now_us).await?;
+        }
         if let Claiming::Claimed(job) = &claiming {
             if matches!(numbers, Numbers::Stored) {
                 claims::next_number(tx, keys, job_type, worker).await?;

@@ -1,4 +1,4 @@
-//! Job filters as workers ask them, and the release of paused jobs when filters change.
+//! Job filters as workers ask them, and the release of paused jobs, and of those that filters hold back, when filters change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +7,8 @@ use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::condition::{Subject, Value};
 use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
-use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs};
+use turnwise_policy::eligibility::rate_limits::Limit;
+use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs, rate_limits};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
 use crate::service::keep_up;
@@ -48,7 +49,20 @@ impl Judge {
     }
 }
 
+/// Whether a pending job may run, as far as filters say.
+pub(crate) enum Admission {
+    /// It may, if there is room for this.
+    Admitted(Option<Limit>),
+    /// It may not, and is out of the queue now.
+    SortedOut,
+}
+
 impl Bench {
+    /// What changes with the filters.
+    pub fn stamp(&self) -> &[u8] {
+        &self.stamp
+    }
+
     /// Whether a pending job may run. If not, it is out of the queue now.
     pub async fn admits(
         &self,
@@ -57,14 +71,15 @@ impl Bench {
         job_type: &str,
         id: &str,
         now_us: i64,
-    ) -> Result<bool> {
-        let Some(job) = jobs::get(tx, keys, job_type, id).await? else { return Ok(false) };
+    ) -> Result<Admission> {
+        let Some(job) = jobs::get(tx, keys, job_type, id).await? else { return Ok(Admission::SortedOut) };
         let options: Json = match self.rules.ask_for_options() {
             true => serde_json::from_str(jobs::options(tx, keys, &job).await?.get()).unwrap_or(Json::Null),
             false => Json::Null,
         };
         match self.judge(&job, &options) {
-            Verdict::Accept => return Ok(true),
+            Verdict::Accept => return Ok(Admission::Admitted(None)),
+            Verdict::RateLimit(rule) => return Ok(Admission::Admitted(rule.rate_limit())),
             Verdict::Pause(rule) => {
                 filters::pause(tx, keys, job_type, id, &rule.id, &self.stamp, now_us).await?;
             }
@@ -74,7 +89,7 @@ impl Bench {
                 filters::reject(tx, keys, job_type, id, &reason, now_us).await?;
             }
         }
-        Ok(false)
+        Ok(Admission::SortedOut)
     }
 
     fn judge(&self, job: &Job, options: &Json) -> Verdict<'_> {
@@ -103,7 +118,8 @@ fn find(options: &Json, path: &[String]) -> Option<Value> {
     })
 }
 
-/// Puts paused jobs back into the queue when the filters have changed ([`filters::release`]). Any number of servers may do the same.
+/// Puts paused jobs, and those that filters hold back, into the queue again when the filters have changed ([`filters::release`],
+/// [`rate_limits::release_old`]). Any number of servers may do the same.
 #[derive(Clone)]
 pub struct Filters {
     /// Where the jobs are.
@@ -127,6 +143,15 @@ impl Filters {
             let after = cursor.as_ref();
             cursor =
                 store.transact(|tx| async move { filters::release(&tx, keys, after, BATCH).await }).await?;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        loop {
+            let after = cursor.as_ref();
+            cursor = store
+                .transact(|tx| async move { rate_limits::release_old(&tx, keys, after, BATCH).await })
+                .await?;
             if cursor.is_none() {
                 return Ok(store.watch(row.clone(), seen).await?);
             }

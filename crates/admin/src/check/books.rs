@@ -5,11 +5,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;
+use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_queue::check::{
     Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_boost, check_learnt, check_stamp,
     check_usage, key_text, read_record,
 };
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
+use turnwise_queue::rate_limits::{LimitedRow, RateRow};
 use turnwise_queue::{Active, Keyspace, State, Then};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{Tally, document_of, is_replicated, unreadable};
@@ -54,6 +56,8 @@ pub(super) struct Books<'a> {
     pub(super) databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)>,
     /// Levels of which locks are held; `None` is the big lock.
     levels: BTreeSet<Option<String>>,
+    /// Buckets of jobs that run or are held back.
+    buckets: BTreeSet<Bucket>,
     pub(super) families: BTreeMap<String, u64>,
     pub(super) findings: Vec<Finding>,
 }
@@ -80,6 +84,7 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
         | Row::Unwatched(job, _)
         | Row::Lock(job, ..)
         | Row::LockQueue(job, ..)
+        | Row::Rate(job, _)
         | Row::After(job, _)
         | Row::Dependent(job, _, _) => vec![Subject::Job(job.clone())],
         Row::Document(db, id)
@@ -126,6 +131,7 @@ impl<'a> Books<'a> {
             waiting: BTreeSet::new(),
             databases: BTreeMap::new(),
             levels: BTreeSet::new(),
+            buckets: BTreeSet::new(),
             families: BTreeMap::new(),
             findings: Vec::new(),
         }
@@ -147,7 +153,9 @@ impl<'a> Books<'a> {
         let workers = self.workers.iter().cloned().map(Subject::Worker);
         let tenants = self.pending.difference(&self.waiting).cloned().map(Subject::Tenant);
         let levels = self.levels.iter().cloned().map(Subject::Locks);
-        workers.chain(self.types.iter().cloned().map(Subject::Type)).chain(tenants).chain(levels).collect()
+        let buckets = self.buckets.iter().cloned().map(Subject::Bucket);
+        let types = self.types.iter().cloned().map(Subject::Type);
+        workers.chain(types).chain(tenants).chain(levels).chain(buckets).collect()
     }
 
     /// Enters a row.
@@ -182,6 +190,12 @@ impl<'a> Books<'a> {
                     },
                     _ => hash(&(place, 0_u64, false)),
                 };
+                if let Place::Limited(place) = place {
+                    if let Err(error) = serde_json::from_slice::<LimitedRow>(value) {
+                        self.enter_unreadable(key, error.to_string());
+                    }
+                    self.enter_bucket(&place.limit.bucket);
+                }
                 if let Place::Pending(place) = place {
                     if !value.is_empty() {
                         self.find(hash(&Subject::Job(job.clone())), hash(&("pending", value)))?;
@@ -217,6 +231,18 @@ impl<'a> Books<'a> {
                 }
                 self.find(hash(&Subject::Job(job.clone())), hash(&("lock_queue", spot, ticket)))?;
             }
+            Row::Rate(job, bucket) => {
+                self.enter_bucket(bucket);
+                let fact = match serde_json::from_slice::<RateRow>(value) {
+                    Ok(row) => hash(&("rate", bucket, row.claim)),
+                    Err(error) => {
+                        self.enter_unreadable(key, error.to_string());
+                        0
+                    }
+                };
+                self.find(hash(&Subject::Job(job.clone())), fact)?;
+            }
+            Row::Roomy(..) => self.findings.extend(check_stamp(key, Some(value))),
             // They are few beside the jobs.
             Row::After(job, _) | Row::Dependent(job, _, _) => self.flag(hash(&Subject::Job(job.clone()))),
             Row::UnsettledWake | Row::FilterStamp => self.findings.extend(check_stamp(key, Some(value))),
@@ -251,8 +277,16 @@ impl<'a> Books<'a> {
                 self.findings.extend(check_stamp(key, Some(value)))
             }
             Row::Format | Row::ServerUuid | Row::Config(..) | Row::Unsettled(..) | Row::Filter(_) => {}
+            Row::RateGuard(_) => {}
         }
         Ok(())
+    }
+
+    /// The rows of a bucket follow one another.
+    fn enter_bucket(&mut self, bucket: &Bucket) {
+        if self.buckets.last() != Some(bucket) {
+            self.buckets.insert(bucket.clone());
+        }
     }
 
     /// The rows of a tenant follow one another.
@@ -293,6 +327,9 @@ impl<'a> Books<'a> {
         }
         for lock in job.held.iter().flat_map(Held::locks) {
             self.promise(subject, hash(&("lock", &lock.spot, &lock.mode, &job.claim)))?;
+        }
+        for bucket in &job.buckets {
+            self.promise(subject, hash(&("rate", bucket, &job.claim)))?;
         }
         for (spot, ticket) in job.queued() {
             self.promise(subject, hash(&("lock_queue", &spot, &ticket)))?;
@@ -462,12 +499,16 @@ fn family(row: &Row) -> &'static str {
         Row::Place(_, Place::Delayed(_)) => "delayed",
         Row::Place(_, Place::Blocked) => "blocked",
         Row::Place(_, Place::Paused(_)) => "paused",
+        Row::Place(_, Place::Limited(_)) => "limited",
         Row::Place(_, Place::Ended(_)) => "ended",
         Row::Place(_, Place::Active(_)) => "active",
         Row::Lock(..) => "locks",
         Row::LockQueue(..) => "lock_queue",
         Row::LockWake => "lock_wake",
         Row::Learnt(_) => "learnt",
+        Row::Rate(..) => "rates",
+        Row::RateGuard(_) => "rate_guard",
+        Row::Roomy(..) => "roomy",
         Row::Parked(..) => "parked",
         Row::Unwatched(..) => "unwatched",
         Row::UnwatchedWake(_) => "unwatched_wake",

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use turnwise_policy::eligibility::rate_limits::{Bucket, MAX_LIMIT};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
-    Finding, JobKey, JobRows, LockTally, Place, Row, WorkerRow, check_awaited, check_claims, check_job,
-    check_stamp, check_waiting, check_worker, read_record,
+    Finding, JobKey, JobRows, LockTally, Place, RateTally, Row, WorkerRow, check_awaited, check_claims,
+    check_job, check_stamp, check_waiting, check_worker, read_record,
 };
 use turnwise_queue::keyspace::KeyRange;
 use turnwise_queue::locks::{Held, Spot};
@@ -46,6 +47,8 @@ pub(super) enum Subject {
     Tenant((String, String)),
     /// All locks of a level; `None` is the big lock.
     Locks(Option<String>),
+    /// A bucket of jobs whose number is limited.
+    Bucket(Bucket),
     /// A document of a `_replicator` database.
     Document(DocumentKey),
     /// A replication job, and the document that it belongs to.
@@ -82,6 +85,7 @@ impl Examiner {
                     Subject::Type(job_type) => self.job_type(tx, job_type).await,
                     Subject::Tenant(tenant) => self.tenant(tx, tenant).await,
                     Subject::Locks(level) => self.locks(tx, level.as_deref()).await,
+                    Subject::Bucket(bucket) => self.bucket(tx, bucket).await,
                     Subject::Document(document) => self.document(tx, document, seen).await,
                     Subject::DocumentsJob(id) => self.documents_job(tx, id).await,
                 }
@@ -105,7 +109,10 @@ impl Examiner {
         let held = held.map(|lock| keys.lock_holder(&lock.spot, lock.mode, &key.0, &key.1));
         let queued = record.into_iter().flat_map(Job::queued);
         let queued = queued.map(|((spot, ticket), _)| keys.lock_queue_entry(&spot, ticket, &key.0, &key.1));
-        let locks: Vec<Bytes> = held.chain(queued).collect();
+        let locks = held.chain(queued);
+        let buckets = record.into_iter().flat_map(|job| &job.buckets);
+        let buckets = buckets.map(|bucket| keys.rate_holder(bucket, &key.0, &key.1));
+        let locks: Vec<Bytes> = locks.chain(buckets).collect();
         for index in seen.iter().chain(&named).chain(&parked).chain(&locks) {
             if let Some(
                 row @ (Row::Place(..)
@@ -113,6 +120,7 @@ impl Examiner {
                 | Row::Unwatched(..)
                 | Row::Lock(..)
                 | Row::LockQueue(..)
+                | Row::Rate(..)
                 | Row::Dependent(..)),
             ) = Row::parse(keys, index)
                 && let Some(value) = get(tx, index).await?
@@ -215,6 +223,32 @@ impl Examiner {
         }
         findings.push(tally.finish().into_iter().collect());
         Ok(findings.into_iter().flatten().collect())
+    }
+
+    /// That no more of a bucket run than may, and that those that are held back and could run are looked at.
+    async fn bucket(&self, tx: &Transaction, bucket: &Bucket) -> Result<Vec<Finding>> {
+        let keys = &self.keys;
+        let mut tally = RateTally::default();
+        let mut enter = |rows: &[KeyValue]| {
+            for (key, value) in rows {
+                let _ = Row::parse(keys, key).map(|row| tally.enter(&row, value));
+            }
+        };
+        enter(&range(tx, keys.rate_holders(bucket), MAX_LIMIT as usize + 1).await?);
+        let (mut begin, end) = keys.limited_in(bucket);
+        while let [(first, _)] = &*range(tx, (begin.clone(), end.clone()), 1).await? {
+            let Some((job_type, ..)) = keys.parse_limited(first) else { break };
+            let (from, to) = keys.limited_of(bucket, &job_type);
+            // The one that may run beside most others.
+            let last = RangeRead { begin: from, end: to.clone(), limit: 1, reverse: true };
+            enter(&tx.range_with(last, Isolation::Snapshot).await?);
+            let mark = keys.roomy_entry(&job_type, bucket);
+            if let Some(value) = get(tx, &mark).await? {
+                enter(&[(mark, value)]);
+            }
+            begin = to;
+        }
+        Ok(tally.finish(keys))
     }
 
     async fn document(

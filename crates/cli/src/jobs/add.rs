@@ -71,7 +71,8 @@ pub(crate) struct Args {
     /// What it locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. Without, the server's catalogue tells
     #[arg(long, value_name = "JSON|@FILE|-")]
     locks: Option<String>,
-    /// Why it is added: filters ask for that; may be given several times
+    /// Why it is added: filters ask for that; may be given several times. `rate-limit:7:NAME` lets it start while fewer than 7 jobs with
+    /// this name run
     #[arg(long, value_name = "TEXT")]
     reason: Vec<String>,
     /// If there is a job of this id: run it again, with these options

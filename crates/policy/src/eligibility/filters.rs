@@ -9,6 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::condition::{Condition, Mistake, Subject};
+use super::rate_limits::{Bucket, Limit};
 
 /// What a filter does with jobs that its condition holds for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub enum Action {
     Reject,
     /// The next filters are asked.
     Continue,
+    /// They start as long as fewer of them run than the filter's limit ([`rate_limits`](super::rate_limits)).
+    RateLimit,
 }
 
 /// A filter as it is stored.
@@ -40,6 +43,9 @@ pub struct Rule {
     pub when: String,
     /// What it does.
     pub action: Action,
+    /// RATE_LIMIT: how many of them run at the same time, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
     /// Why it is there, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -54,10 +60,20 @@ pub struct Filters(Vec<(Rule, Condition)>);
 pub enum Verdict<'a> {
     /// It may run.
     Accept,
+    /// It may run, as soon as fewer than this filter's limit do.
+    RateLimit(&'a Rule),
     /// It waits, because of this filter.
     Pause(&'a Rule),
     /// It is cancelled, because of this filter.
     Reject(&'a Rule),
+}
+
+impl Rule {
+    /// What a filter that limits demands; `None` of another one. Without a number, which no release writes, none may run beside another.
+    pub fn rate_limit(&self) -> Option<Limit> {
+        let bucket = Bucket::Filter(self.id.clone());
+        (self.action == Action::RateLimit).then(|| Limit { bucket, most: self.limit.unwrap_or(1) })
+    }
 }
 
 impl Filters {
@@ -103,6 +119,7 @@ impl Filters {
                 Action::Continue => {}
                 _ if !condition.holds(job) => {}
                 Action::Accept => return Verdict::Accept,
+                Action::RateLimit => return Verdict::RateLimit(rule),
                 Action::Pause => return Verdict::Pause(rule),
                 Action::Reject => return Verdict::Reject(rule),
             }
@@ -117,7 +134,7 @@ mod tests {
     use super::*;
 
     fn rule(id: &str, priority: i32, watermark_us: i64, when: &str, action: Action) -> Rule {
-        Rule { id: id.into(), priority, watermark_us, when: when.into(), action, note: None }
+        Rule { id: id.into(), priority, watermark_us, when: when.into(), action, limit: None, note: None }
     }
 
     fn judged<'a>(filters: &'a Filters, job_type: &str, added_us: i64) -> Verdict<'a> {
@@ -143,6 +160,12 @@ mod tests {
         assert!(matches!(judged(&filters, "mail", 100), Verdict::Reject(rule) if rule.id == "b"));
         assert!(matches!(judged(&filters, "news", 100), Verdict::Pause(rule) if rule.id == "z"));
         assert_eq!(judged(&Filters::default(), "news", 100), Verdict::Accept);
+        let limited = Rule { limit: Some(7), ..rule("few", 0, 0, "", Action::RateLimit) };
+        let filters = Filters::new(vec![limited, rule("then", 1, 0, "", Action::Reject)]).unwrap();
+        match judged(&filters, "mail", 0) {
+            Verdict::RateLimit(rule) => assert_eq!(rule.rate_limit().unwrap().most, 7),
+            other => panic!("{other:?}"),
+        }
         let (id, mistake) = Filters::new(vec![rule("a", 1, 0, "type", Action::Pause)]).unwrap_err();
         assert_eq!((id.as_str(), mistake.column), ("a", 5));
     }

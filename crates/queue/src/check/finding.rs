@@ -70,6 +70,18 @@ invariants! {
     LockCapacity: "no more units are held than there are",
         "a resource is used by more jobs at once than it can take",
         "cancel one of the holders (`turnwise locks` names them)";
+    /// A job's rows in buckets and its record say the same.
+    RateAgrees: "the places that a job has in buckets are those that its record names",
+        "a place that nobody gives back keeps another job of the bucket from starting for ever",
+        "restart the job's worker if it runs: its claim ends, and with it its places; a row without a job is cleared by hand";
+    /// Of a bucket no more run than may.
+    RateHolds: "no more jobs of a bucket run than the limit of one of them",
+        "what the limit was to protect is used by more jobs at once than it can take",
+        "cancel some of them (`turnwise jobs list --state running`)";
+    /// Who is held back, and could run, is looked at.
+    RateMarked: "a bucket with room that holds jobs back is marked",
+        "nobody looks at these jobs until one more of the bucket ends or is held back",
+        "`turnwise jobs retry` puts one of them into the queue, and its end lets the others go";
     /// Rows both ways, their number, and somebody who will tell the job.
     WaitsFor: "what a job waits for is in rows, both ways, and knows of it",
         "the job waits for ever, or starts before what it was to wait for has ended",

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::lock::check_locks;
@@ -10,6 +11,7 @@ use super::{Finding, Invariant, JobKey, Place, Row};
 use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
+use crate::rate_limits::{LimitedRow, RateRow};
 use crate::{Active, Job, Keyspace, Parked, State, Then};
 
 /// What is known of one job.
@@ -31,6 +33,8 @@ pub struct JobRows {
     pub locks: BTreeMap<(Spot, Mode), HolderRow>,
     /// The locks that it waits for, or has reserved, each with its ticket.
     pub queued: BTreeMap<(Spot, i64), QueueRow>,
+    /// The buckets that it has a place in.
+    pub buckets: BTreeMap<Bucket, RateRow>,
     /// What it waits for, each with the group that it is in there.
     pub after: BTreeSet<(JobKey, i64)>,
     /// The ways back from there.
@@ -40,8 +44,20 @@ pub struct JobRows {
 impl JobRows {
     /// Whether no row is left.
     pub fn is_empty(&self) -> bool {
-        let JobRows { record: _, raw, places, pieces, parked, unwatched, locks, queued, after, back } = self;
-        let unlocked = locks.is_empty() && queued.is_empty();
+        let JobRows {
+            record: _,
+            raw,
+            places,
+            pieces,
+            parked,
+            unwatched,
+            locks,
+            queued,
+            buckets,
+            after,
+            back,
+        } = self;
+        let unlocked = locks.is_empty() && queued.is_empty() && buckets.is_empty();
         let unparked = parked.is_empty() && unwatched.is_empty();
         let is_free = after.is_empty() && back.is_empty();
         raw.is_none() && places.is_empty() && pieces.is_empty() && unparked && unlocked && is_free
@@ -71,6 +87,9 @@ impl JobRows {
                 self.pieces.insert(n, value.len());
             }
             Row::Place(_, place) => {
+                if matches!(place, Place::Limited(_)) {
+                    let _: LimitedRow = serde_json::from_slice(value)?;
+                }
                 self.places.insert(place, value.clone());
             }
             Row::Parked(_, at) => {
@@ -84,6 +103,7 @@ impl JobRows {
             Row::LockQueue(_, spot, ticket) => {
                 self.queued.insert((spot, ticket), serde_json::from_slice(value)?);
             }
+            Row::Rate(_, bucket) => drop(self.buckets.insert(bucket, serde_json::from_slice(value)?)),
             Row::After(_, on) => {
                 let row: AfterRow = serde_json::from_slice(value)?;
                 self.after.insert((on, row.group));
@@ -110,6 +130,7 @@ impl Job {
             State::Pending => Place::Pending(self.queue_place()),
             State::Delayed if self.unmet > 0 => Place::Blocked,
             State::Delayed if self.paused.is_some() => Place::Paused(self.order_us),
+            State::Delayed if self.limited.is_some() => Place::Limited(self.limited_place()?),
             State::Delayed | State::Crashing => Place::Delayed(self.order_us),
             State::Running | State::Waiting => Place::Active(self.claim.as_ref()?.worker.clone()),
             State::Completed | State::Failed | State::Cancelled => Place::Ended(self.changed_us),
@@ -152,6 +173,10 @@ pub fn check_job(
             }
             for row in dependency_rows(keys, key, rows) {
                 found(Invariant::WaitsFor, &row, "there is no record".to_owned());
+            }
+            for bucket in rows.buckets.keys() {
+                let row = keys.rate_holder(bucket, &key.0, &key.1);
+                found(Invariant::RateAgrees, &row, "there is no record".to_owned());
             }
         }
         findings.extend(check_locks(keys, key, rows));
@@ -237,6 +262,21 @@ pub fn check_job(
     }
     if job.paused.is_some() && (state != State::Delayed || job.parked.is_some() || job.unmet > 0) {
         found(Invariant::OnePlace, &record_key, format!("it is {state:?}, and says that it is paused"));
+    }
+    let elsewhere = job.parked.is_some() || job.unmet > 0 || job.paused.is_some();
+    if job.limited.is_some() && (state != State::Delayed || elsewhere) {
+        found(Invariant::OnePlace, &record_key, format!("it is {state:?}, and says that it is held back"));
+    }
+    let named: BTreeSet<&Bucket> = job.buckets.iter().collect();
+    for bucket in named.iter().filter(|bucket| !rows.buckets.contains_key(bucket)) {
+        let row = super::key_text(&keys.rate_holder(bucket, &key.0, &key.1));
+        found(Invariant::RateAgrees, &record_key, format!("it is {state:?}, but {row} is not there"));
+    }
+    for (bucket, place) in &rows.buckets {
+        if !named.contains(bucket) || job.claim.as_ref() != Some(&place.claim) {
+            let row = keys.rate_holder(bucket, &key.0, &key.1);
+            found(Invariant::RateAgrees, &row, format!("the record is {state:?} and names no such place"));
+        }
     }
     if state.is_final() && job.awaited.is_some() {
         found(Invariant::WaitsFor, &record_key, format!("it is {state:?}, and others wait for it"));

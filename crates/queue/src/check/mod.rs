@@ -10,6 +10,7 @@
 mod finding;
 mod job;
 mod lock;
+mod rate;
 mod row;
 mod tenant;
 mod whole;
@@ -18,6 +19,7 @@ mod worker;
 pub use finding::{Finding, Invariant};
 pub use job::{JobRows, check_awaited, check_job, read_record, whole};
 pub use lock::{LockTally, check_learnt};
+pub use rate::RateTally;
 pub use row::{Place, Row, WorkerRow, key_text};
 pub use tenant::{check_boost, check_usage, check_waiting};
 pub use whole::check_rows;

@@ -1,6 +1,7 @@
 //! What a key means: the way back from the keyspace's table, and keys as text.
 
 use serde_json::{Map, Value};
+use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::tuple::{Element, unpack};
 
@@ -8,6 +9,7 @@ use super::JobKey;
 use crate::keyspace::QueuePlace;
 use crate::learnt::SLOTS;
 use crate::locks::Spot;
+use crate::rate_limits::LimitedPlace;
 use crate::{Keyspace, Parked};
 
 /// A row of the keyspace, by its key.
@@ -37,6 +39,12 @@ pub enum Row {
     Learnt(u64),
     /// What wakes those who wait for locks.
     LockWake,
+    /// That a job of a bucket runs.
+    Rate(JobKey, Bucket),
+    /// What claims of some buckets collide on.
+    RateGuard(u64),
+    /// That a bucket may have room for jobs of a type.
+    Roomy(String, Bucket),
     /// That a job waits for the end of another one: it, and the other one.
     After(JobKey, JobKey),
     /// The way back: the job that waits, the one that it waits for, and the group.
@@ -100,6 +108,8 @@ pub enum Place {
     Blocked,
     /// Among those that a filter has paused.
     Paused(i64),
+    /// Among those that are held back until there is room.
+    Limited(LimitedPlace),
     /// Among the active jobs of a worker.
     Active(String),
     /// Among the ended.
@@ -169,6 +179,19 @@ impl Row {
             ("filters", 2) => Row::Filter(text(1)?),
             ("filters_vs", 1) => Row::FilterStamp,
             ("paused", 4) => Row::Place(pair(1, 3)?, Place::Paused(number(2)?)),
+            ("limited", 8) => {
+                let (job_type, place, id) = keys.parse_limited(key)?;
+                Row::Place((job_type, id), Place::Limited(place))
+            }
+            ("rates", 5) => {
+                let (bucket, job_type, id) = keys.parse_rate(key)?;
+                Row::Rate((job_type, id), bucket)
+            }
+            ("rate_guard", 2) => Row::RateGuard(u64::try_from(number(1)?).ok()?),
+            ("roomy", 4) => {
+                let (job_type, bucket) = keys.parse_roomy(key)?;
+                Row::Roomy(job_type, bucket)
+            }
             ("ended", 4) => Row::Place(pair(1, 3)?, Place::Ended(number(2)?)),
             ("active", 4) => Row::Place(pair(1, 3)?, Place::Active(text(2)?)),
             ("wake", 2) => Row::Wake(text(1)?),
@@ -209,6 +232,7 @@ impl Row {
             | Row::Unwatched(job, _)
             | Row::Lock(job, ..)
             | Row::LockQueue(job, ..)
+            | Row::Rate(job, _)
             | Row::After(job, _)
             | Row::Dependent(job, _, _) => Some(job),
             _ => None,
@@ -224,6 +248,7 @@ impl Place {
             Place::Delayed(not_before_us) => keys.delayed_entry(job_type, *not_before_us, id),
             Place::Blocked => keys.blocked_entry(job_type, id),
             Place::Paused(order_us) => keys.paused_entry(job_type, *order_us, id),
+            Place::Limited(place) => keys.limited_entry(job_type, place, id),
             Place::Active(worker) => keys.active_entry(job_type, worker, id),
             Place::Ended(ended_us) => keys.ended_entry(job_type, *ended_us, id),
         }

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde_json::json;
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::*;
 use crate::keyspace::{QueuePlace, SortKey};
 use crate::locks::Spot;
+use crate::rate_limits::LimitedPlace;
 use crate::{Keyspace, Parked};
 
 #[test]
@@ -20,6 +22,12 @@ fn every_key_of_the_keyspace_has_a_meaning() {
     let by_key = |key| QueuePlace { key: SortKey::new(key), ..by_time(-5) };
     let (a, b) = ("a".to_owned(), "b".to_owned());
     let at = Parked { group: "g".into(), key: "k".into() };
+    let filter = Bucket::Filter("f".into());
+    let held_back = || LimitedPlace {
+        limit: Limit { bucket: Bucket::Reason("b".into()), most: 7 },
+        tenant: "x".into(),
+        order_us: -5,
+    };
     let (big, all, spot) = (Spot::BIG_LOCK, Spot::whole("l"), Spot::resource("l", "r"));
     for (key, row) in [
         (keys.format(), Row::Format),
@@ -35,6 +43,10 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.lock_holder(&big, Mode::Exclusive, "t", "i"), Row::Lock(job(), big.clone(), Mode::Exclusive)),
         (keys.lock_queue_entry(&all, 7, "t", "i"), Row::LockQueue(job(), all.clone(), 7)),
         (keys.lock_wake(), Row::LockWake),
+        (keys.limited_entry("t", &held_back(), "i"), Row::Place(job(), Place::Limited(held_back()))),
+        (keys.rate_holder(&filter, "t", "i"), Row::Rate(job(), filter.clone())),
+        (keys.rate_guard(255), Row::RateGuard(255)),
+        (keys.roomy_entry("t", &filter), Row::Roomy("t".into(), filter.clone())),
         (keys.waiting_entry("t", "a"), Row::Waiting("t".into(), a.clone())),
         (keys.learnt(7), Row::Learnt(7)),
         (keys.usage_entry("t", "a", "b"), Row::Usage("t".into(), a.clone(), b.clone())),
@@ -234,6 +246,46 @@ fn found_in_locks(
     }
     let findings = check_job(&Keyspace::default(), &key, &rows, |_| true);
     findings.into_iter().map(|finding| finding.invariant).collect()
+}
+
+#[test]
+fn the_places_of_a_job_in_buckets_are_checked() {
+    let found = |job: serde_json::Value, place: Place, buckets: &[(&str, u64)]| -> Vec<Invariant> {
+        let key = ("t".to_owned(), "i".to_owned());
+        let mut rows = JobRows::default();
+        rows.set_record(&key, Some(&record(job))).unwrap();
+        let active = json!({"claim": 4, "tenant": "x", "started_us": 1, "updated_us": 1, "summary": {}});
+        let value = match place {
+            Place::Active(_) => active.to_string(),
+            Place::Limited(_) => "{}".to_owned(),
+            _ => String::new(),
+        };
+        rows.add(Row::Place(key.clone(), place), &value.into()).unwrap();
+        for (name, number) in buckets {
+            let row = json!({"worker": "w", "number": number, "tenant": "x", "since_us": 1, "most": 2});
+            let bucket = Bucket::Reason((*name).to_owned());
+            rows.add(Row::Rate(key.clone(), bucket), &row.to_string().into()).unwrap();
+        }
+        let findings = check_job(&Keyspace::default(), &key, &rows, |_| true);
+        findings.into_iter().map(|finding| finding.invariant).collect()
+    };
+    const WRONG: Invariant = Invariant::RateAgrees;
+    let runs = || Place::Active("w".into());
+    let claim = json!({"worker": "w", "number": 4});
+    let running = || json!({"state": "running", "claim": claim, "buckets": [{"reason": "a"}]});
+    assert_eq!(found(running(), runs(), &[("a", 4)]), []);
+    assert_eq!(found(running(), runs(), &[]), [WRONG], "a row is missing");
+    assert_eq!(found(running(), runs(), &[("a", 3)]), [WRONG], "of another claim");
+    assert_eq!(found(running(), runs(), &[("a", 4), ("b", 4)]), [WRONG], "one too many");
+    let limit = Limit { bucket: Bucket::Reason("a".into()), most: 2 };
+    let place = LimitedPlace { limit: limit.clone(), tenant: "x".into(), order_us: 3 };
+    let held_back = || json!({"state": "delayed", "limited": limit});
+    assert_eq!(found(held_back(), Place::Limited(place.clone()), &[]), []);
+    assert_eq!(found(held_back(), Place::Delayed(3), &[]), [Invariant::OnePlace; 2]);
+    let pending = Place::Pending(QueuePlace::by_time("x", 3));
+    assert_eq!(found(json!({"limited": limit}), pending, &[]), [Invariant::OnePlace]);
+    let ended = json!({"state": "failed", "buckets": [{"reason": "a"}]});
+    assert_eq!(found(ended, Place::Ended(2), &[("a", 4)]), [WRONG]);
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    Finding, Invariant, JobKey, JobRows, LockTally, Place, Row, WorkerRow, check_awaited, check_boost,
-    check_claims, check_job, check_learnt, check_stamp, check_usage, check_waiting, check_worker,
+    Finding, Invariant, JobKey, JobRows, LockTally, Place, RateTally, Row, WorkerRow, check_awaited,
+    check_boost, check_claims, check_job, check_learnt, check_stamp, check_usage, check_waiting,
+    check_worker,
 };
 use crate::{Active, Keyspace};
 
@@ -20,6 +21,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut stamps: BTreeMap<Bytes, Bytes> = BTreeMap::new();
     let mut waiting: BTreeMap<Bytes, Bytes> = BTreeMap::new();
     let mut locks = LockTally::default();
+    let mut rates = RateTally::default();
     let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
         match Row::parse(keys, key) {
@@ -35,11 +37,13 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
                 | Row::Unwatched(..)
                 | Row::Lock(..)
                 | Row::LockQueue(..)
+                | Row::Rate(..)
                 | Row::After(..)
                 | Row::Dependent(..)),
             ) => {
                 let Some(job) = row.of_job().cloned() else { continue };
                 findings.extend(locks.enter(key, &row, value));
+                rates.enter(&row, value);
                 if let Row::Place(_, Place::Active(worker)) = &row
                     && let Ok(report) = serde_json::from_slice(value)
                 {
@@ -53,6 +57,10 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
             Some(Row::Wake(_) | Row::Membership(_) | Row::UnwatchedWake(_) | Row::UnsettledWake) => {
                 drop(stamps.insert(key.clone(), value.clone()))
             }
+            Some(row @ Row::Roomy(..)) => {
+                findings.extend(check_stamp(key, Some(value)));
+                rates.enter(&row, value);
+            }
             Some(Row::LockWake | Row::FilterStamp) => findings.extend(check_stamp(key, Some(value))),
             Some(Row::Waiting(..)) => drop(waiting.insert(key.clone(), value.clone())),
             Some(Row::Learnt(slot)) => findings.extend(check_learnt(key, slot, value)),
@@ -62,6 +70,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         }
     }
     findings.extend(locks.finish());
+    findings.extend(rates.finish(keys));
     for (job, rows) in &jobs {
         findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));
     }

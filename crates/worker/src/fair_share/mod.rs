@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_policy::fair_share::virtual_time::{Expectation, LEAST_COST_US, Ledger, Pace};
+use turnwise_policy::fair_share::virtual_time::{Candidate, Expectation, LEAST_COST_US, Ledger, Pace, first};
 use turnwise_policy::fair_share::{Shares, rfc};
 use turnwise_policy::rotation;
 use turnwise_queue::usage::Charged;
@@ -241,6 +241,19 @@ impl FairShare {
         state.ledger.end(&turn.tenant, turn.left_us);
         turn.left_us = 0.0;
         state.changed(&turn.tenant);
+    }
+
+    /// Whose turn it is among tenants with so many jobs each: one place for each of up to `most` jobs.
+    pub fn turns(&self, tenants: &[(String, usize)], most: usize) -> Vec<usize> {
+        let state = self.state();
+        let candidate = |(tenant, _): &(String, usize)| {
+            let (shares, expected_us) = (state.shares(tenant), state.expected_us(tenant));
+            let next = state.ledger.next(tenant, shares, expected_us);
+            Candidate { next, step: expected_us / f64::from(shares) }
+        };
+        let candidates: Vec<Candidate> = tenants.iter().map(candidate).collect();
+        let jobs: Vec<usize> = tenants.iter().map(|(_, jobs)| *jobs).collect();
+        first(&candidates, &jobs, most)
     }
 
     /// Whether a tenant has jobs that wait, as far as is known.

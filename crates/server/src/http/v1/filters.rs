@@ -55,7 +55,9 @@ fn shown(rule: &Rule) -> Filter {
             Action::Pause => ApiAction::Pause,
             Action::Reject => ApiAction::Reject,
             Action::Continue => ApiAction::Continue,
+            Action::RateLimit => ApiAction::RateLimit,
         },
+        limit: rule.limit,
         when: rule.when.clone(),
         priority: rule.priority,
         watermark_us: rule.watermark_us,
@@ -101,8 +103,8 @@ pub(super) async fn get_filter(State(app): State<App>, Named(path): Named<Filter
 
 /// Write a filter
 ///
-/// New, or in place of the one with its name. It counts for every job that starts from now on; jobs that other filters have paused are
-/// judged anew.
+/// New, or in place of the one with its name. It counts for every job that starts from now on; jobs that other filters have paused or hold back are
+/// judged anew. What was started before there was a limit does not count against it.
 #[utoipa::path(
     put, path = "/filters/{filter}", tag = "filters", operation_id = "put_filter", params(FilterPath),
     request_body = PutFilter,
@@ -127,7 +129,9 @@ pub(super) async fn put_filter(
             ApiAction::Pause => Action::Pause,
             ApiAction::Reject => Action::Reject,
             ApiAction::Continue => Action::Continue,
+            ApiAction::RateLimit => Action::RateLimit,
         },
+        limit: put.limit,
         note: put.note,
     };
     let (rule, keys) = (&rule, &app.keys);
@@ -137,7 +141,7 @@ pub(super) async fn put_filter(
 
 /// Remove a filter
 ///
-/// What it has paused goes back to where it stood in the queue.
+/// What it has paused or holds back goes back to where it stood in the queue.
 #[utoipa::path(
     delete, path = "/filters/{filter}", tag = "filters", operation_id = "remove_filter", params(FilterPath),
     responses(

@@ -1,7 +1,7 @@
 //! Why a job stands where it does, in a word and in a sentence, and when it can be expected: from a picture of its type and its
 //! place, without a look at the store.
 
-use turnwise_protocol::{Awaited, Expected, MAX_COUNTED, Place, Reason};
+use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, MAX_COUNTED, Place, Reason};
 use turnwise_queue::{Job, State, Then};
 use turnwise_replicator::doc_processor::timestamp;
 
@@ -44,6 +44,9 @@ pub(super) fn of_delayed(picture: &Picture, job: &Job) -> Reason {
     }
     if job.paused.is_some() {
         return Reason::Paused;
+    }
+    if job.limited.is_some() {
+        return Reason::RateLimited;
     }
     match (job.order_us > picture.now_us, picture.capacity.workers, job.state) {
         (true, _, State::Crashing) => Reason::Backoff,
@@ -172,10 +175,24 @@ pub(super) fn sentence(
             let why = job.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
             format!("Was cancelled at {}{why}.", at(job.changed_us))
         }
-        // Of locks the others tell who looked at them (`locked`).
-        Reason::FindsFilter | Reason::FilterFailed => String::new(),
+        // Of locks and limits the others tell who looked at them (`locked`, `of_limit`).
+        Reason::RateLimited | Reason::FindsFilter | Reason::FilterFailed => String::new(),
         Reason::Locked | Reason::LockReserved | Reason::WaitsForLock => String::new(),
     }
+}
+
+/// That a job is held back.
+pub(super) fn of_limit(limited: Option<&Limited>) -> String {
+    let Some(Limited { by, name, limit, running }) = limited else { return String::new() };
+    let running = running.unwrap_or(0);
+    let of = match by {
+        LimitedBy::Filter => format!("that filter `{name}` limits"),
+        LimitedBy::Reason => format!("of the bucket `{name}`"),
+    };
+    let jobs = if *limit == 1 { "job" } else { "jobs" };
+    let room = if running < *limit as usize { ": there is room for it again" } else { "" };
+    let run = if running == 1 { "runs" } else { "run" };
+    format!("{running} of {limit} {jobs} {of} {run}{room}.")
 }
 
 /// When a job can be expected to start, if anything is known to tell that by.

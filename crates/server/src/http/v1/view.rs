@@ -2,6 +2,7 @@
 
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_protocol as api;
 use turnwise_queue::{EventKind, Job, State, jobs};
 use turnwise_store::Transaction;
@@ -25,7 +26,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         State::Crashing | State::Failed | State::Cancelled => job.reason().map(str::to_owned),
         _ => None,
     };
-    let waits = matches!(job.state, State::Delayed | State::Crashing);
+    let not_before_us = waits_for_time(&job).then_some(job.order_us);
     let (worker, claim) = match job.claim {
         Some(claim) if job.state.is_claimed() => (Some(claim.worker), Some(claim.number)),
         _ => (None, None),
@@ -39,9 +40,10 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         added_us: job.added_us,
         changed_us: job.changed_us,
         started_us: job.started_us,
-        not_before_us: (waits && job.unmet == 0 && job.paused.is_none()).then_some(job.order_us),
+        not_before_us,
         reasons: job.reasons,
         paused_by: job.paused,
+        limited: job.limited.map(limited),
         waits_for: (job.state == State::Delayed && job.unmet > 0).then_some(job.unmet),
         attempts: job.attempts,
         max_attempts: job.max_attempts,
@@ -62,6 +64,21 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
             })
             .collect(),
     }
+}
+
+/// Whether a time is all that it waits for.
+pub(super) fn waits_for_time(job: &Job) -> bool {
+    let held_back = job.paused.is_some() || job.limited.is_some();
+    matches!(job.state, State::Delayed | State::Crashing) && job.unmet == 0 && !held_back
+}
+
+/// What holds a job back.
+pub(super) fn limited(limit: Limit) -> api::Limited {
+    let (by, name) = match limit.bucket {
+        Bucket::Filter(name) => (api::LimitedBy::Filter, name),
+        Bucket::Reason(name) => (api::LimitedBy::Reason, name),
+    };
+    api::Limited { by, name, limit: limit.most, running: None }
 }
 
 pub(super) fn state(state: State) -> api::State {

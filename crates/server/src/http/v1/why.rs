@@ -4,8 +4,8 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
-use turnwise_protocol::{DocumentWhy, MAX_COUNTED, Reason, Why, names};
-use turnwise_queue::{Job, State as QueueState, dependencies, jobs, workers};
+use turnwise_protocol::{DocumentWhy, Limited, MAX_COUNTED, Reason, Why, names};
+use turnwise_queue::{Job, State as QueueState, dependencies, jobs, rate_limits, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
 use turnwise_replicator::documents::Error as DocumentError;
@@ -63,7 +63,6 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     let is_about_locks = reason != Reason::NoWorker && !job.cancel_requested;
     let by_locks = locked.as_ref().filter(|_| is_about_locks).and_then(|locked| locked.reason(&job));
     let reason = by_locks.unwrap_or(reason);
-    let waits = matches!(job.state, QueueState::Delayed | QueueState::Crashing);
     let failed = matches!(job.state, QueueState::Crashing | QueueState::Failed | QueueState::Pending)
         || job.state == QueueState::Cancelled;
     let mut after = Vec::new();
@@ -71,8 +70,14 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         let other = jobs::get(tx, &app.keys, &awaited.job_type, &awaited.id).await?;
         after.push(view::awaits(awaited, other.map(|other| other.state)));
     }
+    let mut limited = None;
+    if let Some(limit) = job.limited.clone() {
+        let running = rate_limits::count(tx, &app.keys, &limit.bucket).await?;
+        limited = Some(Limited { running: Some(running), ..view::limited(limit) });
+    }
     let sentence = match (&locked, by_locks) {
         (Some(locked), Some(_)) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
+        _ if reason == Reason::RateLimited => reason::of_limit(limited.as_ref()),
         _ => reason::sentence(&picture, &job, reason, found.as_ref(), node.as_deref(), &after),
     };
     let locks = match locked {
@@ -93,7 +98,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         reason,
         sentence,
         since_us: could_run_since(&job),
-        not_before_us: (waits && job.unmet == 0 && job.paused.is_none()).then_some(job.order_us),
+        not_before_us: view::waits_for_time(&job).then_some(job.order_us),
         crashes: job.crashes,
         error: job.reason().filter(|_| failed).map(str::to_owned),
         worker: job.claim.filter(|_| job.state.is_claimed()).map(|claim| claim.worker),
@@ -105,6 +110,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         before_more,
         capacity: (!job.state.is_final()).then_some(picture.capacity),
         expected,
+        limited,
         locks,
         job_type: job.job_type,
         id: job.id,

@@ -1,0 +1,165 @@
+//! Rate limits: how many jobs of a bucket run at the same time.
+//!
+//! *Model.* A bucket has a name, and jobs that are in it. A job starts only if fewer of its bucket run than it may be beside: its limit. Of a filter
+//! that limits ([`Action::RateLimit`](super::filters::Action::RateLimit)) the bucket is the filter, and the jobs are those that it decides about.
+//! Anybody who adds jobs has buckets of his own: a reason `rate-limit:7:pink bunny` puts a job into the bucket `pink bunny`, and says that no
+//! more than 7 of it run once this one does.
+//!
+//! *Forces.* Two who write the same name mean the same thing, also with other numbers: all of a bucket's jobs count, and each obeys its own
+//! limit. A job that is in several buckets needs room in all of them.
+//!
+//! Source: Ganeti's design document of filters for its job queue (2014). There a name with another number is another bucket.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Highest limit. Who looks whether there is room counts so many rows at most.
+pub const MAX_LIMIT: u32 = 1_000;
+/// Longest name of a bucket, in bytes.
+pub const MAX_BUCKET_BYTES: usize = 128;
+
+/// How a reason begins that puts a job into a bucket.
+const PREFIX: &str = "rate-limit:";
+
+/// Which jobs are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bucket {
+    /// Those that this filter decides about.
+    Filter(String),
+    /// Those that name it in a reason.
+    Reason(String),
+}
+
+impl Bucket {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Bucket::Filter(name) | Bucket::Reason(name) => name,
+        }
+    }
+}
+
+/// ``filter `mails` ``, ``bucket `pink bunny` ``
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bucket::Filter(name) => write!(f, "filter `{name}`"),
+            Bucket::Reason(name) => write!(f, "bucket `{name}`"),
+        }
+    }
+}
+
+/// How many of a bucket may run, for one job of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Limit {
+    /// Whose jobs are counted.
+    pub bucket: Bucket,
+    /// So many, this job included: 1 to [`MAX_LIMIT`].
+    pub most: u32,
+}
+
+impl Limit {
+    /// Whether a job with this limit may start beside so many of its bucket.
+    pub fn admits(&self, running: usize) -> bool {
+        running < self.most as usize
+    }
+}
+
+/// Whether a number can be a limit.
+///
+/// # Errors
+/// What is wrong, and what would be right.
+pub fn check_limit(most: u32) -> Result<(), String> {
+    match most {
+        1..=MAX_LIMIT => Ok(()),
+        0 => Err(format!("must be from 1 to {MAX_LIMIT}; a filter with `pause` lets none start")),
+        _ => Err(format!("must be from 1 to {MAX_LIMIT}")),
+    }
+}
+
+/// The limit that a reason states; `None` if it begins in another way.
+///
+/// # Errors
+/// What is wrong with one that begins like a limit, and what would be right.
+pub fn of_reason(reason: &str) -> Result<Option<Limit>, String> {
+    let Some(rest) = reason.strip_prefix(PREFIX) else { return Ok(None) };
+    let wrong = |problem: String| {
+        Err(format!("`{reason}` is no limit: {problem}; write `{PREFIX}7:name` for at most 7 at a time"))
+    };
+    let Some((most, name)) = rest.split_once(':') else {
+        return wrong("the name of the bucket is missing".to_owned());
+    };
+    let digits = !most.is_empty() && most.bytes().all(|byte| byte.is_ascii_digit());
+    let most = match most.parse().ok().filter(|_| digits) {
+        Some(most @ 1..=MAX_LIMIT) => most,
+        _ => return wrong(format!("`{most}` is no number from 1 to {MAX_LIMIT}")),
+    };
+    match name.len() {
+        0 => wrong("the name of the bucket is empty".to_owned()),
+        bytes if bytes > MAX_BUCKET_BYTES => {
+            wrong(format!("the name of the bucket has {bytes} bytes, more than {MAX_BUCKET_BYTES}"))
+        }
+        _ => Ok(Some(Limit { bucket: Bucket::Reason(name.to_owned()), most })),
+    }
+}
+
+/// All limits that a job obeys: of the filter that decides about it, and of its reasons. Each bucket once, with the lowest of its limits.
+pub fn of_job(filter: Option<Limit>, reasons: &[String]) -> Vec<Limit> {
+    // What is no limit was refused, or was added by a release that knew none.
+    let stated = reasons.iter().filter_map(|reason| of_reason(reason).ok().flatten());
+    let mut limits: Vec<Limit> = filter.into_iter().chain(stated).collect();
+    limits.sort_unstable();
+    limits.dedup_by(|later, first| later.bucket == first.bucket);
+    limits
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn limit(name: &str, most: u32) -> Limit {
+        Limit { bucket: Bucket::Reason(name.to_owned()), most }
+    }
+
+    #[test]
+    fn a_reason_may_state_a_limit() {
+        assert_eq!(of_reason("rate-limit:7:pink bunny").unwrap(), Some(limit("pink bunny", 7)));
+        assert_eq!(of_reason("rate-limit:1000:a:b").unwrap(), Some(limit("a:b", 1_000)));
+        for other in ["", "because", "Rate-limit:1:a", " rate-limit:1:a"] {
+            assert_eq!(of_reason(other).unwrap(), None, "{other}");
+        }
+        let long = format!("rate-limit:1:{}", "x".repeat(MAX_BUCKET_BYTES + 1));
+        for (wrong, told) in [
+            ("rate-limit:", "the name of the bucket is missing"),
+            ("rate-limit:7", "the name of the bucket is missing"),
+            ("rate-limit:7:", "the name of the bucket is empty"),
+            ("rate-limit:0:a", "`0` is no number from 1 to 1000"),
+            ("rate-limit:-1:a", "`-1` is no number"),
+            ("rate-limit:+1:a", "`+1` is no number"),
+            ("rate-limit: 1:a", "` 1` is no number"),
+            ("rate-limit:1001:a", "`1001` is no number"),
+            ("rate-limit:99999999999:a", "is no number"),
+            ("rate-limit::a", "`` is no number"),
+            (long.as_str(), "has 129 bytes, more than 128"),
+        ] {
+            let problem = of_reason(wrong).unwrap_err();
+            assert!(problem.contains(told), "{wrong}: {problem}");
+            assert!(problem.ends_with("write `rate-limit:7:name` for at most 7 at a time"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_job_obeys_each_bucket_once() {
+        let reasons = ["rate-limit:5:a", "why not", "rate-limit:3:a", "rate-limit:9:b", "rate-limit:0:c"];
+        let reasons = reasons.map(str::to_owned);
+        let of_filter = Limit { bucket: Bucket::Filter("a".to_owned()), most: 2 };
+        let limits = of_job(Some(of_filter.clone()), &reasons);
+        assert_eq!(limits, [of_filter, limit("a", 3), limit("b", 9)]);
+        assert!(limit("a", 3).admits(2) && !limit("a", 3).admits(3));
+        assert!(check_limit(1).is_ok() && check_limit(1_000).is_ok());
+        assert!(check_limit(0).is_err() && check_limit(1_001).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! What must hold of the rows of buckets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use turnwise_policy::eligibility::rate_limits::Bucket;
+
+use super::{Finding, Invariant, Place, Row};
+use crate::Keyspace;
+use crate::rate_limits::RateRow;
+
+/// The buckets of a snapshot: who runs, who is held back, and which are marked.
+#[derive(Debug, Default)]
+pub struct RateTally(BTreeMap<Bucket, InBucket>);
+
+#[derive(Debug, Default)]
+struct InBucket {
+    running: u64,
+    /// The highest limit of those that run.
+    most: u32,
+    /// Of those that are held back: types, each with the highest limit.
+    waiting: BTreeMap<String, u32>,
+    marked: BTreeSet<String>,
+}
+
+impl RateTally {
+    /// Enters a row, if it is about a bucket.
+    pub fn enter(&mut self, row: &Row, value: &Bytes) {
+        match row {
+            Row::Rate(_, bucket) => {
+                let bucket = self.0.entry(bucket.clone()).or_default();
+                bucket.running += 1;
+                if let Ok(RateRow { most, .. }) = serde_json::from_slice(value) {
+                    bucket.most = bucket.most.max(most);
+                }
+            }
+            Row::Place((job_type, _), Place::Limited(place)) => {
+                let bucket = self.0.entry(place.limit.bucket.clone()).or_default();
+                let most = bucket.waiting.entry(job_type.clone()).or_default();
+                *most = place.limit.most.max(*most);
+            }
+            Row::Roomy(job_type, bucket) => {
+                self.0.entry(bucket.clone()).or_default().marked.insert(job_type.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// What does not hold.
+    pub fn finish(self, keys: &Keyspace) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (bucket, InBucket { running, most, waiting, marked }) in self.0 {
+            // The latest to start of those that are there obeyed its limit, and since then nobody has come.
+            if running > u64::from(most) {
+                let problem =
+                    format!("{running} of {bucket} run, and none of them may beside more than {most}");
+                findings.push(Finding::new(Invariant::RateHolds, &keys.rate_holders(&bucket).0, problem));
+            }
+            for (job_type, most) in waiting {
+                if u64::from(most) > running && !marked.contains(&job_type) {
+                    let key = keys.roomy_entry(&job_type, &bucket);
+                    let problem =
+                        format!("{running} of {bucket} run, of {most}, and jobs of it are held back");
+                    findings.push(Finding::new(Invariant::RateMarked, &key, problem));
+                }
+            }
+        }
+        findings
+    }
+}

@@ -1,0 +1,552 @@
+//! Rate limits as rows: how many of a bucket run, who is held back, and who comes back when there is room.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::value::RawValue;
+use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_policy::predictive_queue::locks::Levels;
+use turnwise_queue::claims::{self, Claiming, Ending};
+use turnwise_queue::rate_limits::{self, Looked, Tally};
+use turnwise_queue::{
+    Claim, Error, Job, Keyspace, NewJob, Result, State, check, filters, jobs, tenants, workers,
+};
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::{Error as StoreError, Isolation, Limits, RangeRead, Store, Transaction, runtime};
+
+const T: &str = "test";
+
+fn json(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+fn by(number: u64) -> Claim {
+    Claim { worker: "w".into(), number }
+}
+
+fn named(name: &str) -> Bucket {
+    Bucket::Reason(name.into())
+}
+
+struct World {
+    store: Store,
+    keys: Keyspace,
+    levels: Levels,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new(limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { durable: false, ..Options::default() };
+        let engine = Embedded::open_with(dir.path(), options).unwrap();
+        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(limits);
+        let world = World { store, keys: Keyspace::default(), levels: Levels::default(), _dir: dir };
+        world.join("w").await;
+        world
+    }
+
+    async fn join(&self, worker: &str) {
+        let worker = &turnwise_queue::Worker::new(worker, "n", 100, 1);
+        self.run(async |tx, keys| workers::register(tx, keys, T, worker)).await.unwrap();
+    }
+
+    /// One transaction, again after a conflict; then everything is checked.
+    async fn run<R>(&self, body: impl AsyncFn(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
+        loop {
+            let tx = self.store.begin().await.unwrap();
+            let done = body(&tx, &self.keys).await?;
+            match tx.commit().await {
+                Ok(_) => return Ok(done),
+                Err(StoreError::Conflict) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn check(&self) {
+        let tx = self.store.begin().await.unwrap();
+        let everything =
+            RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 100_000, reverse: false };
+        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
+        assert_eq!(check::check_rows(&self.keys, &rows), []);
+    }
+
+    async fn add(&self, id: &str, tenant: &str, reasons: &[&str], now_us: i64) {
+        let mut new = NewJob::new(T, id, json("{}"));
+        new.tenant = tenant.into();
+        new.reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+        self.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await.map(drop)).await.unwrap();
+    }
+
+    async fn claim(&self, id: &str, number: u64) -> Claiming {
+        let claim = by(number);
+        let (claim, levels) = (&claim, &self.levels);
+        let claiming =
+            self.run(async |tx, keys| claims::claim_with(tx, keys, levels, T, id, claim, 7, 20).await);
+        let claiming = claiming.await.unwrap();
+        self.check().await;
+        claiming
+    }
+
+    /// Claims a job, which is held back if there is no room; whether there is.
+    async fn start(&self, id: &str, number: u64) -> bool {
+        match self.claim(id, number).await {
+            Claiming::Claimed(_) => true,
+            Claiming::Limited(full) => {
+                let limit = &full.limit;
+                let held =
+                    self.run(async |tx, keys| rate_limits::hold_back(tx, keys, T, id, limit, None, 8).await);
+                assert!(held.await.unwrap());
+                self.check().await;
+                false
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn end(&self, id: &str, number: u64, ending: Ending) {
+        let (claim, ending) = (&by(number), &ending);
+        let ended = async |tx: &Transaction, keys: &Keyspace| {
+            claims::end(tx, keys, T, id, claim, ending, None, None, 9, 20).await
+        };
+        self.run(ended).await.unwrap();
+        self.check().await;
+    }
+
+    async fn complete(&self, id: &str, number: u64) {
+        self.end(id, number, Ending::Completed(json("1"))).await;
+    }
+
+    async fn look(&self, most: usize) -> Looked {
+        let in_turn = |waiting: &[(String, usize)], most: usize| {
+            let longest = waiting.iter().map(|(_, jobs)| *jobs).max().unwrap_or(0);
+            let rounds = (0..longest).flat_map(|round| {
+                waiting.iter().enumerate().filter(move |(_, (_, jobs))| round < *jobs).map(|(n, _)| n)
+            });
+            rounds.take(most).collect()
+        };
+        let looked = self
+            .run(async |tx, keys| rate_limits::look(tx, keys, T, most, |_| true, in_turn).await)
+            .await
+            .unwrap();
+        self.check().await;
+        looked
+    }
+
+    async fn get(&self, id: &str) -> Job {
+        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap()
+    }
+
+    async fn queue(&self, tenant: &str) -> Vec<String> {
+        let front =
+            self.run(async |tx, keys| tenants::front(tx, keys, T, tenant, 1_000).await).await.unwrap();
+        front.into_iter().map(|job| job.id).collect()
+    }
+
+    async fn running(&self, bucket: &Bucket) -> usize {
+        self.run(async |tx, keys| rate_limits::count(tx, keys, bucket).await).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn of_a_bucket_so_many_run_and_the_next_one_waits_for_an_end() {
+    let world = World::new(Limits::SMALL).await;
+    for (n, id) in (1..).zip(["a", "b", "c", "d"]) {
+        world.add(id, "x", &["because", "rate-limit:2:net"], n).await;
+    }
+    assert!(world.start("a", 1).await && world.start("b", 2).await);
+    assert!(!world.start("c", 3).await && !world.start("d", 4).await);
+    assert_eq!(world.running(&named("net")).await, 2);
+    let held = world.get("c").await;
+    let limit = Limit { bucket: named("net"), most: 2 };
+    assert_eq!((held.state, held.limited, held.order_us), (State::Delayed, Some(limit), 3));
+    assert_eq!(world.queue("x").await, [""; 0]);
+    assert_eq!(world.look(9).await.released.len(), 0, "the bucket is full");
+    world.complete("a", 1).await;
+    assert!(world.look(9).await.released.contains("x"));
+    assert_eq!(world.queue("x").await, ["c"], "one place, and the first of them");
+    assert!(world.start("c", 5).await);
+    assert_eq!(world.look(9).await, Looked::default());
+    world.end("b", 2, Ending::Stopped).await;
+    assert_eq!(world.queue("x").await, ["b"], "its place was another's already: it has to ask again");
+    assert!(world.look(9).await.released.contains("x"));
+    assert!(world.start("d", 6).await && !world.start("b", 7).await);
+    assert_eq!(world.get("d").await.buckets, [named("net")]);
+    world.complete("c", 5).await;
+    world.complete("d", 6).await;
+    assert_eq!(world.running(&named("net")).await, 0);
+}
+
+#[tokio::test]
+async fn each_job_obeys_its_own_limit_and_all_of_its_buckets() {
+    let world = World::new(Limits::SMALL).await;
+    world.add("one", "x", &["rate-limit:1:net"], 1).await;
+    for n in 0..3 {
+        world.add(&format!("three{n}"), "x", &["rate-limit:3:net"], 2 + n).await;
+    }
+    world.add("both", "x", &["rate-limit:9:net", "rate-limit:1:disk", "rate-limit:4:net"], 8).await;
+    world.add("disk", "x", &["rate-limit:1:disk"], 9).await;
+    assert!(world.start("three0", 1).await && world.start("three1", 2).await);
+    assert!(!world.start("one", 3).await, "others of the bucket count, whatever they obey");
+    assert!(world.start("disk", 4).await);
+    assert!(!world.start("both", 5).await);
+    assert_eq!(world.get("both").await.limited.unwrap().bucket, named("disk"));
+    world.complete("disk", 4).await;
+    world.look(9).await;
+    assert_eq!(world.queue("x").await, ["three2", "both"]);
+    assert!(world.start("both", 6).await, "the third of four");
+    assert_eq!(world.running(&named("net")).await, 3);
+    assert!(!world.start("three2", 7).await);
+    world.complete("three0", 1).await;
+    world.look(9).await;
+    assert_eq!(world.queue("x").await, ["three2"], "and not the one that must be alone");
+    world.complete("three1", 2).await;
+    world.complete("both", 6).await;
+    world.look(9).await;
+    assert_eq!(world.queue("x").await, ["one", "three2"]);
+}
+
+#[tokio::test]
+async fn who_is_held_back_can_be_cancelled_removed_retried_and_added_again() {
+    let world = World::new(Limits::SMALL).await;
+    world.add("runs", "x", &["rate-limit:1:net"], 1).await;
+    assert!(world.start("runs", 1).await);
+    for (n, id) in (2..).zip(["cancel", "remove", "retry", "again", "other"]) {
+        world.add(id, "x", &["rate-limit:1:net"], n).await;
+        assert!(!world.start(id, u64::try_from(n).unwrap()).await);
+    }
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "cancel", 5).await).await.unwrap();
+    world.run(async |tx, keys| jobs::remove(tx, keys, T, "remove").await).await.unwrap();
+    world.run(async |tx, keys| jobs::retry(tx, keys, T, "retry", 6).await).await.unwrap();
+    world.check().await;
+    world.add("again", "y", &["rate-limit:2:net"], 7).await;
+    world.add("other", "y", &[], 8).await;
+    world.check().await;
+    assert_eq!((world.queue("x").await, world.queue("y").await.len()), (vec!["retry".to_owned()], 2));
+    assert!(world.start("again", 11).await && world.start("other", 12).await);
+    assert!(!world.start("retry", 13).await);
+    world.complete("again", 11).await;
+    world.complete("runs", 1).await;
+    // Let go, and gone before it starts: the next one is not forgotten.
+    world.add("late", "x", &["rate-limit:1:net"], 20).await;
+    assert!(world.look(1).await.released.contains("x"));
+    world.run(async |tx, keys| jobs::remove(tx, keys, T, "retry").await).await.unwrap();
+    world.check().await;
+    assert!(world.start("late", 14).await);
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_gives_its_places_back() {
+    let world = World::new(Limits::SMALL).await;
+    for n in 0..6 {
+        world.add(&format!("j{n}"), "x", &["rate-limit:3:net", "rate-limit:5:disk"], n).await;
+    }
+    for n in 0..6 {
+        assert_eq!(world.start(&format!("j{n}"), 1 + n).await, n < 3);
+    }
+    let mut done = false;
+    while !done {
+        let removed = world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 2, 50, 20).await);
+        done = removed.await.unwrap();
+        world.check().await;
+    }
+    assert_eq!((world.running(&named("net")).await, world.running(&named("disk")).await), (0, 0));
+    world.look(9).await;
+    assert_eq!(world.queue("x").await.len(), 6);
+    let late = async |tx: &Transaction, keys: &Keyspace| {
+        claims::end(tx, keys, T, "j0", &by(1), &Ending::Stopped, None, None, 60, 20).await.map(drop)
+    };
+    assert!(matches!(world.run(late).await, Err(Error::Halt)));
+    world.check().await;
+}
+
+#[tokio::test]
+async fn tenants_take_turns_in_a_bucket() {
+    let world = World::new(Limits::SMALL).await;
+    world.add("runs", "x", &["rate-limit:1:net"], 1).await;
+    assert!(world.start("runs", 1).await);
+    for n in 0..40 {
+        let id = format!("many{n}");
+        world.add(&id, "many", &["rate-limit:1:net"], 2 + n).await;
+        assert!(!world.start(&id, 100).await);
+    }
+    world.add("single", "single", &["rate-limit:1:net"], 90).await;
+    assert!(!world.start("single", 101).await);
+    world.complete("runs", 1).await;
+    let single_first = |waiting: &[(String, usize)], most: usize| {
+        assert_eq!(waiting.iter().map(|(tenant, _)| tenant.as_str()).collect::<Vec<_>>(), ["many", "single"]);
+        assert_eq!(most, 1);
+        vec![1]
+    };
+    let look = async |tx: &Transaction, keys: &Keyspace| {
+        rate_limits::look(tx, keys, T, 9, |_| true, single_first).await
+    };
+    assert!(world.run(look).await.unwrap().released.contains("single"));
+    assert_eq!((world.queue("single").await.len(), world.queue("many").await.len()), (1, 0));
+}
+
+fn limiting(id: &str, limit: u32) -> Rule {
+    Rule {
+        id: id.into(),
+        priority: 0,
+        watermark_us: 0,
+        when: String::new(),
+        action: Action::RateLimit,
+        limit: Some(limit),
+        note: None,
+    }
+}
+
+#[tokio::test]
+async fn a_filters_limit_holds_until_the_filters_change() {
+    let world = World::new(Limits::SMALL).await;
+    for n in 0..9 {
+        world.add(&format!("j{n}"), "x", &[], n).await;
+    }
+    let put = async |limit: u32| {
+        let rule = limiting("few", limit);
+        world.run(async |tx, keys| filters::put(tx, keys, &rule).await).await.unwrap();
+        world.run(async |tx, keys| filters::stamp(tx, keys).await).await.unwrap().unwrap()
+    };
+    let start = async |id: &str, number: u64, most: u32, stamp: &[u8]| {
+        let limit = limiting("few", most).rate_limit().unwrap();
+        let (limit, claim, levels) = (&limit, &by(number), &world.levels);
+        let begun = async |tx: &Transaction, keys: &Keyspace| {
+            let (mut tally, filter) = (Tally::default(), Some(limit));
+            let claiming =
+                claims::claim_within(tx, keys, levels, &mut tally, filter, T, id, claim, 7, 20).await?;
+            if let Claiming::Limited(full) = &claiming {
+                rate_limits::hold_back(tx, keys, T, id, &full.limit, Some(stamp), 8).await?;
+            }
+            Ok(claiming.job().is_some())
+        };
+        let done = world.run(begun).await.unwrap();
+        world.check().await;
+        done
+    };
+    let release = async || {
+        let mut after = None;
+        loop {
+            let from = after.clone();
+            let next = world.run(async |tx, keys| rate_limits::release_old(tx, keys, from.as_ref(), 2).await);
+            after = next.await.unwrap();
+            world.check().await;
+            if after.is_none() {
+                return;
+            }
+        }
+    };
+    let stamp = put(2).await;
+    for n in 0..5 {
+        assert_eq!(start(&format!("j{n}"), 1 + n, 2, &stamp).await, n < 2);
+    }
+    release().await;
+    assert_eq!(world.queue("x").await.len(), 4, "as long as the filters stay as they are");
+    let stamp = put(4).await;
+    release().await;
+    assert_eq!(world.queue("x").await, ["j2", "j3", "j4", "j5", "j6", "j7", "j8"]);
+    for n in 2..6 {
+        assert_eq!(start(&format!("j{n}"), 10 + n, 4, &stamp).await, n < 4);
+    }
+    let stamp = put(1).await;
+    release().await;
+    assert!(!start("j4", 20, 1, &stamp).await, "what runs goes on, and counts");
+    assert!(world.run(async |tx, keys| filters::remove(tx, keys, "few").await).await.unwrap());
+    release().await;
+    assert_eq!(world.queue("x").await, ["j4", "j5", "j6", "j7", "j8"]);
+}
+
+#[tokio::test]
+async fn wrong_limits_are_refused() {
+    let refused = |rule: &Rule| match filters::check(rule) {
+        Err(Error::Invalid { field, problem }) => format!("{field}: {problem}"),
+        other => panic!("not refused: {other:?}"),
+    };
+    filters::check(&limiting("a", 1_000)).unwrap();
+    assert!(refused(&limiting("a", 0)).starts_with("limit: must be from 1 to 1000; a filter with `pause`"));
+    assert!(refused(&limiting("a", 1_001)).starts_with("limit: must be from 1 to 1000"));
+    assert!(refused(&Rule { limit: None, ..limiting("a", 1) }).starts_with("limit: is missing"));
+    assert!(refused(&Rule { action: Action::Pause, ..limiting("a", 1) }).starts_with("limit: belongs to"));
+    let mut new = NewJob::new(T, "a", json("{}"));
+    new.reasons = vec!["fine".into(), "rate-limit:0:net".into()];
+    let problem = new.check().unwrap_err().to_string();
+    assert!(
+        problem.starts_with("reason: `rate-limit:0:net` is no limit: `0` is no number from 1"),
+        "{problem}"
+    );
+}
+
+/// In a transaction that is still open.
+async fn open_claim(world: &World, id: &str, number: u64) -> (Transaction, Claiming) {
+    let tx = world.store.begin().await.unwrap();
+    let claiming =
+        claims::claim_with(&tx, &world.keys, &world.levels, T, id, &by(number), 7, 20).await.unwrap();
+    (tx, claiming)
+}
+
+#[tokio::test]
+async fn two_claims_of_the_last_place_collide() {
+    let world = World::new(Limits::SMALL).await;
+    for (n, id) in (1..).zip(["a", "b", "c"]) {
+        let bucket = if id == "c" { "rate-limit:1:other" } else { "rate-limit:1:net" };
+        world.add(id, id, &[bucket], n).await;
+    }
+    let (one, claimed) = open_claim(&world, "a", 1).await;
+    assert!(claimed.job().is_some());
+    let (other, claimed) = open_claim(&world, "b", 2).await;
+    assert!(claimed.job().is_some(), "it sees room");
+    let (third, claimed) = open_claim(&world, "c", 3).await;
+    assert!(claimed.job().is_some());
+    one.commit().await.unwrap();
+    assert!(matches!(other.commit().await, Err(StoreError::Conflict)));
+    third.commit().await.unwrap();
+    world.check().await;
+}
+
+#[tokio::test]
+async fn nobody_is_forgotten_who_is_held_back_while_the_place_is_given_back() {
+    for end_first in [true, false] {
+        let world = World::new(Limits::SMALL).await;
+        world.add("a", "x", &["rate-limit:1:net"], 1).await;
+        world.add("b", "x", &["rate-limit:1:net"], 2).await;
+        assert!(world.start("a", 1).await);
+        let (holds, claiming) = open_claim(&world, "b", 2).await;
+        let Claiming::Limited(full) = claiming else { panic!("{claiming:?}") };
+        rate_limits::hold_back(&holds, &world.keys, T, "b", &full.limit, None, 8).await.unwrap();
+        let ends = world.store.begin().await.unwrap();
+        let ending = Ending::Completed(json("1"));
+        claims::end(&ends, &world.keys, T, "a", &by(1), &ending, None, None, 9, 20).await.unwrap();
+        if end_first {
+            ends.commit().await.unwrap();
+            holds.commit().await.unwrap();
+        } else {
+            holds.commit().await.unwrap();
+            assert!(matches!(ends.commit().await, Err(StoreError::Conflict)), "it has not seen the other");
+            world.complete("a", 1).await;
+        }
+        world.check().await;
+        assert!(world.look(9).await.released.contains("x"));
+        assert!(world.start("b", 3).await);
+    }
+}
+
+#[tokio::test]
+async fn a_mark_that_is_set_anew_is_not_cleared() {
+    let world = World::new(Limits::SMALL).await;
+    for (n, id) in (1..).zip(["a", "b"]) {
+        world.add(id, "x", &["rate-limit:1:net"], n).await;
+    }
+    assert!(world.start("a", 1).await && !world.start("b", 2).await);
+    let looks = world.store.begin().await.unwrap();
+    let nobody = |_: &[(String, usize)], _: usize| Vec::new();
+    let looked = rate_limits::look(&looks, &world.keys, T, 9, |_| true, nobody).await.unwrap();
+    assert_eq!(looked, Looked::default(), "it is full");
+    world.complete("a", 1).await;
+    assert!(matches!(looks.commit().await, Err(StoreError::Conflict)));
+    world.check().await;
+    assert!(world.look(9).await.released.contains("x"));
+}
+
+/// Eight workers take jobs of three buckets from one queue, with limits of 1 to 4; one in ten workers dies with what it has. At no time more
+/// run than may, and in the end all have run.
+#[tokio::test]
+async fn many_workers_never_run_more_of_a_bucket_than_may() {
+    const JOBS: usize = 120;
+    let world = Arc::new(World::new(Limits::DEFAULT).await);
+    let mut dice = StdRng::seed_from_u64(7);
+    for n in 0..JOBS {
+        let (most, bucket) = (dice.random_range(1..=4), dice.random_range(0..3));
+        let reason = format!("rate-limit:{most}:{bucket}");
+        let also = dice.random_bool(0.2).then(|| "rate-limit:3:also".to_owned());
+        let reasons: Vec<&str> = std::iter::once(reason.as_str()).chain(also.as_deref()).collect();
+        world.add(&format!("j{n}"), &format!("t{}", n % 3), &reasons, i64::try_from(n).unwrap()).await;
+    }
+    let ended = Arc::new(AtomicUsize::new(0));
+    // Their transactions overlap at every wait for the store.
+    let workers = tokio::task::LocalSet::new();
+    for seed in 0..8 {
+        let (world, ended) = (world.clone(), ended.clone());
+        workers.spawn_local(async move { work(&world, seed, &ended, JOBS).await });
+    }
+    workers.await;
+    world.check().await;
+    let tx = world.store.begin().await.unwrap();
+    let all = jobs::list(&tx, &world.keys, T, None, JOBS).await.unwrap();
+    assert!(all.iter().all(|job| job.state == State::Completed && job.buckets.is_empty()));
+}
+
+async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let (mut life, mut number) = (0, 0);
+    let mut name = format!("w{seed}.0");
+    world.join(&name).await;
+    let mut running: BTreeMap<u64, String> = BTreeMap::new();
+    while ended.load(Ordering::SeqCst) < jobs {
+        match dice.random_range(0..40) {
+            0 => {
+                // It dies; a neighbour removes it.
+                let (dead, store) = (name.clone(), world);
+                while !store
+                    .run(async |tx, keys| workers::remove(tx, keys, T, &dead, 2, 50, 20).await)
+                    .await
+                    .unwrap()
+                {}
+                running.clear();
+                life += 1;
+                name = format!("w{seed}.{life}");
+                world.join(&name).await;
+            }
+            1..20 => {
+                let Some((&number, id)) = running.iter().next() else { continue };
+                let (id, claim) = (id.clone(), Claim { worker: name.clone(), number });
+                let ending = Ending::Completed(json("1"));
+                let end = async |tx: &Transaction, keys: &Keyspace| {
+                    claims::end(tx, keys, T, &id, &claim, &ending, None, None, 9, 20).await
+                };
+                world.run(end).await.unwrap();
+                running.remove(&number);
+                ended.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {
+                let tenant = format!("t{}", dice.random_range(0..3));
+                number += 2;
+                let (first, levels) = (number, &world.levels);
+                let name = &name;
+                // As a pass does it: let go whom there is room for, claim the first two, and hold back who has no room.
+                let pass = async |tx: &Transaction, keys: &Keyspace| {
+                    let all = |waiting: &[(String, usize)], most: usize| {
+                        (0..waiting.len())
+                            .flat_map(|n| std::iter::repeat_n(n, waiting[n].1))
+                            .take(most)
+                            .collect()
+                    };
+                    rate_limits::look(tx, keys, T, 2, |_| true, all).await?;
+                    let (mut tally, mut claimed) = (Tally::default(), Vec::new());
+                    for (n, job) in (0..).zip(tenants::front(tx, keys, T, &tenant, 2).await?) {
+                        let claim = Claim { worker: name.clone(), number: first + n };
+                        let id = job.id.as_str();
+                        match claims::claim_within(tx, keys, levels, &mut tally, None, T, id, &claim, 7, 20)
+                            .await?
+                        {
+                            Claiming::Claimed(job) => claimed.push((claim.number, job.id)),
+                            Claiming::Limited(full) => {
+                                rate_limits::hold_back(tx, keys, T, id, &full.limit, None, 8).await?;
+                            }
+                            Claiming::Gone | Claiming::Blocked(_) | Claiming::NoRoom => {}
+                        }
+                    }
+                    Ok(claimed)
+                };
+                running.extend(world.run(pass).await.unwrap());
+                world.check().await;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
