@@ -57,9 +57,7 @@ async fn until_charged(
                 return rows;
             }
             world.clock.advance(Duration::from_millis(300));
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
+            world.settle().await;
         }
     };
     tokio::time::timeout(PATIENCE, written).await.expect("it was never written")
@@ -174,9 +172,7 @@ async fn a_tenant_whose_queue_is_empty_for_a_while_is_not_listed_any_more() {
     let cleared = async {
         while waiting(&world).await == 1 {
             world.clock.advance(Duration::from_millis(300));
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
+            world.settle().await;
         }
     };
     tokio::time::timeout(PATIENCE, cleared).await.expect("it is listed for ever");
@@ -223,9 +219,7 @@ async fn what_is_forgotten_leaves_no_row() {
         for _ in 0..12 {
             world.clock.wait_for_sleeper(Duration::from_millis(1)).await;
             world.clock.advance(Duration::from_secs(5));
-            for _ in 0..300 {
-                tokio::task::yield_now().await;
-            }
+            world.settle().await;
         }
     }
     assert!(minutes >= 11, "after {minutes} minutes only");
@@ -250,9 +244,7 @@ async fn jobs_that_start_together_are_spread_and_one_alone_is_not() {
     let worker = world.start_with(&world.store, Options { max_jobs: 60, fair, ..Options::default() }).await;
     // 41 jobs, claimed in as many passes as the store's limits ask for: at most 10 ms for each.
     world.until_state("39", State::Running).await;
-    for _ in 0..1_000 {
-        tokio::task::yield_now().await;
-    }
+    world.settle().await;
     let mut runs = Vec::new();
     while let Ok(run) = world.runs.try_recv() {
         runs.push(run);
@@ -401,7 +393,7 @@ async fn until_totals(world: &World, tenant: &str, expected: (u64, f64, u64)) {
             settle(world).await;
         }
     };
-    if tokio::time::timeout(PATIENCE / 6, written).await.is_ok() {
+    if tokio::time::timeout(PATIENCE, written).await.is_ok() {
         settle(world).await;
     }
     assert_eq!(totals(world, tenant).await, expected);
@@ -411,9 +403,7 @@ async fn until_totals(world: &World, tenant: &str, expected: (u64, f64, u64)) {
 async fn settle(world: &World) {
     for _ in 0..5 {
         world.clock.advance(Duration::from_millis(300));
-        for _ in 0..1_000 {
-            tokio::task::yield_now().await;
-        }
+        world.settle().await;
     }
 }
 

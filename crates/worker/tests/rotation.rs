@@ -56,31 +56,26 @@ impl Running {
     /// The next `count` starts, where several workers take from the queue: what is another one's part is taken once it has been
     /// left to it for a moment.
     async fn start_of_all(&mut self, world: &mut World, count: usize) {
-        for _ in 0..count {
-            let pauses = async {
-                loop {
-                    world.clock.wait_for_sleepers(Duration::from_millis(1), 3).await;
-                    world.clock.advance(Duration::from_millis(10));
-                    for _ in 0..200 {
-                        tokio::task::yield_now().await;
+        let all = async {
+            for _ in 0..count {
+                let run = loop {
+                    world.settle().await;
+                    if let Ok(run) = world.runs.try_recv() {
+                        break run;
                     }
-                }
-            };
-            tokio::select! {
-                biased;
-                run = world.runs.recv() => { let run = run.unwrap(); self.0.insert(run.id.clone(), run); }
-                () = pauses => {}
+                    world.clock.advance(Duration::from_millis(10));
+                };
+                self.0.insert(run.id.clone(), run);
             }
-        }
+        };
+        tokio::time::timeout(PATIENCE, all).await.expect("not all of them start");
     }
 
     /// What was started in a cycle that is over, if anything was.
     async fn started_meanwhile(&mut self, world: &mut World) -> Vec<String> {
         let wait = world.clock.wait_for_sleepers(INTERVAL / 2, 1);
         tokio::time::timeout(PATIENCE, wait).await.expect("the worker does not wait for its next cycle");
-        for _ in 0..2_000 {
-            tokio::task::yield_now().await;
-        }
+        world.settle().await;
         let mut started = Vec::new();
         while let Ok(run) = world.runs.try_recv() {
             started.push(run.id.clone());
@@ -110,9 +105,7 @@ async fn nothing_starts(world: &mut World, workers: usize) {
     // Nothing else sleeps for as long.
     let wait = world.clock.wait_for_sleepers(INTERVAL / 2, workers);
     tokio::time::timeout(PATIENCE, wait).await.expect("not all workers wait for their next cycle");
-    for _ in 0..1_000 {
-        tokio::task::yield_now().await;
-    }
+    world.settle().await;
     assert!(world.runs.try_recv().is_err(), "a job was started");
 }
 
@@ -355,9 +348,7 @@ async fn two_workers_do_not_swing() {
         // Pings, what was charged, stops and starts.
         for _ in 0..40 {
             world.clock.advance(Duration::from_millis(500));
-            for _ in 0..300 {
-                tokio::task::yield_now().await;
-            }
+            world.settle().await;
             while let Ok(run) = world.runs.try_recv() {
                 running.0.insert(run.id.clone(), run);
             }
@@ -412,9 +403,7 @@ async fn what_a_worker_has_charged_stays_when_it_dies() {
         while rows(&world).await.first().is_none_or(|(_, charged)| charged.service_us == 0) {
             world.clock.wait_for_sleeper(Duration::from_millis(900)).await;
             world.clock.advance(Duration::from_millis(900));
-            for _ in 0..1_000 {
-                tokio::task::yield_now().await;
-            }
+            world.settle().await;
         }
     };
     tokio::time::timeout(PATIENCE, written).await.expect("nothing was written");

@@ -19,6 +19,8 @@ use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 pub const T: &str = "test";
 /// Far more than anything here takes: only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Commits that follow from each other without any time between them, at most: a signal, an end, a pass, and some to spare.
+const SETTLE_STEPS: usize = 6;
 
 pub fn json(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
@@ -181,6 +183,18 @@ impl World {
         let wait = self.clock.wait_for_sleepers(interval, n);
         tokio::time::timeout(PATIENCE, wait).await.expect("not all workers wait for their next ping");
         self.clock.advance(interval);
+    }
+
+    /// Lets everything happen that waits for no time. The store's committer is a thread of its own, so that giving way to
+    /// other tasks alone is no wait for it; but it decides in the order of arrival: with each of these commits all that were
+    /// on their way before are through, and those who waited for them have had their turns.
+    pub async fn settle(&self) {
+        for _ in 0..SETTLE_STEPS {
+            self.run(async |tx, _| Ok(tx.clear("nothing".into())?)).await;
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        }
     }
 
     pub async fn add(&self, id: &str) {
