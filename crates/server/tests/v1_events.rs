@@ -157,9 +157,8 @@ async fn a_stream_ends_when_the_server_stops_and_goes_on_when_it_is_back() {
     server.post("/v1/jobs/t", &json!({"id": "a"})).await;
     let mut stream = Stream::open(&server, "a", None).await;
     let (last, _) = stream.state().await;
-    let began = std::time::Instant::now();
     let server = server.restart("").await;
-    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    // One that held up the server's end would have been cut off, which is an error.
     assert!(stream.next().await.is_none());
     let mut stream = Stream::open(&server, "a", Some(&last)).await;
     server.send(server.request("POST", "/v1/jobs/t/a/cancel")).await;

@@ -217,9 +217,8 @@ async fn who_waits_is_told_when_the_job_goes_away_or_the_server_stops() {
     assert_eq!(removed.await.unwrap().unwrap().status(), 404);
     // A request that has begun to wait is one that the stop finds.
     assert_eq!(server.get("/v1/jobs/t/b/wait?timeout_ms=50").await.status, 200);
-    let began = std::time::Instant::now();
     server.server.shutdown().await;
-    assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
+    // One that held up the server's end would have been cut off, and not been answered.
     let answer = stopped.await.unwrap().unwrap();
     assert_eq!(answer.status(), 503);
     assert!(answer.text().await.unwrap().contains("service_unavailable"));

@@ -468,7 +468,8 @@ async fn a_worker_goes_on_when_the_server_comes_back() {
 
 #[tokio::test]
 async fn a_worker_that_is_not_heard_of_is_removed_and_its_jobs_go_to_others() {
-    let server = TestServer::start_with("[workers]\nhealth_interval = 0.5\nhealth_timeout = 2\n").await;
+    // It has that long to register, to take a job and to ping, and the next one to end it.
+    let server = TestServer::start_with("[workers]\nhealth_interval = 0.5\nhealth_timeout = 6\n").await;
     let worker = Worker::register(&server, 1).await;
     add(&server, json!({"id": "a"})).await;
     worker.take(0).await;

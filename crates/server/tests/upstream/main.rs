@@ -386,7 +386,8 @@ async fn without_updates_of_databases_their_list_does() {
 #[tokio::test]
 async fn nodes_share_the_databases_and_take_over_from_each_other() {
     let couch = Couch::start().await;
-    let names: BTreeSet<String> = (0..12).map(|n| format!("team{n}/_replicator")).collect();
+    // Nodes are named by their ports, so that each run shares them out in another way: of so many, each has some.
+    let names: BTreeSet<String> = (0..30).map(|n| format!("team{n}/_replicator")).collect();
     for name in &names {
         couch.create(name);
     }
