@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::command::{Failure, Result, cargo, root, run};
+use crate::command::{Failure, Result, cargo, fetch, root, run};
 
 const HELP: &str = "\
 usage: cargo xtask api-check [OPTION]...
@@ -58,7 +58,7 @@ fn install(settings: &Path, folder: &Path) -> std::result::Result<PathBuf, Failu
     if std::fs::read(&installed).ok().as_ref() != Some(&wanted) {
         std::fs::create_dir_all(folder).map_err(cannot("create", folder))?;
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-        run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", "-r"]).arg(&requirements))?;
+        fetch(Command::new(venv.join("bin/pip")).args(["install", "--quiet", "-r"]).arg(&requirements))?;
         std::fs::write(&installed, wanted).map_err(cannot("write", &installed))?;
     }
     Ok(venv.join("bin"))

@@ -2,7 +2,11 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+/// The pauses before a program that fetches something is run again: what is wrong with a network or a registry often passes.
+const PAUSES: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(60)];
 
 /// A command that did not succeed.
 #[derive(Debug)]
@@ -25,16 +29,38 @@ impl Failure {
 
 /// Runs a program to its end. Its output goes where this program's does.
 pub fn run(command: &mut Command) -> Result {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Failure::new(format!("`{program}` was not found in the PATH")),
-        _ => Failure::new(format!("`{program}` cannot be run: {error}")),
-    })?;
+    let status = ended(command)?;
+    judge(command, status)
+}
+
+/// The same for a program that fetches something: it is run again a few times before its failure counts.
+pub fn fetch(command: &mut Command) -> Result {
+    for pause in PAUSES {
+        let status = ended(command)?;
+        let Err(failure) = judge(command, status) else { return Ok(()) };
+        println!("{}; again in {} s", failure.message, pause.as_secs());
+        std::thread::sleep(pause);
+    }
+    run(command)
+}
+
+/// How a program ended.
+fn ended(command: &mut Command) -> std::result::Result<ExitStatus, Failure> {
+    command.status().map_err(|error| {
+        let program = command.get_program().to_string_lossy();
+        match error.kind() {
+            ErrorKind::NotFound => Failure::new(format!("`{program}` was not found in the PATH")),
+            _ => Failure::new(format!("`{program}` cannot be run: {error}")),
+        }
+    })
+}
+
+fn judge(command: &Command, status: ExitStatus) -> Result {
     if status.success() {
         return Ok(());
     }
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-    Err(Failure { message: format!("`{program}` failed: {status}"), code })
+    Err(Failure { message: format!("`{}` failed: {status}", command.get_program().to_string_lossy()), code })
 }
 
 /// The cargo that runs this program, at the root of the repository.

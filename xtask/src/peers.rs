@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
-use crate::command::{Failure, Result, root, run};
+use crate::command::{Failure, Result, fetch, root};
 
 /// Runs `npm ci` in `peers/`, unless what is installed there is as new as the lock file.
 pub fn install() -> Result {
@@ -70,8 +70,8 @@ fn install_from_debian(missing: &[&str]) -> Result {
         command.args(words).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
         command
     };
-    run(&mut apt(&["update", "--quiet"]))?;
-    run(apt(&["install", "--yes", "--no-install-recommends"]).args(missing))
+    fetch(&mut apt(&["update", "--quiet"]))?;
+    fetch(apt(&["install", "--yes", "--no-install-recommends"]).args(missing))
 }
 
 /// Whether this is root; everyone else asks `sudo`.
@@ -88,7 +88,7 @@ fn install_packages(peers: &Path, how: &[&str]) -> Result {
         return Ok(());
     }
     println!("installing from npm: npm {} in {}", how[0], peers.display());
-    run(Command::new("npm").args(how).arg("--no-progress").current_dir(peers)).map_err(|failure| Failure {
+    fetch(Command::new("npm").args(how).arg("--no-progress").current_dir(peers)).map_err(|failure| Failure {
         message: format!(
             "{}\nThey come from npm: Node.js 20 or newer, with npm, must be in the PATH.",
             failure.message
