@@ -12,8 +12,10 @@ use turnwise_testkit::{Fault, FaultProxy, Request};
 
 use crate::server::{Home, PATIENCE, Server, turnwise};
 
-/// Workers that are silent for a second are dead.
-const QUICK: &str = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 1\n[jobs]\nbackoff_base_ms = 100\n";
+/// Workers that hear soon of what they are to stop, and that nobody takes for dead because the machine is busy.
+const QUICK: &str = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 60\n[jobs]\nbackoff_base_ms = 100\n";
+/// Workers whose death is part of the test. Who lives has a busy machine's time to say so.
+const MORTAL: &str = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 5\n[jobs]\nbackoff_base_ms = 100\n";
 
 /// A worker whose command is a shell script.
 struct Worker {
@@ -262,7 +264,7 @@ async fn a_bad_network_neither_loses_nor_repeats_a_job() {
 
 #[tokio::test]
 async fn the_commands_of_a_killed_worker_end_and_others_do_its_jobs() {
-    let server = Home::new(QUICK).serve().await;
+    let server = Home::new(MORTAL).serve().await;
     let mut line = Line::new();
     add(&server, "a").await;
     let script = line.script("sh -c 'echo child >&3; exec sleep 1000' & wait");
@@ -278,7 +280,7 @@ async fn the_commands_of_a_killed_worker_end_and_others_do_its_jobs() {
 
 #[tokio::test]
 async fn a_worker_that_was_taken_for_dead_stops_its_commands_and_starts_over() {
-    let server = Home::new(QUICK).serve().await;
+    let server = Home::new(MORTAL).serve().await;
     let mut line = Line::new();
     add(&server, "a").await;
     let worker = Worker::start(&server, &[], &line.script("read it <$WORD; echo 1"));

@@ -35,6 +35,8 @@ struct OneByOne {
     started: mpsc::UnboundedReceiver<String>,
     go_on: mpsc::UnboundedSender<()>,
     said: Option<String>,
+    /// The time of the longest run so far.
+    longest: Duration,
     _worker: AbortOnDropHandle<turnwise_client::Result<()>>,
 }
 
@@ -54,7 +56,8 @@ impl OneByOne {
         };
         let worker =
             async move { work(&client, WorkerOptions::new(T), handler, CancellationToken::new()).await };
-        OneByOne { started, go_on, said: None, _worker: AbortOnDropHandle::new(tokio::spawn(worker)) }
+        let _worker = AbortOnDropHandle::new(tokio::spawn(worker));
+        OneByOne { started, go_on, said: None, longest: Duration::ZERO, _worker }
     }
 
     /// The tenant whose job runs next. It runs until [`end`](OneByOne::end).
@@ -104,9 +107,12 @@ async fn a_tenant_with_one_job_is_served_at_once_beside_one_with_thousands() {
     assert!(server.terminate().await.success());
 }
 
-/// What part of the time of this many runs was the tenant's. A run's time is until the next one begins: the worker is never
-/// without a job.
-async fn part_of(tenant: &str, worker: &mut OneByOne, runs: usize) -> f64 {
+/// That of the time of this many runs this part was the tenant's. A run's time is until the next one begins: the worker is
+/// never without a job.
+///
+/// A scheduler that stops no run is off by a run at either end of what is measured, however long they are: where the machine
+/// stood still for a second in one of them, that tenant has had a second more, and others are given it back afterwards.
+async fn has_its_part(tenant: &str, expected: f64, worker: &mut OneByOne, runs: usize) {
     let (mut of_tenant, mut all, mut count) = (Duration::ZERO, Duration::ZERO, 0);
     let mut runs_now = worker.next().await;
     let mut since = Instant::now();
@@ -118,6 +124,7 @@ async fn part_of(tenant: &str, worker: &mut OneByOne, runs: usize) -> f64 {
         let took = since.elapsed();
         since = Instant::now();
         all += took;
+        worker.longest = worker.longest.max(took);
         if runs_now == tenant {
             of_tenant += took;
             count += 1;
@@ -126,8 +133,15 @@ async fn part_of(tenant: &str, worker: &mut OneByOne, runs: usize) -> f64 {
     }
     worker.unsaid(runs_now);
     let part = of_tenant.as_secs_f64() / all.as_secs_f64();
-    println!("{tenant}: {count} of {runs} runs, {:.1}% of {all:?}", part * 100.0);
-    part
+    let told = format!(
+        "{tenant}: {count} of {runs} runs, {:.1}% of {all:?}; the longest took {:?}",
+        part * 100.0,
+        worker.longest
+    );
+    println!("{told}");
+    // What is charged is a little less than what is seen from outside.
+    let allowed = 0.07 + 2.0 * worker.longest.as_secs_f64() / all.as_secs_f64();
+    assert!((part - expected).abs() < allowed, "{told}, and not {:.1}%", expected * 100.0);
 }
 
 #[tokio::test]
@@ -137,13 +151,11 @@ async fn backlogs_are_worked_off_in_the_proportion_of_shares_and_change_with_the
     add(&server, "low", 1_000).await;
     add(&server, "high", backlog()).await;
     let mut worker = OneByOne::start(&server);
-    let part = part_of("high", &mut worker, 90).await;
-    // 100 : 50. The bound is a run more or less at each end, and runs on a busy machine are not all of one length.
-    assert!((part - 2.0 / 3.0).abs() < 0.1, "{part}");
+    // 100 : 50.
+    has_its_part("high", 2.0 / 3.0, &mut worker, 90).await;
     let shares = "/_node/_local/_config/shares/low";
     assert_eq!(server.put(shares, &json!("300")).await, "50");
     // 100 : 300.
-    let part = part_of("high", &mut worker, 90).await;
-    assert!((part - 1.0 / 4.0).abs() < 0.1, "{part}");
+    has_its_part("high", 1.0 / 4.0, &mut worker, 90).await;
     assert!(server.terminate().await.success());
 }

@@ -9,14 +9,14 @@ pub struct Tenant {
     pub shares: u32,
 }
 
-/// The slots that each tenant is entitled to, on average.
-pub fn entitled(slots: u32, tenants: &[Tenant]) -> Vec<f64> {
+/// Of so many slots, those that each tenant is entitled to; on average, so that they need not be whole ones.
+pub fn entitled(slots: f64, tenants: &[Tenant]) -> Vec<f64> {
     let mut entitled = vec![None; tenants.len()];
     loop {
         let open = || (0..tenants.len()).filter(|n| entitled[*n].is_none());
         let given: f64 = entitled.iter().flatten().sum();
         let shares: f64 = open().map(|n| f64::from(tenants[n].shares)).sum();
-        let per_share = (f64::from(slots) - given) / shares;
+        let per_share = (slots - given) / shares;
         let of = |n: usize| f64::from(tenants[n].shares) * per_share;
         let content: Vec<usize> = open().filter(|n| f64::from(tenants[*n].jobs) <= of(*n)).collect();
         if content.is_empty() {
@@ -33,9 +33,9 @@ fn what_one_tenant_leaves_is_divided_among_the_others() {
     let tenants = |of: &[(u32, u32)]| -> Vec<Tenant> {
         of.iter().map(|(jobs, shares)| Tenant { jobs: *jobs, shares: *shares }).collect()
     };
-    assert_eq!(entitled(20, &tenants(&[(2, 100), (200, 100), (2_000, 100)])), [2.0, 9.0, 9.0]);
-    assert_eq!(entitled(20, &tenants(&[(2, 100), (200, 100), (2_000, 300)])), [2.0, 4.5, 13.5]);
+    assert_eq!(entitled(20.0, &tenants(&[(2, 100), (200, 100), (2_000, 100)])), [2.0, 9.0, 9.0]);
+    assert_eq!(entitled(20.0, &tenants(&[(2, 100), (200, 100), (2_000, 300)])), [2.0, 4.5, 13.5]);
     // The second has enough only once the first has left something.
-    assert_eq!(entitled(12, &tenants(&[(1, 100), (5, 100), (9, 100)])), [1.0, 5.0, 6.0]);
-    assert_eq!(entitled(20, &tenants(&[(2, 100), (3, 100)])), [2.0, 3.0]);
+    assert_eq!(entitled(12.0, &tenants(&[(1, 100), (5, 100), (9, 100)])), [1.0, 5.0, 6.0]);
+    assert_eq!(entitled(20.0, &tenants(&[(2, 100), (3, 100)])), [2.0, 3.0]);
 }
