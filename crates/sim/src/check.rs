@@ -12,14 +12,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use turnwise_queue::check::{self, Finding};
+use turnwise_queue::locks::{LockAt, Spot};
 use turnwise_queue::{Claim, EventKind, Job, Keyspace, State, Then, workers};
 
-use crate::core::{Core, lock};
+use crate::core::{Core, Stats, lock};
 use crate::engine::Writer;
 use crate::ledger::{ClaimKey, Did, Execution, Executions, JobKey, OpKind};
 use crate::link::{Link, SLOW_STORE_MS};
 use crate::load::Loads;
+use crate::locks::{self, Locks};
 use crate::model::{self, JobRows, Row, WorkerRow};
+use crate::plan::Plan;
 use crate::rows::RowChange;
 use crate::show;
 use crate::tenants::{Tenants, Touched, is_sorted_anew};
@@ -67,6 +70,8 @@ pub struct Known {
     pub runs: BTreeMap<JobKey, usize>,
     /// Who waits, and what was charged to whom.
     pub tenants: Tenants,
+    /// Who locks what, in worlds where jobs lock.
+    pub locks: Option<Locks>,
 }
 
 impl Known {
@@ -135,9 +140,15 @@ impl Commit<'_> {
 
 impl Checker {
     /// A checker of an empty store.
-    pub fn new(core: &Arc<Core>, health_timeout: Duration, retention: Duration) -> Arc<Self> {
-        let keys = Keyspace::default();
-        Arc::new(Checker { core: core.clone(), keys, health_timeout, retention, known: Mutex::default() })
+    pub fn new(core: &Arc<Core>, plan: &Plan) -> Arc<Self> {
+        let locks = plan.locks.as_ref().map(|locks| Locks::new(locks.rules.levels.clone()));
+        Arc::new(Checker {
+            core: core.clone(),
+            keys: Keyspace::default(),
+            health_timeout: plan.health_timeout(),
+            retention: plan.retention,
+            known: Mutex::new(Known { locks, ..Known::default() }),
+        })
     }
 
     /// Looks at what is known.
@@ -166,11 +177,18 @@ impl Checker {
         let mut touched_workers: BTreeSet<JobKey> = BTreeSet::new();
         let mut reports = Vec::new();
         let mut touched_tenants = Touched::default();
+        let mut touched_locks = locks::Touched::default();
         for change in changes {
             let row = model::parse(&change.key);
             let row =
                 row.ok_or_else(|| ("every row is known", show::row(&change.key, change.new.as_ref())))?;
             known.tenants.hear(&row, change, &mut touched_tenants)?;
+            if let Some(locks) = &mut known.locks {
+                let unreadable = |error| {
+                    ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
+                };
+                locks.hear(&row, change, &mut touched_locks).map_err(unreadable)?;
+            }
             match row {
                 Row::Job(job) => {
                     let rows = known.jobs.entry(job.clone()).or_default();
@@ -223,6 +241,20 @@ impl Checker {
                     let record = known.jobs[&job].record.clone();
                     touched_jobs.entry(job).or_insert(record);
                 }
+                Row::Lock(ref job, ..) | Row::LockQueue(ref job, ..) => {
+                    let job = job.clone();
+                    let rows = known.jobs.entry(job.clone()).or_default();
+                    match (&change.new, row) {
+                        (Some(value), row) => rows.add(row, value).map_err(|error| {
+                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
+                        })?,
+                        (None, Row::Lock(_, spot, mode)) => drop(rows.locks.remove(&(spot, mode))),
+                        (None, Row::LockQueue(_, spot, at)) => drop(rows.queued.remove(&(spot, at))),
+                        (None, _) => {}
+                    }
+                    let record = rows.record.clone();
+                    touched_jobs.entry(job).or_insert(record);
+                }
                 Row::Worker(worker, row) => {
                     if row == WorkerRow::Member {
                         commit.was_member.insert(worker.clone(), change.old.is_some());
@@ -253,6 +285,11 @@ impl Checker {
             }
             let new = known.jobs[key].record.clone();
             self.check_transition(known, &commit, key, old.as_ref(), new.as_ref())?;
+        }
+        if let Some(locks) = &mut known.locks {
+            let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
+            locks.check(&touched_locks, &touched_jobs, &known.jobs, count)?;
+            locks.look(&touched_locks, touched_jobs.keys(), &known.jobs, commit.now_us);
         }
         for key in touched_jobs.keys() {
             self.check_places(known, key)?;
@@ -519,6 +556,30 @@ impl Checker {
         }
     }
 
+    /// A run asks for a lock.
+    pub fn on_ask(&self, claim: &Claim, lock: &LockAt) {
+        self.known(|known| known.locks.as_mut().map(|locks| locks.ask(claim, &lock.spot)));
+    }
+
+    /// A run gives a lock back.
+    pub fn on_give_back(&self, claim: &Claim, spot: &Spot) {
+        self.known(|known| known.locks.as_mut().map(|locks| locks.give_back(claim, spot)));
+    }
+
+    /// A run has heard that it has a lock. That must be so while its claim holds the job.
+    pub fn on_granted(&self, place: Place, job: &Job, claim: &Claim, lock: &LockAt) {
+        let key = (job.job_type.clone(), job.id.clone());
+        let wrong = self.known(|known| {
+            let record = known.jobs.get(&key)?.record.as_ref()?;
+            let holds = known.locks.as_ref()?.holds(&key, claim, lock);
+            (record.claim.as_ref() == Some(claim) && !holds).then(|| in_words(Some(record)))
+        });
+        if let Some(record) = wrong {
+            let story = format!("{key:?} was told at {place} that it has {lock}, and is {record}");
+            self.core.violated("what is acknowledged is in the store", story);
+        }
+    }
+
     /// An external worker has heard that it is a member.
     pub fn moves_in(&self, worker: &str, link: &Arc<Link>) {
         lock(&self.known).homes.insert(worker.to_owned(), link.clone());
@@ -564,7 +625,14 @@ impl Checker {
         let mut jobs: BTreeMap<JobKey, JobRows> = BTreeMap::new();
         for (key, value) in rows {
             let row = model::parse(key);
-            if let Some(Row::Job(job) | Row::Options(job, _) | Row::Place(job, _)) = row.clone() {
+            if let Some(
+                Row::Job(job)
+                | Row::Options(job, _)
+                | Row::Place(job, _)
+                | Row::Lock(job, ..)
+                | Row::LockQueue(job, ..),
+            ) = row.clone()
+            {
                 let added = row.map_or(Ok(()), |row| jobs.entry(job).or_default().add(row, value));
                 added.map_err(|error| {
                     ("rows can be read", format!("{error}: {}", show::row(key, Some(value))))
@@ -574,7 +642,9 @@ impl Checker {
         for (key, rows) in &jobs {
             let told = known.jobs.get(key);
             let same = told.is_some_and(|told| {
+                let told_locks = (&told.locks, &told.queued);
                 (&told.raw, &told.places, &told.pieces) == (&rows.raw, &rows.places, &rows.pieces)
+                    && told_locks == (&rows.locks, &rows.queued)
             });
             ensure(same, "the commits told everything", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }
@@ -632,10 +702,14 @@ fn check_report(
 pub fn in_words(job: Option<&Job>) -> String {
     let Some(job) = job else { return "not there".to_owned() };
     let Job { state, claim, then, cancel_requested, order_us, attempts, crashes, .. } = job;
+    let locks = match (job.locks.is_none(), &job.reserved, &job.waits) {
+        (true, ..) => String::new(),
+        (_, reserved, waits) => format!(" locks {:?} reserved {reserved:?} waits {waits:?}", job.locks),
+    };
     let claim = claim.as_ref().map(|claim| format!("{}/{}", claim.worker, claim.number));
     let history: Vec<_> = job.history.iter().take(4).map(|event| &event.kind).collect();
     format!(
         "{state:?} claim {claim:?} then {then:?} cancel {cancel_requested} order {order_us} attempts {attempts} \
-         crashes {crashes} {history:?}"
+         crashes {crashes} {history:?}{locks}"
     )
 }

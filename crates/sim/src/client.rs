@@ -55,8 +55,9 @@ impl Client {
         if self.number == 0 && plan.flood > 0 {
             let script = Script::long(self.dice.below(FLOOD_MS));
             let job_type = self.dice.choose(&plan.types).clone();
-            let new = (0..plan.flood).map(|n| ((job_type.clone(), format!("f{n:03}")), script.clone()));
-            let new: Vec<(JobKey, Script)> = new.collect();
+            let key = |n| (job_type.clone(), format!("f{n:03}"));
+            let new: Vec<(JobKey, Script)> =
+                (0..plan.flood).map(|n| (key(n), self.locking(script.clone()))).collect();
             // A job takes four rows at most: where the outcome of an attempt was not known it may have ended by the next
             // one. And there are some others, one for each tenant among them.
             for batch in new.chunks(plan.limits.transaction_writes / 5) {
@@ -75,12 +76,12 @@ impl Client {
                 let count = if self.dice.chance(200) { self.dice.between(2, 6) } else { 1 };
                 let job_type = self.dice.choose(&plan.job_types()).clone();
                 let key = |m| (job_type.clone(), format!("c{}-{n}-{m}", self.number));
-                let new = (0..count).map(|m| (key(m), Script::any(&self.dice))).collect();
+                let new = (0..count).map(|m| (key(m), self.script())).collect();
                 self.add_somehow(new).await;
             } else {
                 let key = self.dice.choose(&old).clone();
                 match self.dice.below(100) {
-                    0..35 => self.add_somehow(vec![(key, Script::any(&self.dice))]).await,
+                    0..35 => self.add_somehow(vec![(key, self.script())]).await,
                     35..70 => self.cancel(&key).await,
                     70..85 => self.restart(&key).await,
                     _ => self.remove(&key).await,
@@ -101,6 +102,18 @@ impl Client {
             }
         }
         endless
+    }
+
+    fn script(&self) -> Script {
+        self.locking(Script::any(&self.dice))
+    }
+
+    /// The same, of a job that locks, if there are such.
+    fn locking(&self, script: Script) -> Script {
+        let Some(plan) = &self.setting.plan.locks else { return script };
+        let locks = plan.declare(&self.dice);
+        let asks = plan.asks(&self.dice, &locks);
+        Script { asks, locks, ..script }
     }
 
     async fn add_somehow(&mut self, new: Vec<(JobKey, Script)>) {
@@ -132,6 +145,7 @@ impl Client {
                 max_attempts,
                 tenant: self.setting.plan.tenant(&self.dice),
                 continuous: script.is_continuous(),
+                locks: script.locks.clone(),
                 ..NewJob::new(&job_type, &id, script.options(&self.dice))
             })
             .collect();

@@ -53,6 +53,12 @@ pub struct Stats {
     pub ends: u64,
     /// Workers that were removed by others.
     pub removals: u64,
+    /// Locks that were taken.
+    pub locks: u64,
+    /// Runs that waited for a lock.
+    pub waits: u64,
+    /// Jobs that reserved their locks.
+    pub reservations: u64,
 }
 
 impl Stats {
@@ -70,6 +76,9 @@ impl Stats {
             runs,
             ends,
             removals,
+            locks,
+            waits,
+            reservations,
         } = other;
         self.commits += commits;
         self.conflicts += conflicts;
@@ -82,6 +91,9 @@ impl Stats {
         self.runs += runs;
         self.ends += ends;
         self.removals += removals;
+        self.locks += locks;
+        self.waits += waits;
+        self.reservations += reservations;
     }
 }
 
@@ -89,11 +101,16 @@ impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Stats { commits, conflicts, unknown, late, unavailable, .. } = self;
         let Stats { crashes, pauses, shutdowns, runs, ends, removals, .. } = self;
+        let Stats { locks, waits, reservations, .. } = self;
         write!(
             f,
             "{commits} commits, {conflicts} conflicts, {unknown} unknown outcomes ({late} happened later), {unavailable} refused, \
              {crashes} crashes, {pauses} pauses, {shutdowns} shutdowns, {removals} removals, {runs} runs, {ends} ends"
-        )
+        )?;
+        match locks {
+            0 => Ok(()),
+            _ => write!(f, ", {locks} locks, {waits} waits for locks, {reservations} reservations"),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, OptionFuture};
 use serde_json::value::RawValue;
@@ -19,6 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::Answer;
+use turnwise_queue::locks::{Asked, LockAt, Spot};
 use turnwise_queue::{Claim, Error, Result};
 use turnwise_store::Runtime;
 use turnwise_worker::{Accepted, External, ExternalEnd};
@@ -26,6 +28,7 @@ use turnwise_worker::{Accepted, External, ExternalEnd};
 use crate::core::lock;
 use crate::ledger::Did;
 use crate::link::{Link, SimRuntime};
+use crate::locking::{self, Asks};
 use crate::node::{Server, Setting};
 use crate::plan::EXTERNAL;
 use crate::script::{Said, SimHandler};
@@ -290,7 +293,8 @@ impl Me {
         let id = job.id.clone();
         let (report, mut reports) = mpsc::unbounded_channel();
         let did = {
-            let play = self.handler.play(&job, &options, &stop, |said| {
+            let asks = AsksThere { me: &self, worker: &worker, id: &id, claim, stop: &stop };
+            let play = self.handler.play(&job, &options, &stop, &asks, |said| {
                 if let Said::Progress(n) = said {
                     let _ = report.send(n);
                 }
@@ -353,6 +357,83 @@ impl Me {
             external.end(EXTERNAL, &worker, &id, claim, end, None).await.map(drop)
         };
         self.call(Duration::ZERO, end).await
+    }
+}
+
+/// A run of an external worker asks a node.
+struct AsksThere<'a> {
+    me: &'a Me,
+    worker: &'a str,
+    id: &'a str,
+    claim: u64,
+    stop: &'a CancellationToken,
+}
+
+impl AsksThere<'_> {
+    /// Asks until it is answered. `None` if it was refused.
+    async fn call<T, F, Fut>(&self, wait: Duration, request: F) -> std::result::Result<T, locking::Told>
+    where
+        T: Send + 'static,
+        F: Fn(External, CancellationToken, String, String, u64) -> Fut + Send + Sync,
+        Fut: Future<Output = Result<T>> + Send + 'static,
+    {
+        loop {
+            let (worker, id, claim) = (self.worker.to_owned(), self.id.to_owned(), self.claim);
+            let request = |external, leave| request(external, leave, worker, id, claim).map(allowed);
+            match self.me.call(wait, request).await {
+                Told::Done(Some(answer)) => return Ok(answer),
+                Told::Done(None) => return Err(locking::Told::Refused),
+                Told::Halt => return Err(locking::Told::Lost),
+                Told::Lost if self.stop.is_cancelled() => return Err(locking::Told::Stopped),
+                Told::Lost => self.me.runtime.sleep(RETRY).await,
+            }
+        }
+    }
+
+    async fn unwait(&self) -> std::result::Result<(), locking::Told> {
+        let unwait = |external: External, _, worker: String, id: String, claim| async move {
+            external.unwait(EXTERNAL, &worker, &id, claim).await
+        };
+        self.call(Duration::ZERO, unwait).await
+    }
+}
+
+/// What was refused is no failure that passes.
+fn allowed<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Err(Error::Invalid { .. }) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+#[async_trait]
+impl Asks for AsksThere<'_> {
+    async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> locking::Told {
+        let until = patience.map(|patience| tokio::time::Instant::now() + patience);
+        loop {
+            let ask = |external: External, leave: CancellationToken, worker: String, id: String, claim| {
+                let lock = lock.clone();
+                async move { external.lock(EXTERNAL, &worker, &id, claim, &[lock], WAIT, &leave).await }
+            };
+            match self.call(WAIT, ask).await {
+                Ok(Asked::Granted) => return locking::Told::Done,
+                Ok(Asked::OutOfOrder { .. }) => return locking::Told::OutOfOrder,
+                Ok(Asked::Waits(_)) if self.stop.is_cancelled() => return locking::Told::Stopped,
+                Ok(Asked::Waits(_)) if until.is_some_and(|until| until <= tokio::time::Instant::now()) => {
+                    return self.unwait().await.err().unwrap_or(locking::Told::Late);
+                }
+                Ok(Asked::Waits(_)) => {}
+                Err(told) => return told,
+            }
+        }
+    }
+
+    async fn give_back(&self, spot: &Spot) -> locking::Told {
+        let give_back = |external: External, _, worker: String, id: String, claim| {
+            let spot = spot.clone();
+            async move { external.unlock(EXTERNAL, &worker, &id, claim, &[spot]).await }
+        };
+        self.call(Duration::ZERO, give_back).await.err().unwrap_or(locking::Told::Done)
     }
 }
 

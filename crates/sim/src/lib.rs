@@ -7,6 +7,7 @@
 //! - [`plan`], [`script`]: what the seed decides before the world begins; what jobs do.
 //! - [`rows`], [`store`], [`engine`]: the store, without faults; and how a process reaches it, with them.
 //! - [`link`]: a process's clock, dice and connection. [`node`], [`client`], [`external`]: who lives there.
+//! - [`locking`]: what jobs lock, in worlds where they do. [`locks`]: the invariants of that.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the invariants, and what is known to check them.
 //! - [`mutants`], [`mutate`]: mistakes that must be caught, and the command that makes them.
 //! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: what it tells of itself.
@@ -21,6 +22,8 @@ pub mod ledger;
 pub mod link;
 pub mod liveness;
 pub mod load;
+pub mod locking;
+pub mod locks;
 pub mod model;
 pub mod mutants;
 pub mod mutate;

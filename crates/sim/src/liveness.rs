@@ -25,6 +25,10 @@ use crate::trace::Place;
 /// Beyond its deadline a promise has this long: a few transactions with their retries, and the longest wait between two pings.
 pub const SLACK: Duration = Duration::from_secs(5);
 
+/// Where jobs lock, on a slow store: a pass takes a second or two there, and is done again when a lock that it has proven free was taken
+/// or given back meanwhile.
+const SLOW_LOCKS: Duration = Duration::from_secs(15);
+
 /// How long it may take to record the end of a run, with its retries on a store that is slow.
 const RECORDING: Duration = Duration::from_secs(30);
 
@@ -135,7 +139,9 @@ impl Look<'_> {
             let Some(job) = rows.record.as_ref().filter(|job| job.state.is_claimed()) else { continue };
             let changed_us = self.known.changed_us[key];
             let seconds = (self.now_us - changed_us) / 1_000_000;
-            self.running(key, || format!("{key:?} for {seconds} s: {}", in_words(Some(job))))?;
+            let story = || format!("{key:?} for {seconds} s: {}", in_words(Some(job)));
+            self.running(key, story)?;
+            self.waiting(key, story)?;
         }
         Ok(())
     }
@@ -149,7 +155,7 @@ impl Look<'_> {
         };
         let has_room = |job_type: &String| {
             let moved_us = self.known.moved_us.get(job_type).copied().unwrap_or(0);
-            let time = SLACK + self.longest_wait(job_type);
+            let time = self.start_within(job_type);
             let idle = self.is_older(moved_us, time);
             self.known.workers.keys().any(|worker| {
                 let home = self.known.home(&worker.1);
@@ -174,14 +180,18 @@ impl Look<'_> {
             let story = || {
                 format!("{key:?} for {} s: {}", (self.now_us - changed_us) / 1_000_000, in_words(Some(job)))
             };
+            // Who locks starts when its locks are free, too.
+            let free_us = match &self.known.locks {
+                Some(locks) if !job.locks.is_none() => locks.free_since_us(key),
+                _ => Some(changed_us),
+            };
+            let waits_us = free_us.map_or(self.now_us, |free_us| free_us.max(changed_us));
             match job.state {
-                State::Pending
-                    if self.is_older(changed_us, SLACK + self.longest_wait(&key.0)) && has_room(&key.0) =>
-                {
+                State::Pending if self.is_older(waits_us, self.start_within(&key.0)) && has_room(&key.0) => {
                     return broken("a pending job starts when there is room", story());
                 }
                 State::Delayed | State::Crashing
-                    if self.is_older(changed_us, SLACK + self.longest_wait(&key.0))
+                    if self.is_older(changed_us, self.start_within(&key.0))
                         && told_us - job.order_us > 2 * SLACK.as_micros() as i64
                         && has_room(&key.0) =>
                 {
@@ -228,8 +238,26 @@ impl Look<'_> {
         }
     }
 
+    /// A run that waits for a lock has it soon after it is free.
+    fn waiting(&self, key: &JobKey, story: impl Fn() -> String) -> Result<(), Violation> {
+        let job = self.known.jobs[key].record.as_ref().filter(|job| job.state == State::Waiting);
+        let Some(locks) = job.and(self.known.locks.as_ref()) else { return Ok(()) };
+        match locks.free_since_us(key) {
+            Some(free_us) if self.is_older(free_us, self.start_within(&key.0)) => {
+                broken("a lock that is free is granted to who waits for it", story())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn nodes(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.well.iter().filter(|(place, _)| matches!(place, Place::Node(..))).map(|(_, link)| link)
+    }
+
+    /// How soon a job starts that can, or has the lock that it waits for.
+    fn start_within(&self, job_type: &str) -> Duration {
+        let slow = self.known.locks.is_some() && self.setting.plan.is_slow();
+        self.longest_wait(job_type) + if slow { SLOW_LOCKS } else { SLACK }
     }
 
     /// How long a worker may take to hear of a job: an external one asks again only when it was answered.

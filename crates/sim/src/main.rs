@@ -13,7 +13,8 @@ use turnwise_sim::world::{Report, quiet_panics, run};
 const USAGE: &str = "\
 usage: sim --seed N [--trace]      runs one world; with the end of its trace, or all of it
        sim --seeds N [--from M]    runs the worlds of the seeds M (0) to M + N - 1, up to the first that fails
-       sim --mutants [NAME]...     runs up to 100 worlds of each mutant (or of those named): each must be caught";
+       sim --mutants [NAME]...     runs up to 100 worlds of each mutant (or of those named): each must be caught
+From seed 1000000 on the worlds have jobs that lock.";
 
 enum Command {
     One { seed: u64, whole: bool },

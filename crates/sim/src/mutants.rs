@@ -1,5 +1,7 @@
 //! Mistakes that the simulation must catch: each is one that a change could make, and that no compiler would see.
 //!
+//! Those about locks are met in worlds with locks only ([`crate::plan::LOCKS_FROM`]).
+//!
 //! `find` occurs exactly once in its file; a test holds the list to the sources.
 
 /// One mistake.
@@ -17,7 +19,12 @@ pub struct Mutant {
     pub why: &'static str,
 }
 
-/// All of them.
+/// All of them: those that any world may catch, and those about locks, which only worlds with locks can.
+pub fn all() -> impl Iterator<Item = &'static Mutant> {
+    MUTANTS.iter().chain(LOCK_MUTANTS)
+}
+
+/// Mistakes about jobs and workers.
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "end_without_claim_check",
@@ -361,5 +368,142 @@ pub const MUTANTS: &[Mutant] = &[
         find: "duration_us(self.options.get().retention)",
         replace: "duration_us(self.options.retention / 2)",
         why: "Jobs are removed before their time.",
+    },
+];
+
+/// Mistakes about locks.
+pub const LOCK_MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "locks_survive_their_claim",
+        file: "crates/queue/src/claims.rs",
+        find: "    locks::release(tx, keys, job)?;\n",
+        replace: "",
+        why: "What a run held is held for ever.",
+    },
+    Mutant {
+        name: "locks_survive_their_worker",
+        file: "crates/queue/src/claims.rs",
+        find: ") -> Result<()> {\n    leave_active(tx, keys, job, claim).await?;\n    match job.then {",
+        replace: ") -> Result<()> {\n    tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;\n    match job.then {",
+        why: "What a dead worker's jobs held is held for ever.",
+    },
+    Mutant {
+        name: "one_lock_survives",
+        file: "crates/queue/src/locks/rows.rs",
+        find: "    for lock in held.locks() {\n        tx.clear(keys.lock_holder",
+        replace: "    for lock in held.locks().into_iter().take(2) {\n        tx.clear(keys.lock_holder",
+        why: "Of what a run held some is held for ever.",
+    },
+    Mutant {
+        name: "lock_given_back_by_a_stale_claim",
+        file: "crates/queue/src/locks/running.rs",
+        find: "    spots: &[Spot],\n) -> Result<()> {\n    let mut job = held_job(tx, keys, job_type, id, claim).await?;",
+        replace: "    spots: &[Spot],\n) -> Result<()> {\n    let Some(mut job) = crate::rows::read_job(tx, keys, job_type, id).await? else { return Err(Error::Halt) };\n    let _ = claim;",
+        why: "A run that lost its claim gives back what the next one holds.",
+    },
+    Mutant {
+        name: "given_back_and_held",
+        file: "crates/queue/src/locks/running.rs",
+        find: "    wake(tx, keys)?;\n    put_all(tx, keys, &job)?;\n    write_job(tx, keys, &job)\n}\n\nfn refuse",
+        replace: "    wake(tx, keys)\n}\n\nfn refuse",
+        why: "What was given back is released once more at the end, when somebody else may hold it.",
+    },
+    Mutant {
+        name: "queues_without_proof",
+        file: "crates/queue/src/locks/search.rs",
+        find: "        self.read.into_values().for_each(|(_, proof)| self.tx.prove(proof));",
+        replace: "        let queues = self.keys.lock_queues();\n        let read = self.read.into_iter().filter(|((range, _), _)| range.0 < queues.0 || range.0 >= queues.1);\n        read.for_each(|(_, (_, proof))| self.tx.prove(proof));",
+        why: "Who starts while somebody reserves or begins to wait takes it from him.",
+    },
+    Mutant {
+        name: "unknown_locks_are_not_reserved",
+        file: "crates/queue/src/locks/claimed.rs",
+        find: "        None => search.unknown(&job.locks).await,",
+        replace: "        None => Ok(None),",
+        why: "Who does not know what it will lock starts, and takes what somebody has reserved.",
+    },
+    Mutant {
+        name: "reservation_outlives_its_job",
+        file: "crates/queue/src/jobs.rs",
+        find: "            unreserve(tx, keys, job)?;\n",
+        replace: "",
+        why: "A job that has started, or was cancelled, keeps others from what it had reserved.",
+    },
+    Mutant {
+        name: "any_order",
+        file: "crates/queue/src/locks/running.rs",
+        find: "    held.locks().into_iter().find(|other| !is_below(other))",
+        replace: "    held.locks().into_iter().find(|other| !is_below(other) && other.units == 0)",
+        why: "Runs wait for locks in any order, and in circles.",
+    },
+    Mutant {
+        name: "whole_level_before_its_names",
+        file: "crates/queue/src/locks/running.rs",
+        find: "wanted.level().is_some_and(|wanted| level < wanted)",
+        replace: "wanted.level().is_some_and(|wanted| level <= wanted)",
+        why: "Who holds all of a level waits for one of it, whose holder waits for all of the level.",
+    },
+    Mutant {
+        name: "exclusive_beside_shared",
+        file: "crates/queue/src/locks/search.rs",
+        find: "            Mode::Exclusive => &[Mode::Exclusive, Mode::Shared][..],",
+        replace: "            Mode::Exclusive => &[Mode::Exclusive][..],",
+        why: "A lock is taken exclusively while others share it.",
+    },
+    Mutant {
+        name: "all_of_a_level_unseen",
+        file: "crates/queue/src/locks/search.rs",
+        find: "                vec![whole, self.keys.lock_holders(&lock.spot, *mode)]",
+        replace: "                drop(whole);\n                vec![self.keys.lock_holders(&lock.spot, *mode)]",
+        why: "A resource is taken while somebody holds all of its level.",
+    },
+    Mutant {
+        name: "one_unit_too_many",
+        file: "crates/queue/src/locks/search.rs",
+        find: "        if used + wanted > u64::from(capacity) {",
+        replace: "        if used + wanted > u64::from(capacity) + 1 {",
+        why: "More units are held than there are.",
+    },
+    Mutant {
+        name: "locks_without_proof",
+        file: "crates/queue/src/locks/claimed.rs",
+        find: "    search.prove();\n",
+        replace: "",
+        why: "Two jobs take one lock at the same time.",
+    },
+    Mutant {
+        name: "run_time_locks_without_proof",
+        file: "crates/queue/src/locks/running.rs",
+        find: "        search.prove();\n",
+        replace: "",
+        why: "Two runs take one lock at the same time.",
+    },
+    Mutant {
+        name: "last_come_first_served",
+        file: "crates/queue/src/locks/running.rs",
+        find: "now_us.max(last.saturating_add(1))",
+        replace: "now_us.min(last.saturating_sub(1))",
+        why: "Who waits for a lock is passed by everybody who comes later.",
+    },
+    Mutant {
+        name: "waiting_runs_are_passed",
+        file: "crates/queue/src/locks/search.rs",
+        find: "before(own) && (waiter.inside || !inside)",
+        replace: "before(own) && waiter.inside && !inside",
+        why: "Who waits for a lock is passed by those who ask later.",
+    },
+    Mutant {
+        name: "no_wake_of_waiters",
+        file: "crates/queue/src/locks/rows.rs",
+        find: "        tx.clear(keys.lock_holder(&lock.spot, lock.mode, &job.job_type, &job.id))?;\n    }\n    wake(tx, keys)\n",
+        replace: "        tx.clear(keys.lock_holder(&lock.spot, lock.mode, &job.job_type, &job.id))?;\n    }\n    Ok(())\n",
+        why: "Nobody hears that a lock is free.",
+    },
+    Mutant {
+        name: "place_in_a_queue_kept",
+        file: "crates/queue/src/locks/rows.rs",
+        find: "    if let Some(waits) = job.waits.take() {\n",
+        replace: "    if let Some(waits) = job.waits.take().filter(|waits| waits.ticket < 0) {\n",
+        why: "A run that ended while it waited keeps its place, and others from the lock.",
     },
 ];

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use crate::mutants::{MUTANTS, Mutant};
+use crate::mutants::{LOCK_MUTANTS, MUTANTS, Mutant, all};
+use crate::plan::LOCKS_FROM;
 
 /// A mistake must be caught within so many seeds.
 const SEEDS: u64 = 100;
@@ -38,9 +39,9 @@ pub fn source(file: &str) -> io::Result<String> {
 
 /// Runs the mutants with these names, or all of them.
 pub fn run(names: &[String]) -> ExitCode {
-    let unknown = names.iter().find(|name| !MUTANTS.iter().any(|mutant| mutant.name == **name));
+    let unknown = names.iter().find(|name| !all().any(|mutant| mutant.name == **name));
     if let Some(unknown) = unknown {
-        let known: Vec<_> = MUTANTS.iter().map(|mutant| mutant.name).collect();
+        let known: Vec<_> = all().map(|mutant| mutant.name).collect();
         eprintln!("there is no mutant `{unknown}`; there are {}", known.join(", "));
         return ExitCode::from(2);
     }
@@ -94,21 +95,27 @@ impl Workshop {
     }
 
     fn run(&self, names: &[String]) -> io::Result<bool> {
-        println!("without a mistake: {}", self.judge()?);
         let mut all_caught = true;
-        let chosen =
-            MUTANTS.iter().filter(|mutant| names.is_empty() || names.iter().any(|name| name == mutant.name));
-        for mutant in chosen {
-            let begun = Instant::now();
-            let file = self.folder.join(mutant.file);
-            let text = std::fs::read_to_string(&file)?;
-            let mutated = apply(mutant, &text).map_err(io::Error::other)?;
-            write(&file, &mutated)?;
-            let verdict = self.judge();
-            write(&file, &text)?;
-            let verdict = verdict?;
-            all_caught &= matches!(verdict, Verdict::Caught { .. });
-            println!("{:<40} {verdict} ({:.0} s)", mutant.name, begun.elapsed().as_secs_f64());
+        for (mutants, from) in [(MUTANTS, 0), (LOCK_MUTANTS, LOCKS_FROM)] {
+            let is_chosen =
+                |mutant: &&Mutant| names.is_empty() || names.iter().any(|name| name == mutant.name);
+            let chosen: Vec<&Mutant> = mutants.iter().filter(is_chosen).collect();
+            if chosen.is_empty() {
+                continue;
+            }
+            println!("without a mistake, from seed {from}: {}", self.judge(from)?);
+            for mutant in chosen {
+                let begun = Instant::now();
+                let file = self.folder.join(mutant.file);
+                let text = std::fs::read_to_string(&file)?;
+                let mutated = apply(mutant, &text).map_err(io::Error::other)?;
+                write(&file, &mutated)?;
+                let verdict = self.judge(from);
+                write(&file, &text)?;
+                let verdict = verdict?;
+                all_caught &= matches!(verdict, Verdict::Caught { .. });
+                println!("{:<40} {verdict} ({:.0} s)", mutant.name, begun.elapsed().as_secs_f64());
+            }
         }
         if !all_caught {
             println!("not every mutant was caught within {SEEDS} seeds");
@@ -116,8 +123,8 @@ impl Workshop {
         Ok(all_caught)
     }
 
-    /// Builds the workspace as it is now, and runs its worlds.
-    fn judge(&self) -> io::Result<Verdict> {
+    /// Builds the workspace as it is now, and runs its worlds from this seed on.
+    fn judge(&self, from: u64) -> io::Result<Verdict> {
         let target = self.folder.join("target");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let built = Command::new(cargo)
@@ -130,7 +137,9 @@ impl Workshop {
             return Ok(Verdict::DoesNotBuild);
         }
         let program = target.join("sim").join("turnwise-sim");
-        let output = Command::new(program).args(["--seeds", &SEEDS.to_string()]).output()?;
+        let output = Command::new(program)
+            .args(["--seeds", &SEEDS.to_string(), "--from", &from.to_string()])
+            .output()?;
         let output = String::from_utf8_lossy(&output.stdout);
         let caught = output.lines().find_map(|line| {
             let (seed, invariant) = line.strip_prefix("seed ")?.split_once(" breaks: ")?;

@@ -13,6 +13,10 @@ use turnwise_worker::{FairRules, Options, RotationRules};
 
 use crate::dice::Dice;
 use crate::link::{Rates, SLOW_STORE_MS};
+use crate::locking::LockPlan;
+
+/// From this seed on worlds have jobs that lock.
+pub const LOCKS_FROM: u64 = 1_000_000;
 
 /// The job type of the external workers.
 pub const EXTERNAL: &str = "x";
@@ -61,6 +65,8 @@ pub struct Plan {
     pub skews: bool,
     /// What a transaction may have: much, or as little as with etcd.
     pub limits: Limits,
+    /// How jobs lock, if they do.
+    pub locks: Option<LockPlan>,
     /// The workers' settings.
     pub options: Options,
 }
@@ -102,7 +108,8 @@ fn tenant(number: u64) -> String {
 
 impl Plan {
     /// The plan of a seed, thrown with its dice.
-    pub fn new(dice: &Dice) -> Self {
+    pub fn new(seed: u64, dice: &Dice) -> Self {
+        let locks = (seed >= LOCKS_FROM).then(|| LockPlan::new(dice));
         let size = dice.below(100);
         let (nodes, types, clients, ops) = match size {
             // A crowd.
@@ -134,7 +141,8 @@ impl Plan {
             ..Options::default()
         };
         let tenants = u32::try_from(*dice.choose(&[1, 2, 3, 8])).expect("a small number");
-        let options = Options { fair: fair_rules(dice, tenants), ..options };
+        let queue = Arc::new(locks.as_ref().map(|locks| locks.rules.clone()).unwrap_or_default());
+        let options = Options { fair: fair_rules(dice, tenants), queue, ..options };
         // In some worlds little goes wrong, so that what happened can be compared with what was charged.
         let quiet = dice.chance(60);
         let rates = match quiet {
@@ -162,6 +170,7 @@ impl Plan {
             changes: dice.chance(600),
             skews: dice.chance(600) && !quiet,
             limits: *dice.choose(&[Limits::DEFAULT, Limits::SMALL]),
+            locks,
             options,
         }
     }

@@ -1,20 +1,24 @@
 //! What simulated jobs do, and the handler that does it.
 
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
+use turnwise_policy::predictive_queue::locks::Requests;
+use turnwise_queue::locks::{LockAt, Spot};
 use turnwise_queue::{Claim, Job};
 use turnwise_store::Runtime;
-use turnwise_worker::{JobContext, JobHandler, Outcome};
+use turnwise_worker::{JobContext, JobHandler, LockError, Outcome};
 
 use crate::check::Checker;
 use crate::dice::Dice;
 use crate::ledger::Did;
 use crate::link::{Link, SimRuntime};
+use crate::locking::{Ask, Asks, Told as Answer};
 
 /// What a panic of a simulated handler says: no news for the terminal.
 pub const PANIC: &str = "a simulated panic";
@@ -57,6 +61,9 @@ const ACTS: [Act; 9] = [
     Act::Idle,
 ];
 
+/// Runs after those of the script that still ask for locks: a job whose order is wrong comes to its end all the same.
+const ASKING_RUNS: usize = 3;
+
 /// Runs of a job that goes on and on: with so many of them it is stopped and started again until its client cancels it.
 const ENDLESS_RUNS: usize = 40;
 
@@ -69,8 +76,15 @@ pub enum Said {
 }
 
 /// What the runs of a job do, one after the other; from the last one on it is done soon.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Script(pub Vec<(Act, u64)>);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Script {
+    /// What each run does, and for how long, in ms.
+    pub runs: Vec<(Act, u64)>,
+    /// What each run asks for before that.
+    pub asks: Vec<Ask>,
+    /// What the job declares.
+    pub locks: Requests,
+}
 
 impl Script {
     /// A script of any kind.
@@ -78,29 +92,29 @@ impl Script {
         if dice.chance(150) {
             let act = *dice.choose(&[Act::Forever, Act::Forever, Act::Idle, Act::Late]);
             let ms = dice.between(0, *dice.choose(&[50, 5_000, 20_000]));
-            return Script(vec![(act, ms); ENDLESS_RUNS]);
+            return Script { runs: vec![(act, ms); ENDLESS_RUNS], ..Script::default() };
         }
         let runs = (0..dice.below(3)).map(|_| {
             let act = *dice.choose(&ACTS);
             let longest_ms = *dice.choose(&[0, 50, 2_000, 2_000, 30_000]);
             (act, dice.between(0, longest_ms))
         });
-        Script(runs.collect())
+        Script { runs: runs.collect(), ..Script::default() }
     }
 
     /// One run that is done after this long.
     pub fn long(ms: u64) -> Self {
-        Script(vec![(Act::Done, ms)])
+        Script { runs: vec![(Act::Done, ms)], ..Script::default() }
     }
 
     /// Whether a run of it goes on until it is stopped.
     pub fn is_endless(&self) -> bool {
-        self.0.iter().any(|(act, _)| matches!(act, Act::Forever | Act::Late | Act::Idle))
+        self.runs.iter().any(|(act, _)| matches!(act, Act::Forever | Act::Late | Act::Idle))
     }
 
     /// Whether it is one of a job that never ends by itself, and may be stopped so that others can run.
     pub fn is_continuous(&self) -> bool {
-        self.0.len() == ENDLESS_RUNS
+        self.runs.len() == ENDLESS_RUNS
     }
 
     /// As a job's options, now and then too large to be stored in one piece.
@@ -115,19 +129,25 @@ impl Script {
 
     /// Back from a job's options.
     fn parse(options: &str) -> Self {
-        let words = options.trim_matches('"').split_whitespace();
+        let (words, asks) = options.trim_matches('"').split_once('|').unwrap_or((options, ""));
+        let words = words.trim_matches('"').split_whitespace();
         let run = |word: &str| {
             let (act, ms) = word.split_once(':').expect("this module wrote it");
             let act = ACTS.iter().find(|known| format!("{known:?}") == act).expect("this module wrote it");
             (*act, ms.parse().expect("this module wrote it"))
         };
-        Script(words.map(run).collect())
+        let asks = asks.split_whitespace().map(|word| Ask::parse(word).expect("that module wrote it"));
+        Script { runs: words.map(run).collect(), asks: asks.collect(), locks: Requests::default() }
     }
 }
 
 impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|(act, ms)| write!(f, "{act:?}:{ms} "))
+        self.runs.iter().try_for_each(|(act, ms)| write!(f, "{act:?}:{ms} "))?;
+        if !self.asks.is_empty() {
+            f.write_str("|")?;
+        }
+        self.asks.iter().try_for_each(|ask| write!(f, "{ask} "))
     }
 }
 
@@ -162,13 +182,14 @@ impl SimHandler {
         job: &Job,
         options: &RawValue,
         stop: &CancellationToken,
+        asks: &dyn Asks,
         say: impl Fn(Said) + Send + Sync,
     ) -> Did {
         let claim = job.claim.clone().expect("a claimed job has a claim");
         let run = self.checker.on_run(self.link.place, job);
-        let mut told = Told { handler: self, claim, did: Did::Dropped };
+        let mut told = Told { handler: self, claim: claim.clone(), did: Did::Dropped };
         let script = Script::parse(options.get());
-        let (act, ms) = script.0.get(run).copied().unwrap_or((Act::Done, 20));
+        let (act, ms) = script.runs.get(run).copied().unwrap_or((Act::Done, 20));
         let runtime = SimRuntime(self.link.clone());
         let time = Duration::from_millis(ms);
         let stopped_within = async |time: Duration| {
@@ -178,6 +199,23 @@ impl SimHandler {
                 () = runtime.sleep(time) => false,
             }
         };
+        let wanted = if run < script.runs.len() + ASKING_RUNS { &script.asks[..] } else { &[] };
+        for ask in wanted {
+            if stopped_within(time / 10).await {
+                break;
+            }
+            match self.ask(&claim, job, ask, asks).await {
+                Answer::Done | Answer::Late | Answer::Refused => {}
+                Answer::Stopped | Answer::Lost => {
+                    told.did = Did::Stopped;
+                    return Did::Stopped;
+                }
+                Answer::OutOfOrder | Answer::Failed => {
+                    told.did = Did::Crashed;
+                    return Did::Crashed;
+                }
+            }
+        }
         let stopped = match act {
             Act::Deaf => {
                 runtime.sleep(time).await;
@@ -214,6 +252,66 @@ impl SimHandler {
         told.did = did.clone();
         did
     }
+
+    /// Asks for a lock, or gives one back.
+    async fn ask(&self, claim: &Claim, job: &Job, ask: &Ask, asks: &dyn Asks) -> Answer {
+        let (checker, place) = (&self.checker, self.link.place);
+        self.link.core.note(place, "asks", format!("{} {} {ask}", job.id, claim.number));
+        let answer = match ask {
+            Ask::Take { lock, patience_ms } => {
+                checker.on_ask(claim, lock);
+                let answer = asks.lock(lock, patience_ms.map(Duration::from_millis)).await;
+                if answer == Answer::Done {
+                    checker.on_granted(place, job, claim, lock);
+                }
+                answer
+            }
+            Ask::GiveBack(spot) => {
+                checker.on_give_back(claim, spot);
+                asks.give_back(spot).await
+            }
+        };
+        self.link.core.note(place, "was told", format!("{} {} {answer:?}", job.id, claim.number));
+        answer
+    }
+}
+
+fn answer(answer: std::result::Result<(), LockError>) -> Answer {
+    match answer {
+        Ok(()) => Answer::Done,
+        Err(LockError::OutOfOrder { .. }) => Answer::OutOfOrder,
+        Err(LockError::Refused(_)) => Answer::Refused,
+        Err(LockError::Stopped) => Answer::Stopped,
+        Err(LockError::Lost) => Answer::Lost,
+        Err(LockError::Store(_)) => Answer::Failed,
+    }
+}
+
+/// A run in a node asks there.
+struct AsksHere<'a> {
+    job: &'a JobContext,
+    runtime: SimRuntime,
+}
+
+#[async_trait]
+impl Asks for AsksHere<'_> {
+    async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> Answer {
+        let patience = async {
+            match patience {
+                Some(patience) => self.runtime.sleep(patience).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            granted = self.job.lock(lock.clone()) => answer(granted),
+            () = patience => Answer::Late,
+        }
+    }
+
+    async fn give_back(&self, spot: &Spot) -> Answer {
+        answer(self.job.unlock(std::slice::from_ref(spot)).await)
+    }
 }
 
 #[async_trait]
@@ -224,7 +322,8 @@ impl JobHandler for SimHandler {
             Said::Progress(n) => job.report(&n),
             Said::Idle => job.idle(true),
         };
-        match self.play(&job.job, &job.options, &job.stop, say).await {
+        let asks = AsksHere { job: &job, runtime: SimRuntime(self.link.clone()) };
+        match self.play(&job.job, &job.options, &job.stop, &asks, say).await {
             Did::Completed => Outcome::completed(&(&claim.worker, claim.number)),
             Did::Failed => Outcome::Failed(format!("failure {}", claim.number)),
             Did::Crashed => Outcome::Crashed(format!("crash {}", claim.number)),

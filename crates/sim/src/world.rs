@@ -20,6 +20,7 @@ use crate::engine::Writer;
 use crate::external::{Actor, Life};
 use crate::link::{Link, SLOW_MS};
 use crate::liveness::{self, Look};
+use crate::locks::Locks;
 use crate::node::{Node, Process, Setting};
 use crate::plan::{EXTERNAL, Plan, fair_rules};
 use crate::script::PANIC;
@@ -75,8 +76,8 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
     let runtime = runtime.expect("a runtime without threads and without I/O needs nothing");
     runtime.block_on(async {
         let core = Core::new(seed, keep_trace);
-        let plan = Plan::new(&core.dice);
-        let checker = Checker::new(&core, plan.health_timeout(), plan.retention);
+        let plan = Plan::new(seed, &core.dice);
+        let checker = Checker::new(&core, &plan);
         let (clock, told) = (core.clone(), checker.clone());
         let store = SimStore::new(
             plan.limits,
@@ -478,6 +479,11 @@ impl World {
         self.setting.checker.look_over(&self.setting.store.all());
         if self.setting.plan.is_quiet() {
             self.setting.checker.known(|known| self.charges(known))?;
+        }
+        let locks = self.setting.checker.known(|known| known.locks.as_ref().map(Locks::left));
+        if let Some(left) = locks.filter(|left| !left.is_empty()) {
+            let story = format!("{left:#?}");
+            return Err(Violation { invariant: "no lock outlives the claim of its job", story });
         }
         let left = self.setting.checker.known(|known| format!("{:?}", known.workers));
         if left == "{}" || self.setting.plan.is_slow() {

@@ -3,10 +3,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use turnwise_sim::plan::LOCKS_FROM;
 use turnwise_sim::world::{quiet_panics, run};
 
 /// As many as a run of all tests can afford; `cargo xtask sim --seeds 10000` runs more.
 const SEEDS: u64 = 200;
+/// Of these, worlds with locks; `cargo xtask sim --seeds 2000 --from 1000000` runs more.
+const SEEDS_WITH_LOCKS: u64 = 30;
 
 #[test]
 fn the_invariants_hold_in_every_world() {
@@ -18,9 +21,11 @@ fn the_invariants_hold_in_every_world() {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Relaxed);
-                    if seed >= SEEDS {
-                        return;
-                    }
+                    let seed = match seed.checked_sub(SEEDS - SEEDS_WITH_LOCKS) {
+                        None => seed,
+                        Some(n @ ..SEEDS_WITH_LOCKS) => LOCKS_FROM + n,
+                        Some(_) => return,
+                    };
                     let report = run(seed, false);
                     if let Some(violation) = report.violation {
                         let tail = report.trace.join("\n");

@@ -39,5 +39,5 @@ pub use foundationdb_tuple as tuple;
 pub use open::open;
 pub use retry::{MaybeStoreError, Store};
 pub use runtime::Runtime;
-pub use transaction::{Isolation, Transaction};
+pub use transaction::{Isolation, Proof, Transaction};
 pub use url::{DEFAULT_PREFIX, EtcdUrl, InvalidUrl, StoreUrl};

@@ -103,8 +103,22 @@ struct OwnWrites {
     cleared: Vec<(Bytes, Bytes)>,
 }
 
+/// What a read saw of a range, for it to take a conflict later.
+#[derive(Debug, Clone, Default)]
+pub struct Proof {
+    range: Option<(Bytes, Bytes)>,
+    seen: Seen,
+}
+
+impl Proof {
+    /// How many conflicts it takes ([`Transaction::has_room_for`]).
+    pub fn conflicts(&self) -> usize {
+        usize::from(self.range.is_some()) + self.seen.rows
+    }
+}
+
 /// Rows of the snapshot that a range read came across.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 struct Seen {
     rows: usize,
     /// Of their keys.
@@ -165,25 +179,38 @@ impl Transaction {
     /// Up to `limit` rows of a range. Only the part of the range that was really seen takes a conflict: up
     /// to the last row returned if there may be more, the whole range otherwise.
     pub async fn range_with(&self, read: RangeRead, isolation: Isolation) -> Result<Vec<KeyValue>> {
-        if read.limit == 0 || read.begin >= read.end {
-            return Ok(Vec::new());
-        }
-        let (rows, seen) = self.merged(&read).await?;
+        let (rows, proof) = self.range_to_prove(read).await?;
         if isolation == Isolation::Serializable {
-            let (mut begin, mut end) = (read.begin, read.end);
-            if let (true, Some((last, _))) = (rows.len() == read.limit, rows.last()) {
-                if read.reverse {
-                    begin = last.clone();
-                } else {
-                    end = successor(last);
-                }
-            }
-            let mut pending = self.pending();
-            pending.bytes += begin.len() + end.len() + seen.bytes;
-            pending.rows_seen += seen.rows;
-            pending.read_ranges.push((begin, end));
+            self.prove(proof);
         }
         Ok(rows)
+    }
+
+    /// Up to `limit` rows of a range, without a conflict; and what takes it ([`prove`](Transaction::prove)), if they turn out to
+    /// matter: reading them again would see the same.
+    pub async fn range_to_prove(&self, read: RangeRead) -> Result<(Vec<KeyValue>, Proof)> {
+        if read.limit == 0 || read.begin >= read.end {
+            return Ok((Vec::new(), Proof::default()));
+        }
+        let (rows, seen) = self.merged(&read).await?;
+        let (mut begin, mut end) = (read.begin, read.end);
+        if let (true, Some((last, _))) = (rows.len() == read.limit, rows.last()) {
+            if read.reverse {
+                begin = last.clone();
+            } else {
+                end = successor(last);
+            }
+        }
+        Ok((rows, Proof { range: Some((begin, end)), seen }))
+    }
+
+    /// A later write by someone else to what was read makes the commit fail.
+    pub fn prove(&self, proof: Proof) {
+        let Proof { range: Some((begin, end)), seen } = proof else { return };
+        let mut pending = self.pending();
+        pending.bytes += begin.len() + end.len() + seen.bytes;
+        pending.rows_seen += seen.rows;
+        pending.read_ranges.push((begin, end));
     }
 
     /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. With them, what was

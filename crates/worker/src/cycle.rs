@@ -45,6 +45,8 @@ pub(crate) struct Claimant<'a> {
     pub running: usize,
     /// Jobs that it runs at most.
     pub max_jobs: usize,
+    /// How often this pass has failed.
+    pub failed: u32,
     pub numbers: Numbers<'a>,
     /// Who is next.
     pub fair: &'a FairShare,
@@ -438,7 +440,11 @@ struct Claims<'a> {
 impl Claims<'_> {
     /// Whether further jobs have to wait for the next transaction.
     fn is_full(&self) -> bool {
-        self.options_bytes >= CLAIM_OPTIONS_BYTES || !self.tried.is_empty() && !self.tx.has_room()
+        // Whatever stood in the way of the pass: half as many meet it half as often.
+        let most = CLAIM_BATCH.checked_shr(self.claimant.failed).unwrap_or(0).max(1);
+        self.options_bytes >= CLAIM_OPTIONS_BYTES
+            || self.tried.len() >= most
+            || !self.tried.is_empty() && !self.tx.has_room()
     }
 
     /// Those of these jobs that are pending, the first few.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -339,8 +339,10 @@ impl External {
         let fair = &account.fair;
         let habits = &*self.habits;
         let known = account.known(worker);
+        let failed = &AtomicU32::new(0);
         let given = store
             .transact(|tx| async move {
+                let failed = failed.fetch_add(1, Relaxed);
                 let row = workers::get(&tx, keys, job_type, worker).await?.ok_or(Error::Halt)?;
                 let latest = claims::latest_number(&tx, keys, job_type, worker).await?;
                 let again = match latest > received {
@@ -376,6 +378,7 @@ impl External {
                     worker,
                     running,
                     max_jobs,
+                    failed,
                     numbers,
                     fair,
                     queue,

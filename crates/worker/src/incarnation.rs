@@ -295,6 +295,7 @@ impl Incarnation {
             worker: &self.id,
             running: self.running.len().saturating_sub(lent),
             max_jobs,
+            failed: 0,
             numbers: Numbers::Counted(&self.next_claim),
             fair: &self.fair,
             queue: &queue,
@@ -311,6 +312,7 @@ impl Incarnation {
         let mut attempt = 1;
         loop {
             let tx = store.begin().await?;
+            let claimant = Claimant { failed: attempt - 1, ..claimant };
             let pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
             match tx.commit().await {
                 Ok(_) => return Ok(pass),

@@ -1,7 +1,7 @@
 //! Known locks: taken with the claim, all of them or none. And reservations of those that could not be had for too long.
 
 use turnwise_policy::predictive_queue::locks::Levels;
-use turnwise_store::{Isolation, Transaction};
+use turnwise_store::Transaction;
 
 use super::held::{Held, LockAt};
 use super::rows::{QueueRow, put_all, put_holder};
@@ -34,37 +34,33 @@ pub(crate) async fn known(tx: &Transaction, keys: &Keyspace, levels: &Levels, jo
     if !tx.has_room_for(2 * held.len() + OTHER_ROWS, conflicts) {
         return Ok(Known::NoRoom);
     }
-    let locks = held.locks();
-    let (blocked, sharers) = look(tx, keys, levels, job, &locks, Isolation::Snapshot, 1).await?;
-    if let Some(blocked) = blocked {
+    let mut search = claim_search(tx, keys, levels, job, 1);
+    if let Some(blocked) = look(&mut search, job, &held).await? {
         return Ok(Known::Blocked(Box::new(blocked)));
     }
-    if !tx.has_room_for(2 * held.len() + OTHER_ROWS, conflicts + sharers) {
+    if !tx.has_room_for(2 * held.len() + OTHER_ROWS, search.conflicts() + OTHER_ROWS) {
         return Ok(Known::NoRoom);
     }
-    match look(tx, keys, levels, job, &locks, Isolation::Serializable, 1).await? {
-        (Some(blocked), _) => Ok(Known::Blocked(Box::new(blocked))),
-        (None, _) => Ok(Known::Free(Box::new(held))),
-    }
+    search.prove();
+    Ok(Known::Free(Box::new(held)))
 }
 
-/// Who is in the way, and how many rows were seen of those who share what is counted.
-async fn look(
-    tx: &Transaction,
-    keys: &Keyspace,
-    levels: &Levels,
-    job: &Job,
-    locks: &[LockAt],
-    isolation: Isolation,
+fn claim_search<'a>(
+    tx: &'a Transaction,
+    keys: &'a Keyspace,
+    levels: &'a Levels,
+    job: &'a Job,
     most: usize,
-) -> Result<(Option<Blocked>, usize)> {
-    let rule = Rule::Claim(job.reserved);
-    let mut search = Search::new((tx, keys, levels), isolation, (&job.job_type, &job.id), rule, most);
-    let blocked = match search.first_of(locks).await? {
-        Some(blocked) => Some(blocked),
-        None => search.unknown(&job.locks).await?,
-    };
-    Ok((blocked, search.sharers))
+) -> Search<'a> {
+    Search::new((tx, keys, levels), (&job.job_type, &job.id), Rule::Claim(job.reserved), most)
+}
+
+/// Who is in the way.
+async fn look(search: &mut Search<'_>, job: &Job, held: &Held) -> Result<Option<Blocked>> {
+    match search.first_of(&held.locks()).await? {
+        Some(blocked) => Ok(Some(blocked)),
+        None => search.unknown(&job.locks).await,
+    }
 }
 
 /// Who is in the way of a pending job: of the first of its locks that it cannot have, up to `most` of them. `None` if nobody is.
@@ -76,9 +72,8 @@ pub async fn blocked(
     job: &Job,
     most: usize,
 ) -> Result<Option<Blocked>> {
-    let locks = Held::known(&job.locks).map(|held| held.locks()).unwrap_or_default();
-    let (blocked, _) = look(tx, keys, levels, job, &locks, Isolation::Snapshot, most).await?;
-    Ok(blocked)
+    let Some(held) = Held::known(&job.locks) else { return Ok(None) };
+    look(&mut claim_search(tx, keys, levels, job, most), job, &held).await
 }
 
 /// Writes the rows of what a job holds from its claim on; its record says what.

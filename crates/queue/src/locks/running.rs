@@ -269,11 +269,12 @@ async fn free(
     let rule = Rule::Run(job.waits.as_ref().map(|waits| waits.ticket), held);
     let by = (job.job_type.as_str(), job.id.as_str());
     let view = (tx, keys, levels);
-    let blocked = Search::new(view, Isolation::Snapshot, by, rule, MOST_TOLD).lock(lock).await?;
-    if blocked.is_some() {
-        return Ok(blocked);
+    let mut search = Search::new(view, by, rule, MOST_TOLD);
+    let blocked = search.lock(lock).await?;
+    if blocked.is_none() {
+        search.prove();
     }
-    Search::new(view, Isolation::Serializable, by, rule, MOST_TOLD).lock(lock).await
+    Ok(blocked)
 }
 
 /// What is held and must not be while this is waited for: everything that does not come before it. All of a level comes after

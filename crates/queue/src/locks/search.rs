@@ -2,12 +2,17 @@
 //!
 //! Reads are ranges, so that the store's serializability makes locks exclusive: a lock that is taken has proven that the rows of
 //! those who could be in its way were not there, and whoever writes one of them meanwhile conflicts. Who takes a lock shared reads
-//! no row that others who do so write, unless units are counted.
+//! no row that others who do so write, unless units are counted. Whoever has a ticket reads queues up to it: who comes later disturbs
+//! nobody.
+//!
+//! What one lock needs is read at once, and of several locks together: on a store that is far away a claim of many locks would
+//! otherwise outlive its transaction. It is read without conflicts, and proven if nothing is in the way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Request, Requests};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{KeyValue, Proof, RangeRead, Transaction};
 
 use super::held::{Held, LockAt, Spot};
 use super::rows::{HolderRow, QueueRow, capacity};
@@ -18,6 +23,11 @@ use crate::{Keyspace, Result};
 
 /// Rows of one queue, or of those who share one resource, that are looked at; what stands behind them is in the way.
 pub(super) const MAX_LOOKED_AT: usize = 10_000;
+
+/// Ranges that are read at the same time.
+const CONCURRENT_READS: usize = 64;
+/// Locks that are looked at together: what is in the way of one of them is seldom worth reading about a thousand others.
+const TOGETHER: usize = 16;
 
 /// Somebody in the way of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,55 +87,42 @@ struct Queued {
     row: QueueRow,
 }
 
+/// A range, and how many rows of it are read.
+type Wanted = (KeyRange, usize);
+
 /// One look at the rows, for one job.
 pub(super) struct Search<'a> {
     pub tx: &'a Transaction,
     pub keys: &'a Keyspace,
     pub levels: &'a Levels,
-    pub isolation: Isolation,
     /// Who asks: its own rows are in nobody's way.
     pub job_type: &'a str,
     pub id: &'a str,
     pub rule: Rule<'a>,
     /// Blockers that are told.
     pub most: usize,
-    /// Rows that were seen of those who share what is counted: each of them is proven by itself.
-    pub sharers: usize,
-    /// Levels whose holders of all of it were looked at, in this mode, and none was found.
-    without: BTreeSet<(String, Mode)>,
-    /// The queues of all of a level that were read.
-    whole: BTreeMap<String, Vec<Queued>>,
+    /// What was read, in one snapshot.
+    read: BTreeMap<Wanted, (Vec<KeyValue>, Proof)>,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(
         (tx, keys, levels): (&'a Transaction, &'a Keyspace, &'a Levels),
-        isolation: Isolation,
         (job_type, id): (&'a str, &'a str),
         rule: Rule<'a>,
         most: usize,
     ) -> Self {
-        let (without, whole) = (BTreeSet::new(), BTreeMap::new());
-        Search {
-            tx,
-            keys,
-            levels,
-            isolation,
-            job_type,
-            id,
-            rule,
-            most: most.max(1),
-            sharers: 0,
-            without,
-            whole,
-        }
+        Search { tx, keys, levels, job_type, id, rule, most: most.max(1), read: BTreeMap::new() }
     }
 
     /// Who is in the way of the first of these locks that cannot be had.
     pub(super) async fn first_of(&mut self, locks: &[LockAt]) -> Result<Option<Blocked>> {
-        for lock in locks {
-            if let Some(blocked) = self.lock(lock).await? {
-                return Ok(Some(blocked));
+        for locks in locks.chunks(TOGETHER) {
+            self.fetch(locks.iter().flat_map(|lock| self.wanted(lock)).collect()).await?;
+            for lock in locks {
+                if let Some(blocked) = self.against(lock)? {
+                    return Ok(Some(blocked));
+                }
             }
         }
         Ok(None)
@@ -133,11 +130,7 @@ impl<'a> Search<'a> {
 
     /// Who is in the way of a lock.
     pub(super) async fn lock(&mut self, lock: &LockAt) -> Result<Option<Blocked>> {
-        let mut by = self.holders_against(lock).await?;
-        if by.len() < self.most {
-            by.extend(self.queue_against(lock).await?);
-        }
-        Ok(self.blocked(lock, by))
+        self.first_of(std::slice::from_ref(lock)).await
     }
 
     /// Who has reserved something that a job may want once it runs: it does not know what, so that anything of the level counts.
@@ -150,7 +143,8 @@ impl<'a> Search<'a> {
                     _ => continue,
                 };
                 let lock = LockAt::new(Spot::whole(level), mode);
-                let mut by = self.queue_against(&lock).await?;
+                self.fetch(self.queues(&lock.spot)).await?;
+                let mut by = self.queue_against(&lock)?;
                 // Behind those who run and wait it will stand in the queue, if it wants the same.
                 by.retain(|by| by.how == How::Reserved);
                 if let Some(blocked) = self.blocked(&lock, by) {
@@ -161,56 +155,121 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
+    /// How many conflicts [`prove`](Search::prove) takes.
+    pub(super) fn conflicts(&self) -> usize {
+        self.read.values().map(|(_, proof)| proof.conflicts()).sum()
+    }
+
+    /// Makes the transaction fail if somebody changes what was seen.
+    pub(super) fn prove(self) {
+        self.read.into_values().for_each(|(_, proof)| self.tx.prove(proof));
+    }
+
+    /// Reads what was not read yet, all of it at once.
+    async fn fetch(&mut self, mut wanted: Vec<Wanted>) -> Result<()> {
+        wanted.retain(|wanted| !self.read.contains_key(wanted));
+        wanted.sort_unstable();
+        wanted.dedup();
+        let tx = self.tx;
+        let read = |wanted: Wanted| async move {
+            let ((begin, end), limit) = wanted.clone();
+            let found = tx.range_to_prove(RangeRead { begin, end, limit, reverse: false }).await?;
+            Ok::<_, turnwise_store::Error>((wanted, found))
+        };
+        let found: Vec<_> = stream::iter(wanted).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        self.read.extend(found);
+        Ok(())
+    }
+
+    /// Rows that were fetched.
+    fn rows(&self, wanted: &Wanted) -> &[KeyValue] {
+        self.read.get(wanted).map(|(rows, _)| rows.as_slice()).unwrap_or_default()
+    }
+
+    /// All that is read about a lock.
+    fn wanted(&self, lock: &LockAt) -> Vec<Wanted> {
+        let mut wanted = self.holders_of(lock);
+        wanted.extend(self.queues(&lock.spot));
+        if self.counted(lock).is_some() {
+            wanted.push(self.sharers(lock));
+        }
+        wanted
+    }
+
+    /// Who may hold what does not go with a lock.
+    fn holders_of(&self, lock: &LockAt) -> Vec<Wanted> {
+        let modes = match lock.mode {
+            Mode::Exclusive => &[Mode::Exclusive, Mode::Shared][..],
+            Mode::Shared => &[Mode::Exclusive][..],
+        };
+        let ranges = modes.iter().flat_map(|mode| match (&lock.spot.level, &lock.spot.name) {
+            (Some(level), Some(_)) => {
+                let whole = self.keys.lock_holders(&Spot::whole(level), *mode);
+                vec![whole, self.keys.lock_holders(&lock.spot, *mode)]
+            }
+            (Some(level), None) => vec![self.keys.lock_holders_at(level, *mode)],
+            (None, _) => vec![self.keys.lock_holders(&lock.spot, *mode)],
+        });
+        ranges.map(|range| (range, self.most + 1)).collect()
+    }
+
+    /// Units that there are of what is shared, if they are counted.
+    fn counted(&self, lock: &LockAt) -> Option<u32> {
+        capacity(self.levels, &lock.spot).filter(|_| lock.mode == Mode::Shared)
+    }
+
+    /// Those who share a resource.
+    fn sharers(&self, lock: &LockAt) -> Wanted {
+        (self.keys.lock_holders(&lock.spot, Mode::Shared), MAX_LOOKED_AT + 1)
+    }
+
+    /// The queues in which somebody may stand before the one who asks.
+    fn queues(&self, spot: &Spot) -> Vec<Wanted> {
+        let Some(level) = &spot.level else { return vec![self.queue(spot)] };
+        match spot.name {
+            Some(_) => vec![self.queue(&Spot::whole(level)), self.queue(spot)],
+            None => vec![(self.keys.lock_queues_at(level), MAX_LOOKED_AT)],
+        }
+    }
+
+    /// A queue, up to the ticket of the one who asks.
+    fn queue(&self, spot: &Spot) -> Wanted {
+        let (begin, end) = self.keys.lock_queue(spot);
+        let (Rule::Claim(ticket) | Rule::Run(ticket, _)) = self.rule;
+        let own = ticket.map(|ticket| self.keys.lock_queue_entry(spot, ticket, self.job_type, self.id));
+        ((begin, own.unwrap_or(end)), MAX_LOOKED_AT)
+    }
+
+    /// Who is in the way of a lock about which everything was fetched.
+    fn against(&self, lock: &LockAt) -> Result<Option<Blocked>> {
+        let mut by = Vec::new();
+        for wanted in self.holders_of(lock) {
+            by.extend(self.holders(&wanted)?);
+            if by.len() >= self.most {
+                break;
+            }
+        }
+        if by.len() < self.most {
+            by.extend(self.queue_against(lock)?);
+        }
+        Ok(self.blocked(lock, by))
+    }
+
     fn blocked(&self, lock: &LockAt, mut by: Vec<Blocker>) -> Option<Blocked> {
         by.truncate(self.most);
         (!by.is_empty()).then(|| Blocked { lock: lock.clone(), by })
     }
 
-    async fn holders_against(&mut self, lock: &LockAt) -> Result<Vec<Blocker>> {
-        let modes = match lock.mode {
-            Mode::Exclusive => &[Mode::Exclusive, Mode::Shared][..],
-            Mode::Shared => &[Mode::Exclusive][..],
-        };
-        let mut by = Vec::new();
-        for mode in modes {
-            match (&lock.spot.level, &lock.spot.name) {
-                (Some(level), Some(_)) => {
-                    if !self.without.contains(&(level.clone(), *mode)) {
-                        let found = self
-                            .holders(self.keys.lock_holders(&Spot::whole(level), *mode), self.most)
-                            .await?;
-                        if found.is_empty() {
-                            self.without.insert((level.clone(), *mode));
-                        }
-                        by.extend(found);
-                    }
-                    by.extend(self.holders(self.keys.lock_holders(&lock.spot, *mode), self.most).await?);
-                }
-                (Some(level), None) => {
-                    by.extend(self.holders(self.keys.lock_holders_at(level, *mode), self.most).await?);
-                }
-                (None, _) => {
-                    by.extend(self.holders(self.keys.lock_holders(&lock.spot, *mode), self.most).await?);
-                }
-            }
-            if by.len() >= self.most {
-                break;
-            }
-        }
-        Ok(by)
-    }
-
-    /// Up to `most` holders of a range, without the one who asks.
-    async fn holders(&self, (begin, end): KeyRange, most: usize) -> Result<Vec<Blocker>> {
-        let read = RangeRead { begin, end, limit: most + 1, reverse: false };
+    /// The holders of a range, without the one who asks.
+    fn holders(&self, wanted: &Wanted) -> Result<Vec<Blocker>> {
         let mut found = Vec::new();
-        for (key, value) in self.tx.range_with(read, self.isolation).await? {
+        for (key, value) in self.rows(wanted) {
             let (spot, mode, job_type, id) =
-                self.keys.parse_lock(&key).ok_or_else(|| corrupt("lock key", "not a tuple of six"))?;
+                self.keys.parse_lock(key).ok_or_else(|| corrupt("lock key", "not a tuple of six"))?;
             if self.is_own(&job_type, &id) {
                 continue;
             }
-            let HolderRow { tenant, since_us, units, .. } = decode("lock row", &value)?;
+            let HolderRow { tenant, since_us, units, .. } = decode("lock row", value)?;
             let lock = LockAt { spot, mode, units };
             found.push(Blocker { lock, how: How::Holds, job_type, id, tenant, since_us });
         }
@@ -218,35 +277,22 @@ impl<'a> Search<'a> {
     }
 
     /// Who came first and wants what does not go with this lock. Of units that are counted, also those who hold some.
-    async fn queue_against(&mut self, lock: &LockAt) -> Result<Vec<Blocker>> {
-        let mut by = Vec::new();
-        let mut same = Vec::new();
-        match (&lock.spot.level, &lock.spot.name) {
-            (Some(level), Some(_)) => {
-                if !self.whole.contains_key(level) {
-                    let queued = self.queue(self.keys.lock_queue(&Spot::whole(level))).await?;
-                    self.whole.insert(level.clone(), queued);
-                }
-                by.extend(self.whole.get(level).into_iter().flatten().cloned());
-                same = self.queue(self.keys.lock_queue(&lock.spot)).await?;
-            }
-            (Some(level), None) => by = self.queue(self.keys.lock_queues_at(level)).await?,
-            (None, _) => same = self.queue(self.keys.lock_queue(&lock.spot)).await?,
+    fn queue_against(&self, lock: &LockAt) -> Result<Vec<Blocker>> {
+        let mut queued = Vec::new();
+        for (key, value) in self.queues(&lock.spot).iter().flat_map(|wanted| self.rows(wanted)) {
+            let (spot, ticket, job_type, id) = self
+                .keys
+                .parse_lock_queue(key)
+                .ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
+            queued.push(Queued { spot, ticket, job_type, id, row: decode("lock queue row", value)? });
         }
-        by.extend(same.iter().cloned());
-        let mut by: Vec<Blocker> = by
-            .into_iter()
-            .filter(|queued| self.binds(queued))
-            .filter(|queued| lock.mode == Mode::Exclusive || queued.row.mode == Mode::Exclusive)
-            .map(Queued::blocker)
-            .collect();
-        let Some(capacity) = capacity(self.levels, &lock.spot).filter(|_| lock.mode == Mode::Shared) else {
-            return Ok(by);
-        };
-        let mut sharers =
-            self.holders(self.keys.lock_holders(&lock.spot, Mode::Shared), MAX_LOOKED_AT).await?;
-        self.sharers += sharers.len();
-        let first = same.into_iter().filter(|queued| self.binds(queued) && queued.row.mode == Mode::Shared);
+        queued.retain(|queued| self.binds(queued));
+        let excludes = |queued: &&Queued| lock.mode == Mode::Exclusive || queued.row.mode == Mode::Exclusive;
+        let mut by: Vec<Blocker> = queued.iter().filter(excludes).cloned().map(Queued::blocker).collect();
+        let Some(capacity) = self.counted(lock) else { return Ok(by) };
+        let mut sharers = self.holders(&self.sharers(lock))?;
+        let first =
+            queued.into_iter().filter(|queued| queued.spot == lock.spot && queued.row.mode == Mode::Shared);
         sharers.extend(first.map(Queued::blocker));
         let used: u64 = sharers.iter().map(|sharer| u64::from(sharer.lock.units)).sum();
         let wanted = u64::from(lock.units.min(capacity));
@@ -254,19 +300,6 @@ impl<'a> Search<'a> {
             by.extend(sharers);
         }
         Ok(by)
-    }
-
-    async fn queue(&self, (begin, end): KeyRange) -> Result<Vec<Queued>> {
-        let read = RangeRead { begin, end, limit: MAX_LOOKED_AT, reverse: false };
-        let rows = self.tx.range_with(read, self.isolation).await?;
-        let read = rows.into_iter().map(|(key, value)| {
-            let (spot, ticket, job_type, id) = self
-                .keys
-                .parse_lock_queue(&key)
-                .ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-            Ok(Queued { spot, ticket, job_type, id, row: decode("lock queue row", &value)? })
-        });
-        read.collect()
     }
 
     fn is_own(&self, job_type: &str, id: &str) -> bool {

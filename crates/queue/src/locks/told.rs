@@ -1,7 +1,7 @@
 //! What is told of a job that runs: who is in its way, and what it may ask for.
 
 use turnwise_policy::predictive_queue::locks::Levels;
-use turnwise_store::{Isolation, Transaction};
+use turnwise_store::Transaction;
 
 use super::held::{LockAt, allows};
 use super::rows::capacity;
@@ -21,7 +21,7 @@ pub async fn in_the_way(
     let (Some(waits), Some(held)) = (&job.waits, &job.held) else { return Ok(None) };
     let rule = Rule::Run(Some(waits.ticket), held);
     let by = (job.job_type.as_str(), job.id.as_str());
-    Search::new((tx, keys, levels), Isolation::Snapshot, by, rule, most).lock(&waits.lock).await
+    Search::new((tx, keys, levels), by, rule, most).lock(&waits.lock).await
 }
 
 /// Whether a job that runs holds this lock, or has declared that it may want it.

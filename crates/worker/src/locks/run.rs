@@ -228,10 +228,10 @@ impl Inner {
         Ok(asked)
     }
 
-    /// Leaves the queue, if the job stands in one. What cannot be written now goes with the claim.
-    async fn withdraw(&self) {
+    /// Leaves the queue, if the job stands in one. Whether it is done: what cannot be written now goes with the claim.
+    async fn withdraw(&self) -> bool {
         if !self.left.load(Relaxed) {
-            return;
+            return true;
         }
         let Shared { store, keys, job_type, .. } = &*self.shared;
         let (id, claim) = (&self.id, &self.claim);
@@ -239,9 +239,25 @@ impl Inner {
             locks::withdraw(&tx, keys, job_type, id, claim, store.runtime().now_us()).await
         });
         match withdrawn.await {
-            Ok(()) | Err(Error::Halt) => self.left.store(false, Relaxed),
+            Ok(()) | Err(Error::Halt) => {
+                self.left.store(false, Relaxed);
+                true
+            }
             Err(error) => {
-                tracing::warn!(job = %id, %error, "cannot leave a lock's queue before the run ends")
+                tracing::warn!(job = %id, %error, "cannot leave a lock's queue");
+                false
+            }
+        }
+    }
+
+    /// The same until it is done: whoever stands there and does not ask keeps all behind him from the lock.
+    async fn withdraw_at_last(&self) {
+        let runtime = self.shared.store.runtime();
+        while !self.withdraw().await {
+            tokio::select! {
+                biased;
+                () = self.halt.cancelled() => return,
+                () = runtime.sleep(ERROR_PAUSE) => {}
             }
         }
     }
@@ -297,7 +313,7 @@ impl Drop for Waiting<'_> {
         let locks = self.locks.clone();
         handle.spawn(async move {
             let _turn = locks.0.turn.lock().await;
-            locks.0.withdraw().await;
+            locks.0.withdraw_at_last().await;
         });
     }
 }

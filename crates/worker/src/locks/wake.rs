@@ -1,9 +1,10 @@
 //! One watch of the store for all that wait for locks in a process.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, Result, Store};
@@ -18,13 +19,19 @@ pub(crate) struct LockWake {
 struct Inner {
     store: Store,
     keys: Keyspace,
-    /// The latest stamp that is known; they only grow.
-    latest: watch::Sender<Option<Bytes>>,
-    watching: Mutex<Watching>,
+    state: Mutex<State>,
+    /// A later stamp is known. Not a `watch` channel: that wakes those who wait in an order that no seed replays.
+    news: Notify,
+    /// Nobody waits any more.
+    deserted: Notify,
 }
 
 #[derive(Default)]
-struct Watching {
+struct State {
+    /// The latest stamp that is known; they only grow.
+    latest: Option<Bytes>,
+    /// How many wait.
+    waiting: usize,
     is_running: bool,
     /// Ends with whoever has this.
     task: Option<AbortOnDropHandle<()>>,
@@ -32,38 +39,62 @@ struct Watching {
 
 impl LockWake {
     pub fn new(store: Store, keys: Keyspace) -> Self {
-        let (latest, watching) = (watch::Sender::new(None), Mutex::default());
-        LockWake { inner: Arc::new(Inner { store, keys, latest, watching }) }
+        let (news, deserted) = (Notify::new(), Notify::new());
+        LockWake { inner: Arc::new(Inner { store, keys, state: Mutex::default(), news, deserted }) }
     }
 
     /// Returns once a lock has been given back after the snapshot in which [`Keyspace::lock_wake`] was `seen`.
     pub async fn changed(&self, seen: Option<Bytes>) {
-        // Before the look at the task: it ends only when nobody has subscribed.
-        let mut latest = self.inner.latest.subscribe();
-        {
-            let mut watching = self.inner.watching();
-            if !watching.is_running {
-                watching.is_running = true;
-                let inner = self.inner.clone();
-                watching.task =
-                    Some(AbortOnDropHandle::new(tokio::spawn(async move { inner.watch().await })));
+        let inner = &self.inner;
+        let _waits = Waits::new(inner);
+        loop {
+            // Before the look: what comes after it is heard of.
+            let mut news = pin!(inner.news.notified());
+            news.as_mut().enable();
+            if inner.state().latest > seen {
+                return;
             }
+            news.await;
         }
-        // The sender is kept here.
-        let _ = latest.wait_for(|latest| *latest > seen).await;
     }
 }
 
 impl Drop for LockWake {
     fn drop(&mut self) {
         // The task holds what holds its handle.
-        self.inner.watching().task = None;
+        self.inner.state().task = None;
+    }
+}
+
+/// One who waits, for as long as this is there.
+struct Waits<'a>(&'a Inner);
+
+impl<'a> Waits<'a> {
+    fn new(inner: &'a Arc<Inner>) -> Self {
+        let mut state = inner.state();
+        state.waiting += 1;
+        if !state.is_running {
+            state.is_running = true;
+            let inner = inner.clone();
+            state.task = Some(AbortOnDropHandle::new(tokio::spawn(async move { inner.watch().await })));
+        }
+        Waits(inner)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.waiting -= 1;
+        if state.waiting == 0 {
+            self.0.deserted.notify_one();
+        }
     }
 }
 
 impl Inner {
-    fn watching(&self) -> MutexGuard<'_, Watching> {
-        self.watching.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn watch(&self) {
@@ -78,10 +109,10 @@ impl Inner {
             };
             tokio::select! {
                 biased;
-                () = self.latest.closed() => {
-                    let mut watching = self.watching();
-                    if self.latest.receiver_count() == 0 {
-                        watching.is_running = false;
+                () = self.deserted.notified() => {
+                    let mut state = self.state();
+                    if state.waiting == 0 {
+                        state.is_running = false;
                         return;
                     }
                 }
@@ -94,13 +125,13 @@ impl Inner {
     async fn look(&self) -> Result<turnwise_store::Watch> {
         let key = self.keys.lock_wake();
         let stamp = self.store.begin().await?.get_with(&key, Isolation::Snapshot).await?;
-        self.latest.send_if_modified(|latest| {
-            let is_later = stamp > *latest;
-            if is_later {
-                latest.clone_from(&stamp);
+        {
+            let mut state = self.state();
+            if stamp > state.latest {
+                state.latest.clone_from(&stamp);
+                self.news.notify_waiters();
             }
-            is_later
-        });
+        }
         self.store.watch(key, stamp).await
     }
 }

@@ -47,7 +47,11 @@ pub(crate) fn choose(
         // They may have no room where they belong, and must have reserved even so.
         let decision = decide((view, habits), job_type, rules, others, others.len(), now_us);
         chosen.add(&decision, others, rules);
-        chosen.left = decision.start.first().and_then(|start| id(others, start.job));
+        // One that has reserved before all others: whoever is first changes with each that goes, and its time would begin anew each time.
+        let reserved =
+            |job: &usize| others.get(*job).is_some_and(|job| view.place(job_type, &job.id).is_some());
+        let starts = || decision.start.iter().map(|start| start.job);
+        chosen.left = starts().find(reserved).or_else(|| starts().next()).and_then(|job| id(others, job));
     }
     // Of the front one at a time, whosever part it is in.
     if own.iter().chain(others).any(|job| view.place(job_type, &job.id).is_some()) {

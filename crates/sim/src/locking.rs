@@ -1,0 +1,243 @@
+//! What jobs lock, in worlds with locks: what they declare, and what they ask for while they run.
+//!
+//! There are few names, so that jobs meet. Most of what is asked for is right; some of it comes in the wrong order, was not
+//! declared, is waited for only for a while, or is given back early.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use turnwise_policy::predictive_queue::aging::{Aging, Rules};
+use turnwise_policy::predictive_queue::locks::{AtLevel, Level, Levels, Mode, Request, Requests};
+use turnwise_queue::locks::{Held, LockAt, Spot};
+use turnwise_worker::QueueRules;
+
+use crate::dice::Dice;
+
+/// The levels, in their order.
+const LEVELS: [&str; 3] = ["group", "node", "slot"];
+/// The level whose resources have units.
+const COUNTED: &str = "slot";
+/// The resources of each level.
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+/// Further locks that a run asks for at most.
+const MOST_ASKED: u64 = 3;
+/// The longest that a run waits for a lock that it does without, in ms.
+const PATIENCE_MS: u64 = 5_000;
+
+/// How jobs lock in a world.
+#[derive(Debug, Clone)]
+pub struct LockPlan {
+    /// Resources of each level: the first so many names.
+    names: usize,
+    /// Jobs that lock nothing, in permille.
+    free: u64,
+    /// Jobs that take the big lock.
+    big: u64,
+    /// Levels that a job wants something of.
+    often: u64,
+    /// How jobs that lock are ordered.
+    pub rules: QueueRules,
+}
+
+impl LockPlan {
+    /// A plan of any kind.
+    pub fn new(dice: &Dice) -> Self {
+        let capacity = *dice.choose(&[1, 2, 3]);
+        let level = |name: &str| Level {
+            name: name.to_owned(),
+            capacity: (name == COUNTED).then_some(capacity),
+            capacities: BTreeMap::new(),
+        };
+        let levels: Vec<Level> = LEVELS.into_iter().map(level).collect();
+        let aging = Aging {
+            tick_us: *dice.choose(&[100_000, 1_000_000, 30_000_000]),
+            ticks: *dice.choose(&[0, 5, 30]),
+        };
+        LockPlan {
+            names: *dice.choose(&[1, 2, NAMES.len()]),
+            free: *dice.choose(&[100, 300, 800]),
+            big: *dice.choose(&[0, 20, 100]),
+            often: *dice.choose(&[200, 400, 700]),
+            rules: QueueRules {
+                levels: Levels::try_from(levels).expect("three levels of different names"),
+                window: *dice.choose(&[1, 4, 64]),
+                rules: Rules { aging, ..Rules::default() },
+                waiting_uses_slot: dice.chance(300),
+            },
+        }
+    }
+
+    fn name(&self, dice: &Dice) -> String {
+        (*dice.choose(&NAMES[..self.names])).to_owned()
+    }
+
+    fn units(&self, dice: &Dice, level: &str) -> u32 {
+        let levels = &self.rules.levels;
+        let most = levels.position(level).and_then(|level| levels.most_units(level)).unwrap_or(1);
+        u32::try_from(dice.between(1, most.into())).expect("it is not more than there is")
+    }
+
+    /// What a job declares.
+    pub fn declare(&self, dice: &Dice) -> Requests {
+        let mut requests = Requests::default();
+        if dice.chance(self.free) {
+            return requests;
+        }
+        requests.big_lock = dice.chance(self.big);
+        for level in LEVELS.into_iter().filter(|_| dice.chance(self.often)) {
+            let shared = match dice.below(10) {
+                0..3 => Request::Shared((0..2).map(|_| (self.name(dice), self.units(dice, level))).collect()),
+                3..6 => Request::UnknownShared,
+                6 => Request::AllShared,
+                _ => Request::None,
+            };
+            let exclusive = match dice.below(10) {
+                0..3 => Request::Exclusive((0..dice.between(1, 2)).map(|_| self.name(dice)).collect()),
+                3..6 => Request::UnknownExclusive,
+                6 => Request::AllExclusive,
+                _ => Request::None,
+            };
+            // One at a time where both together say nothing sensible.
+            let at = AtLevel::new([shared.clone(), exclusive]).or_else(|_| AtLevel::new([shared]));
+            requests.levels.insert(level.to_owned(), at.expect("one request alone is fine"));
+        }
+        requests.levels.retain(|_, at| !at.is_none());
+        requests
+    }
+
+    /// What the runs of a job ask for that has declared `requests`.
+    pub fn asks(&self, dice: &Dice, requests: &Requests) -> Vec<Ask> {
+        let mut asks: BTreeSet<Ask> = BTreeSet::new();
+        for _ in 0..dice.below(MOST_ASKED + 1) {
+            // Of what it does not know, most often; now and then of what it has not declared.
+            let declared: Vec<(&str, Mode)> = requests.levels.iter().flat_map(may_ask).collect();
+            let (level, mode) = match declared.is_empty() || dice.chance(100) {
+                true => (*dice.choose(&LEVELS), *dice.choose(&[Mode::Shared, Mode::Exclusive])),
+                false => *dice.choose(&declared),
+            };
+            let lock = match dice.below(10) {
+                0 => LockAt::new(Spot::whole(level), mode),
+                _ => {
+                    let units = if mode == Mode::Shared { self.units(dice, level) } else { 1 };
+                    LockAt { spot: Spot::resource(level, &self.name(dice)), mode, units }
+                }
+            };
+            let patience_ms = dice.chance(200).then(|| dice.below(PATIENCE_MS));
+            asks.insert(Ask::Take { lock, patience_ms });
+        }
+        let mut asks: Vec<Ask> = asks.into_iter().collect();
+        asks.sort_by_key(|ask| LEVELS.iter().position(|level| ask.spot().level.as_deref() == Some(*level)));
+        if dice.chance(150) {
+            asks.reverse();
+        }
+        // Early, of what it took with its claim or asked for.
+        let known = Held::known(requests).into_iter().flat_map(|held| held.locks());
+        let mut spots: Vec<Spot> = known.map(|lock| lock.spot).filter(|spot| spot.level.is_some()).collect();
+        spots.extend(asks.iter().map(|ask| ask.spot().clone()));
+        if !spots.is_empty() && dice.chance(400) {
+            asks.push(Ask::GiveBack(dice.choose(&spots).clone()));
+        }
+        asks
+    }
+}
+
+/// At which levels, and how, a run may ask for more than its job knows.
+fn may_ask<'a>((level, at): (&'a String, &'a AtLevel)) -> impl Iterator<Item = (&'a str, Mode)> {
+    at.requests().into_iter().filter_map(move |request| {
+        let mode = match request {
+            Request::None => return None,
+            Request::Shared(_) | Request::UnknownShared | Request::AllShared => Mode::Shared,
+            Request::Exclusive(_) | Request::UnknownExclusive | Request::AllExclusive => Mode::Exclusive,
+        };
+        Some((level.as_str(), mode))
+    })
+}
+
+/// What a run asks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ask {
+    /// A lock. If it is waited for in vain for so long the run goes on without it.
+    Take {
+        /// Which.
+        lock: LockAt,
+        /// How long, in ms, if there is a limit.
+        patience_ms: Option<u64>,
+    },
+    /// To give a lock back.
+    GiveBack(Spot),
+}
+
+impl Ask {
+    fn spot(&self) -> &Spot {
+        match self {
+            Ask::Take { lock, .. } => &lock.spot,
+            Ask::GiveBack(spot) => spot,
+        }
+    }
+
+    /// Back from its text.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split('/');
+        let (how, level, name, patience) = (words.next()?, words.next()?, words.next()?, words.next());
+        let spot = match name {
+            "" => Spot::whole(level),
+            name => Spot::resource(level, name),
+        };
+        let (mode, units) = match how.split_at_checked(1)? {
+            ("u", _) => return Some(Ask::GiveBack(spot)),
+            ("x", _) => (Mode::Exclusive, 1),
+            (_, units) => (Mode::Shared, units.parse().ok()?),
+        };
+        let patience_ms = patience.and_then(|ms| ms.parse().ok());
+        Some(Ask::Take { lock: LockAt { spot, mode, units }, patience_ms })
+    }
+}
+
+/// `s2/slot/a`, `x/node/` for all of a level, `x/node/b/500` with patience, `u/node/b`.
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Spot { level, name } = self.spot();
+        let place =
+            format!("{}/{}", level.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default());
+        match self {
+            Ask::GiveBack(_) => write!(f, "u/{place}"),
+            Ask::Take { lock, patience_ms } => {
+                match lock.mode {
+                    Mode::Exclusive => write!(f, "x/{place}")?,
+                    Mode::Shared => write!(f, "s{}/{place}", lock.units)?,
+                }
+                patience_ms.map_or(Ok(()), |ms| write!(f, "/{ms}"))
+            }
+        }
+    }
+}
+
+/// What a run is told that has asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It has the lock, or has given it back.
+    Done,
+    /// It waited for as long as it would.
+    Late,
+    /// It holds what comes after it.
+    OutOfOrder,
+    /// It must not have it.
+    Refused,
+    /// It shall end.
+    Stopped,
+    /// The claim is gone.
+    Lost,
+    /// Something went wrong.
+    Failed,
+}
+
+/// Where a run asks.
+#[async_trait]
+pub trait Asks: Send + Sync {
+    /// For a lock.
+    async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> Told;
+    /// To give it back.
+    async fn give_back(&self, spot: &Spot) -> Told;
+}
