@@ -360,6 +360,7 @@ async fn damage_to_buckets_is_found_as_what_it_is() {
     let stands = LimitedPlace {
         limit: Limit { bucket: other.clone(), most: 1 },
         tenant: "default".into(),
+        class: 0,
         order_us: 5,
     };
     let cases: Vec<(Vec<Damage>, &[I])> = vec![

@@ -95,6 +95,9 @@ fn text(why: &Why) -> String {
     };
     let state = jobs::state_name(why.state);
     line("state", format!("{state} for {} ({})", ago(why.since_us), why.reason.as_str()));
+    if why.priority != 0 {
+        line("priority", why.priority.to_string());
+    }
     let tenant = &why.tenant;
     let mut standing = vec![format!("{} shares", tenant.shares)];
     standing.extend(tenant.owed_us.map(|us| match us {

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, DocumentWhy, IfExists, Job, Jobs, Locker,
-    Lockers, MAX_WAIT_MS, NewJob, Nodes, Queue, Removed, Retried, RetriedJobs, State, Tenant, TenantOrder,
-    Tenants, Types, WaitAnswer, Why, Worker, Workers,
+    Lockers, MAX_WAIT_MS, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs, SetPriority,
+    State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -261,6 +261,15 @@ impl Client {
     /// There is no such job, or the server does not answer.
     pub async fn retry(&self, job_type: &str, id: &str) -> Result<Retried> {
         self.call(&about(Method::POST, job_type, id, Some("retry"))?, Repeat::Harmless).await
+    }
+
+    /// Gives a job another priority class, -20 (first of its tenant's) to 19: whether it has it now, and its state.
+    ///
+    /// # Errors
+    /// It is no class, there is no such job, or the server does not answer.
+    pub async fn set_priority(&self, job_type: &str, id: &str, priority: i32) -> Result<Prioritized> {
+        let request = about(Method::PUT, job_type, id, Some("priority"))?.json(&SetPriority { priority })?;
+        self.call(&request, Repeat::Harmless).await
     }
 
     /// Does so to all crashing jobs of a type, or to a tenant's: how many jobs, and how many replication documents in state

@@ -66,6 +66,11 @@ pub struct AddJob {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10)]
     pub reason: Vec<String>,
+    /// Its priority class: -20 to 19, 0 if it is left out. Of its tenant's jobs, those of lower classes start first. One that is added again
+    /// without keeps the one that it has.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = -20, maximum = 19)]
+    pub priority: Option<i32>,
     /// What happens if there is a job of this id.
     #[serde(default)]
     #[schema(default = "keep")]
@@ -127,6 +132,11 @@ pub struct NewJob {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10)]
     pub reason: Vec<String>,
+    /// Its priority class: -20 to 19, 0 if it is left out. Of its tenant's jobs, those of lower classes start first. One that is added again
+    /// without keeps the one that it has.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = -20, maximum = 19)]
+    pub priority: Option<i32>,
     /// What happens if there is a job of this id.
     #[serde(default)]
     #[schema(default = "keep")]
@@ -148,6 +158,7 @@ impl NewJob {
             after,
             locks,
             reason,
+            priority,
             if_exists,
         } = job;
         NewJob {
@@ -163,6 +174,7 @@ impl NewJob {
             after,
             locks,
             reason,
+            priority,
             if_exists,
         }
     }
@@ -278,6 +290,7 @@ impl State {
     "id": "mail-17",
     "state": "running",
     "tenant": "acme",
+    "priority": 0,
     "added_us": 1_790_000_000_000_000_i64,
     "changed_us": 1_790_000_000_120_000_i64,
     "started_us": 1_790_000_000_120_000_i64,
@@ -304,6 +317,10 @@ pub struct Job {
     pub state: State,
     /// Who it is charged to.
     pub tenant: String,
+    /// Its priority class, -20 to 19: of its tenant's jobs, those of lower classes start first.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub priority: i32,
     /// On whose behalf it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -453,6 +470,26 @@ pub struct RetriedJobs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,
+}
+
+/// Another priority class for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "priority": -5 }))]
+pub struct SetPriority {
+    /// -20 (first) to 19 (last).
+    #[serde(deserialize_with = "crate::number::whole")]
+    #[schema(minimum = -20, maximum = 19)]
+    pub priority: i32,
+}
+
+/// What changing a job's priority class came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Prioritized {
+    /// Whether it has that class now. Otherwise it has ended, and nothing was changed.
+    pub changed: bool,
+    /// Where it stands. One that is not pending has its place by the class from when it is.
+    pub state: State,
 }
 
 /// What removing a job came to.

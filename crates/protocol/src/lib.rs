@@ -43,7 +43,7 @@ pub use filters::{
 };
 pub use jobs::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, IfExists, Job, Jobs, NewJob,
-    Removed, Retried, RetriedJobs, State, Types, WaitAnswer,
+    Prioritized, Removed, Retried, RetriedJobs, SetPriority, State, Types, WaitAnswer,
 };
 pub use locking::{
     AskLocks, AskedLocks, LevelWeight, LikelyLocks, Lock, LockHow, LockMode, LockState, LockWeight, Locker,

@@ -158,6 +158,10 @@ pub struct Why {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub node: Option<String>,
+    /// Its priority class, -20 to 19: those of lower classes go before it among its tenant's jobs.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub priority: i32,
     /// Who it is charged to, and how that tenant stands.
     pub tenant: Tenant,
     /// It could run: where it stands in the queue.

@@ -54,6 +54,10 @@ pub const MAX_TRAITS_BYTES: usize = 2 << 10;
 const EVENT_BYTES: usize = 48;
 /// Longest reason that is kept, in bytes; longer ones are cut.
 pub const MAX_REASON_BYTES: usize = 1_000;
+/// The priority class that goes first.
+pub const MIN_CLASS: i8 = -20;
+/// The priority class that goes last.
+pub const MAX_CLASS: i8 = 19;
 /// Reasons for which a job was added, at most.
 pub const MAX_REASONS: usize = 10;
 /// Longest of them, in bytes.
@@ -176,6 +180,11 @@ impl EventKind {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+fn is_default(class: &i8) -> bool {
+    *class == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -235,10 +244,13 @@ pub struct Job {
     /// CANCELLED: why, if it was not its user who did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// Its priority class, [`MIN_CLASS`] to [`MAX_CLASS`]: of its tenant's jobs, those of lower ones run first.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub class: i8,
     /// What it is sorted by where keys decide, as of its last run: a finite number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<f64>,
-    /// PENDING: `priority` sorts it in its tenant's queue, before `order_us`.
+    /// PENDING: `priority` sorts it in its tenant's queue, before `class` and `order_us`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keyed: bool,
     /// What it wants to lock.
@@ -329,7 +341,7 @@ impl Job {
     /// Its place in the queue of its tenant, while it is pending. Nothing else says where a pending row is.
     pub fn queue_place(&self) -> QueuePlace {
         let key = self.priority.filter(|_| self.keyed).and_then(SortKey::new);
-        QueuePlace { tenant: self.tenant.clone(), key, order_us: self.order_us }
+        QueuePlace { tenant: self.tenant.clone(), key, class: self.class, order_us: self.order_us }
     }
 
     /// Why it crashed or failed last, or was cancelled without its user, if that was its latest end.
@@ -398,6 +410,8 @@ pub struct NewJob {
     pub after: Vec<After>,
     /// See [`Job::reasons`]: at most [`MAX_REASONS`].
     pub reasons: Vec<String>,
+    /// See [`Job::class`]. Without, one that is added again keeps its own, and another one has 0.
+    pub class: Option<i8>,
 }
 
 /// Without the options: they may hold secrets.
@@ -417,6 +431,7 @@ impl fmt::Debug for NewJob {
             traits,
             after,
             reasons,
+            class,
             options: _,
         } = self;
         f.debug_struct("NewJob")
@@ -433,6 +448,7 @@ impl fmt::Debug for NewJob {
             .field("traits", traits)
             .field("after", after)
             .field("reasons", reasons)
+            .field("class", class)
             .finish_non_exhaustive()
     }
 }
@@ -458,6 +474,7 @@ impl NewJob {
             traits: Traits::default(),
             after: Vec::new(),
             reasons: Vec::new(),
+            class: None,
         }
     }
 
@@ -499,11 +516,20 @@ impl NewJob {
             check_name("reason", reason, MAX_ADDED_REASON_BYTES)?;
             rate_limits::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
         }
+        self.class.map_or(Ok(()), check_class)?;
         match self.max_attempts {
             Some(0) => Err(Error::Invalid { field: "max_attempts", problem: "must be 1 or more".to_owned() }),
             _ => Ok(()),
         }
     }
+}
+
+pub(crate) fn check_class(class: i8) -> Result<()> {
+    if (MIN_CLASS..=MAX_CLASS).contains(&class) {
+        return Ok(());
+    }
+    let problem = format!("must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)");
+    Err(Error::Invalid { field: "priority", problem })
 }
 
 pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {

@@ -8,7 +8,7 @@ use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
-use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason};
+use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason, check_class};
 use crate::keyspace::KeyRange;
 use crate::locks::{Held, most_locks, pending_value, unreserve};
 use crate::rows::{decode, read_active, read_job, write_active, write_job};
@@ -89,7 +89,9 @@ async fn place(
     let traits = if new.locks.has_unknown() { &new.traits } else { &none };
     let mut job = match old {
         Some(mut job) => {
-            let moves = job.state == State::Pending && job.tenant != new.tenant;
+            let class = new.class.unwrap_or(job.class);
+            let elsewhere = job.tenant != new.tenant || job.class != class;
+            let moves = job.state == State::Pending && elsewhere;
             // Its row says what it wants to lock, and what it has reserved it may not want any more.
             let wants_others =
                 job.state == State::Pending && (job.locks != new.locks || job.traits != *traits);
@@ -98,6 +100,7 @@ async fn place(
             }
             // It is judged anew.
             job.limited = None;
+            job.class = class;
             job.tenant.clone_from(&new.tenant);
             if job.state.is_claimed() {
                 job.next_locks = (job.locks != new.locks).then(|| new.locks.clone());
@@ -137,6 +140,7 @@ async fn place(
             buckets: Vec::new(),
             reasons: new.reasons.clone(),
             refused: None,
+            class: new.class.unwrap_or(0),
             priority: None,
             keyed: false,
             locks: new.locks.clone(),
@@ -538,6 +542,51 @@ pub async fn retry(
     make_pending(tx, keys, &mut job, now_us)?;
     write_job(tx, keys, &job)?;
     Ok(Retried::Now)
+}
+
+/// What came of [`set_class`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Classed {
+    /// It has that class now.
+    Set(State),
+    /// It has ended in this state, and nothing was changed.
+    Ended(State),
+}
+
+/// Gives a job another priority class: one that is pending stands where that puts it at once, any other has it from when it is pending
+/// again.
+///
+/// # Errors
+/// `Invalid` for what is no class, `NotFound` if the job is not there.
+pub async fn set_class(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    class: i8,
+) -> Result<Classed> {
+    check_class(class)?;
+    let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
+    if job.state.is_final() {
+        return Ok(Classed::Ended(job.state));
+    }
+    if job.class == class {
+        return Ok(Classed::Set(job.state));
+    }
+    if job.state == State::Pending {
+        tx.clear(keys.pending_entry(job_type, &job.queue_place(), id))?;
+        job.class = class;
+        tx.set(keys.pending_entry(job_type, &job.queue_place(), id), pending_value(&job))?;
+    } else if let Some(mut place) = job.limited_place() {
+        let row = keys.limited_entry(job_type, &place, id);
+        let held_back = tx.get(&row).await?.ok_or_else(|| corrupt("job record", "no limited row"))?;
+        tx.clear(row)?;
+        place.class = class;
+        tx.set(keys.limited_entry(job_type, &place, id), held_back)?;
+    }
+    job.class = class;
+    write_job(tx, keys, &job)?;
+    Ok(Classed::Set(job.state))
 }
 
 /// Stops a running job, and adds it again with what [`add`] wrote before: for changed options that shall

@@ -9,8 +9,8 @@
 //! | `("server", "uuid")` | the server's UUID, part of every replication id | whoever creates the store |
 //! | `("jobs", type, id)` | the job record ([`crate::Job`]) | everyone, fenced by the claim while it runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
-//! | `("pending", type, tenant, order, id)` | empty, or what locks the job wants (JSON); of one tenant, the lowest `order` (a time) runs first | with the record |
-//! | `("pending", type, tenant, key, order, id)` | the same, sorted by `key` (a floating-point number) first. Rows without a key come before | who orders by keys |
+//! | `("pending", type, tenant, class, order, id)` | empty, or what locks the job wants (JSON); of one tenant, the lowest `class` (-20 to 19) runs first, and in it the lowest `order` (a time) | with the record |
+//! | `("pending", type, tenant, key, class, order, id)` | the same, sorted by `key` (a floating-point number) first. Rows without a key come before | who orders by keys |
 //! | `("waiting", type, tenant)` | versionstamp (10 bytes), new with every pending row: the tenant may have some | with the pending row |
 //! | `("delayed", type, not_before, id)` | empty; not to be started before that time | with the record |
 //! | `("parked", type, group, key, id)` | what the job compared its source with ([`crate::parking`]); the job is delayed, and news of `key` wake it | with the record |
@@ -24,7 +24,7 @@
 //! | `("filters", id)` | a job filter ([`crate::filters`]) | whoever changes it |
 //! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with them |
 //! | `("paused", type, order, id)` | which filter has paused the job, as of which stamp of the filters (JSON) | with the record |
-//! | `("limited", kind, bucket, type, limit, tenant, order, id)` | a job that is held back until its bucket has room; as of which stamp of the filters (JSON) ([`crate::rate_limits`]) | with the record |
+//! | `("limited", kind, bucket, type, limit, tenant, class, order, id)` | a job that is held back until its bucket has room; as of which stamp of the filters (JSON) ([`crate::rate_limits`]) | with the record |
 //! | `("rates", kind, bucket, type, id)` | that a job of the bucket runs, under which claim (JSON); the kind is `filter` or `reason` | the claim's holder |
 //! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one collide here | with the claim |
 //! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type that are held back | whoever gives a place back, or holds a job back |
@@ -72,7 +72,7 @@ use crate::locks::Spot;
 use crate::rate_limits::LimitedPlace;
 
 /// The version of the table above. A store with another one is not opened.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 
 const EXCLUSIVE: &str = "exclusive";
 const SHARED: &str = "shared";
@@ -86,7 +86,7 @@ const FILTER: &str = "filter";
 const REASON: &str = "reason";
 
 /// Of [`Keyspace::limited_in`].
-type LimitedKey = (String, String, String, String, u32, String, i64, String);
+type LimitedKey = (String, String, String, String, u32, String, i64, i64, String);
 
 fn bucket_kind(bucket: &Bucket) -> &'static str {
     match bucket {
@@ -120,33 +120,32 @@ pub type KeyRange = (Bytes, Bytes);
 pub struct QueuePlace {
     /// Whose queue it is.
     pub tenant: String,
-    /// What sorts it before its time, if something does.
+    /// What sorts it before its class, if something does.
     pub key: Option<SortKey>,
+    /// Its priority class: lower ones run first.
+    pub class: i8,
     /// When it was last started, or added, in µs.
     pub order_us: i64,
 }
 
 impl QueuePlace {
-    /// A place that its time alone decides.
+    /// A place that its time alone decides, in the class of those that name none.
     pub fn by_time(tenant: &str, order_us: i64) -> Self {
-        QueuePlace { tenant: tenant.to_owned(), key: None, order_us }
+        QueuePlace { tenant: tenant.to_owned(), key: None, class: 0, order_us }
     }
 
     /// The elements of a pending row's key after its type.
     pub(crate) fn of_elements(elements: &[Element<'_>]) -> Option<(QueuePlace, String)> {
-        let (tenant, key, order_us, id) = match elements {
-            [Element::String(tenant), Element::Int(order_us), Element::String(id)] => {
-                (tenant, None, order_us, id)
+        let (Element::String(tenant), rest) = elements.split_first()? else { return None };
+        let (key, rest) = match rest.split_first()? {
+            (Element::Double(key), rest) => {
+                (Some(SortKey::new(*key).filter(|sorted| sorted.get().to_bits() == key.to_bits())?), rest)
             }
-            [Element::String(tenant), Element::Double(key), Element::Int(order_us), Element::String(id)] => (
-                tenant,
-                Some(SortKey::new(*key).filter(|sorted| sorted.get().to_bits() == key.to_bits())?),
-                order_us,
-                id,
-            ),
-            _ => return None,
+            _ => (None, rest),
         };
-        let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, order_us: *order_us };
+        let [Element::Int(class), Element::Int(order_us), Element::String(id)] = rest else { return None };
+        let class = i8::try_from(*class).ok()?;
+        let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, class, order_us: *order_us };
         Some((place, id.as_ref().to_owned()))
     }
 }
@@ -276,10 +275,11 @@ impl Keyspace {
 
     /// A job's place in the queue of its tenant.
     pub fn pending_entry(&self, job_type: &str, place: &QueuePlace, id: &str) -> Bytes {
-        let QueuePlace { tenant, key, order_us } = place;
+        let QueuePlace { tenant, key, class, order_us } = place;
+        let class = i64::from(*class);
         match key {
-            None => pack(&self.space, &("pending", job_type, tenant, order_us, id)),
-            Some(key) => pack(&self.space, &("pending", job_type, tenant, key.get(), order_us, id)),
+            None => pack(&self.space, &("pending", job_type, tenant, class, order_us, id)),
+            Some(key) => pack(&self.space, &("pending", job_type, tenant, key.get(), class, order_us, id)),
         }
     }
 
@@ -507,9 +507,9 @@ impl Keyspace {
 
     /// A place among the jobs that are held back.
     pub fn limited_entry(&self, job_type: &str, place: &LimitedPlace, id: &str) -> Bytes {
-        let LimitedPlace { limit: Limit { bucket, most }, tenant, order_us } = place;
-        let kind = bucket_kind(bucket);
-        pack(&self.space, &("limited", kind, bucket.name(), job_type, most, tenant, order_us, id))
+        let LimitedPlace { limit: Limit { bucket, most }, tenant, class, order_us } = place;
+        let (kind, class) = (bucket_kind(bucket), i64::from(*class));
+        pack(&self.space, &("limited", kind, bucket.name(), job_type, most, tenant, class, order_us, id))
     }
 
     /// All jobs that a bucket holds back.
@@ -539,10 +539,11 @@ impl Keyspace {
 
     /// Type, place and id of a key of [`Keyspace::limited_in`].
     pub fn parse_limited(&self, key: &[u8]) -> Option<(String, LimitedPlace, String)> {
-        let (_, kind, name, job_type, most, tenant, order_us, id): LimitedKey =
+        let (_, kind, name, job_type, most, tenant, class, order_us, id): LimitedKey =
             self.space.unpack(key).ok()?;
         let limit = Limit { bucket: bucket_of(&kind, name)?, most };
-        Some((job_type, LimitedPlace { limit, tenant, order_us }, id))
+        let class = i8::try_from(class).ok()?;
+        Some((job_type, LimitedPlace { limit, tenant, class, order_us }, id))
     }
 
     /// That a job of a bucket runs.

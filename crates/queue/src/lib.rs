@@ -42,8 +42,9 @@ pub use dependencies::{After, MAX_AFTER};
 pub use error::{Error, Result};
 pub use format::{Copying, Format};
 pub use job::{
-    Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_ID_BYTES, MAX_INFO_BYTES,
-    MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, MAX_TRAITS_BYTES, NewJob, Parked, State, Then,
+    Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_CLASS, MAX_ID_BYTES,
+    MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, MAX_TRAITS_BYTES, MIN_CLASS, NewJob,
+    Parked, State, Then,
 };
 pub use keyspace::Keyspace;
 pub use nodes::{NODE_TYPE, NodeOptions};

@@ -72,6 +72,8 @@ pub struct LimitedPlace {
     pub limit: Limit,
     /// Whose queue it goes back to.
     pub tenant: String,
+    /// Its priority class.
+    pub class: i8,
     /// Where it stands there, in µs.
     pub order_us: i64,
 }
@@ -240,7 +242,7 @@ async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Re
 }
 
 fn parse_limited(keys: &Keyspace, key: &Bytes) -> Result<(String, LimitedPlace, String)> {
-    keys.parse_limited(key).ok_or_else(|| corrupt("limited key", "not a tuple of eight"))
+    keys.parse_limited(key).ok_or_else(|| corrupt("limited key", "not a tuple of nine"))
 }
 
 /// What a look at marked buckets came to.
@@ -389,7 +391,7 @@ impl Job {
     /// Where it stands, if it is held back.
     pub fn limited_place(&self) -> Option<LimitedPlace> {
         let limit = self.limited.clone().filter(|_| self.state == State::Delayed)?;
-        Some(LimitedPlace { limit, tenant: self.tenant.clone(), order_us: self.order_us })
+        Some(LimitedPlace { limit, tenant: self.tenant.clone(), class: self.class, order_us: self.order_us })
     }
 
     /// The limits that it obeys, beside the one of a filter.

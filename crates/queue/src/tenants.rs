@@ -29,8 +29,10 @@ pub struct Pending {
     pub id: String,
     /// When it was last started, or added, in µs: lower runs first.
     pub order_us: i64,
-    /// What sorts it before its time, if something does; those without come first.
+    /// What sorts it before its class and time, if something does; those without come first.
     pub key: Option<f64>,
+    /// Its priority class: lower ones run first.
+    pub class: i8,
     /// What it wants to lock.
     pub locks: Requests,
     /// What it has in common with others, if it does not know all of that.
@@ -105,10 +107,10 @@ async fn read_jobs(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: us
     let rows = read_queue(tx, range, limit).await?;
     rows.iter()
         .map(|(key, value)| {
-            let (QueuePlace { key, order_us, .. }, id) =
+            let (QueuePlace { key, class, order_us, .. }, id) =
                 keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
             let (locks, traits) = of_pending_value(value)?;
-            Ok(Pending { id, order_us, key: key.map(SortKey::get), locks, traits })
+            Ok(Pending { id, order_us, key: key.map(SortKey::get), class, locks, traits })
         })
         .collect()
 }

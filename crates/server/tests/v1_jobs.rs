@@ -24,7 +24,7 @@ async fn a_job_is_added_once_however_often_it_is_asked_for() {
     assert!(!job.body.to_string().contains("hunter2"));
     let job = job.body;
     let expected = json!({"type": "mail", "id": "a/b ü", "state": "pending", "tenant": "acme", "user": "jan",
-        "attempts": 0, "max_attempts": 3, "cancel_requested": false, "summary": {"to": "x"}, "added_us": job["added_us"],
+        "priority": 0, "attempts": 0, "max_attempts": 3, "cancel_requested": false, "summary": {"to": "x"}, "added_us": job["added_us"],
         "changed_us": job["changed_us"], "history": [{"at_us": job["added_us"], "type": "added"}]});
     assert_eq!(job, expected);
 }
@@ -281,4 +281,43 @@ async fn a_request_waits_no_longer_than_it_is_configured() {
         server.post("/v1/workers/u", &json!({"slots": 1})).await.body["worker"].as_str().unwrap().to_owned();
     let body = json!({"received": 0, "wait_ms": 300_000});
     assert_eq!(server.post(&format!("/v1/workers/u/{worker}/accept"), &body).await.body, json!({"jobs": []}));
+}
+
+#[tokio::test]
+async fn a_jobs_priority_is_shown_and_can_be_changed() {
+    let server = TestServer::start().await;
+    for (id, priority) in [("a", None), ("b", Some(-5)), ("c", Some(19))] {
+        let mut job = json!({ "id": id });
+        if let Some(priority) = priority {
+            job["priority"] = json!(priority);
+        }
+        assert_eq!(server.post("/v1/jobs/mail", &job).await.status, 201);
+    }
+    for (id, priority) in [("a", 0), ("b", -5), ("c", 19)] {
+        assert_eq!(server.get(&format!("/v1/jobs/mail/{id}")).await.body["priority"], priority);
+        assert_eq!(server.get(&format!("/v1/jobs/mail/{id}/why")).await.body["priority"], priority);
+    }
+    let set = server.put("/v1/jobs/mail/c/priority", &json!({ "priority": -20 })).await;
+    assert_eq!((set.status, &set.body), (200, &json!({ "changed": true, "state": "pending" })));
+    let registered = server.post("/v1/workers/mail", &json!({ "slots": 9 })).await;
+    let path = format!("/v1/workers/mail/{}/accept", registered.body["worker"].as_str().unwrap());
+    let accepted = server.post(&path, &json!({ "received": 0, "limit": 9, "wait_ms": 0 })).await.body;
+    let ids: Vec<&str> =
+        accepted["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["c", "b", "a"]);
+    let set = server.put("/v1/jobs/mail/a/priority", &json!({ "priority": 1 })).await;
+    assert_eq!(set.body, json!({ "changed": true, "state": "running" }));
+    server.post("/v1/jobs/mail", &json!({ "id": "d" })).await;
+    server.post("/v1/jobs/mail/d/cancel", &json!({})).await;
+    let set = server.put("/v1/jobs/mail/d/priority", &json!({ "priority": 1 })).await;
+    assert_eq!(set.body, json!({ "changed": false, "state": "cancelled" }));
+    for wrong in
+        [json!({ "priority": 20 }), json!({ "priority": -21 }), json!({}), json!({ "priority": "high" })]
+    {
+        let refused = server.put("/v1/jobs/mail/a/priority", &wrong).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+    }
+    let refused = server.post("/v1/jobs/mail", &json!({ "priority": 20 })).await;
+    assert_eq!(refused.body["reason"], "priority: must be from -20 (first) to 19 (last)");
+    assert_eq!(server.put("/v1/jobs/mail/nobody/priority", &json!({ "priority": 1 })).await.status, 404);
 }

@@ -333,6 +333,7 @@ async fn pass_with_locks(
             let depth = part.front(window) + hold.map_or(0, Hold::len);
             queue = fair.front(tx, wake, [], depth, mine).await?;
         }
+        queue.rank_classes();
         let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
         let own = part.choose(seen, queue.beyond, eager, dice);
         let chosen = own.len();
@@ -455,7 +456,8 @@ impl Claims<'_> {
             if let Some(Job { id, order_us, locks, traits, .. }) =
                 job.filter(|job| job.state == State::Pending)
             {
-                found.push(Pending { id, order_us, key: None, locks, traits });
+                // It has reserved: whatever its class, it is before those of the window that have not.
+                found.push(Pending { id, order_us, key: None, class: 0, locks, traits });
             }
         }
         Ok(found)

@@ -82,6 +82,8 @@ pub(crate) struct Running {
     pub controls: Controls,
     /// What it is charged with.
     pub turn: Turn,
+    /// Its priority class.
+    pub class: i8,
     /// Up to when its key has grown, in µs.
     pub grown_us: i64,
 }
@@ -385,7 +387,8 @@ impl Incarnation {
         }
         let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us);
         controls.set_key(key);
-        self.running.insert(claim, Running { controls: controls.clone(), turn, grown_us: started_us });
+        let class = job.class;
+        self.running.insert(claim, Running { controls: controls.clone(), turn, class, grown_us: started_us });
         let delay_us = match duration_us(spread) {
             0 => 0,
             spread_us => self.shared.store.runtime().random() % spread_us.unsigned_abs(),

@@ -133,7 +133,7 @@ impl Incarnation {
             let tx = self.shared.store.begin().await?;
             self.fair.count(&tx, running).await?;
         }
-        for Running { controls, turn, grown_us } in self.running.values_mut() {
+        for Running { controls, turn, grown_us, .. } in self.running.values_mut() {
             let mut key = controls.key();
             self.fair.grow_key(turn, &mut key, grown_us);
             controls.set_key(key);
@@ -191,6 +191,7 @@ impl Incarnation {
                     tenant: 0,
                     key: running.controls.key().unwrap_or(f64::MIN),
                     started_us: turn.started_us,
+                    class: running.class,
                     continuous: turn.rotates,
                     idle: running.controls.idle.is_idle(),
                 };
@@ -312,6 +313,7 @@ impl Incarnation {
             waiting.extend(jobs.iter().map(|job| Waiting {
                 tenant,
                 key: job.key.unwrap_or(f64::MIN),
+                class: job.class,
                 not_started_since_us: job.order_us,
             }));
         }

@@ -33,7 +33,7 @@ Prints the ids of the jobs, one per line. A job that is there under its id alrea
 run again without adding anything twice.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
-max_attempts, after, locks, reason and if_exists. Up to 1,000 lines are added together, all or none.")]
+max_attempts, after, locks, reason, priority and if_exists. Up to 1,000 lines are added together, all or none.")]
 pub(crate) struct Args {
     /// The type of the job: the workers that run it
     #[arg(value_name = "TYPE")]
@@ -75,6 +75,9 @@ pub(crate) struct Args {
     /// this name run
     #[arg(long, value_name = "TEXT")]
     reason: Vec<String>,
+    /// Its priority class, -20 to 19: of its tenant's jobs, those of lower classes start first; 0 if it is left out
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    priority: Option<i32>,
     /// If there is a job of this id: run it again, with these options
     #[arg(long)]
     again: bool,
@@ -131,6 +134,7 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         delay_ms: delay_ms.context("--delay: too long")?,
         max_attempts: args.max_attempts,
         reason: args.reason.clone(),
+        priority: args.priority,
         after: args.after.iter().map(|name| after_job(args, name)).collect::<anyhow::Result<_>>()?,
         if_exists: if args.again { IfExists::Again } else { IfExists::Keep },
         ..AddJob::default()
@@ -327,7 +331,9 @@ fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
         _ => anyhow!("column {}: not JSON", error.column()),
     })?;
     job.id.as_deref().map_or(Ok(()), check_id)?;
-    let AddJob { tenant, user, delay_ms, max_attempts, after, reason, if_exists, .. } = defaults(args)?;
+    let AddJob { tenant, user, delay_ms, max_attempts, after, reason, priority, if_exists, .. } =
+        defaults(args)?;
+    job.priority = job.priority.or(priority);
     if job.after.is_empty() {
         job.after = after;
     }

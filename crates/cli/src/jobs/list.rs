@@ -58,14 +58,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     let rows: Vec<_> = jobs.iter().map(row).collect();
-    table::print(["TYPE", "ID", "STATE", "SINCE", "CRASHES", "TENANT", "ABOUT"], &rows);
+    table::print(["TYPE", "ID", "STATE", "SINCE", "CRASHES", "TENANT", "PRIORITY", "ABOUT"], &rows);
     if more {
         eprintln!("There may be more: see --limit, or narrow it down with --type, --state and --tenant.");
     }
     Ok(())
 }
 
-fn row(job: &Job) -> [String; 7] {
+fn row(job: &Job) -> [String; 8] {
     let state = match job.cancel_requested && !job.state.is_final() {
         true => "stopping",
         false => state_name(job.state),
@@ -83,7 +83,8 @@ fn row(job: &Job) -> [String; 7] {
         (None, "{}") => String::new(),
         (None, summary) => summary.to_owned(),
     };
-    [job.job_type.clone(), job.id.clone(), state.to_owned(), since, crashes, job.tenant.clone(), about]
+    let (job_type, id, tenant) = (job.job_type.clone(), job.id.clone(), job.tenant.clone());
+    [job_type, id, state.to_owned(), since, crashes, tenant, job.priority.to_string(), about]
 }
 
 /// A state as it is written.

@@ -34,6 +34,13 @@ Examples:
   turnwise jobs retry replication --tenant high/_replicator
   turnwise jobs retry mail mail-17")]
     Retry(RetryArgs),
+    /// Change a job's priority class: -20 (first of its tenant's jobs) to 19 (last)
+    ///
+    /// One that is pending moves at once; any other has it from when it is pending again.
+    #[command(after_help = "\
+Examples:
+  turnwise jobs priority mail mail-17 -5")]
+    Priority(PriorityArgs),
     /// Wait until a job has ended, and print its result
     Wait(wait::Args),
     /// Remove a job and its record
@@ -69,6 +76,21 @@ pub(crate) struct RetryArgs {
     server: ServerArgs,
 }
 
+/// `turnwise jobs priority`
+#[derive(clap::Args)]
+pub(crate) struct PriorityArgs {
+    /// Its type
+    #[arg(value_name = "TYPE")]
+    job_type: String,
+    /// Its id
+    id: String,
+    /// The class
+    #[arg(value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    priority: i32,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Add(args) => add::run(*args).await,
@@ -76,6 +98,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Show(args) => show(args).await,
         Command::Cancel(args) => cancel(args).await,
         Command::Retry(args) => retry(args).await,
+        Command::Priority(args) => priority(args).await,
         Command::Wait(args) => wait::run(args).await,
         Command::Remove(args) => remove(args).await,
     }
@@ -108,6 +131,17 @@ async fn retry(RetryArgs { job_type, id, tenant, server }: RetryArgs) -> Result<
     match client.retry_all(&job_type, tenant.as_deref()).await? {
         (jobs, 0) => say!("{jobs} jobs are pending"),
         (jobs, documents) => say!("{jobs} jobs are pending, {documents} documents are tried again"),
+    }
+    Ok(())
+}
+
+async fn priority(PriorityArgs { job_type, id, priority, server }: PriorityArgs) -> Result<(), Failure> {
+    let set = server.client()?.set_priority(&job_type, &id, priority).await?;
+    let state = list::state_name(set.state);
+    match (set.changed, set.state) {
+        (false, _) => say!("it has ended: {state}"),
+        (true, State::Pending) => say!("priority {priority}"),
+        (true, _) => say!("priority {priority}, from when it is pending again; it is {state}"),
     }
     Ok(())
 }

@@ -9,7 +9,8 @@
 //! 2. *Free slots.* As many of the jobs that wait as there are free slots need nobody's place.
 //! 3. *Owed less.* Up to half of `max_churn` jobs that rotate make way for jobs that are owed more.
 //! 4. *Longest running.* The other half rotates within tenants: the longest running makes way for the one that
-//!    has not been started for the longest time.
+//!    has not been started for the longest time. Where a tenant's jobs are of several priority classes, those of the highest number make way
+//!    first, for those of the lowest; none makes way for one of a higher number.
 //! 5. What one of the two does not need of its half the other one has.
 //!
 //! Without halves, many tenants whose shares make no whole slots would need all churn to pass slots to and fro among them, and a job of
@@ -77,6 +78,8 @@ pub struct Running {
     pub key: f64,
     /// When it was started, in µs.
     pub started_us: i64,
+    /// Its priority class: of its tenant's jobs, those of higher ones make way first, and none for one of a higher class.
+    pub class: i8,
     /// It may be stopped for others, since it never ends by itself.
     pub continuous: bool,
     /// It has nothing to do just now.
@@ -90,6 +93,8 @@ pub struct Waiting {
     pub tenant: usize,
     /// Its key in the scheme of the RFC.
     pub key: f64,
+    /// Its priority class.
+    pub class: i8,
     /// When it was started the last time, or added, in µs.
     pub not_started_since_us: i64,
 }

@@ -30,11 +30,11 @@ fn tenant(tag: f64, running: usize) -> Tenant {
 /// A job that rotates, started so many minutes ago.
 fn running(job: usize, tenant: usize, minutes: i64) -> Running {
     let started_us = NOW_US - minutes * MINUTE_US;
-    Running { job, tenant, key: 0.0, started_us, continuous: true, idle: false }
+    Running { job, tenant, key: 0.0, started_us, class: 0, continuous: true, idle: false }
 }
 
 fn waiting(tenant: usize, minutes: i64) -> Waiting {
-    Waiting { tenant, key: 0.0, not_started_since_us: NOW_US - minutes * MINUTE_US }
+    Waiting { tenant, key: 0.0, class: 0, not_started_since_us: NOW_US - minutes * MINUTE_US }
 }
 
 fn stops(stops: &[Stop]) -> Vec<(usize, Why)> {
@@ -137,6 +137,25 @@ fn what_runs_to_its_end_is_stopped_only_if_there_are_too_many_of_those_alone() {
 }
 
 #[test]
+fn of_a_tenant_the_last_class_makes_way_first_and_none_for_a_later_class() {
+    let of = |class, job| Running { class, ..job };
+    let wait = |class, minutes| Waiting { class, ..waiting(0, minutes) };
+    let tenants = [tenant(0.0, 3)];
+    let three = [of(-5, running(0, 0, 9)), of(3, running(1, 0, 5)), of(3, running(2, 0, 7))];
+    let rotated = |waits: &[Waiting]| stops(&rotate(plain(), &tenants, &three, waits, &rules(3, 10), NOW_US));
+    let longest = |job| (job, Why::LongestRunning);
+    assert_eq!(rotated(&[wait(-5, 1)]), [longest(2)], "not the longest running of all");
+    assert_eq!(rotated(&[wait(0, 1), wait(2, 1), wait(3, 1)]), [longest(2), longest(1)]);
+    assert_eq!(rotated(&[wait(-5, 1), wait(-5, 1), wait(-5, 1)]), [longest(2), longest(1), longest(0)]);
+    assert_eq!(rotated(&[wait(4, 99)]), []);
+    // Between tenants classes count for nothing: what is owed does.
+    let two = [tenant(0.0, 3), tenant(0.0, 0)];
+    let other = [Waiting { class: 19, ..waiting(1, 1) }];
+    let decided = rotate(plain(), &two, &three, &other, &rules(3, 10), NOW_US);
+    assert_eq!(stops(&decided), [(2, Why::OwedLess)]);
+}
+
+#[test]
 fn by_keys_the_highest_make_way_for_the_lowest() {
     let key = |key, job| Running { key, ..job };
     let four = [
@@ -211,7 +230,7 @@ fn anything() -> impl Strategy<Value = Any> {
                 .enumerate()
                 .map(|(job, (index, key, seconds, continuous, idle))| {
                     let started_us = NOW_US - seconds * 1_000_000;
-                    Running { job, tenant: index.index(count), key, started_us, continuous, idle }
+                    Running { job, tenant: index.index(count), key, started_us, class: 0, continuous, idle }
                 })
                 .collect();
             for job in &running {
@@ -222,6 +241,7 @@ fn anything() -> impl Strategy<Value = Any> {
                 .map(|(index, key, seconds, ..)| Waiting {
                     tenant: index.index(count),
                     key,
+                    class: 0,
                     not_started_since_us: NOW_US - seconds * 1_000_000,
                 })
                 .collect();

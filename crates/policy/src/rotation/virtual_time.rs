@@ -53,7 +53,7 @@ impl<'a, T> Queues<'a, T> {
 struct Balance<'a> {
     tenants: Vec<Tenant>,
     pace: Pace,
-    /// Who of each tenant can be stopped: the longest running first.
+    /// Who of each tenant can be stopped: those of the highest class first, of these the longest running.
     running: Queues<'a, Running>,
     /// Who of each tenant waits.
     waiting: Queues<'a, Waiting>,
@@ -88,7 +88,7 @@ impl<'a> Balance<'a> {
     /// From here on, these can be stopped.
     fn replace_running(&mut self, running: impl Iterator<Item = &'a Running>) {
         let mut running: Vec<&Running> = running.collect();
-        running.sort_by_key(|job| job.started_us);
+        running.sort_by_key(|job| (Reverse(job.class), job.started_us));
         self.running = Queues::new(self.tenants.len(), running.into_iter(), |job| job.tenant);
         self.highest.clear();
         for tenant in 0..self.tenants.len() {
@@ -192,7 +192,9 @@ impl<'a> Balance<'a> {
         while stops.len() < most
             && let Some(Reverse((_, tenant))) = longest.pop()
         {
-            if self.running.first(tenant).is_some_and(&may_stop)
+            // One of a lower class does not wait for its turn in a slot that one of a higher class has.
+            let class = self.waiting.first(tenant).map_or(i8::MAX, |job| job.class);
+            if self.running.first(tenant).is_some_and(|job| job.class >= class && may_stop(job))
                 && let Some(running) = self.running.pop_first(tenant)
             {
                 stops.push(running.job);

@@ -179,7 +179,7 @@ impl Row {
             ("filters", 2) => Row::Filter(text(1)?),
             ("filters_vs", 1) => Row::FilterStamp,
             ("paused", 4) => Row::Place(pair(1, 3)?, Place::Paused(number(2)?)),
-            ("limited", 8) => {
+            ("limited", 9) => {
                 let (job_type, place, id) = keys.parse_limited(key)?;
                 Row::Place((job_type, id), Place::Limited(place))
             }

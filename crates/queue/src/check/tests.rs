@@ -26,6 +26,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
     let held_back = || LimitedPlace {
         limit: Limit { bucket: Bucket::Reason("b".into()), most: 7 },
         tenant: "x".into(),
+        class: -3,
         order_us: -5,
     };
     let (big, all, spot) = (Spot::BIG_LOCK, Spot::whole("l"), Spot::resource("l", "r"));
@@ -78,7 +79,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
     ] {
         assert_eq!(Row::parse(&keys, &key), Some(row), "{}", key_text(&key));
     }
-    let zero = turnwise_store::tuple::pack(&("turnwise", "pending", "t", "x", -0.0, 5, "i"));
+    let zero = turnwise_store::tuple::pack(&("turnwise", "pending", "t", "x", -0.0, 0, 5, "i"));
     let new = turnwise_store::tuple::pack(&("turnwise", "new", 1));
     let nameless = turnwise_store::tuple::pack(&("turnwise", "locks", None::<&str>, "shared", "r", "t", "i"));
     let modeless = turnwise_store::tuple::pack(&("turnwise", "locks", "l", "queue", "r", "t", "i"));
@@ -86,9 +87,19 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         assert_eq!(Row::parse(&keys, key), None, "{}", key_text(key));
     }
     let keyed = keys.pending_entry("t", &by_key(0.5), "i\"");
-    assert_eq!(key_text(&keyed), r#"["pending","t","x",0.5,-5,"i\""]"#);
-    // Without a key first, then by the key, then by the time.
-    let places = [by_time(7), by_key(-1.5), by_key(-1.0), by_key(0.0), by_key(2.0)];
+    assert_eq!(key_text(&keyed), r#"["pending","t","x",0.5,0,-5,"i\""]"#);
+    // Without a key first, then by the key, then by class and time.
+    let of_class = |class, place| QueuePlace { class, ..place };
+    let places = [
+        of_class(-20, by_time(9)),
+        of_class(-1, by_time(8)),
+        by_time(7),
+        of_class(19, by_time(1)),
+        by_key(-1.5),
+        by_key(-1.0),
+        by_key(0.0),
+        by_key(2.0),
+    ];
     let rows: Vec<_> = places.iter().map(|place| keys.pending_entry("t", place, "i")).collect();
     assert!(rows.is_sorted(), "{rows:?}");
     assert_eq!(key_text(b"\xffx"), r#"{"$bytes":"ff78"}"#);
@@ -278,7 +289,7 @@ fn the_places_of_a_job_in_buckets_are_checked() {
     assert_eq!(found(running(), runs(), &[("a", 3)]), [WRONG], "of another claim");
     assert_eq!(found(running(), runs(), &[("a", 4), ("b", 4)]), [WRONG], "one too many");
     let limit = Limit { bucket: Bucket::Reason("a".into()), most: 2 };
-    let place = LimitedPlace { limit: limit.clone(), tenant: "x".into(), order_us: 3 };
+    let place = LimitedPlace { limit: limit.clone(), tenant: "x".into(), class: 0, order_us: 3 };
     let held_back = || json!({"state": "delayed", "limited": limit});
     assert_eq!(found(held_back(), Place::Limited(place.clone()), &[]), []);
     assert_eq!(found(held_back(), Place::Delayed(3), &[]), [Invariant::OnePlace; 2]);

@@ -1,6 +1,6 @@
 //! The first jobs that wait, of all tenants, in the order in which they are to start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -31,6 +31,21 @@ pub(crate) struct Front {
     pub again: bool,
     /// Jobs that are not sorted as they should be: by this key, or by none.
     pub to_sort: Vec<(String, Option<f64>)>,
+}
+
+impl Front {
+    /// Puts in place of each job's class its rank among those that its tenant has here: 0 for the first. In a window that is ordered by classes
+    /// before all else nobody comes before other tenants' jobs by a number, and whoever has one class has the first.
+    pub fn rank_classes(&mut self) {
+        let mut classes: BTreeMap<usize, BTreeSet<i8>> = BTreeMap::new();
+        for (job, tenant) in &self.jobs {
+            classes.entry(*tenant).or_default().insert(job.class);
+        }
+        for (job, tenant) in &mut self.jobs {
+            let before = classes.get(tenant).map_or(0, |classes| classes.range(..job.class).count());
+            job.class = i8::try_from(before).unwrap_or(i8::MAX);
+        }
+    }
 }
 
 /// What was seen of a tenant's queue.

@@ -98,7 +98,7 @@ fn decide(
         .iter()
         .zip(&likely)
         .map(|(job, likely)| Candidate {
-            class: 0,
+            class: job.class,
             since_us: job.order_us,
             requests: &job.locks,
             likely: likely.as_ref(),

@@ -9,7 +9,7 @@ use turnwise_protocol::{
     MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, NewJob, names,
 };
 use turnwise_queue::locks::has_room;
-use turnwise_queue::{DEFAULT_TENANT, jobs};
+use turnwise_queue::{DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, jobs};
 use turnwise_store::{Error as StoreError, Store, Transaction};
 
 use super::body::Json;
@@ -169,6 +169,12 @@ fn is_full(store: &Store, tx: &Transaction, added: usize) -> bool {
     added > 0 && is_small(store) && !tx.has_room()
 }
 
+/// A priority class as it is stored.
+pub(super) fn class_of(priority: i32) -> Result<i8, String> {
+    let class = i8::try_from(priority).ok().filter(|class| (MIN_CLASS..=MAX_CLASS).contains(class));
+    class.ok_or_else(|| format!("priority: must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)"))
+}
+
 fn prepare(
     app: &App,
     commands: &owned::Commands<'_>,
@@ -206,6 +212,7 @@ fn prepare(
     if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
         return Err(bad(&format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
     }
+    let class = new.priority.map(class_of).transpose().map_err(|problem| bad(&problem))?;
     if new.after.len() > MAX_AFTER {
         return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", new.after.len())));
     }
@@ -228,6 +235,7 @@ fn prepare(
         tenant,
         after,
         reasons: new.reason,
+        class,
         user: new.user,
         summary: new.summary.unwrap_or_else(empty),
         not_before_us: delayed_us.max(new.not_before_us),

@@ -6,13 +6,17 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
-use turnwise_protocol::{Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Removed, Retried, WaitAnswer};
+use turnwise_protocol::{
+    Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Prioritized, Removed, Retried, SetPriority, WaitAnswer,
+};
 use turnwise_queue::{State as QueueState, jobs};
 use utoipa::IntoParams;
 
+use super::add::class_of;
+use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Params};
-use super::{Common, NoJob, owned, view};
+use super::{BadBody, Common, NoJob, owned, view};
 use crate::http::{App, answer};
 
 /// Get a job
@@ -134,6 +138,35 @@ pub(super) async fn retry_job(State(app): State<App>, Named(path): Named<JobPath
         }
     });
     Ok(answer::ok(&retried.await?))
+}
+
+/// Change a job's priority class
+///
+/// One that is pending stands where the class puts it at once; any other has it from when it is pending again. A job that has ended
+/// stays as it is.
+#[utoipa::path(
+    put, path = "/jobs/{type}/{id}/priority", tag = "jobs", operation_id = "set_priority", params(JobPath),
+    request_body = SetPriority,
+    responses((status = 200, body = Prioritized, description = "Whether it has that class now."), NoJob, BadBody, Common),
+)]
+pub(super) async fn set_priority(
+    State(app): State<App>,
+    Named(path): Named<JobPath>,
+    Json(SetPriority { priority }): Json<SetPriority>,
+) -> Result<Response> {
+    let class = class_of(priority)
+        .map_err(|problem| V1Error::bad(problem, "0 is the class of jobs that name none"))?;
+    let (app, path) = (&app, &path);
+    let set = app.store.transact(|tx| async move {
+        let JobPath { job_type, id } = path;
+        match jobs::set_class(&tx, &app.keys, job_type, id, class).await {
+            Ok(jobs::Classed::Set(state)) => Ok(Prioritized { changed: true, state: view::state(state) }),
+            Ok(jobs::Classed::Ended(state)) => Ok(Prioritized { changed: false, state: view::state(state) }),
+            Err(turnwise_queue::Error::NotFound) => Err(V1Error::no_job(job_type, id)),
+            Err(error) => Err(error.into()),
+        }
+    });
+    Ok(answer::ok(&set.await?))
 }
 
 /// Remove a job

@@ -128,6 +128,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(events::follow_job))
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(jobs::retry_job))
+        .routes(routes!(jobs::set_priority))
         .routes(routes!(retry::retry_jobs))
         .routes(routes!(why::why_job))
         .routes(routes!(why::why_document))

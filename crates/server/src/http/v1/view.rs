@@ -36,6 +36,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         id: job.id,
         state: state(job.state),
         tenant: job.tenant,
+        priority: i32::from(job.class),
         user: job.user,
         added_us: job.added_us,
         changed_us: job.changed_us,

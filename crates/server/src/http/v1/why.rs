@@ -104,6 +104,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         worker: job.claim.filter(|_| job.state.is_claimed()).map(|claim| claim.worker),
         node,
         after,
+        priority: i32::from(job.class),
         tenant,
         place: found.map(|found| found.place),
         before,

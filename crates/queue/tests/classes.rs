@@ -1,0 +1,192 @@
+//! Priority classes: where they put a job in its tenant's queue, when they change, and that they stay with it.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::jobs::{self, Classed};
+use turnwise_queue::{
+    Claim, Error, Job, Keyspace, NewJob, Result, State, check, filters, locks, rate_limits, tenants, workers,
+};
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
+
+const T: &str = "test";
+
+struct World {
+    store: Store,
+    keys: Keyspace,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { durable: false, ..Options::default() };
+        let engine = Embedded::open_with(dir.path(), options).unwrap();
+        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
+        let world = World { store, keys: Keyspace::default(), _dir: dir };
+        let worker = &turnwise_queue::Worker::new("w", "n", 100, 1);
+        world.run(async |tx, keys| workers::register(tx, keys, T, worker)).await.unwrap();
+        world
+    }
+
+    /// One transaction; then everything is checked.
+    async fn run<R>(&self, body: impl AsyncFn(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
+        let tx = self.store.begin().await.unwrap();
+        let done = body(&tx, &self.keys).await?;
+        tx.commit().await.unwrap();
+        let tx = self.store.begin().await.unwrap();
+        let everything =
+            RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 10_000, reverse: false };
+        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
+        assert_eq!(check::check_rows(&self.keys, &rows), []);
+        Ok(done)
+    }
+
+    async fn add(&self, id: &str, class: Option<i8>, now_us: i64) {
+        let new = NewJob { class, ..NewJob::new(T, id, RawValue::from_string("{}".into()).unwrap()) };
+        self.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await.map(drop)).await.unwrap();
+    }
+
+    async fn set(&self, id: &str, class: i8) -> Result<Classed> {
+        self.run(async |tx, keys| jobs::set_class(tx, keys, T, id, class).await).await
+    }
+
+    async fn queue(&self) -> Vec<(String, i8)> {
+        let front =
+            self.run(async |tx, keys| tenants::front(tx, keys, T, "default", 100).await).await.unwrap();
+        front.into_iter().map(|job| (job.id, job.class)).collect()
+    }
+
+    async fn claim(&self, id: &str, number: u64) -> Claim {
+        let claim = Claim { worker: "w".into(), number };
+        let claimed = self.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 7, 20).await).await;
+        assert!(claimed.unwrap().is_some());
+        claim
+    }
+
+    async fn end(&self, id: &str, claim: &Claim, ending: Ending) {
+        let ended = async |tx: &Transaction, keys: &Keyspace| {
+            claims::end(tx, keys, T, id, claim, &ending, None, None, 90, 20).await.map(drop)
+        };
+        self.run(ended).await.unwrap();
+    }
+
+    async fn get(&self, id: &str) -> Job {
+        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap()
+    }
+}
+
+fn queued(jobs: &[(&str, i8)]) -> Vec<(String, i8)> {
+    jobs.iter().map(|(id, class)| ((*id).to_owned(), *class)).collect()
+}
+
+#[tokio::test]
+async fn lower_classes_stand_before_higher_ones_and_equals_as_they_came() {
+    let world = World::new().await;
+    for (n, (id, class)) in (1..).zip([
+        ("a", None),
+        ("b", Some(19)),
+        ("c", Some(-20)),
+        ("d", Some(0)),
+        ("e", Some(-20)),
+        ("f", Some(-1)),
+    ]) {
+        world.add(id, class, n).await;
+    }
+    assert_eq!(
+        world.queue().await,
+        queued(&[("c", -20), ("e", -20), ("f", -1), ("a", 0), ("d", 0), ("b", 19)])
+    );
+    assert_eq!(world.set("b", -20).await.unwrap(), Classed::Set(State::Pending));
+    assert_eq!(world.queue().await[..3], queued(&[("b", -20), ("c", -20), ("e", -20)]), "as it came");
+    assert_eq!(world.set("c", 7).await.unwrap(), Classed::Set(State::Pending));
+    assert_eq!(world.queue().await.last(), Some(&("c".to_owned(), 7)));
+    let rank = async |id: &str| {
+        let job = world.get(id).await;
+        world.run(async |tx, keys| tenants::rank(tx, keys, &job, 100).await).await.unwrap()
+    };
+    assert_eq!((rank("b").await, rank("c").await), (0, 5));
+    for class in [-21, 20] {
+        assert!(matches!(world.set("a", class).await, Err(Error::Invalid { field: "priority", .. })));
+        let new =
+            NewJob { class: Some(class), ..NewJob::new(T, "x", RawValue::from_string("{}".into()).unwrap()) };
+        assert!(matches!(new.check(), Err(Error::Invalid { field: "priority", .. })));
+    }
+    assert!(matches!(world.set("nobody", 1).await, Err(Error::NotFound)));
+}
+
+#[tokio::test]
+async fn a_job_keeps_its_class_until_somebody_says_otherwise() {
+    let world = World::new().await;
+    world.add("a", Some(-3), 1).await;
+    world.add("b", None, 2).await;
+    for (number, ending) in [
+        (1, Ending::Stopped),
+        (2, Ending::MadeWay),
+        (3, Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 95 }),
+    ] {
+        let claim = world.claim("a", number).await;
+        world.end("a", &claim, ending).await;
+        world.run(async |tx, keys| claims::release_due(tx, keys, T, 99, 9, |_| true).await).await.unwrap();
+        assert_eq!(world.queue().await, queued(&[("a", -3), ("b", 0)]));
+    }
+    world.add("a", None, 100).await;
+    assert_eq!(world.get("a").await.class, -3, "added again without one");
+    world.add("a", Some(2), 101).await;
+    assert_eq!(world.queue().await, queued(&[("b", 0), ("a", 2)]));
+    // While it runs its class is written down for later.
+    let claim = world.claim("a", 4).await;
+    assert_eq!(world.set("a", -1).await.unwrap(), Classed::Set(State::Running));
+    world.end("a", &claim, Ending::Stopped).await;
+    assert_eq!(world.queue().await, queued(&[("a", -1), ("b", 0)]));
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 102).await).await.unwrap();
+    assert_eq!(world.set("a", 5).await.unwrap(), Classed::Ended(State::Cancelled));
+    assert_eq!(world.get("a").await.class, -1);
+}
+
+#[tokio::test]
+async fn the_class_changes_wherever_a_job_waits() {
+    let world = World::new().await;
+    for (n, id) in (1..).zip(["keyed", "reserves", "held-back", "paused", "first"]) {
+        let mut new = NewJob::new(T, id, RawValue::from_string("{}".into()).unwrap());
+        if id == "reserves" {
+            new.locks = serde_json::from_str(r#"{"node":{"exclusive":["n"]}}"#).unwrap();
+        }
+        world.run(async |tx, keys| jobs::add(tx, keys, &new, n).await).await.unwrap();
+    }
+    let rule = &Rule {
+        id: "p".into(),
+        priority: 0,
+        watermark_us: 0,
+        when: String::new(),
+        action: Action::Pause,
+        limit: None,
+        note: None,
+    };
+    world.run(async |tx, keys| filters::put(tx, keys, rule).await).await.unwrap();
+    let limit = &Limit { bucket: Bucket::Reason("net".into()), most: 1 };
+    world
+        .run(async |tx, keys| {
+            tenants::set_key(tx, keys, T, "keyed", Some(0.5)).await?;
+            locks::reserve(tx, keys, T, "reserves", 9).await?;
+            rate_limits::hold_back(tx, keys, T, "held-back", limit, None, 9).await?;
+            filters::pause(tx, keys, T, "paused", "p", b"stamp", 9).await.map(drop)
+        })
+        .await
+        .unwrap();
+    for id in ["keyed", "reserves", "held-back", "paused"] {
+        world.set(id, 4).await.unwrap();
+    }
+    assert_eq!(world.queue().await, queued(&[("first", 0), ("reserves", 4), ("keyed", 4)]));
+    assert!(world.get("reserves").await.reserved.is_some(), "it keeps what it has reserved");
+    world.run(async |tx, keys| filters::release(tx, keys, None, 9).await).await.unwrap();
+    let all = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
+    world.run(async |tx, keys| rate_limits::look(tx, keys, T, 9, |_| true, all).await).await.unwrap();
+    let behind = [("first", 0), ("reserves", 4), ("held-back", 4), ("paused", 4), ("keyed", 4)];
+    assert_eq!(world.queue().await, queued(&behind));
+}

@@ -1,0 +1,66 @@
+//! Priority classes: the order in which a tenant's jobs start, and that others do not suffer from it.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use turnwise_queue::{NewJob, State, jobs};
+
+use common::{T, World, done, json};
+
+async fn add(world: &World, tenant: &str, id: &str, class: i8, locks: Option<&str>) {
+    let mut new = NewJob { tenant: tenant.into(), class: Some(class), ..NewJob::new(T, id, json("{}")) };
+    if let Some(locks) = locks {
+        new.locks = serde_json::from_str(locks).unwrap();
+    }
+    let (keys, new) = (&world.keys, &new);
+    let now_us = turnwise_store::Runtime::now_us(&*world.clock);
+    world.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
+}
+
+async fn in_order(world: &mut World, jobs: usize) -> Vec<String> {
+    let mut ids = Vec::new();
+    for _ in 0..jobs {
+        let run = world.next_run().await;
+        ids.push(run.id.clone());
+        let id = run.id.clone();
+        run.end(done());
+        world.until_state(&id, State::Completed).await;
+    }
+    ids
+}
+
+#[tokio::test]
+async fn a_tenants_jobs_start_by_class_and_a_change_counts_at_once() {
+    let mut world = World::new();
+    for (id, class) in [("a", 0), ("b", 5), ("c", -5), ("d", 19), ("e", -20)] {
+        add(&world, "x", id, class, None).await;
+    }
+    let keys = &world.keys;
+    world.store.transact(|tx| async move { jobs::set_class(&tx, keys, T, "d", -10).await }).await.unwrap();
+    let worker = world.start(1).await;
+    assert_eq!(in_order(&mut world, 5).await, ["e", "d", "c", "a", "b"]);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn nobody_gets_ahead_of_other_tenants_by_classes() {
+    for locks in [None, Some(r#"{"node":{"exclusive":["n"]}}"#)] {
+        let mut world = World::new();
+        for n in 0..6 {
+            add(&world, "pushy", &format!("pushy{n}"), -20, locks).await;
+        }
+        for n in 0..3 {
+            add(&world, "modest", &format!("modest{n}"), 19, locks).await;
+        }
+        add(&world, "pushy", "later", 0, locks).await;
+        let worker = world.start(1).await;
+        let started = in_order(&mut world, 10).await;
+        let modest: Vec<usize> =
+            started.iter().enumerate().filter(|(_, id)| id.starts_with("modest")).map(|(n, _)| n).collect();
+        assert!(modest.iter().all(|place| *place < 8), "{started:?}");
+        let later = started.iter().position(|id| id == "later").unwrap();
+        let last = started.iter().rposition(|id| id.starts_with("pushy")).unwrap();
+        assert!(last < later, "{started:?}");
+        worker.shutdown().await;
+    }
+}
