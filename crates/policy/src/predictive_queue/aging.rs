@@ -2,13 +2,17 @@
 //!
 //! The age is counted in ticks of one clock that all jobs share, from the tick in which a job became pending to the current one. So all jobs
 //! age at the same moments, and in between no order changes; of two jobs of the same weight the one of the earlier tick
-//! is before the other for ever. From `K` ticks on a job weighs nothing, is *aged out*, and reserves its locks ([`order`](super::order)):
+//! is before the other for ever. From `K` ticks on a job weighs nothing, is *aged out*, and may reserve its locks ([`order`](super::order)):
 //! a stream of lighter jobs could otherwise overtake it for ever, since what it needs might never be free at a moment when
 //! somebody looks.
 //!
 //! 30 s and K = 30, as in the document, are 15 minutes.
 
 use super::contention::{DEFAULT_BASE, Weight};
+
+/// After so many times K ticks a job is *overdue*. Until then others may be before it that came later; ten times 15 minutes are two and a half hours,
+/// in which the shipped backlogs of 2,000 jobs are through.
+const OVERDUE: u64 = 10;
 
 /// How fast jobs age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +47,11 @@ impl Aging {
     /// Whether a job of this age weighs nothing any more.
     pub fn is_over(&self, age: u64) -> bool {
         age >= u64::from(self.ticks)
+    }
+
+    /// Whether a job of this age has waited for so long that nothing else counts.
+    pub fn is_overdue(&self, age: u64) -> bool {
+        age >= u64::from(self.ticks) * OVERDUE
     }
 
     /// What a weight becomes at this age.

@@ -5,12 +5,14 @@
 //! - [`summary`]: what all running jobs lock, so that one weight costs no more than the job's own resources.
 //! - [`aging`]: weights shrink with time, to nothing.
 //! - [`experience`]: what past runs locked where nobody could tell, so that it need not be unknown to the weight.
+//! - [`line`]: how many wait in line for what a job wants.
 //! - [`order`]: which jobs of the queue's front start, which reserve, and why the others do not start.
 //! - [`queue`]: all pending jobs in that order, kept up while running ones start and end.
 
 pub mod aging;
 pub mod contention;
 pub mod experience;
+pub(crate) mod line;
 pub mod locks;
 pub mod order;
 pub mod queue;

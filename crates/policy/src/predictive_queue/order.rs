@@ -1,13 +1,16 @@
 //! Which jobs of the window start in a pass, which reserve, and why the others do not start.
 //!
-//! 1. The window is ordered by class, then by aged weight, then as it came. If no job in it wants locks it stays as it came: fair
-//!    share has ordered it.
+//! 1. The window is ordered by class, then by aged weight, then by line, then as it came. Each in its [`line`](super::line) makes a job older by
+//!    a tick: what the most work waits for is not left to the end, when few can work beside each other. Whoever is overdue is before all
+//!    lines, as he came. If no job of the window wants locks it stays as it came: fair share has ordered it.
 //! 2. The first job is looked at. What it knows that it wants must be free, or it is held: it would only block a slot. It must not
 //!    take, either, what somebody has reserved before it.
-//! 3. One that is aged out and not free *reserves*: from then on nobody starts who might take what it waits for, so that it becomes
-//!    free. Reservations are served first come, first served; they bind jobs that would start, never those that run. Of a window
-//!    one job at a time has one, the first: all others get theirs in turn, and meanwhile whatever is free is used. If all that are aged out
-//!    reserved, a backlog of more than K ticks would be first in, first out, with idle slots (design note 0032).
+//! 3. One that is aged out and not free *reserves*, as soon as somebody is in the window who came K ticks later: from then on nobody starts who might
+//!    take what it waits for, so that it becomes free. Those of its own age come to an end by themselves, and keeping slots idle against them would only
+//!    make the backlog longer; once it is overdue it reserves all the same, and so it does if it is alone in its window. Reservations are
+//!    served first come, first served; they bind jobs that would start, never those that run. Of a window one job at a time has one, the first that is
+//!    looked at: all others get theirs in turn, those that are overdue before all others, and meanwhile whatever is free is used. If all that are aged
+//!    out reserved, a backlog of more than K ticks would be first in, first out, with idle slots (design note 0032).
 //! 4. One that is free starts, and counts as running for those after it: they are weighed anew, and the next is looked at.
 //! 5. Without room nobody else is looked at, and nobody reserves: a job that is aged out is then behind others that start.
 //!
@@ -18,8 +21,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::aging::{Aged, Rules};
+use super::aging::{Aged, Aging, Rules};
 use super::contention::Predicted;
+use super::line::lines;
 use super::locks::{Levels, Lock, Mode, Place, Request, Requests};
 use super::summary::{Obstacle, Running, Summary, obstacle, weigh};
 
@@ -61,9 +65,11 @@ pub struct Weighed {
     pub predicted: Predicted,
     /// In ticks.
     pub age: u64,
-    /// It weighs nothing any more.
+    /// How many others of the window name what it wants for itself ([`line`](super::line)).
+    pub line: u64,
+    /// It has waited for K ticks.
     pub aged_out: bool,
-    /// The weight at that age.
+    /// The weight at that age, and a tick more for each in line.
     pub aged: Aged,
 }
 
@@ -118,17 +124,23 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
     let mut decision = Decision::default();
     let mut may_reserve = window.iter().all(|job| job.reservation.is_none());
     let as_it_came = window.iter().all(|job| job.requests.is_none());
-    let weighed = |job: &Candidate<'_>, picked: &Summary| {
+    let lines = lines(window.iter().map(|job| job.likely.unwrap_or(job.requests)));
+    let aging = &rules.aging;
+    let weighed = |job: &Candidate<'_>, line: u64, picked: &Summary| {
         let wanted = job.likely.unwrap_or(job.requests);
         let predicted = weigh(&[system.foreseen, picked], wanted, rules.least_base());
-        let age = rules.aging.age(job.since_us, system.now_us);
-        let aged = rules.aging.aged(predicted.total, age);
-        Weighed { predicted, age, aged_out: rules.aging.is_over(age), aged }
+        let age = aging.age(job.since_us, system.now_us);
+        let aged = aging.aged(predicted.total, age.saturating_add(line));
+        Weighed { predicted, age, line, aged_out: aging.is_over(age), aged }
     };
     let key = |place: usize, job: &Candidate<'_>, weighed: &Weighed| {
-        if as_it_came { (0, Aged::default(), place) } else { (job.class, weighed.aged, place) }
+        let late = if aging.is_overdue(weighed.age) { (false, 0) } else { (true, weighed.line) };
+        let (in_time, line) = if as_it_came { (false, 0) } else { late };
+        let (class, aged) = if as_it_came { (0, Aged::default()) } else { (job.class, weighed.aged) };
+        (class, aged, in_time, Reverse(line), place)
     };
-    let mut weights: Vec<Weighed> = window.iter().map(|job| weighed(job, &foreseen)).collect();
+    let all = window.iter().zip(&lines);
+    let mut weights: Vec<Weighed> = all.map(|(job, line)| weighed(job, *line, &foreseen)).collect();
     let keys = window.iter().zip(&weights).enumerate();
     let mut waiting: BinaryHeap<_> =
         keys.map(|(place, (job, weighed))| Reverse(key(place, job, weighed))).collect();
@@ -137,7 +149,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         let (Some(job), Some(weight)) = (window.get(place), weights.get_mut(place)) else { continue };
         let room = decision.start.len() < system.room;
         if room && !decision.start.is_empty() {
-            *weight = weighed(job, &foreseen);
+            *weight = weighed(job, weight.line, &foreseen);
             let after = key(place, job, weight);
             if after > before {
                 waiting.push(Reverse(after));
@@ -167,7 +179,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
                 decision.start.push(Start { job: place, weighed });
             }
             Some(reason) => {
-                if weighed.aged_out && may_reserve {
+                if may_reserve && needs_reservation(window, place, weighed.age, aging) {
                     may_reserve = false;
                     reserved.all.add(&running);
                     decision.reserve.push(place);
@@ -177,6 +189,17 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         }
     }
     decision
+}
+
+/// Whether a job that is not free keeps others out of what it wants. Those of its own age come to an end by themselves, however many they are, and while
+/// it waits for them slots are in use. Those who come K ticks later need not.
+fn needs_reservation(window: &[Candidate<'_>], place: usize, age: u64, aging: &Aging) -> bool {
+    let since_us = window.get(place).map_or(0, |job| job.since_us);
+    let mut others =
+        window.iter().enumerate().filter(|(other, _)| *other != place).map(|(_, job)| job.since_us);
+    let last = others.next().map(|first| others.fold(first, i64::max));
+    aging.is_over(age)
+        && (aging.is_overdue(age) || last.is_none_or(|last| aging.is_over(aging.age(since_us, last))))
 }
 
 /// What is reserved, as if it were held.

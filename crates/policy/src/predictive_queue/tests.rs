@@ -1,5 +1,6 @@
 //! What must hold of weights, summaries and passes, whatever jobs want and hold.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -7,6 +8,7 @@ use proptest::sample::Index;
 
 use super::aging::{Aging, Rules};
 use super::contention::{DEFAULT_BASE, Predicted, Weight, big_lock, weigh_by_comparing};
+use super::line::lines;
 use super::locks::{AtLevel, Level, Levels, Lock, Mode, Place, Request, Requests};
 use super::order::{Candidate, Decision, Reason, System, order};
 use super::summary::{Hold, Running, Summary};
@@ -308,6 +310,7 @@ proptest! {
         let decision = decide(&scene);
         prop_assume!(scene.window.iter().any(|(_, _, requests)| !requests.is_none()));
         let rules = Rules::default();
+        let lines = lines(scene.window.iter().map(|(_, _, requests)| requests));
         // The same again, weighing every job by comparing it with every other after each step.
         let mut jobs = scene.running.clone();
         let mut left: Vec<usize> = (0..scene.window.len()).collect();
@@ -320,7 +323,8 @@ proptest! {
             let first = left.iter().copied().min_by_key(|place| {
                 let (class, ticks, wanted) = &scene.window[*place];
                 let age = rules.aging.age(*ticks * TICK, NOW);
-                (*class, rules.aging.aged(weigh(wanted, &jobs).total, age), *place)
+                let aged = rules.aging.aged(weigh(wanted, &jobs).total, age + lines[*place]);
+                (*class, aged, Reverse(lines[*place]), *place)
             }).unwrap();
             left.retain(|place| *place != first);
             if started.contains(&first) {
@@ -400,12 +404,69 @@ fn the_last_units_go_to_who_fits() {
     assert_eq!(decision.hold.len(), 2);
 }
 
+#[test]
+fn who_has_a_line_is_older_by_it() {
+    let node = |names: &str| wants(&format!(r#"{{"node":{{"exclusive":[{names}]}}}}"#));
+    // Somebody who shares is lighter than who wants a node alone, unless so many name that node that it is aged out by them.
+    let (shy, alone, other) = (wants(r#"{"node":{"shared":["c"]}}"#), node(r#""a""#), node(r#""b""#));
+    let first = |line: usize, ages: [i64; 2]| {
+        let mut window = vec![(0, 40 - ages[0], shy.clone()), (0, 40 - ages[1], other.clone())];
+        window.extend((0..line).map(|_| (0, 40, alone.clone())));
+        let decision = decide(&Scene { running: Vec::new(), window, reserve: Vec::new(), room: 1 });
+        decision.start[0].job
+    };
+    assert_eq!([first(2, [0, 0]), first(31, [0, 0]), first(31, [29, 0])], [0, 2, 2]);
+}
+
+#[test]
+fn who_is_overdue_is_before_all_lines() {
+    let (alone, shy) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"shared":["c"]}}"#));
+    let rules = Rules::default();
+    let first = |age: i64| {
+        let now_us = 1_000 * TICK;
+        let mut jobs = vec![(now_us - age * TICK, &shy)];
+        jobs.extend((0..40).map(|_| (now_us - 31 * TICK, &alone)));
+        let window = jobs.iter().map(|(since_us, requests)| Candidate {
+            class: 0,
+            since_us: *since_us,
+            requests,
+            likely: None,
+            reservation: None,
+        });
+        let window: Vec<Candidate<'_>> = window.collect();
+        let running = summary_of(&[]);
+        let system = System { running: &running, foreseen: &running, reservations: &[], room: 1, now_us };
+        order(&window, system, &rules).start[0].job
+    };
+    assert_eq!([31, 299, 300, 400].map(first), [1, 1, 0, 0]);
+}
+
+#[test]
+fn only_those_who_come_later_are_kept_out() {
+    let (big, small) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), wants(r#"{"node":{"shared":["a"]}}"#));
+    let held = summary_of(&[Running::starting(&small, &levels())]);
+    let rules = Rules::default();
+    // The big one came at 0; others came so many ticks later, and now it is so late.
+    let reserves = |others: &[i64], now: i64| {
+        let big = Candidate { class: 0, since_us: 0, requests: &big, likely: None, reservation: None };
+        let mut window = vec![big];
+        window.extend(others.iter().map(|tick| Candidate { since_us: tick * TICK, requests: &small, ..big }));
+        let now_us = now * TICK;
+        let system = System { running: &held, foreseen: &held, reservations: &[], room: 9, now_us };
+        order(&window, system, &rules).reserve == [0]
+    };
+    assert!(!reserves(&[], 29) && reserves(&[], 30));
+    assert!(!reserves(&[0, 29], 100) && reserves(&[0, 30], 30));
+    // Whatever the others' age, it does not wait for ever.
+    assert!(!reserves(&[0, 29], 299) && reserves(&[0, 29], 300));
+}
+
 /// Small jobs arrive faster than they end, and each holds one of two nodes; one job wants both of them.
 fn overtaken(aging: Aging) -> Option<i64> {
     let rules = Rules { aging, ..Rules::default() };
     let (big, levels) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), levels());
     let small = ["a", "b"].map(|name| wants(&format!(r#"{{"node":{{"shared":["{name}"]}}}}"#)));
-    let mut ends: Vec<(i64, Running)> = Vec::new();
+    let mut ends: Vec<(i64, Running)> = vec![(1, Running::starting(&small[0], &levels))];
     let mut reserved = false;
     // Each step is a tenth of a tick. A small job runs for three steps, and there are always new ones.
     for step in 0..1_000_i64 {
@@ -428,7 +489,7 @@ fn overtaken(aging: Aging) -> Option<i64> {
             reservation: None,
         }));
         let system =
-            System { running: &running, foreseen: &running, reservations: &reservations, room: 2, now_us };
+            System { running: &running, foreseen: &running, reservations: &reservations, room: 1, now_us };
         let decision = order(&window, system, &rules);
         for start in &decision.start {
             if start.job == 0 {
@@ -455,10 +516,10 @@ fn reservations_are_served_in_their_order() {
     let all = wants(r#"{"node":{"exclusive":"all"}}"#);
     let one = |name: &str| wants(&format!(r#"{{"node":{{"exclusive":["{name}"]}}}}"#));
     let holder = Running::starting(&one("a"), &levels());
-    let scene = Scene {
+    let mut scene = Scene {
         running: vec![holder],
-        // All aged out: the first wants what runs, the second what the first reserves, the third is unknown,
-        // and the last one has nothing to do with it.
+        // Aged out: the first wants what runs, the second what the first reserves, the third is unknown. The last one has nothing to do with
+        // it, and came later.
         window: [
             all,
             one("b"),
@@ -470,6 +531,7 @@ fn reservations_are_served_in_their_order() {
         reserve: Vec::new(),
         room: 9,
     };
+    scene.window[3].1 = 31;
     let decision = decide(&scene);
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [3]);
     // One at a time.
@@ -484,7 +546,8 @@ fn reservations_are_served_in_their_order() {
 
 #[test]
 fn who_reserved_first_starts_first_whatever_the_window_says() {
-    let (levels, now_us) = (levels(), NOW);
+    // All are overdue, so that nobody's line counts.
+    let (levels, now_us) = (levels(), 300 * TICK);
     let both = wants(r#"{"node":{"exclusive":["a","b"]},"group":{"shared":"unknown"}}"#);
     let (a, b) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"exclusive":["b"]}}"#));
     let job =

@@ -5,15 +5,20 @@
 //! or in slots only adds to it.
 //!
 //! - A job takes its run time after it has come.
-//! - *Slots*: at most `m` work at once, so that all work takes `Σ run / m`.
-//! - *A resource*: whoever has it exclusively has it alone, so these take `Σ hold`, one after the other. While one has it nobody shares it; those who do take
-//!   `max(longest hold, Σ hold / m)` at least, and `Σ units · hold / capacity` where it is counted. The two times do not overlap: they add up. Who shares
-//!   all of the level shares the resource.
+//! - *Together*: some jobs that have something for some time each take the longest of these times, and `Σ / m`, since at most `m` work at once. And of
+//!   any resource that they have as well: `Σ` for those who have it exclusively, and beside it `Σ units / capacity` where it is counted.
+//! - *A resource*: whoever has it exclusively has it alone, so these take `Σ hold`, one after the other. While one has it nobody shares it; those who do
+//!   take what they take together. The two times do not overlap: they add up. Who shares all of the level shares the resource.
+//! - *Two of three resources* of a level, as if they were a resource: any two such pairs have a resource in common. So whoever has two of the three
+//!   exclusively has them while nobody else has two of them, in whichever mode. (Who needs pairs of four nodes alone can have a perfect matching
+//!   beside him at best; the three matchings exclude each other, and of each the longer one counts: that is a star, which is a resource,
+//!   or a triangle.)
 //! - *A level*: whoever has all of it exclusively has it while nobody has anything of it. So these take `Σ hold`, beside the time in which others
-//!   have something of it: the longest of what any of its resources takes, and `max(longest hold, Σ hold / m)` of them.
+//!   have something of it: any of the above.
 //! - *The big lock* in the same way: `Σ run` of those who have it, beside the time of all who have any lock: `Σ run / m`, or what any level takes.
 //!
-//! What a job asks for while it runs it need not hold before that, so that its `hold` is the rest of its run.
+//! What a job asks for while it runs it need not hold before that, so that its `hold` is the rest of its run. Of two things that a job has, it has both
+//! for the shorter of the two times, since it has them to its end.
 //!
 //! **Mean wait.** On one machine that is `m` times as fast, that can be shared out and handed over at any moment, the shortest remaining
 //! time first ends jobs at the least sum of moments (Schrage 1968); whatever `m` slots can do it can do, and no job
@@ -25,7 +30,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
-use super::population::{BIG, Job, PlaceId, Population};
+use super::population::{BIG, Job, PlaceId, Population, Want};
 
 /// Moments `t` that are tried.
 const MOMENTS: usize = 64;
@@ -45,51 +50,41 @@ impl Bound {
     }
 }
 
-/// Time that jobs have something together.
-#[derive(Debug, Clone, Copy, Default)]
-struct Together {
-    sum: f64,
-    longest: f64,
+/// Resources of a level of which threes are tried: the busiest ones.
+const BUSIEST: usize = 24;
+
+/// A job, as far as its locks bound it: how long it works, and what it locks for how long at least.
+struct Task {
+    run: f64,
+    locks: Vec<(Want, f64)>,
 }
 
-impl Together {
-    fn add(&mut self, us: f64) {
-        self.sum += us;
-        self.longest = self.longest.max(us);
-    }
-
-    fn and(self, other: Together) -> Together {
-        Together { sum: self.sum + other.sum, longest: self.longest.max(other.longest) }
-    }
-
-    /// What it takes at least, with so many at once.
-    fn takes(self, slots: f64) -> f64 {
-        self.longest.max(self.sum / slots)
+impl Task {
+    fn has_big_lock(&self) -> bool {
+        self.locks.iter().any(|(want, _)| want.place == BIG && want.exclusive)
     }
 }
+
+/// Jobs that have something, and for how long each of them does at least.
+type Times<'a> = Vec<(&'a Task, f64)>;
 
 /// Who has a resource: one after the other, and together.
-#[derive(Debug, Clone, Copy, Default)]
-struct Use {
+#[derive(Default)]
+struct Use<'a> {
     alone: f64,
-    shared: Together,
-    units: f64,
+    shared: Times<'a>,
 }
 
-/// Who has something of a level.
-#[derive(Debug, Clone, Default)]
-struct AtLevel {
-    /// All of it, exclusively.
-    whole: f64,
-    /// All of it, shared, and nothing of it exclusively.
-    whole_shared: Together,
-    /// Anything else of it, or all of it shared.
-    some: Together,
-    resources: BTreeMap<PlaceId, Use>,
+/// A job's locks among the busiest resources of a level, bit by bit, and how long it has all of them.
+struct Bits<'a> {
+    task: &'a Task,
+    exclusive: u32,
+    any: u32,
+    hold: f64,
 }
 
 /// What a job really locks, and for how long it holds that at least.
-fn holds(job: &Job) -> impl Iterator<Item = (super::population::Want, f64)> {
+fn holds(job: &Job) -> impl Iterator<Item = (Want, f64)> {
     job.real.iter().map(|want| {
         let asked_for = job.asks.contains(want);
         (*want, (if asked_for { job.run_us - job.asks_at_us } else { job.run_us }) as f64)
@@ -99,6 +94,9 @@ fn holds(job: &Job) -> impl Iterator<Item = (super::population::Want, f64)> {
 /// What the last end cannot be before, in µs since the start.
 pub(crate) fn makespan(population: &Population, slots: usize) -> Bound {
     let jobs = &population.jobs;
+    let task = |job: &Job| Task { run: job.run_us as f64, locks: holds(job).collect() };
+    let tasks: Vec<Task> = jobs.iter().map(task).collect();
+    let places = Places { population, slots: slots as f64 };
     let mut bound = Bound { us: 0.0, by: "nothing".to_owned() };
     for job in jobs {
         bound.raise((job.comes_us + job.run_us) as f64, || "the job that comes last".to_owned());
@@ -106,63 +104,144 @@ pub(crate) fn makespan(population: &Population, slots: usize) -> Bound {
     // Jobs are in the order in which they come.
     for from in (0..jobs.len()).step_by(jobs.len().div_ceil(MOMENTS).max(1)) {
         let at_us = jobs[from].comes_us as f64;
-        let Bound { us, by } = of_jobs(&jobs[from..], population, slots as f64);
+        let Bound { us, by } = places.all(&tasks[from..]);
         bound.raise(at_us + us, || by);
     }
     bound
 }
 
-fn of_jobs(jobs: &[Job], population: &Population, slots: f64) -> Bound {
-    let mut all = Together::default();
-    let (mut big, mut lockers) = (0.0, Together::default());
-    let mut levels = vec![AtLevel::default(); population.levels.len()];
-    for job in jobs {
-        let run = job.run_us as f64;
-        all.add(run);
-        if job.real.iter().any(|want| want.place == BIG && want.exclusive) {
-            big += run;
-        } else if !job.real.is_empty() {
-            lockers.add(run);
-            (0..).zip(&mut levels).for_each(|(level, at)| add_to(at, level, job, population));
-        }
-    }
-    let mut bound = Bound { us: 0.0, by: String::new() };
-    bound.raise(all.takes(slots), || "the slots".to_owned());
-    bound.raise(big + lockers.takes(slots), || "the big lock and the slots".to_owned());
-    for (at, name) in levels.iter().zip(population.levels.names()) {
-        bound.raise(big + at.whole + at.some.takes(slots), || format!("all of {name}"));
-        for (place, used) in &at.resources {
-            let place = &population.places[*place as usize];
-            let units = place.capacity.map_or(0.0, |capacity| used.units / f64::from(capacity));
-            let shared = used.shared.and(at.whole_shared).takes(slots).max(units);
-            bound.raise(big + at.whole + used.alone + shared, || place.name.clone());
-        }
-    }
-    bound
+/// What there is to have.
+struct Places<'p> {
+    population: &'p Population,
+    slots: f64,
 }
 
-fn add_to(at: &mut AtLevel, level: u8, job: &Job, population: &Population) {
-    let here = || holds(job).filter(|(want, _)| population.places[want.place as usize].level == Some(level));
-    let is_whole = |place: PlaceId| population.places[place as usize].whole;
-    let Some(longest) = here().map(|(_, hold)| hold).reduce(f64::max) else { return };
-    if let Some((_, hold)) = here().find(|(want, _)| is_whole(want.place) && want.exclusive) {
-        at.whole += hold;
-        return;
-    }
-    at.some.add(longest);
-    let whole = here().find(|(want, _)| is_whole(want.place));
-    let any_alone = here().any(|(want, _)| want.exclusive);
-    if let (Some((_, hold)), false) = (whole, any_alone) {
-        at.whole_shared.add(hold);
-    }
-    for (want, hold) in here().filter(|(want, _)| !is_whole(want.place)) {
-        let used = at.resources.entry(want.place).or_default();
-        if want.exclusive {
-            used.alone += hold;
-        } else if whole.is_none() {
-            used.shared.add(hold);
-            used.units += hold * f64::from(want.units);
+impl Places<'_> {
+    fn all(&self, tasks: &[Task]) -> Bound {
+        let mut bound = Bound { us: 0.0, by: String::new() };
+        let all: Times<'_> = tasks.iter().map(|task| (task, task.run)).collect();
+        bound.raise(self.by_slots(&all), || "the slots".to_owned());
+        let (big, mut others): (Times<'_>, Times<'_>) = all.iter().partition(|(task, _)| task.has_big_lock());
+        let big: f64 = big.iter().map(|(_, run)| run).sum();
+        others.retain(|(task, _)| !task.locks.is_empty());
+        bound.raise(big + self.by_slots(&others), || "the big lock and the slots".to_owned());
+        for (level, name) in (0..).zip(self.population.levels.names()) {
+            let at_level = self.at_level(level, name, &others);
+            bound.raise(big + at_level.us, || at_level.by);
         }
+        bound
+    }
+
+    /// What those take who have something of a level.
+    fn at_level(&self, level: u8, name: &str, tasks: &Times<'_>) -> Bound {
+        let place = |want: &Want| &self.population.places[want.place as usize];
+        let mut whole_alone = 0.0;
+        let (mut some, mut whole_shared) = (Times::new(), Times::new());
+        let mut uses: BTreeMap<PlaceId, Use<'_>> = BTreeMap::new();
+        let mut named: Vec<(&Task, Vec<(Want, f64)>)> = Vec::new();
+        for (task, _) in tasks {
+            let here = || task.locks.iter().filter(|(want, _)| place(want).level == Some(level));
+            let Some(longest) = here().map(|(_, hold)| *hold).reduce(f64::max) else { continue };
+            let whole = here().find(|(want, _)| place(want).whole);
+            if let Some((_, hold)) = whole.filter(|(want, _)| want.exclusive) {
+                whole_alone += hold;
+                continue;
+            }
+            some.push((*task, longest));
+            match whole {
+                Some((_, hold)) if !here().any(|(want, _)| want.exclusive) => {
+                    whole_shared.push((*task, *hold));
+                }
+                Some(_) => {}
+                None => named.push((*task, here().copied().collect())),
+            }
+            for (want, hold) in here().filter(|(want, _)| !place(want).whole) {
+                let used = uses.entry(want.place).or_default();
+                if want.exclusive {
+                    used.alone += hold;
+                } else if whole.is_none() {
+                    used.shared.push((*task, *hold));
+                }
+            }
+        }
+        let mut bound = Bound { us: self.by_slots(&some), by: format!("all of {name}") };
+        for (id, Use { alone, shared }) in &uses {
+            let shared = shared.iter().chain(&whole_shared).copied().collect();
+            let name = || self.population.places[*id as usize].name.clone();
+            bound.raise(alone + self.together(&shared), name);
+        }
+        self.two_of_three(&uses, &named, &whole_shared, &mut bound);
+        bound.us += whole_alone;
+        bound
+    }
+
+    /// What those take who have two of three resources.
+    fn two_of_three(
+        &self,
+        uses: &BTreeMap<PlaceId, Use<'_>>,
+        named: &[(&Task, Vec<(Want, f64)>)],
+        whole_shared: &Times<'_>,
+        bound: &mut Bound,
+    ) {
+        let mut busiest: Vec<(f64, PlaceId)> = uses.iter().map(|(id, used)| (used.alone, *id)).collect();
+        busiest.retain(|(alone, _)| *alone > 0.0);
+        busiest.sort_by(|one, other| other.0.total_cmp(&one.0));
+        busiest.truncate(BUSIEST);
+        let bits = named.iter().map(|(task, here)| {
+            let bit = |want: &Want| {
+                busiest.iter().position(|(_, id)| *id == want.place).map_or(0, |at| 1_u32 << at)
+            };
+            let exclusive = here.iter().filter(|(want, _)| want.exclusive);
+            Bits {
+                task,
+                exclusive: exclusive.fold(0, |all, (want, _)| all | bit(want)),
+                any: here.iter().fold(0, |all, (want, _)| all | bit(want)),
+                hold: here.iter().map(|(_, hold)| *hold).fold(f64::INFINITY, f64::min),
+            }
+        });
+        let named: Vec<Bits<'_>> = bits.filter(|bits| bits.any.count_ones() >= 2).collect();
+        // Many jobs have the same ones.
+        let mut alone: BTreeMap<u32, f64> = BTreeMap::new();
+        for bits in named.iter().filter(|bits| bits.exclusive.count_ones() >= 2) {
+            *alone.entry(bits.exclusive).or_default() += bits.hold;
+        }
+        let two = |bits: u32, three: u32| (bits & three).count_ones() >= 2;
+        let last = busiest.len();
+        for (a, b, c) in (0..last).flat_map(|a| (0..a).flat_map(move |b| (0..b).map(move |c| (a, b, c)))) {
+            let three = 1 << a | 1 << b | 1 << c;
+            let alone: f64 = alone.iter().filter(|(bits, _)| two(**bits, three)).map(|(_, sum)| sum).sum();
+            if alone == 0.0 {
+                continue;
+            }
+            let shared = named.iter().filter(|bits| !two(bits.exclusive, three) && two(bits.any, three));
+            let shared = shared.map(|bits| (bits.task, bits.hold)).chain(whole_shared.iter().copied());
+            let name = |at: usize| self.population.places[busiest[at].1 as usize].name.as_str();
+            bound.raise(alone + self.together(&shared.collect()), || {
+                format!("two of {}, {} and {}", name(a), name(b), name(c))
+            });
+        }
+    }
+
+    /// What these take at least, as only so many work at once.
+    fn by_slots(&self, times: &Times<'_>) -> f64 {
+        let longest = times.iter().map(|(_, time)| *time).fold(0.0, f64::max);
+        longest.max(times.iter().map(|(_, time)| time).sum::<f64>() / self.slots)
+    }
+
+    /// What these take at least, as they also have other things.
+    fn together(&self, times: &Times<'_>) -> f64 {
+        let mut at: HashMap<PlaceId, f64> = HashMap::new();
+        for (task, time) in times {
+            for (want, hold) in &task.locks {
+                let part = match self.population.places[want.place as usize].capacity {
+                    _ if want.exclusive => 1.0,
+                    Some(capacity) => f64::from(want.units) / f64::from(capacity),
+                    None => continue,
+                };
+                *at.entry(want.place).or_default() += time.min(*hold) * part;
+            }
+        }
+        at.into_values().fold(self.by_slots(times), f64::max)
     }
 }
 
@@ -224,6 +303,8 @@ fn least_waits(mut jobs: Vec<(i64, i64)>, speed: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::scenario::Scenario;
     use super::*;
 
@@ -281,6 +362,105 @@ mod tests {
             let population = population(4, &operations(one, other));
             let of_one = population.jobs.iter().filter(|job| job.operation == 0).count() as f64;
             assert_eq!(makespan(&population, 4).us, (of_one + (40.0 - of_one) / 4.0) * 1e6, "{one}, {other}");
+        }
+    }
+
+    #[test]
+    fn two_of_three_are_had_by_one_at_a_time() {
+        let operation = |names: &str| {
+            format!(
+                "{{ name = \"{names}\", weight = 1, run_ms = 1000, locks = {{ a = {{ exclusive = [{names}] }} }} }}"
+            )
+        };
+        let operations = ["'i', 'j'", "'j', 'k'", "'i', 'k'"].map(operation).join(", ");
+        let population = population(4, &format!("arrivals = [{{ count = 9 }}]\noperations = [{operations}]"));
+        let bound = makespan(&population, 4);
+        assert_eq!(bound.us, 9e6);
+        assert!(bound.by.starts_with("two of "), "{}", bound.by);
+    }
+
+    #[test]
+    fn who_shares_one_thing_and_has_another_alone_takes_his_time() {
+        // Whoever has the node alone, and all who are about one instance of it.
+        let operations = "arrivals = [{ count = 40 }]\noperations = [\
+            { name = 'one', weight = 1, run_ms = 1000, locks = { a = { exclusive = ['n'] } } },\
+            { name = 'other', weight = 1, run_ms = 1000, locks = { a = { shared = ['n'] }, n = { exclusive = ['i'] } } }]";
+        assert_eq!(makespan(&population(4, operations), 4), Bound { us: 40e6, by: "n".to_owned() });
+    }
+
+    /// Whether two jobs can work at the same time, but for units.
+    fn go_together(one: &Job, other: &Job, population: &Population) -> bool {
+        let place = |want: &Want| &population.places[want.place as usize];
+        one.real.iter().all(|a| {
+            other.real.iter().all(|b| {
+                let same_level = place(a).level == place(b).level;
+                let meet = a.place == b.place || same_level && (place(a).whole || place(b).whole);
+                !meet || !a.exclusive && !b.exclusive
+            })
+        })
+    }
+
+    /// The earliest last end of all schedules: jobs in every order, each as early as it goes beside those before it.
+    fn shortest(population: &Population, slots: usize, placed: &mut Vec<(usize, i64)>) -> i64 {
+        let jobs = &population.jobs;
+        let end = |(job, start): &(usize, i64)| start + jobs[*job].run_us;
+        if placed.len() == jobs.len() {
+            return placed.iter().map(end).max().unwrap();
+        }
+        let fits = |job: usize, start: i64| {
+            let beside = |at: i64| placed.iter().filter(move |other| other.1 <= at && at < end(other));
+            let units = |at: i64, want: &Want| -> u32 {
+                let of = |job: usize| jobs[job].real.iter().filter(|other| other.place == want.place);
+                beside(at).flat_map(|(other, _)| of(*other)).map(|other| other.units).sum()
+            };
+            let overlapping =
+                placed.iter().filter(|other| other.1 < start + jobs[job].run_us && start < end(other));
+            let moments = overlapping.clone().map(|other| other.1.max(start)).chain([start]);
+            overlapping.clone().all(|(other, _)| go_together(&jobs[job], &jobs[*other], population))
+                && moments.clone().all(|at| beside(at).count() < slots)
+                && jobs[job].real.iter().filter(|want| !want.exclusive).all(|want| {
+                    let capacity = population.places[want.place as usize].capacity;
+                    capacity.is_none_or(|most| moments.clone().all(|at| units(at, want) + want.units <= most))
+                })
+        };
+        let left: Vec<usize> =
+            (0..jobs.len()).filter(|job| placed.iter().all(|(other, _)| other != job)).collect();
+        let starts = left.into_iter().map(|job| {
+            let ends = placed.iter().map(end).chain([jobs[job].comes_us]);
+            let start = ends.filter(|at| *at >= jobs[job].comes_us && fits(job, *at)).min().unwrap();
+            (job, start)
+        });
+        let starts: Vec<(usize, i64)> = starts.collect();
+        let ends = starts.into_iter().map(|start| {
+            placed.push(start);
+            let end = shortest(population, slots, placed);
+            placed.pop();
+            end
+        });
+        ends.min().unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn prop_no_schedule_beats_the_bound(seed in any::<u32>(), slots in 1..5_usize, first in 1..6_usize, then in 0..2_usize) {
+            let locks = [
+                "", "big_lock = true", "a = { exclusive = 'all' }", "a = { shared = 'all' }", "a = { exclusive = ['i', 'j'] }",
+                "a = { exclusive = ['j', 'k'] }", "a = { exclusive = ['i', 'k'] }", "a = { exclusive = ['i', 'j', 'k'] }",
+                "a = { shared = ['i', 'j'] }, n = { exclusive = ['x'] }", "a = { shared = ['j', 'k'] }, n = { shared = ['x'] }",
+                "a = { shared = ['i'], exclusive = ['j'] }", "a = { exclusive = ['k'] }, n = { shared = ['x', 'y'] }",
+            ];
+            let operation = |(n, locks): (usize, &&str)| {
+                format!("{{ name = '{n}', weight = {}, run_ms = {{ uniform = [1, 9] }}, locks = {{ {locks} }} }}", n.min(5) + 1)
+            };
+            let operations: Vec<String> = locks.iter().enumerate().map(operation).collect();
+            let text = format!(
+                "seed = {seed}\narrivals = [{{ count = {first} }}, {{ count = {}, at_ms = 6 }}]\noperations = [{}]", then + 1, operations.join(", ")
+            );
+            let population = population(slots, &text);
+            let (shortest, bound) = (shortest(&population, slots, &mut Vec::new()), makespan(&population, slots));
+            prop_assert!(bound.us <= shortest as f64 + 1e-6, "{bound:?}, and {shortest} is possible");
         }
     }
 
