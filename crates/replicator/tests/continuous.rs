@@ -100,7 +100,7 @@ async fn a_feed_that_has_gone_silent_is_opened_again() {
         .set(Fault::HangMidBody { after: 2 }.when(|request| request.path.contains("_changes?feed=")).times(1))
         .await;
     let context = context();
-    let fields = json!({"continuous": true, "connection_timeout": 300, "retries_per_request": 1});
+    let fields = json!({"continuous": true, "connection_timeout": 1_000, "retries_per_request": 1});
     let running = spawn(request(&proxy.through(&from), to.url(), fields), &context);
     until(&context, |stats| stats.docs_written == 1).await;
     assert_eq!(proxy.count(|request| request.path.contains("_changes?feed=")), 2);

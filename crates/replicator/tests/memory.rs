@@ -64,10 +64,10 @@ async fn memory_does_not_grow_with_the_number_of_documents() {
 #[tokio::test]
 async fn a_large_attachment_on_a_slow_line_arrives() {
     let (source, target) = tokio::join!(Fake::start(), Fake::start());
-    // It takes five times as long as silence may.
-    let pause = Duration::from_millis(50);
-    Attached { bytes: 2 << 20, pause }.put(&source, "slow", "1-s");
-    run(&source.url(), &target.url(), json!({"connection_timeout": 300})).await.unwrap();
+    // It takes more than three times as long as silence may; and silence may last so long that a busy machine is not taken for it.
+    let pause = Duration::from_millis(100);
+    Attached { bytes: 4 << 20, pause }.put(&source, "slow", "1-s");
+    run(&source.url(), &target.url(), json!({"connection_timeout": 2_000})).await.unwrap();
     assert_eq!(target.count(|asked| asked.path == "/slow"), 1);
     assert_eq!(target.revisions("slow"), ["1-s"]);
 }

@@ -8,6 +8,9 @@ use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use turnwise_testkit::{Database, Dataset, Fault, FaultProxy, Peer, client, compare};
 
+/// After this long nothing more comes. Longer than a busy machine stands still.
+const SILENCE: Duration = Duration::from_secs(5);
+
 struct Stage {
     _peer: Peer,
     direct: Database,
@@ -37,7 +40,7 @@ async fn read(answer: Response) -> (Vec<u8>, reqwest::Result<bool>) {
     let mut pieces = answer.bytes_stream();
     let mut bytes = Vec::new();
     loop {
-        match tokio::time::timeout(Duration::from_millis(500), pieces.next()).await {
+        match tokio::time::timeout(SILENCE, pieces.next()).await {
             Ok(Some(Ok(piece))) => bytes.extend_from_slice(&piece),
             Ok(Some(Err(error))) => return (bytes, Err(error)),
             Ok(None) => return (bytes, Ok(true)),

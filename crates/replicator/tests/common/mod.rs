@@ -4,6 +4,8 @@
 pub mod attached;
 pub mod stalled;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use turnwise_replicator::{Client, Context, Defaults, Error, Replication, Report, Seq, Stats, replicate};
@@ -11,6 +13,9 @@ use turnwise_testkit::{Database, canary};
 
 /// The name of this server in replication ids.
 pub const SERVER_UUID: &str = "0123456789abcdef0123456789abcdef";
+
+/// Far more than anything here takes: only a failing test waits so long.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A request from `source` to `target` with further fields. Requests fail at the first fault, unless the fields say otherwise.
 pub fn request(source: &str, target: &str, fields: Value) -> Replication {
@@ -51,7 +56,12 @@ pub fn spawn(replication: Replication, context: &Context) -> JoinHandle<Result<R
 
 /// Waits until the numbers of a run are as they should be.
 pub async fn until(context: &Context, condition: impl Fn(&Stats) -> bool) -> Stats {
-    context.progress.subscribe().wait_for(condition).await.unwrap().clone()
+    let mut progress = context.progress.subscribe();
+    let reached = tokio::time::timeout(PATIENCE, progress.wait_for(condition)).await;
+    match reached.map(|stats| stats.unwrap().clone()) {
+        Ok(stats) => stats,
+        Err(_) => panic!("it never came so far: {:?}", *context.progress.subscribe().borrow()),
+    }
 }
 
 /// Stops a run that goes on, and gives its report.

@@ -36,9 +36,7 @@ async fn until(running: &Running, done: impl AsyncFn() -> bool) {
     let moved = async {
         while !done().await {
             running.world.documents.clock.advance(Duration::from_secs(30));
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
+            running.world.settle().await;
         }
     };
     tokio::time::timeout(PATIENCE, moved).await.expect("it never comes to pass");
@@ -100,9 +98,7 @@ async fn the_same_code_and_a_source_that_is_down_leave_the_job_alone() {
 async fn the_first_check_comes_after_a_minute() {
     let running = scheduled().await;
     running.world.documents.clock.advance(Duration::from_secs(59));
-    for _ in 0..200 {
-        tokio::task::yield_now().await;
-    }
+    running.world.settle().await;
     assert_eq!(running.times(), 1);
     until(&running, async || running.times() >= 2).await;
     running.stop().await;
@@ -182,13 +178,11 @@ async fn of_several_nodes_one_makes_a_check() {
     let checked = async {
         while times() < 2 {
             clock.advance(Duration::from_millis(1));
-            tokio::task::yield_now().await;
+            running.world.settle().await;
         }
     };
     tokio::time::timeout(PATIENCE, checked).await.expect("nobody looks");
-    for _ in 0..500 {
-        tokio::task::yield_now().await;
-    }
+    running.world.settle().await;
     assert_eq!(times(), 2, "one of them looks");
     stop.cancel();
     other.await.unwrap();

@@ -60,6 +60,20 @@ impl World {
         tx.range_with(read, Isolation::Snapshot).await.unwrap()
     }
 
+    /// Lets everything happen that waits for no time. The store's committer is a thread of its own, so that giving way to
+    /// other tasks alone is no wait for it; but it decides in the order of arrival: with each of these commits all that were
+    /// on their way before are through, and those who waited for them have had their turns.
+    pub async fn settle(&self) {
+        for _ in 0..8 {
+            let tx = self.store().begin().await.unwrap();
+            tx.clear("nothing".into()).unwrap();
+            tx.commit().await.unwrap();
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
     pub fn now_us(&self) -> i64 {
         self.documents.clock.now_us()
     }
