@@ -315,3 +315,96 @@ async fn every_help_fits_a_terminal_of_80_columns() {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 }
+
+async fn filters(server: &Server, args: &[&str]) -> Output {
+    let all = turnwise().arg("filters").args(args).env("TURNWISE_SERVER", server.url()).output().await;
+    crate::server::clean(all.unwrap())
+}
+
+#[tokio::test]
+async fn a_job_says_what_it_locks_and_one_that_waits_for_it_says_so() {
+    let server = Home::new(PATIENT).serve().await;
+    let locks = r#"{"instance":{"exclusive":["web1"]},"node":{"shared":["n1"]}}"#;
+    for id in ["a", "b"] {
+        let added = jobs(&server, &["add", "mail", "--id", id, "--locks", locks]).await;
+        assert_eq!((stdout(&added), stderr(&added)), (id, ""));
+    }
+    let (_, given) = accept(&server, 5).await;
+    assert_eq!(given.len(), 1, "{given:?}");
+    let why =
+        turnwise().args(["why", "mail", "b"]).env("TURNWISE_SERVER", server.url()).output().await.unwrap();
+    assert!(stdout(&why).contains("wants      instance/web1 (exclusive)"), "{why:?}");
+    for (wrong, told) in [
+        ("{", "--locks: not JSON at line 1"),
+        (r#"{"node":{"exclusive":7}}"#, "--locks: "),
+        (r#"{"nod":{"exclusive":["n"]}}"#, "locks.nod: there is no such level; the levels are"),
+    ] {
+        let refused = jobs(&server, &["add", "mail", "--locks", wrong]).await;
+        assert!(!refused.status.success() && stderr(&refused).contains(told), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn limited_jobs_start_as_others_of_them_end() {
+    let server = Home::new(PATIENT).serve().await;
+    let added = filters(&server, &["add", "few", "rate-limit", "1", "--when", "id ~ '^f'"]).await;
+    assert!(added.status.success(), "{added:?}");
+    let listed = filters(&server, &["list"]).await;
+    assert!(stdout(&listed).contains("rate_limit 1"), "{listed:?}");
+    for wrong in [&["add", "x", "rate-limit"][..], &["add", "x", "rate-limit", "0"]] {
+        assert_eq!(filters(&server, wrong).await.status.code(), Some(2), "{wrong:?}");
+    }
+    for id in ["f1", "f2"] {
+        jobs(&server, &["add", "mail", "--id", id]).await;
+    }
+    let reason = ["--reason", "rate-limit:1:pink bunny"];
+    for id in ["n1", "n2"] {
+        jobs(&server, &[&["add", "mail", "--id", id][..], &reason].concat()).await;
+    }
+    let (path, given) = accept(&server, 5).await;
+    assert_eq!(given.len(), 2, "{given:?}");
+    for (id, told) in [
+        ("f2", "1 of 1 job that filter `few` limits runs."),
+        ("n2", "1 of 1 job of the bucket `pink bunny` runs."),
+    ] {
+        let why =
+            turnwise().args(["why", "mail", id]).env("TURNWISE_SERVER", server.url()).output().await.unwrap();
+        assert_eq!(stdout(&why).lines().next(), Some(told), "{why:?}");
+    }
+    for job in &given {
+        let end = format!("{path}/jobs/{}/finish", job["id"].as_str().unwrap());
+        server.post(&end, &json!({ "claim": job["claim"], "result": 1 })).await;
+    }
+    let received = given.iter().map(|job| job["claim"].as_u64().unwrap()).max();
+    let body = json!({ "received": received, "limit": 5, "wait_ms": 10_000 });
+    let accepted = server.post(&format!("{path}/accept"), &body).await;
+    assert!(!accepted["jobs"].as_array().unwrap().is_empty(), "{accepted}");
+}
+
+#[tokio::test]
+async fn a_jobs_priority_is_set_and_changed_while_it_waits() {
+    let server = Home::new(PATIENT).serve().await;
+    for (id, priority) in [("a", "0"), ("b", "7"), ("c", "-20")] {
+        let added = jobs(&server, &["add", "mail", "--id", id, "--priority", priority]).await;
+        assert_eq!((stdout(&added), stderr(&added)), (id, ""));
+    }
+    let set = jobs(&server, &["priority", "mail", "b", "-5"]).await;
+    assert_eq!((stdout(&set), stderr(&set)), ("priority -5", ""));
+    let listed = jobs(&server, &["list"]).await;
+    assert!(stdout(&listed).contains("PRIORITY") && stdout(&listed).contains("-20"), "{listed:?}");
+    let why =
+        turnwise().args(["why", "mail", "b"]).env("TURNWISE_SERVER", server.url()).output().await.unwrap();
+    assert!(stdout(&why).lines().any(|line| line == "priority   -5"), "{why:?}");
+    let (_, given) = accept(&server, 3).await;
+    let ids: Vec<&str> = given.iter().map(|job| job["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["c", "b", "a"]);
+    let set = jobs(&server, &["priority", "mail", "a", "3"]).await;
+    assert_eq!(stdout(&set), "priority 3, from when it is pending again; it is running");
+    for wrong in [
+        &["priority", "mail", "a", "20"][..],
+        &["priority", "mail", "a"],
+        &["add", "mail", "--priority", "x"],
+    ] {
+        assert_eq!(jobs(&server, wrong).await.status.code(), Some(2), "{wrong:?}");
+    }
+}

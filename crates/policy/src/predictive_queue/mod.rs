@@ -5,7 +5,7 @@
 //! - [`summary`]: what all running jobs lock, so that one weight costs no more than the job's own resources.
 //! - [`aging`]: weights shrink with time, to nothing.
 //! - [`experience`]: what past runs locked where nobody could tell, so that it need not be unknown to the weight.
-//! - [`line`]: how many wait in line for what a job wants.
+//! - [`mod@line`]: how many wait in line for what a job wants.
 //! - [`order`]: which jobs of the queue's front start, which reserve, and why the others do not start.
 //! - [`queue`]: all pending jobs in that order, kept up while running ones start and end.
 
