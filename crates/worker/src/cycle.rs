@@ -331,7 +331,10 @@ async fn pass_with_locks(
     loop {
         if queue.beyond {
             let depth = part.front(window) + hold.map_or(0, Hold::len);
-            queue = fair.front(tx, wake, [], depth, mine).await?;
+            queue = match view {
+                None => fair.front(tx, wake, [], depth, mine).await?,
+                Some(_) => fair.wide_front(tx, wake, depth, mine).await?,
+            };
         }
         queue.rank_classes();
         let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();

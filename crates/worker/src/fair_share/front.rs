@@ -75,12 +75,35 @@ impl FairShare {
         depth: usize,
         mine: impl Fn(&str) -> bool,
     ) -> Result<Front> {
-        let now_us = self.now_us();
         for tenant in also {
             self.state().suspect(&tenant);
         }
+        self.look_in_order(tx, wake, depth, &mine, false).await
+    }
+
+    /// The same for one whose first jobs cannot start: some jobs of each tenant, if there is not the time to find out how many the first ones have.
+    /// So nobody is kept from sight by those that wait before him.
+    pub async fn wide_front(
+        &self,
+        tx: &Transaction,
+        wake: Option<&Bytes>,
+        depth: usize,
+        mine: impl Fn(&str) -> bool,
+    ) -> Result<Front> {
+        self.look_in_order(tx, wake, depth, &mine, true).await
+    }
+
+    async fn look_in_order(
+        &self,
+        tx: &Transaction,
+        wake: Option<&Bytes>,
+        depth: usize,
+        mine: &impl Fn(&str) -> bool,
+        wide: bool,
+    ) -> Result<Front> {
+        let now_us = self.now_us();
         if self.by_keys() {
-            return self.front_by_keys(tx, wake, depth, &mine).await;
+            return self.front_by_keys(tx, wake, depth, mine).await;
         }
         let mut heads: BTreeMap<Arc<str>, Head> = BTreeMap::new();
         let mut round = 0;
@@ -104,15 +127,30 @@ impl FairShare {
                 .filter(|(tenant, wanted)| seen(tenant) < **wanted)
                 .map(|(tenant, wanted)| (tenant.clone(), *wanted))
                 .collect();
-            if unread.is_empty() || round > ROUNDS {
-                let front = self.merge(heads, (tenants, candidates), &wanted, &mine, wake);
+            if unread.is_empty() || round > ROUNDS && !wide {
+                let front = self.merge(heads, (tenants, candidates), &wanted, mine, wake);
                 return Ok(Front { again: front.again || !unread.is_empty(), ..front });
             }
-            heads.extend(self.read(tx, unread).await?);
-            let mut state = self.state();
-            for (tenant, _) in heads.iter().filter(|(_, head)| head.jobs.is_empty()) {
-                state.found_empty(tenant, wake, now_us);
+            if round > ROUNDS {
+                let others: Vec<_> = tenants.iter().filter(|tenant| !heads.contains_key(*tenant)).collect();
+                let each = depth.div_ceil(others.len().max(1));
+                let others = others.into_iter().map(|tenant| (tenant.clone(), each)).collect();
+                heads.extend(self.read(tx, others).await?);
+                self.found_empty(&heads, wake, now_us);
+                let (tenants, candidates) = self.candidates(depth);
+                let seen = |tenant: &Arc<str>| heads.get(tenant).map_or(0, |head| head.jobs.len());
+                let jobs: Vec<usize> = tenants.iter().map(seen).collect();
+                return Ok(self.merge(heads, (tenants, candidates), &jobs, mine, wake));
             }
+            heads.extend(self.read(tx, unread).await?);
+            self.found_empty(&heads, wake, now_us);
+        }
+    }
+
+    fn found_empty(&self, heads: &BTreeMap<Arc<str>, Head>, wake: Option<&Bytes>, now_us: i64) {
+        let mut state = self.state();
+        for (tenant, _) in heads.iter().filter(|(_, head)| head.jobs.is_empty()) {
+            state.found_empty(tenant, wake, now_us);
         }
     }
 
