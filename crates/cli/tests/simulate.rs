@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -24,7 +24,9 @@ fn simulate(scenario: &str, arguments: &[&str]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(scenario.as_bytes()).unwrap();
+    // Who refuses its arguments ends without having read any of it.
+    let written = child.stdin.take().unwrap().write_all(scenario.as_bytes());
+    assert!(!written.is_err_and(|error| error.kind() != ErrorKind::BrokenPipe));
     child.wait_with_output().unwrap()
 }
 

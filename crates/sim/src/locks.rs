@@ -457,7 +457,14 @@ impl Locks {
                 row.waits.is_none() && (lock.mode == Mode::Exclusive || row.mode == Mode::Exclusive)
             })
         });
-        known && !reserved
+        // Runs that wait go before claims, also before those that have reserved: the pass counts what they wait for as theirs.
+        let passed = wants.iter().any(|lock| {
+            self.queued.iter().any(|((spot, ..), row)| {
+                let modes = [row.mode, lock.mode].contains(&Mode::Exclusive);
+                row.waits.is_some() && meets(spot, &lock.spot) && (modes || self.capacity(spot).is_some())
+            })
+        });
+        known && !reserved && !passed
     }
 }
 

@@ -148,8 +148,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "tenant_changed_in_the_record_only",
         file: "crates/queue/src/jobs.rs",
-        find: "            let moves = job.state == State::Pending && job.tenant != new.tenant;",
-        replace: "            let moves = false;",
+        find: "            let elsewhere = job.tenant != new.tenant || job.class != class;",
+        replace: "            let elsewhere = job.class != class;",
         why: "A job that is added again under another tenant stays in the queue of the first.",
     },
     Mutant {

@@ -21,7 +21,9 @@ async fn jobs_reading(server: &Server, args: &[&str], stdin: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(stdin.as_bytes()).await.unwrap();
+    // Who refuses its arguments ends without having read any of it.
+    let written = child.stdin.take().unwrap().write_all(stdin.as_bytes()).await;
+    assert!(!written.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe));
     crate::server::clean(child.wait_with_output().await.unwrap())
 }
 
