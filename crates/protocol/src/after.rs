@@ -22,7 +22,7 @@ pub struct After {
     pub id: String,
     /// The ends that are accepted; `completed` alone if it is left out.
     #[serde(default = "completed")]
-    #[schema(min_items = 1, max_items = 3)]
+    #[schema(min_items = 1)]
     pub accepted: Vec<End>,
     /// What happens if it ends otherwise, or is removed before it has ended.
     #[serde(default)]

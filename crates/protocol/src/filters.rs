@@ -23,7 +23,7 @@ pub struct PutFilter {
     pub action: Action,
     /// `rate_limit`: how many of these jobs run at the same time, at most. Only there, and required.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, minimum = 1, maximum = 1000)]
+    #[schema(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     /// Its condition; for all jobs if it is left out or empty. Comparisons of `id`, `type`, `tenant`, `user`, `reason` and `options.NAME` (names
     /// between dots) by `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (a regular expression is found in it) and `!~` with a number, a word, or text
