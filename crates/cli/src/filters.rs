@@ -147,16 +147,13 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 async fn list(args: ListArgs) -> Result<(), Failure> {
     let filters = args.server.client()?.filters().await?;
-    if args.json {
-        return crate::say_json(&filters);
-    }
-    if filters.is_empty() {
-        say!("No filters.");
-        return Ok(());
-    }
-    let rows: Vec<_> = filters.iter().map(row).collect();
-    table::print(["FILTER", "PRIORITY", "ACTION", "JOBS SINCE", "WHEN", "NOTE"], &rows);
-    Ok(())
+    table::list(
+        &filters,
+        args.json,
+        "filters",
+        ["FILTER", "PRIORITY", "ACTION", "JOBS SINCE", "WHEN", "NOTE"],
+        row,
+    )
 }
 
 fn row(filter: &Filter) -> [String; 6] {

@@ -41,16 +41,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let which = ListLocks { level: args.level, name: args.name, page: Some(limit.min(PAGE)) };
     let (lockers, more) = args.server.client()?.locks(which).collect(limit).await?;
-    if args.json {
-        return crate::say_json(&lockers);
-    }
-    if lockers.is_empty() {
-        say!("No locks.");
-        return Ok(());
-    }
-    let rows: Vec<_> = lockers.iter().map(row).collect();
-    table::print(["LEVEL", "NAME", "MODE", "HOW", "TYPE", "JOB", "TENANT", "SINCE"], &rows);
-    if more {
+    table::list(
+        &lockers,
+        args.json,
+        "locks",
+        ["LEVEL", "NAME", "MODE", "HOW", "TYPE", "JOB", "TENANT", "SINCE"],
+        row,
+    )?;
+    if more && !args.json {
         eprintln!("There may be more: see --limit, or narrow it down with --level and --name.");
     }
     Ok(())

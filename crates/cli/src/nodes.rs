@@ -18,16 +18,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let nodes = args.server.client()?.nodes().await?.nodes;
-    if args.json {
-        return crate::say_json(&nodes);
-    }
-    if nodes.is_empty() {
-        say!("No nodes.");
-        return Ok(());
-    }
-    let rows: Vec<_> = nodes.iter().map(row).collect();
-    table::print(["NODE", "URL", "VERSION", "SINCE"], &rows);
-    Ok(())
+    table::list(&nodes, args.json, "nodes", ["NODE", "URL", "VERSION", "SINCE"], row)
 }
 
 fn row(node: &NodeInfo) -> [String; 4] {

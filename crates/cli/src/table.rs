@@ -2,13 +2,35 @@
 
 use std::io::IsTerminal;
 
+use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::Failure;
 
 /// Between two columns.
 const GAP: usize = 2;
 /// A column is made no narrower than this.
 const NARROWEST: usize = 6;
+
+/// Prints what a command lists: for programs as a JSON array, for people as a table, or that there are no such `things`.
+pub(crate) fn list<T: Serialize, const N: usize>(
+    items: &[T],
+    json: bool,
+    things: &str,
+    head: [&str; N],
+    row: impl Fn(&T) -> [String; N],
+) -> Result<(), Failure> {
+    if json {
+        return crate::say_json(&items);
+    }
+    if items.is_empty() {
+        say!("No {things}.");
+        return Ok(());
+    }
+    print(head, &items.iter().map(row).collect::<Vec<_>>());
+    Ok(())
+}
 
 /// Prints a table. On a terminal, what does not fit is cut; everywhere else, nothing is.
 pub(crate) fn print<const N: usize>(head: [&str; N], rows: &[[String; N]]) {

@@ -39,16 +39,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let which = ListTenants { job_type: args.job_type, order: args.sort, page: Some(limit.min(PAGE)) };
     let (tenants, more) = args.server.client()?.tenants(which).collect(limit).await?;
-    if args.json {
-        return crate::say_json(&tenants);
-    }
-    if tenants.is_empty() {
-        say!("No tenants.");
-        return Ok(());
-    }
-    let rows: Vec<_> = tenants.iter().map(row).collect();
-    table::print(HEAD, &rows);
-    if more {
+    table::list(&tenants, args.json, "tenants", HEAD, row)?;
+    if more && !args.json {
         eprintln!("There may be more: see --limit, or narrow it down with --type.");
     }
     Ok(())

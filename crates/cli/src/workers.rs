@@ -22,16 +22,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let pages = args.server.client()?.workers(ListWorkers { job_type: args.job_type });
     let (workers, _) = pages.collect(usize::MAX).await?;
-    if args.json {
-        return crate::say_json(&workers);
-    }
-    if workers.is_empty() {
-        say!("No workers.");
-        return Ok(());
-    }
-    let rows: Vec<_> = workers.iter().map(row).collect();
-    table::print(["TYPE", "WORKER", "NAME", "NODE", "RUNS", "SINCE"], &rows);
-    Ok(())
+    table::list(&workers, args.json, "workers", ["TYPE", "WORKER", "NAME", "NODE", "RUNS", "SINCE"], row)
 }
 
 fn row(worker: &WorkerInfo) -> [String; 6] {

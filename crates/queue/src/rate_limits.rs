@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use turnwise_policy::contention::hash;
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit, MAX_LIMIT, of_job};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -170,14 +171,9 @@ async fn rows(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<
     Ok(tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?)
 }
 
-/// Which guard a bucket has: FNV-1a, the same in every release.
+/// Which guard a bucket has: the same in every release.
 fn guard(bucket: &Bucket) -> u64 {
-    let kind = u8::from(matches!(bucket, Bucket::Filter(_)));
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in std::iter::once(kind).chain(bucket.name().bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    (hash >> 32) % GUARDS
+    hash(bucket.name(), u64::from(matches!(bucket, Bucket::Filter(_)))) % GUARDS
 }
 
 /// Takes a pending job out of the queue until its bucket has room; whether it was pending. `stamp` is that of the filters, if there are any: a

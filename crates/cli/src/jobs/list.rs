@@ -50,16 +50,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         page: Some(limit.min(PAGE)),
     };
     let (jobs, more) = args.server.client()?.list(which).collect(limit).await?;
-    if args.json {
-        return crate::say_json(&jobs);
-    }
-    if jobs.is_empty() {
-        say!("No jobs.");
-        return Ok(());
-    }
-    let rows: Vec<_> = jobs.iter().map(row).collect();
-    table::print(["TYPE", "ID", "STATE", "SINCE", "CRASHES", "TENANT", "PRIORITY", "ABOUT"], &rows);
-    if more {
+    table::list(
+        &jobs,
+        args.json,
+        "jobs",
+        ["TYPE", "ID", "STATE", "SINCE", "CRASHES", "TENANT", "PRIORITY", "ABOUT"],
+        row,
+    )?;
+    if more && !args.json {
         eprintln!("There may be more: see --limit, or narrow it down with --type, --state and --tenant.");
     }
     Ok(())
