@@ -337,8 +337,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "leftovers_forgotten",
         file: "crates/worker/src/incarnation.rs",
-        find: "() = leftovers.are_due(), if !full => { eager = true; look = true; }",
-        replace: "() = leftovers.are_due(), if !full => {}",
+        find: "left = leftovers.overdue(), if !full => { overdue = left; look = true; }",
+        replace: "_ = leftovers.overdue(), if !full => {}",
         why: "A job whose contender is full waits for the next one that becomes pending.",
     },
     Mutant {

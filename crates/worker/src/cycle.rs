@@ -58,8 +58,8 @@ pub(crate) struct Claimant<'a> {
     pub hold: Option<&'a Hold>,
     /// Which jobs are this claimant's, where several take from the same queue.
     pub part: Part,
-    /// Others' jobs are taken, too: they were left to them for a while.
-    pub eager: bool,
+    /// Others' jobs that were left to them for a while. If there are some, these and more of others' are taken, too.
+    pub overdue: &'a BTreeSet<String>,
     /// Chooses among others' jobs.
     pub dice: u64,
     /// History entries that a job keeps.
@@ -167,8 +167,9 @@ pub(crate) struct Pass {
     pub sorted_out: bool,
     /// There are pending jobs, all of them reserved by others in this process, who may fail to claim them.
     pub left_to_others: bool,
-    /// The first of the jobs that were left to other contenders while there is room for it here: those may have none.
-    pub left_to_contenders: Option<String>,
+    /// Jobs that were left to other contenders while there is room for them here: those may have none. Where none of them lock, the first
+    /// alone: when it has gone, they are at work.
+    pub left_to_contenders: BTreeSet<String>,
     /// Tenants whose queues are empty now.
     pub drained: Vec<Arc<str>>,
     /// When the next delayed job is due, in µs.
@@ -184,26 +185,27 @@ pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What is left to other contenders, and until when.
 #[derive(Default)]
-pub(crate) struct Leftovers(Option<(String, Sleep)>);
+pub(crate) struct Leftovers(Option<(BTreeSet<String>, Sleep)>);
 
 impl Leftovers {
-    /// After a pass that left `first` to others. While that one stands there its time runs; if it has gone, they are at work,
-    /// and who is next has a time of its own.
-    pub(crate) fn note(&mut self, first: Option<String>, pause: impl FnOnce() -> Sleep) {
-        self.0 = match (self.0.take(), first) {
-            (_, None) => None,
-            (Some((id, until)), Some(first)) if id == first => Some((id, until)),
-            (_, Some(first)) => Some((first, pause())),
-        };
+    /// After a pass that left these jobs to others. As long as one of those stands there that were left when the time began, it runs on;
+    /// if all have gone, others are at work, and what is left now has a time of its own. So nothing is left for longer than two of them,
+    /// whatever comes and goes before it.
+    pub(crate) fn note(&mut self, left: BTreeSet<String>, pause: impl FnOnce() -> Sleep) {
+        let since_before = self.0.take().and_then(|(mut before, until)| {
+            before.retain(|id| left.contains(id));
+            (!before.is_empty()).then_some((before, until))
+        });
+        self.0 = since_before.or_else(|| (!left.is_empty()).then(|| (left, pause())));
     }
 
-    /// Returns when they were left for long enough; never, if there are none.
-    pub(crate) async fn are_due(&mut self) {
+    /// Returns those that were left for long enough; never, if there are none.
+    pub(crate) async fn overdue(&mut self) -> BTreeSet<String> {
         match &mut self.0 {
             Some((_, until)) => until.await,
             None => std::future::pending().await,
         }
-        self.0 = None;
+        self.0.take().map(|(left, _)| left).unwrap_or_default()
     }
 }
 
@@ -214,7 +216,8 @@ pub(crate) async fn pass(
     claimant: Claimant<'_>,
     now_us: i64,
 ) -> Result<Pass> {
-    let Claimant { job_type, running, max_jobs, fair, hold, part, eager, dice, .. } = claimant;
+    let Claimant { job_type, running, max_jobs, fair, hold, part, overdue, dice, .. } = claimant;
+    let eager = !overdue.is_empty();
     let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
     let mine = |id: &str| eager || part.has(id);
     // Before anything becomes pending: then the stamp of its tenant is not known.
@@ -244,13 +247,14 @@ pub(crate) async fn pass(
     if queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none()) {
         let looked = pass_with_locks(&mut claims, queue, wake_seen.as_ref(), window).await?;
         let has_room = running + claims.claimed.len() < max_jobs;
+        let left = looked.left.into_iter().chain(left_before).filter(|_| has_room);
         return Ok(Pass {
             drained: drained(&looked.queue, &claims.claimed, &released),
             claimed: claims.claimed,
             more: looked.more || held_back.more || claims.sorted_out && has_room,
             sorted_out: claims.sorted_out,
             left_to_others: looked.left_to_others,
-            left_to_contenders: left_before.or(looked.left).filter(|_| has_room),
+            left_to_contenders: left.collect(),
             next_due_us: delayed.next_due_us.into_iter().chain(looked.ages_out_us).min(),
             wake_seen,
             lock_wake_seen: looked.lock_wake_seen,
@@ -285,7 +289,7 @@ pub(crate) async fn pass(
         || held_back.more
         || sorted_out && has_room
         || has_room && (front.len() == window || queue.beyond && !claimed.is_empty() || queue.again);
-    let left_to_contenders = left_before.or(left).filter(|_| has_room);
+    let left_to_contenders = left_before.or(left).filter(|_| has_room).into_iter().collect();
     let next_due_us = delayed.next_due_us;
     let drained = drained(&queue, &claimed, &released);
     let lock_wake_seen = None;
@@ -308,7 +312,7 @@ struct Looked {
     queue: Front,
     more: bool,
     left_to_others: bool,
-    left: Option<String>,
+    left: BTreeSet<String>,
     ages_out_us: Option<i64>,
     lock_wake_seen: Option<Option<Bytes>>,
 }
@@ -323,7 +327,8 @@ async fn pass_with_locks(
     room: usize,
 ) -> Result<Looked> {
     let Claims { tx, keys, claimant, now_us, .. } = *claims;
-    let Claimant { job_type, fair, queue: rules, habits, hold, part, eager, dice, .. } = claimant;
+    let Claimant { job_type, fair, queue: rules, habits, hold, part, overdue, dice, .. } = claimant;
+    let eager = !overdue.is_empty();
     let mine = |id: &str| eager || part.has(id);
     let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
     let mut window = rules.window(room);
@@ -338,7 +343,11 @@ async fn pass_with_locks(
         }
         queue.rank_classes();
         let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
-        let own = part.choose(seen, queue.beyond, eager, dice);
+        let chosen: BTreeSet<String> =
+            part.choose(seen.clone(), queue.beyond, eager, dice).into_iter().collect();
+        // Of the overdue all: most of others' jobs cannot start, and a share of them may be those.
+        let own: Vec<String> =
+            seen.into_iter().filter(|id| chosen.contains(id) || overdue.contains(id)).collect();
         let chosen = own.len();
         let own = match hold {
             Some(hold) => hold.free(job_type, own),
@@ -532,4 +541,44 @@ fn drained(queue: &Front, claimed: &[(Job, Box<RawValue>)], released: &BTreeSet<
     }
     left.retain(|tenant, left| *left == 0 && !released.contains(*tenant));
     left.into_keys().map(Arc::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    fn jobs(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_left_has_its_time_whatever_comes_before_it() {
+        let begun = Cell::new(0);
+        let mut leftovers = Leftovers::default();
+        let note = |leftovers: &mut Leftovers, ids: &[&str]| {
+            let over: Sleep = if begun.get() == 0 { Box::pin(pending()) } else { Box::pin(ready(())) };
+            leftovers.note(jobs(ids), || {
+                begun.set(begun.get() + 1);
+                over
+            });
+        };
+        note(&mut leftovers, &["b", "c"]);
+        // One goes, and others come, before and behind: the time of those that stay runs on.
+        note(&mut leftovers, &["a", "c", "d"]);
+        note(&mut leftovers, &["a", "c", "e"]);
+        assert_eq!(begun.get(), 1);
+        // All of them have gone: somebody is at work, and the rest has a time of its own.
+        note(&mut leftovers, &["a", "e"]);
+        assert_eq!(begun.get(), 2);
+        note(&mut leftovers, &["e", "f"]);
+        assert_eq!(leftovers.overdue().await, jobs(&["e"]));
+        // Once they were taken, or could not be, it begins anew.
+        note(&mut leftovers, &["e", "f"]);
+        assert_eq!(begun.get(), 3);
+        note(&mut leftovers, &[]);
+        assert!(leftovers.0.is_none());
+    }
 }

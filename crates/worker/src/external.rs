@@ -5,7 +5,7 @@
 //! may take over, and the worker goes on. What a worker may not have heard of because an answer was lost is
 //! given again ([`External::accept`]) or answered again ([`External::end`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -228,7 +228,7 @@ impl External {
         let mut deadline = pin!(runtime.sleep(wait));
         let mut turn: Option<Turn> = None;
         // Jobs were left to other contenders for long enough.
-        let mut eager = false;
+        let mut overdue = BTreeSet::new();
         let mut leftovers = Leftovers::default();
         // The time is over, and this look is the last.
         let mut last = false;
@@ -236,7 +236,7 @@ impl External {
             let released = self.reserved.released();
             let part = self.part(job_type).await?;
             let mut late: Watch;
-            let given = match self.give(job_type, worker, received, limit, (part, eager)).await? {
+            let given = match self.give(job_type, worker, received, limit, (part, &overdue)).await? {
                 Given::Jobs { jobs, .. } => return Ok(jobs),
                 Given::Nothing { pass, .. } if pass.sorted_out && !leave.is_cancelled() => continue,
                 _ if last => return Ok(Vec::new()),
@@ -256,7 +256,7 @@ impl External {
                     pass
                 }
             };
-            eager = false;
+            overdue.clear();
             if turn.is_none() {
                 tokio::select! {
                     biased;
@@ -285,16 +285,16 @@ impl External {
             tokio::select! {
                 biased;
                 () = leave.cancelled() => return Ok(Vec::new()),
-                () = leftovers.are_due() => eager = true,
+                left = leftovers.overdue() => overdue = left,
                 () = wake => {}
                 () = locks => {}
                 () = late => {}
                 () = released, if given.left_to_others => {}
                 () = due => {}
                 // Nobody goes away with nothing while there is something: who asks without waiting would get only its part.
-                () = &mut deadline => match given.left_to_contenders {
-                    Some(_) => (eager, last) = (true, true),
-                    None => return Ok(Vec::new()),
+                () = &mut deadline => match given.left_to_contenders.is_empty() {
+                    false => (overdue, last) = (given.left_to_contenders, true),
+                    true => return Ok(Vec::new()),
                 },
             }
         }
@@ -327,7 +327,7 @@ impl External {
         worker: &str,
         received: u64,
         limit: usize,
-        (part, eager): (Part, bool),
+        (part, overdue): (Part, &BTreeSet<String>),
     ) -> Result<Given> {
         let dice = self.store.runtime().random();
         let (store, keys, max_history) = (&self.store, &self.keys, self.options.get().max_history);
@@ -385,7 +385,7 @@ impl External {
                     habits,
                     hold,
                     part,
-                    eager,
+                    overdue,
                     dice,
                     max_history,
                 };

@@ -147,7 +147,7 @@ impl Incarnation {
         let mut lock_wake: Option<Watch> = None;
         // Set while jobs are left to other contenders; at its end they are taken.
         let mut leftovers = Leftovers::default();
-        let mut eager = false;
+        let mut overdue = BTreeSet::new();
         self.look_at_contenders().await;
         self.sync().await;
         let mut cycle = self.until_cycle().map(|pause| self.sleep(pause));
@@ -166,7 +166,7 @@ impl Incarnation {
             }
             look |= any;
             if look && !self.is_full() {
-                match self.fill_slots(std::mem::take(&mut eager)).await {
+                match self.fill_slots(std::mem::take(&mut overdue)).await {
                     Ok(pass) => {
                         look = pass.more;
                         let dice = self.shared.store.runtime().random();
@@ -241,7 +241,7 @@ impl Incarnation {
                 () = or_never(&mut wake), if !full => { wake = None; look = true; }
                 () = or_never(&mut lock_wake), if !full => { lock_wake = None; look = true; }
                 () = or_never(&mut due), if !full => { due = None; look = true; }
-                () = leftovers.are_due(), if !full => { eager = true; look = true; }
+                left = leftovers.overdue(), if !full => { overdue = left; look = true; }
             }
         }
     }
@@ -264,12 +264,12 @@ impl Incarnation {
     }
 
     /// One pass, and a task for every job that it claimed.
-    async fn fill_slots(&mut self, eager: bool) -> Result<Pass> {
+    async fn fill_slots(&mut self, overdue: BTreeSet<String>) -> Result<Pass> {
         if self.doubt {
             self.adopt().await?;
         }
         self.fair.agree().await?;
-        match self.pass(eager).await {
+        match self.pass(&overdue).await {
             Ok(mut pass) => {
                 self.known = self.next_claim.load(Relaxed) - 1;
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
@@ -288,7 +288,7 @@ impl Incarnation {
 
     /// One pass, again when others were faster; but never again after a commit of unknown outcome, which would
     /// claim more than there are slots for.
-    async fn pass(&self, eager: bool) -> Result<Pass> {
+    async fn pass(&self, overdue: &BTreeSet<String>) -> Result<Pass> {
         let Shared { store, keys, job_type, options, habits, .. } = &*self.shared;
         let Tunables { max_jobs, max_history, queue, .. } = self.shared.tunables.get();
         let lent = queue.lent(max_jobs, self.slots.waiting());
@@ -304,7 +304,7 @@ impl Incarnation {
             habits,
             hold: None,
             part: self.part(),
-            eager,
+            overdue,
             dice: store.runtime().random(),
             max_history,
         };

@@ -2,6 +2,8 @@
 //!
 //! The order is [`order`]'s; here is what surrounds it: whose part a job is in, when a later look is worth it, and for whom.
 
+use std::collections::BTreeSet;
+
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::order::{Candidate, Decision, Hold, Reason, System, order};
 use turnwise_queue::tenants::Pending;
@@ -25,8 +27,8 @@ pub(crate) struct Chosen {
     pub no_room: bool,
     /// When the next of those that are blocked is aged out, in µs.
     pub ages_out_us: Option<i64>,
-    /// The first of others' jobs that could start.
-    pub left: Option<String>,
+    /// Others' jobs that could start.
+    pub left: BTreeSet<String>,
 }
 
 /// Decides about a window: `own` jobs may start here, as many as there is `room` for; `others` are left to those whose part they are in,
@@ -47,11 +49,7 @@ pub(crate) fn choose(
         // They may have no room where they belong, and must have reserved even so.
         let decision = decide((view, habits), job_type, rules, others, others.len(), now_us);
         chosen.add(&decision, others, rules);
-        // One that has reserved before all others: whoever is first changes with each that goes, and its time would begin anew each time.
-        let reserved =
-            |job: &usize| others.get(*job).is_some_and(|job| view.place(job_type, &job.id).is_some());
-        let starts = || decision.start.iter().map(|start| start.job);
-        chosen.left = starts().find(reserved).or_else(|| starts().next()).and_then(|job| id(others, job));
+        chosen.left = decision.start.iter().filter_map(|start| id(others, start.job)).collect();
     }
     // Of the front one at a time, whosever part it is in.
     if own.iter().chain(others).any(|job| view.place(job_type, &job.id).is_some()) {
