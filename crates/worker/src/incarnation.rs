@@ -209,7 +209,8 @@ impl Incarnation {
                     }
                 }
                 Ok(()) = self.tuned.changed() => {
-                    self.fair.follow(&self.shared.tunables.get().fair);
+                    let running = self.running.values_mut().map(|running| &mut running.turn);
+                    self.fair.follow(&self.shared.tunables.get().fair, running);
                     cycle = self.until_cycle().map(|pause| self.sleep(pause));
                     if let Err(error) = self.show_slots().await {
                         tracing::error!(%error, "cannot write how many jobs run at most");

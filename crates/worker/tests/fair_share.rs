@@ -159,6 +159,28 @@ async fn changed_shares_count_at_once() {
 }
 
 #[tokio::test]
+async fn what_ran_before_the_settings_change_is_charged_whole() {
+    let mut world = World::new();
+    world.add_for("a", "a1", false).await;
+    let worker = start(&world, 1, &[]).await;
+    let run = world.next_run().await;
+    // Nothing rotates: it is not charged yet.
+    world.clock.advance(Duration::from_secs(50));
+    world.settle().await;
+    let tunables = worker.tunables().get();
+    // No charge is of more than two such intervals.
+    let rotation = RotationRules { interval: Duration::from_secs(1), ..RotationRules::default() };
+    let fair = FairRules { rotation: Some(rotation), ..tunables.fair.clone() };
+    worker.tunables().set(Tunables { fair, ..tunables });
+    end_after(&world, run, Duration::from_millis(500)).await;
+    let ended =
+        |rows: &[(String, Charged)]| rows.iter().any(|(_, row)| row.service_us > 0 && row.running == 0);
+    let charged = until_charged(&world, "a", ended).await;
+    assert!((50_500_000..51_500_000).contains(&charged[0].1.service_us), "{charged:?}");
+    worker.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_tenant_whose_queue_is_empty_for_a_while_is_not_listed_any_more() {
     let mut world = World::new();
     world.add_for("a", "a1", false).await;

@@ -142,13 +142,15 @@ impl FairShare {
         self.inner.store.runtime().now_us()
     }
 
-    /// What it goes by from now on.
-    pub fn follow(&self, rules: &FairRules) {
+    /// What it goes by from now on. Those who run are charged first, by the rules of that time: what is charged at once at most
+    /// ([`State::most_us`]) follows from them, and where nothing rotates it is far more than in a short interval.
+    pub fn follow<'a>(&self, rules: &FairRules, running: impl Iterator<Item = &'a mut Turn>) {
         let now_us = self.now_us();
         let mut state = self.state();
         if state.rules == *rules {
             return;
         }
+        running.for_each(|turn| state.charge(turn, now_us));
         let State { rules: old, own, .. } = &mut *state;
         for own in own.values_mut() {
             own.usage.roll_up(now_us, &old.rfc);
