@@ -387,6 +387,9 @@ impl Checker {
             (Some(old), Some(new)) => match (old.state, new.state) {
                 (was, is) if was.is_claimed() && is.is_claimed() => {
                     ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
+                    if let Some(Claim { worker, number }) = &new.claim {
+                        known.tenants.goes_on(worker, *number, is == State::Waiting, commit.now_us);
+                    }
                     let unchanged = old.cancel_requested == new.cancel_requested
                         && old.then == new.then
                         && old.history == new.history;

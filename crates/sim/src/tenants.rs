@@ -26,9 +26,25 @@ pub struct Tenants {
     pending: BTreeMap<TenantKey, BTreeSet<(QueuePlace, String)>>,
     waiting: BTreeSet<TenantKey>,
     usage: BTreeMap<UsageKey, Charged>,
-    /// Claims that hold a job: type and tenant, and since when.
-    held: BTreeMap<ClaimKey, (TenantKey, i64)>,
+    /// Claims that hold a job.
+    held: BTreeMap<ClaimKey, Holding>,
     accounts: BTreeMap<TenantKey, Account>,
+}
+
+/// A claim that holds a job.
+struct Holding {
+    tenant: TenantKey,
+    since_us: i64,
+    /// It waits for a lock since then.
+    waits_since_us: Option<i64>,
+    /// How long it did so before.
+    waited_us: i64,
+}
+
+impl Holding {
+    fn waited_us(&self, now_us: i64) -> i64 {
+        self.waited_us + self.waits_since_us.map_or(0, |since_us| now_us - since_us)
+    }
 }
 
 /// What a tenant's jobs ran, and what it was charged for that.
@@ -38,7 +54,9 @@ pub struct Account {
     pub runs: u64,
     /// How long they held their jobs, together.
     pub held_us: i64,
-    /// Of that, how long jobs were held that were added again under another tenant meanwhile: either may be charged.
+    /// Of that, how long they waited for locks.
+    pub waited_us: i64,
+    /// Of what they held their jobs, how long jobs were held that were added again under another tenant meanwhile: either may be charged.
     pub unclear_us: i64,
     /// What all rows together have told of since the beginning.
     pub charged_us: u64,
@@ -55,14 +73,27 @@ impl Tenants {
     /// A job of a tenant was claimed.
     pub fn claimed(&mut self, worker: &str, number: u64, job_type: &str, tenant: &str, now_us: i64) {
         let tenant = (job_type.to_owned(), tenant.to_owned());
-        self.held.insert((worker.to_owned(), number), (tenant, now_us));
+        let holding = Holding { tenant, since_us: now_us, waits_since_us: None, waited_us: 0 };
+        self.held.insert((worker.to_owned(), number), holding);
+    }
+
+    /// A claim goes on to hold its job, and `waits` for a lock or does not.
+    pub fn goes_on(&mut self, worker: &str, number: u64, waits: bool, now_us: i64) {
+        if let Some(holding) = self.held.get_mut(&(worker.to_owned(), number))
+            && holding.waits_since_us.is_some() != waits
+        {
+            (holding.waited_us, holding.waits_since_us) =
+                (holding.waited_us(now_us), waits.then_some(now_us));
+        }
     }
 
     /// A claim has ended. `tenant` is whose job it is by now.
     pub fn released(&mut self, worker: &str, number: u64, tenant: &str, now_us: i64) {
-        let Some((of, since_us)) = self.held.remove(&(worker.to_owned(), number)) else { return };
+        let Some(holding) = self.held.remove(&(worker.to_owned(), number)) else { return };
+        let waited_us = holding.waited_us(now_us);
+        let of = holding.tenant;
         let is = (of.0.clone(), tenant.to_owned());
-        let held_us = now_us - since_us;
+        let held_us = now_us - holding.since_us;
         if is != of {
             for either in [&is, &of] {
                 self.accounts.entry(either.clone()).or_default().unclear_us += held_us;
@@ -71,6 +102,7 @@ impl Tenants {
         let account = self.accounts.entry(of).or_default();
         account.runs += 1;
         account.held_us += held_us;
+        account.waited_us += waited_us;
     }
 
     /// What each tenant was charged, and for what.

@@ -448,13 +448,15 @@ impl World {
         }
     }
 
-    /// Where nothing went wrong for long, each tenant was charged what its jobs ran, no less and no more.
+    /// Where nothing went wrong for long, each tenant was charged what its jobs ran, no less and no more. A run that waits and lends its
+    /// slot does not run.
     fn charges(&self, known: &Known) -> Result<(), Violation> {
+        let lends = !self.setting.plan.options.queue.waiting_uses_slot;
         for (tenant, account) in known.tenants.accounts().filter(|(tenant, _)| tenant.0 != EXTERNAL) {
-            let held_us = account.held_us as f64;
+            let ran_us = (account.held_us - if lends { account.waited_us } else { 0 }) as f64;
             let late_us = CHARGED_LATE.as_micros() as f64;
             let about_us = account.unclear_us as f64 + (account.runs + 1) as f64 * late_us;
-            if (account.charged_us as f64 - held_us).abs() > about_us {
+            if (account.charged_us as f64 - ran_us).abs() > about_us {
                 let story = format!("{tenant:?}: {account:?}");
                 return Err(Violation { invariant: "each tenant is charged what its jobs ran", story });
             }

@@ -256,7 +256,7 @@ impl Incarnation {
 
     /// Whether another job may run in the slot of this one.
     pub(crate) fn lends(&self, running: &Running) -> bool {
-        running.controls.waits.load(Relaxed) && !self.shared.tunables.get().queue.waiting_uses_slot
+        running.controls.waits.now() && !self.shared.tunables.get().queue.waiting_uses_slot
     }
 
     pub(crate) fn until(&self, at_us: i64) -> Duration {
@@ -381,7 +381,7 @@ impl Incarnation {
         let controls = Controls { idle, slots, ..Controls::default() };
         let started_us = job.started_us.unwrap_or_else(|| self.shared.store.runtime().now_us());
         let mut turn = self.fair.start(&job.tenant, job.continuous, started_us);
-        turn.often = true;
+        (turn.often, turn.waits) = (true, Some(controls.waits.clone()));
         if job.cancel_requested {
             // Cancelled before it was adopted: its signal has passed.
             controls.stop.cancel();

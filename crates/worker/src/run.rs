@@ -14,7 +14,7 @@ use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::Store;
 
 use crate::handler::Idle;
-use crate::locks::{Habits, JobLocks, LockWake, Slots};
+use crate::locks::{Habits, JobLocks, LockWake, Slots, Waits};
 use crate::membership::join;
 use crate::record::{Finished, Recorder, record};
 use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
@@ -55,8 +55,8 @@ pub(crate) struct Controls {
     pub idle: Idle,
     /// Counts those of its worker's jobs that wait for locks.
     pub slots: Arc<Slots>,
-    /// It waits for a lock.
-    pub waits: Arc<AtomicBool>,
+    /// Whether it waits for a lock.
+    pub waits: Arc<Waits>,
     /// Why it is asked to stop: so that others can run.
     pub makes_way: Arc<AtomicBool>,
     /// What the job is sorted by once it waits again, where keys decide.

@@ -13,7 +13,7 @@ use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::locks::{Mode, Requests};
 use turnwise_queue::claims::Ending;
 use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
-use turnwise_queue::{Claim, Job, Keyspace, NewJob, State, claims, jobs, workers};
+use turnwise_queue::{Claim, Job, Keyspace, NewJob, State, claims, jobs, usage, workers};
 use turnwise_store::{Store, embedded, runtime};
 use turnwise_worker::{
     External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, QueueRules, Worker,
@@ -408,6 +408,41 @@ async fn a_slot_that_is_not_lent_stays_taken() {
     locking.world.until_state("b", State::Completed).await;
     worker.shutdown().await;
     locking.none_left().await;
+}
+
+#[tokio::test]
+async fn a_run_is_not_charged_for_the_time_in_which_it_lends_its_slot() {
+    for (waiting_uses_slot, charged_us) in [(false, 5_000_000), (true, 12_000_000)] {
+        let mut locking = Locking::new();
+        let worker = locking.start(2, QueueRules { waiting_uses_slot, ..QueueRules::default() }).await;
+        let World { store, keys, clock, .. } = &locking.world;
+        let (store, keys, clock) = (store.clone(), keys.clone(), clock.clone());
+        for id in ["holds", "waits"] {
+            let locks = serde_json::from_str(FINDS_OUT).unwrap();
+            let job = NewJob { tenant: id.to_owned(), locks, ..NewJob::new(T, id, json("{}")) };
+            let tx = store.begin().await.unwrap();
+            jobs::add(&tx, &keys, &job, store.runtime().now_us()).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        let [holds, waits] = locking.started(["holds", "waits"]).await;
+        let i = exclusive("instance", "i");
+        holds.context.lock(i.clone()).await.unwrap();
+        clock.advance(Duration::from_secs(2));
+        let asked = waits.lock(i.clone());
+        locking.world.until_state("waits", State::Waiting).await;
+        locking.world.settle().await;
+        clock.advance(Duration::from_secs(7));
+        holds.context.unlock(std::slice::from_ref(&i.spot)).await.unwrap();
+        granted(asked).await;
+        clock.advance(Duration::from_secs(3));
+        waits.end();
+        locking.world.until_state("waits", State::Completed).await;
+        // Writes what it has charged.
+        worker.shutdown().await;
+        let tx = store.begin().await.unwrap();
+        let rows = usage::of_tenant(&tx, &keys, T, "waits").await.unwrap();
+        assert_eq!(rows.iter().map(|(_, row)| row.service_us).sum::<u64>(), charged_us, "{rows:?}");
+    }
 }
 
 #[tokio::test]

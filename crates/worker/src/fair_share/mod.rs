@@ -29,6 +29,7 @@ use turnwise_store::{Store, Transaction};
 
 use crate::FairRules;
 use crate::filters::Judge;
+use crate::locks::Waits;
 use crate::membership::duration_us;
 
 pub(crate) use front::Front;
@@ -114,6 +115,10 @@ pub(crate) struct Turn {
     expected_us: f64,
     /// It is charged at least once in an interval.
     pub often: bool,
+    /// Where to ask for how long it has lent its slot: that is not charged.
+    pub waits: Option<Arc<Waits>>,
+    /// Of what it has run, so much was not charged for that, in µs.
+    lent_us: i64,
 }
 
 impl FairShare {
@@ -224,7 +229,7 @@ impl FairShare {
         let own = state.own.entry(turn.tenant.to_string()).or_default();
         own.running = own.running.saturating_sub(1);
         if by_itself && !turn.rotates {
-            let ran_us = us(now_us.saturating_sub(turn.started_us));
+            let ran_us = us(now_us.saturating_sub(turn.started_us).saturating_sub(turn.lent_us));
             let is_first = !state.expectation.knows_type();
             state.expectation.learn(&turn.tenant, ran_us);
             if is_first {
@@ -387,11 +392,16 @@ impl State {
             left_us: expected_us,
             expected_us,
             often: false,
+            waits: None,
+            lent_us: 0,
         }
     }
 
     fn charge(&mut self, turn: &mut Turn, now_us: i64) {
-        let mut ran_us = us(now_us.saturating_sub(turn.charged_us));
+        let lent_us = turn.waits.as_ref().map_or(0, |waits| waits.lent_us(now_us));
+        let from_us = turn.charged_us.saturating_add(lent_us.saturating_sub(turn.lent_us));
+        turn.lent_us = lent_us;
+        let mut ran_us = us(now_us.saturating_sub(from_us));
         if turn.often {
             ran_us = ran_us.min(self.most_us());
         }

@@ -20,7 +20,7 @@ use turnwise_policy::predictive_queue::locks::Levels;
 pub(crate) use likely::Habits;
 pub use likely::weigh;
 pub use run::LockError;
-pub(crate) use run::{JobLocks, Slots};
+pub(crate) use run::{JobLocks, Slots, Waits};
 pub(crate) use view::LocksView;
 pub(crate) use wake::LockWake;
 pub(crate) use window::{Chosen, MAX_WINDOW, choose};

@@ -9,8 +9,8 @@
 //! more than there are.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
@@ -88,6 +88,44 @@ impl Slots {
     }
 }
 
+/// Whether a run waits for a lock, and for how long it has lent its slot so far: that time is not charged.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(std::sync::Mutex<Lent>);
+
+#[derive(Debug, Default)]
+struct Lent {
+    waits: bool,
+    /// It waits and lends its slot since then, in µs. That is decided when it begins to wait.
+    since_us: Option<i64>,
+    /// How long it did so before, in µs.
+    before_us: i64,
+}
+
+impl Waits {
+    pub fn now(&self) -> bool {
+        self.lent().waits
+    }
+
+    pub fn lent_us(&self, now_us: i64) -> i64 {
+        let Lent { since_us, before_us, .. } = *self.lent();
+        before_us.saturating_add(since_us.map_or(0, |since_us| now_us.saturating_sub(since_us).max(0)))
+    }
+
+    fn begin(&self, lends: bool, now_us: i64) {
+        let mut lent = self.lent();
+        (lent.waits, lent.since_us) = (true, lends.then_some(now_us));
+    }
+
+    fn over(&self, now_us: i64) {
+        let before_us = self.lent_us(now_us);
+        *self.lent() = Lent { waits: false, since_us: None, before_us };
+    }
+
+    fn lent(&self) -> std::sync::MutexGuard<'_, Lent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The locks of one run. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct JobLocks(Arc<Inner>);
@@ -99,7 +137,7 @@ struct Inner {
     stop: CancellationToken,
     halt: CancellationToken,
     slots: Arc<Slots>,
-    waits: Arc<AtomicBool>,
+    waits: Arc<Waits>,
     /// A job waits for one lock at a time.
     turn: Mutex<()>,
     /// Somebody has stopped waiting, and the row may still be there.
@@ -141,7 +179,7 @@ impl JobLocks {
         shared: Arc<Shared>,
         (id, claim): (String, Claim),
         (stop, halt): (CancellationToken, CancellationToken),
-        (slots, waits): (Arc<Slots>, Arc<AtomicBool>),
+        (slots, waits): (Arc<Slots>, Arc<Waits>),
     ) -> Self {
         let (turn, left) = (Mutex::default(), AtomicBool::new(false));
         JobLocks(Arc::new(Inner { shared, id, claim, stop, halt, slots, waits, turn, left }))
@@ -283,8 +321,9 @@ struct Waiting<'a> {
 impl Waiting<'_> {
     fn begin(&mut self) {
         if !std::mem::replace(&mut self.on, true) {
-            let Inner { slots, waits, .. } = &*self.locks.0;
-            waits.store(true, Relaxed);
+            let Inner { shared, slots, waits, .. } = &*self.locks.0;
+            let lends = !shared.tunables.get().queue.waiting_uses_slot;
+            waits.begin(lends, shared.store.runtime().now_us());
             slots.waiting.fetch_add(1, Relaxed);
             slots.news.notify_one();
         }
@@ -293,8 +332,8 @@ impl Waiting<'_> {
     fn over(&mut self) {
         self.settled = true;
         if std::mem::replace(&mut self.on, false) {
-            let Inner { slots, waits, .. } = &*self.locks.0;
-            waits.store(false, Relaxed);
+            let Inner { shared, slots, waits, .. } = &*self.locks.0;
+            waits.over(shared.store.runtime().now_us());
             slots.waiting.fetch_sub(1, Relaxed);
         }
     }
