@@ -395,13 +395,6 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
         why: "Of what a run held some is held for ever.",
     },
     Mutant {
-        name: "lock_given_back_by_a_stale_claim",
-        file: "crates/queue/src/locks/running.rs",
-        find: "    spots: &[Spot],\n) -> Result<()> {\n    let mut job = held_job(tx, keys, job_type, id, claim).await?;",
-        replace: "    spots: &[Spot],\n) -> Result<()> {\n    let Some(mut job) = crate::rows::read_job(tx, keys, job_type, id).await? else { return Err(Error::Halt) };\n    let _ = claim;",
-        why: "A run that lost its claim gives back what the next one holds.",
-    },
-    Mutant {
         name: "given_back_and_held",
         file: "crates/queue/src/locks/running.rs",
         find: "    wake(tx, keys)?;\n    put_all(tx, keys, &job)?;\n    write_job(tx, keys, &job)\n}\n\nfn refuse",
@@ -416,11 +409,11 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
         why: "Who starts while somebody reserves or begins to wait takes it from him.",
     },
     Mutant {
-        name: "unknown_locks_are_not_reserved",
-        file: "crates/queue/src/locks/claimed.rs",
-        find: "        None => search.unknown(&job.locks).await,",
-        replace: "        None => Ok(None),",
-        why: "Who does not know what it will lock starts, and takes what somebody has reserved.",
+        name: "unknown_locks_wait_in_line",
+        file: "crates/queue/src/locks/search.rs",
+        find: "                by.retain(|by| by.how == How::Reserved);\n",
+        replace: "",
+        why: "Who does not know what it will lock does not start while anybody waits for a lock of that level.",
     },
     Mutant {
         name: "reservation_outlives_its_job",
