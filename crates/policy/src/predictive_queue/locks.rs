@@ -14,7 +14,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Levels that there may be.
 pub const MAX_LEVELS: usize = 16;
@@ -183,18 +185,49 @@ struct Said {
     exclusive: Option<Which>,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "must be \"all\", \"unknown\", or a list of names; shared ones may be names with their units"
-)]
+#[derive(Clone, Serialize)]
+#[serde(untagged)]
 enum Which {
     Word(Word),
     Names(Vec<String>),
     Units(BTreeMap<String, i64>),
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
+/// By hand, as that of [`Requests`]: a pass reads hundreds of declarations, and what is derived for "one or the other" keeps a copy of each value to
+/// try them one by one.
+impl<'de> Deserialize<'de> for Which {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Which, D::Error> {
+        struct Any;
+        const ANY: &str =
+            "\"all\", \"unknown\", or a list of names; shared ones may be names with their units";
+        impl<'de> Visitor<'de> for Any {
+            type Value = Which;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(ANY)
+            }
+
+            fn visit_str<E: Error>(self, word: &str) -> Result<Which, E> {
+                match word {
+                    "all" => Ok(Which::Word(Word::All)),
+                    "unknown" => Ok(Which::Word(Word::Unknown)),
+                    _ => Err(E::custom(format_args!("must be {ANY}"))),
+                }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, names: A) -> Result<Which, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(names)).map(Which::Names)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, units: A) -> Result<Which, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(units)).map(Which::Units)
+            }
+        }
+        from.deserialize_any(Any)
+    }
+}
+
+#[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Word {
     All,
@@ -251,14 +284,40 @@ impl From<AtLevel> for Said {
 
 /// What a job wants, at all levels: `{"instance": {"exclusive": ["web1"]}, "node": {"shared": "unknown"}}`, or
 /// `{"big_lock": true}`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Requests {
     /// The one lock that goes with no other.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub big_lock: bool,
     /// What is wanted, by the name of the level. A level that is not there wants nothing.
     #[serde(flatten)]
     pub levels: BTreeMap<String, AtLevel>,
+}
+
+impl<'de> Deserialize<'de> for Requests {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Requests, D::Error> {
+        struct ByLevel;
+        impl<'de> Visitor<'de> for ByLevel {
+            type Value = Requests;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("what is wanted, by the name of the level")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Requests, A::Error> {
+                let mut requests = Requests::default();
+                while let Some(level) = map.next_key::<String>()? {
+                    if level == BIG_LOCK {
+                        requests.big_lock = map.next_value()?;
+                    } else {
+                        requests.levels.insert(level, map.next_value()?);
+                    }
+                }
+                Ok(requests)
+            }
+        }
+        from.deserialize_map(ByLevel)
+    }
 }
 
 impl Requests {
