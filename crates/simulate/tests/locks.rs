@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::Path;
 
+use turnwise_policy::predictive_queue::window;
 use turnwise_simulate::locks::{Compared, Outcome, Scenario, Scheme, plot, report, run};
 
 const SHIPPED: [&str; 4] = ["cluster", "cluster-bursts", "cluster-hot-node", "cluster-unknown"];
@@ -31,6 +32,11 @@ fn assert_promised(name: &str, seed: u64, of_bound: f64) {
     let mut scenario = read(name);
     scenario.seed = seed.try_into().unwrap();
     assert_eq!((scenario.jobs(), scenario.slots.get()), (2_000, 20));
+    assert_eq!(
+        scenario.queue.window.usize(),
+        window::DEFAULT,
+        "{name}: as a server has it that nobody has configured"
+    );
     let compared = run(&scenario, &[Scheme::Fifo, Scheme::Predictive]).unwrap();
     tell(name, seed, &compared);
     let (fifo, predictive) = (of(&compared, Scheme::Fifo), of(&compared, Scheme::Predictive));

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use turnwise_policy::contention::Part;
+use turnwise_policy::predictive_queue::window;
 use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::claims::Claiming;
 use turnwise_queue::rate_limits::{self, Tally};
@@ -20,7 +21,7 @@ use turnwise_store::{Isolation, Transaction};
 use crate::QueueRules;
 use crate::fair_share::{FairShare, Front, SORT_BATCH};
 use crate::filters::{Admission, Bench};
-use crate::locks::{Chosen, Habits, LocksView, MAX_WINDOW, choose};
+use crate::locks::{Chosen, Habits, LocksView, choose};
 
 /// Jobs that one pass claims at most; fewer where the transaction has no more room for them.
 const CLAIM_BATCH: usize = 500;
@@ -318,7 +319,7 @@ struct Looked {
 }
 
 /// Claims what can start of a front in which some jobs lock. Compares more of them than there is room for; and if none can start, still more of them,
-/// up to [`MAX_WINDOW`]. What stands behind so many that cannot start waits, too: a pass that looked further would cost more than what
+/// up to [`window::MAX`]. What stands behind so many that cannot start waits, too: a pass that looked further would cost more than what
 /// it finds.
 async fn pass_with_locks(
     claims: &mut Claims<'_>,
@@ -405,8 +406,11 @@ async fn pass_with_locks(
             own.retain(|pending| !claims.tried.contains(&pending.id));
         }
         let nothing = claims.claimed.is_empty() && !not_started && !taken;
-        if nothing && queue.beyond && window < MAX_WINDOW {
-            window = window.saturating_mul(4).min(MAX_WINDOW);
+        if nothing
+            && queue.beyond
+            && let Some(wider) = window::wider(window)
+        {
+            window = wider;
             continue;
         }
         if let Some(id) = &looked.reserve {

@@ -7,6 +7,7 @@
 //! - [`experience`]: what past runs locked where nobody could tell, so that it need not be unknown to the weight.
 //! - [`mod@line`]: how many wait in line for what a job wants.
 //! - [`order`]: which jobs of the queue's front start, which reserve, and why the others do not start.
+//! - [`window`]: how much of the queue's front a pass compares.
 //! - [`queue`]: all pending jobs in that order, kept up while running ones start and end.
 
 pub mod aging;
@@ -19,3 +20,4 @@ pub mod queue;
 pub mod summary;
 #[cfg(test)]
 mod tests;
+pub mod window;

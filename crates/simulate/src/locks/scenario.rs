@@ -32,6 +32,7 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
+use turnwise_policy::predictive_queue::window;
 
 use super::template;
 use crate::number::{Int, Real};
@@ -94,8 +95,8 @@ pub struct Cluster {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Queue {
-    /// Jobs of the queue's front that are looked at.
-    pub window: Int<1, 100_000>,
+    /// Jobs of the queue's front that are looked at, at least.
+    pub window: Int<1, { window::MAX as u64 }>,
     /// The unit of age.
     pub tick_ms: Int<1, 86_400_000>,
     /// After so many ticks a job weighs nothing, and reserves its locks.
@@ -109,7 +110,7 @@ pub struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         Queue {
-            window: Int::constant(500),
+            window: Int::constant(window::DEFAULT as u64),
             tick_ms: Int::constant(30_000),
             aging_ticks: Int::constant(30),
             base_weight: Real::constant(1.0),

@@ -7,6 +7,7 @@ use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_policy::predictive_queue::locks::{Lock, Mode, Place, Requests};
 use turnwise_policy::predictive_queue::order::{Candidate, System, order};
 use turnwise_policy::predictive_queue::summary::{Running, Summary};
+use turnwise_policy::predictive_queue::window;
 
 use super::population::{Job, JobId, Population, Want};
 use super::tickets::{NONE, Ticket, Tickets};
@@ -81,14 +82,6 @@ impl Chooser for Predictive {
             view.reserved.iter().map(|(job, ticket)| (*ticket, *job)).collect();
         reserved.sort_unstable();
         let reservations: Vec<&Requests> = reserved.iter().map(|(_, job)| &view.job(*job).said).collect();
-        let ids: Vec<JobId> = view.window().collect();
-        let candidate = |id: &JobId| {
-            let job = view.job(*id);
-            let ticket = view.reserved.get(id);
-            let reservation = ticket.and_then(|ticket| reserved.binary_search(&(*ticket, *id)).ok());
-            Candidate { class: 0, since_us: job.comes_us, requests: &job.said, likely: None, reservation }
-        };
-        let window: Vec<Candidate<'_>> = ids.iter().map(candidate).collect();
         let system = System {
             running: &running,
             foreseen: &running,
@@ -96,10 +89,31 @@ impl Chooser for Predictive {
             room: view.room,
             now_us: view.now_us,
         };
-        let decision = order(&window, system, &rules(view));
-        Choice {
-            start: decision.start.iter().map(|start| ids[start.job]).collect(),
-            reserve: decision.reserve.iter().map(|place| ids[*place]).collect(),
+        let mut compared = window::first(view.queue.window.usize(), view.room);
+        loop {
+            let mut ids: Vec<JobId> = view.pending.iter().copied().take(compared).collect();
+            // Those that have reserved are looked at, wherever they stand.
+            let seen = ids.last().copied();
+            ids.extend(reserved.iter().map(|(_, job)| *job).filter(|job| Some(*job) > seen));
+            let candidate = |id: &JobId| {
+                let job = view.job(*id);
+                let ticket = view.reserved.get(id);
+                let reservation = ticket.and_then(|ticket| reserved.binary_search(&(*ticket, *id)).ok());
+                Candidate { class: 0, since_us: job.comes_us, requests: &job.said, likely: None, reservation }
+            };
+            let window: Vec<Candidate<'_>> = ids.iter().map(candidate).collect();
+            let decision = order(&window, system, &rules(view));
+            if decision.start.is_empty()
+                && compared < view.pending.len()
+                && let Some(wider) = window::wider(compared)
+            {
+                compared = wider;
+                continue;
+            }
+            return Choice {
+                start: decision.start.iter().map(|start| ids[start.job]).collect(),
+                reserve: decision.reserve.iter().map(|place| ids[*place]).collect(),
+            };
         }
     }
 }

@@ -88,7 +88,7 @@ impl View<'_> {
         &self.population.jobs[job as usize]
     }
 
-    /// The front of the queue, as far as it is looked at.
+    /// The front of the queue, as far as it is looked at where that does not change.
     pub(crate) fn window(&self) -> impl Iterator<Item = JobId> {
         self.pending.iter().copied().take(self.queue.window.usize())
     }
@@ -215,11 +215,14 @@ impl<'a> World<'a> {
     }
 
     fn settle(&mut self) {
-        // Each round serves or resumes a job, or is the last; a job wants something no more often than it has locks.
-        while self.serve_waiting() || self.resume() {}
-        // Starts release nothing, so nobody else could start after them.
-        self.fill();
-        while self.serve_waiting() || self.resume() {}
+        loop {
+            // Each round serves or resumes a job, or is the last; a job wants something no more often than it has locks.
+            while self.serve_waiting() || self.resume() {}
+            // Starts release nothing, but the window sees further after them. Each round starts somebody, or is the last.
+            if !self.fill() {
+                break;
+            }
+        }
     }
 
     /// Those who wait inside take what they can have.
@@ -310,11 +313,11 @@ impl<'a> World<'a> {
         room.min(ready.len()) > 0
     }
 
-    /// The scheme fills the free slots.
-    fn fill(&mut self) {
+    /// The scheme fills the free slots, as far as it looks; returns whether anybody has started.
+    fn fill(&mut self) -> bool {
         let room = self.slots.saturating_sub(self.slots_used());
         if room == 0 || self.pending.is_empty() {
-            return;
+            return false;
         }
         let choice = self.chooser.choose(&View {
             population: self.population,
@@ -334,6 +337,7 @@ impl<'a> World<'a> {
         for job in &choice.start {
             self.start(*job);
         }
+        !choice.start.is_empty()
     }
 
     fn start(&mut self, job: JobId) {

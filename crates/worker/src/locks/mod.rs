@@ -14,8 +14,8 @@ mod view;
 mod wake;
 mod window;
 
-use turnwise_policy::predictive_queue::aging;
 use turnwise_policy::predictive_queue::locks::Levels;
+use turnwise_policy::predictive_queue::{self, aging};
 
 pub(crate) use likely::Habits;
 pub use likely::weigh;
@@ -23,7 +23,7 @@ pub use run::LockError;
 pub(crate) use run::{JobLocks, Slots, Waits};
 pub(crate) use view::LocksView;
 pub(crate) use wake::LockWake;
-pub(crate) use window::{Chosen, MAX_WINDOW, choose};
+pub(crate) use window::{Chosen, choose};
 
 /// How jobs that lock are ordered, and what can be locked. Jobs that declare no locks know nothing of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Default for QueueRules {
     fn default() -> Self {
         QueueRules {
             levels: Levels::default(),
-            window: 64,
+            window: predictive_queue::window::DEFAULT,
             rules: aging::Rules::default(),
             waiting_uses_slot: false,
         }
@@ -53,7 +53,7 @@ impl Default for QueueRules {
 impl QueueRules {
     /// How many jobs are compared first by a pass that has room for so many.
     pub(crate) fn window(&self, room: usize) -> usize {
-        self.window.max(room.saturating_mul(4)).clamp(1, MAX_WINDOW)
+        predictive_queue::window::first(self.window, room)
     }
 
     /// How many of so many slots are lent, when so many of the jobs in them wait for locks. A job that starts in a lent slot may come to wait, too, and
@@ -66,13 +66,6 @@ impl QueueRules {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_window_holds_four_times_the_room_within_bounds() {
-        let rules = QueueRules::default();
-        assert_eq!([0, 1, 16, 17, 500].map(|room| rules.window(room)), [64, 64, 64, 68, 1_000]);
-        assert_eq!(QueueRules { window: 0, ..rules }.window(0), 1);
-    }
 
     #[test]
     fn no_more_slots_are_lent_than_there_are() {

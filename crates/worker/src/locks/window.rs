@@ -11,9 +11,6 @@ use turnwise_queue::tenants::Pending;
 use super::view::LocksView;
 use super::{Habits, QueueRules};
 
-/// Jobs that are compared in one pass, at most. Behind so many jobs that cannot start others wait, though they could.
-pub(crate) const MAX_WINDOW: usize = 1_000;
-
 /// What shall become of a window's jobs.
 #[derive(Default)]
 pub(crate) struct Chosen {
