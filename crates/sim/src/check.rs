@@ -16,6 +16,7 @@ use turnwise_queue::locks::{LockAt, Spot};
 use turnwise_queue::{Claim, EventKind, Job, Keyspace, State, Then, workers};
 
 use crate::core::{Core, Stats, lock};
+use crate::dependencies::{self, Dependencies};
 use crate::engine::Writer;
 use crate::ledger::{ClaimKey, Did, Execution, Executions, JobKey, OpKind};
 use crate::link::{Link, SLOW_STORE_MS};
@@ -72,6 +73,8 @@ pub struct Known {
     pub tenants: Tenants,
     /// Who locks what, in worlds where jobs lock.
     pub locks: Option<Locks>,
+    /// Who waits for whom.
+    pub dependencies: Dependencies,
 }
 
 impl Known {
@@ -125,6 +128,8 @@ struct Commit<'a> {
     place: Place,
     /// Workers that were members before it and are no longer, or the other way round.
     was_member: BTreeMap<JobKey, bool>,
+    /// Jobs that were cancelled in it, or whose next run was, for the sake of those that they waited for.
+    refused: BTreeSet<JobKey>,
     now_us: i64,
 }
 
@@ -164,8 +169,9 @@ impl Checker {
         if writer.late {
             self.core.count(|stats| stats.late += 1);
         }
-        let commit =
-            Commit { writer, place: link.place, was_member: BTreeMap::new(), now_us: self.core.elapsed_us() };
+        let (was_member, refused) = (BTreeMap::new(), BTreeSet::new());
+        let now_us = self.core.elapsed_us();
+        let commit = Commit { writer, place: link.place, was_member, refused, now_us };
         if let Err((invariant, story)) = self.check(commit, changes) {
             self.core.violated(invariant, format!("in commit {version} of {}: {story}", link.place));
         }
@@ -255,6 +261,27 @@ impl Checker {
                     let record = rows.record.clone();
                     touched_jobs.entry(job).or_insert(record);
                 }
+                Row::After(ref job, ref on) => {
+                    let job = job.clone();
+                    let rows = known.jobs.entry(job.clone()).or_default();
+                    rows.after.retain(|(other, _)| other != on);
+                    if let Some(value) = &change.new {
+                        rows.add(row, value).map_err(|error| {
+                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
+                        })?;
+                    }
+                    let record = known.jobs[&job].record.clone();
+                    touched_jobs.entry(job).or_insert(record);
+                }
+                Row::Dependent(job, on, group) => {
+                    let back = &mut known.jobs.entry(job.clone()).or_default().back;
+                    match &change.new {
+                        Some(_) => back.insert((on, group)),
+                        None => back.remove(&(on, group)),
+                    };
+                    let record = known.jobs[&job].record.clone();
+                    touched_jobs.entry(job).or_insert(record);
+                }
                 Row::Worker(worker, row) => {
                     if row == WorkerRow::Member {
                         commit.was_member.insert(worker.clone(), change.old.is_some());
@@ -279,9 +306,19 @@ impl Checker {
         for (job, worker, old, new) in reports {
             check_report(known, &commit, &job, &worker, &old, &new)?;
         }
+        let Known { jobs, executions, dependencies, .. } = known;
+        commit.refused = dependencies.hear(&dependencies::Commit {
+            op: commit.writer.op.as_ref(),
+            jobs: &touched_jobs,
+            known: jobs,
+            executions,
+            now_us: commit.now_us,
+        })?;
         for (key, old) in &touched_jobs {
             if commit.is_client(&[OpKind::Add], key) {
                 *known.adds.entry(key.clone()).or_default() += 1;
+                let waits = known.jobs[key].record.as_ref().is_some_and(|job| job.unmet > 0);
+                self.core.count(|stats| stats.dependents += u64::from(waits));
             }
             let new = known.jobs[key].record.clone();
             self.check_transition(known, &commit, key, old.as_ref(), new.as_ref())?;
@@ -357,11 +394,18 @@ impl Checker {
     ) -> Result<(), Broken> {
         let story = || format!("job {key:?}\n  was {}\n  is  {}", in_words(old), in_words(new));
         let by = |kinds: &[OpKind]| commit.is_client(kinds, key);
+        let refused = commit.refused.contains(key);
+        if refused {
+            self.core.count(|stats| stats.refused += 1);
+        }
         const ALLOWED: &str = "every change of a job is allowed";
         match (old, new) {
             (None, None) => Ok(()),
             (None, Some(new)) => {
-                let waits = matches!(new.state, State::Pending | State::Delayed);
+                if refused {
+                    self.count_end(known, key);
+                }
+                let waits = matches!(new.state, State::Pending | State::Delayed) || refused;
                 ensure(waits && by(&[OpKind::Add]), ALLOWED, story)
             }
             (Some(old), None) => {
@@ -384,6 +428,11 @@ impl Checker {
                     _ => ensure(by(&[OpKind::Remove]), "no acknowledged job is lost", story),
                 }
             }
+            // The first who waits for it says so in its record.
+            (Some(old), Some(new)) if is_awaited_now(old, new) => {
+                let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
+                ensure(adds, ALLOWED, story)
+            }
             (Some(old), Some(new)) => match (old.state, new.state) {
                 (was, is) if was.is_claimed() && is.is_claimed() => {
                     ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
@@ -391,7 +440,7 @@ impl Checker {
                         known.tenants.goes_on(worker, *number, is == State::Waiting, commit.now_us);
                     }
                     let unchanged = old.cancel_requested == new.cancel_requested
-                        && old.then == new.then
+                        && (old.then == new.then || refused && new.then == Then::Keep)
                         && old.history == new.history;
                     let asked = by(&[OpKind::Add, OpKind::Cancel, OpKind::Restart, OpKind::Remove]);
                     ensure(asked || unchanged, ALLOWED, story)?;
@@ -406,25 +455,35 @@ impl Checker {
                 (State::Pending, State::Running) => self.check_claim(known, commit, new),
                 (State::Delayed | State::Crashing, State::Pending | State::Running) => {
                     let told_us = commit.writer.link.as_ref().map_or(0, |link| link.told_us());
-                    let asked = old.state == State::Delayed && by(&[OpKind::Add]);
+                    let asked = old.state == State::Delayed && by(&[OpKind::Add]) || by(&[OpKind::Retry]);
                     ensure(asked || told_us >= old.order_us, "no job starts before its time", story)?;
                     // A pass may release a job and claim it at once.
                     if new.state == State::Running { self.check_claim(known, commit, new) } else { Ok(()) }
                 }
                 (State::Pending | State::Delayed | State::Crashing, State::Cancelled) => {
                     self.count_end(known, key);
-                    ensure(by(&[OpKind::Cancel]), ALLOWED, story)
+                    ensure(by(&[OpKind::Cancel]) || refused, ALLOWED, story)
                 }
-                (State::Delayed, State::Delayed) => ensure(by(&[OpKind::Add]), ALLOWED, story),
+                (State::Delayed, State::Delayed) => {
+                    let heard = old.unmet > new.unmet && old.order_us == new.order_us;
+                    ensure(by(&[OpKind::Add]) || heard, ALLOWED, story)
+                }
+                (State::Pending | State::Crashing, State::Delayed) => {
+                    ensure(by(&[OpKind::Add]) && new.unmet > 0, ALLOWED, story)
+                }
                 (State::Pending, State::Pending) if commit.writer.op.is_none() => {
                     let reserves = old.reserved.is_none()
                         && new.reserved.is_some()
                         && old.queue_place() == new.queue_place();
                     ensure(is_sorted_anew(old, new) || reserves, ALLOWED, story)
                 }
-                (was, is) if was == is => {
+                (was, is) if was == is && !refused => {
                     let same = old.history == new.history && old.order_us == new.order_us;
                     ensure(same && by(&[OpKind::Add]), ALLOWED, story)
+                }
+                (was, State::Cancelled) if was.is_final() && refused => {
+                    self.count_end(known, key);
+                    ensure(by(&[OpKind::Add]), "a job that has ended starts again only if it is added", story)
                 }
                 (was, State::Pending | State::Delayed) if was.is_final() => {
                     ensure(by(&[OpKind::Add]), "a job that has ended starts again only if it is added", story)
@@ -482,7 +541,11 @@ impl Checker {
             known.recorded.extend(old.claim.clone().map(|claim| (claim.worker, claim.number)));
             return Ok(());
         };
-        let waits = matches!(new.state, State::Pending | State::Delayed);
+        // In the same commit another one has ended, too, for which its next run was to wait.
+        let refused = old.then == Then::Again
+            && new.state == State::Cancelled
+            && commit.refused.contains(&(new.job_type.clone(), new.id.clone()));
+        let waits = matches!(new.state, State::Pending | State::Delayed) || refused;
         match old.then {
             Then::Again => ensure(waits, "a job that was added again runs again", story)?,
             Then::Remove => return Err(("a removed job goes away", story())),
@@ -491,10 +554,11 @@ impl Checker {
             }
             Then::Keep => {}
         }
-        let kept = new.history.len().min(old.history.len() + 1);
-        let grown = !new.history.is_empty() && new.history[1..kept] == old.history[..kept - 1];
-        ensure(grown && kept == new.history.len(), "every end is recorded once", story)?;
-        let event = &new.history[0].kind;
+        let history = &new.history[usize::from(refused).min(new.history.len())..];
+        let kept = history.len().min(old.history.len() + 1);
+        let grown = !history.is_empty() && history[1..kept] == old.history[..kept - 1];
+        ensure(grown && kept == history.len(), "every end is recorded once", story)?;
+        let event = &history[0].kind;
         let stopped = matches!(event, EventKind::Stopped | EventKind::Cancelled);
         if removed {
             return ensure(stopped, "a lost worker's jobs are given back", story);
@@ -633,7 +697,9 @@ impl Checker {
                 | Row::Options(job, _)
                 | Row::Place(job, _)
                 | Row::Lock(job, ..)
-                | Row::LockQueue(job, ..),
+                | Row::LockQueue(job, ..)
+                | Row::After(job, _)
+                | Row::Dependent(job, ..),
             ) = row.clone()
             {
                 let added = row.map_or(Ok(()), |row| jobs.entry(job).or_default().add(row, value));
@@ -648,6 +714,7 @@ impl Checker {
                 let told_locks = (&told.locks, &told.queued);
                 (&told.raw, &told.places, &told.pieces) == (&rows.raw, &rows.places, &rows.pieces)
                     && told_locks == (&rows.locks, &rows.queued)
+                    && (&told.after, &told.back) == (&rows.after, &rows.back)
             });
             ensure(same, "the commits told everything", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }
@@ -663,6 +730,16 @@ impl Checker {
             |(invariant, story)| (invariant, format!("{story}\n  {}", in_words(rows.record.as_ref()))),
         )
     }
+}
+
+/// Whether nothing was changed but that somebody waits for the job now.
+fn is_awaited_now(old: &Job, new: &Job) -> bool {
+    if old.awaited.is_some() || new.awaited.is_none() {
+        return false;
+    }
+    let mut was = old.clone();
+    was.awaited = new.awaited;
+    serde_json::to_vec(&was).ok() == serde_json::to_vec(new).ok()
 }
 
 /// Nothing was found.
@@ -704,7 +781,7 @@ fn check_report(
 /// The parts of a record that the invariants are about.
 pub fn in_words(job: Option<&Job>) -> String {
     let Some(job) = job else { return "not there".to_owned() };
-    let Job { state, claim, then, cancel_requested, order_us, attempts, crashes, .. } = job;
+    let Job { state, claim, then, cancel_requested, order_us, attempts, crashes, unmet, .. } = job;
     let locks = match (job.locks.is_none(), &job.reserved, &job.waits) {
         (true, ..) => String::new(),
         (_, reserved, waits) => format!(" locks {:?} reserved {reserved:?} waits {waits:?}", job.locks),
@@ -713,6 +790,6 @@ pub fn in_words(job: Option<&Job>) -> String {
     let history: Vec<_> = job.history.iter().take(4).map(|event| &event.kind).collect();
     format!(
         "{state:?} claim {claim:?} then {then:?} cancel {cancel_requested} order {order_us} attempts {attempts} \
-         crashes {crashes} {history:?}{locks}"
+         crashes {crashes} unmet {unmet} {history:?}{locks}"
     )
 }

@@ -33,6 +33,8 @@ pub struct Client {
     number: u32,
     /// Its jobs; whether one runs until it is stopped.
     jobs: BTreeMap<JobKey, bool>,
+    /// What the jobs that it adds may wait for, if not for any.
+    hub: Option<JobKey>,
 }
 
 impl Client {
@@ -46,7 +48,7 @@ impl Client {
         lock(&setting.meters).push(store.meter().clone());
         let dice = core.dice.fork(3);
         let (setting, keys) = (setting.clone(), Keyspace::default());
-        Client { setting, link, runtime, store, keys, dice, number, jobs: BTreeMap::new() }
+        Client { setting, link, runtime, store, keys, dice, number, jobs: BTreeMap::new(), hub: None }
     }
 
     /// Does everything that it has planned. Returns the client, to clean up at the end.
@@ -59,10 +61,14 @@ impl Client {
             let new: Vec<(JobKey, Script)> =
                 (0..plan.flood).map(|n| (key(n), self.locking(script.clone()))).collect();
             // A job takes four rows at most: where the outcome of an attempt was not known it may have ended by the next
-            // one. And there are some others, one for each tenant among them.
-            for batch in new.chunks(plan.limits.transaction_writes / 5) {
+            // one. And there are some others, one for each tenant among them. What it waits for takes three each.
+            let rows = if plan.eligibility.is_some() { 16 } else { 5 };
+            let has_hub = plan.eligibility.as_ref().is_some_and(|plan| plan.hub);
+            self.hub = has_hub.then(|| new[0].0.clone());
+            for batch in new.chunks(plan.limits.transaction_writes / rows) {
                 self.add(batch.to_vec(), None, None, false).await;
             }
+            self.hub = None;
         }
         for n in 0..plan.ops {
             // Now and then it is quiet for a while, so that others' faults meet few jobs, too.
@@ -80,10 +86,13 @@ impl Client {
                 self.add_somehow(new).await;
             } else {
                 let key = self.dice.choose(&old).clone();
-                match self.dice.below(100) {
+                let chance =
+                    if plan.eligibility.is_some() { self.dice.below(115) } else { self.dice.below(100) };
+                match chance {
                     0..35 => self.add_somehow(vec![(key, self.script())]).await,
                     35..70 => self.cancel(&key).await,
                     70..85 => self.restart(&key).await,
+                    100.. => self.retry(&key).await,
                     _ => self.remove(&key).await,
                 }
             }
@@ -138,25 +147,39 @@ impl Client {
             *endless |= script.is_endless();
         }
         let keys: Arc<[JobKey]> = new.iter().map(|(key, _)| key.clone()).collect();
-        let jobs: Vec<NewJob> = new
+        let others: Vec<JobKey> = match (&self.setting.plan.eligibility, &self.hub) {
+            (Some(_), Some(hub)) => vec![hub.clone()],
+            (Some(_), None) => self.setting.checker.known(|known| known.jobs.keys().cloned().collect()),
+            (None, _) => Vec::new(),
+        };
+        let after = |n: usize| match &self.setting.plan.eligibility {
+            Some(plan) => plan.after(&self.dice, &keys[n], &keys[..n], &others),
+            None => Vec::new(),
+        };
+        let jobs: Arc<[NewJob]> = new
             .into_iter()
-            .map(|((job_type, id), script)| NewJob {
+            .enumerate()
+            .map(|(n, ((job_type, id), script))| NewJob {
                 not_before_us,
                 max_attempts,
                 tenant: self.setting.plan.tenant(&self.dice),
                 continuous: script.is_continuous(),
                 locks: script.locks.clone(),
+                after: after(n),
                 ..NewJob::new(&job_type, &id, script.options(&self.dice))
             })
             .collect();
-        self.link.set_op(Some(Op { kind: OpKind::Add, jobs: keys.clone() }));
+        for job in jobs.iter().filter(|job| !job.after.is_empty()) {
+            self.tell("lets wait", format!("{} for {:?}", job.id, job.after));
+        }
+        self.link.set_op(Some(Op { kind: OpKind::Add, jobs: keys.clone(), new: jobs.clone(), once }));
         let before = self.setting.checker.known(|known| known.accepted(&keys));
         let (jobs, runtime, space) = (&jobs, &self.runtime, &self.keys);
         let added = self
             .store
             .transact(|tx| async move {
                 let mut added = Vec::with_capacity(jobs.len());
-                for job in jobs {
+                for job in jobs.iter() {
                     let now_us = runtime.now_us();
                     added.push(match once {
                         true => jobs::add_once(&tx, space, job, now_us).await?,
@@ -187,7 +210,7 @@ impl Client {
 
     async fn cancel(&mut self, key: &JobKey) {
         self.tell("cancels", key.1.clone());
-        self.link.set_op(Some(Op { kind: OpKind::Cancel, jobs: Arc::new([key.clone()]) }));
+        self.link.set_op(Some(Op::of(OpKind::Cancel, key)));
         let (runtime, space) = (&self.runtime, &self.keys);
         let cancelled = self
             .store
@@ -207,16 +230,28 @@ impl Client {
 
     async fn restart(&mut self, key: &JobKey) {
         self.tell("restarts", key.1.clone());
-        self.link.set_op(Some(Op { kind: OpKind::Restart, jobs: Arc::new([key.clone()]) }));
+        self.link.set_op(Some(Op::of(OpKind::Restart, key)));
         let space = &self.keys;
         let done =
             self.store.transact(|tx| async move { jobs::restart(&tx, space, &key.0, &key.1).await }).await;
         self.tell("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
     }
 
+    async fn retry(&mut self, key: &JobKey) {
+        self.tell("retries", key.1.clone());
+        self.link.set_op(Some(Op::of(OpKind::Retry, key)));
+        let (runtime, space) = (&self.runtime, &self.keys);
+        let done = self
+            .store
+            .transact(|tx| async move { jobs::retry(&tx, space, &key.0, &key.1, runtime.now_us()).await })
+            .await;
+        let told = done.map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
+        self.tell("was told", told);
+    }
+
     async fn remove(&mut self, key: &JobKey) {
         self.tell("removes", key.1.clone());
-        self.link.set_op(Some(Op { kind: OpKind::Remove, jobs: Arc::new([key.clone()]) }));
+        self.link.set_op(Some(Op::of(OpKind::Remove, key)));
         let space = &self.keys;
         let done =
             self.store.transact(|tx| async move { jobs::remove(&tx, space, &key.0, &key.1).await }).await;

@@ -59,6 +59,10 @@ pub struct Stats {
     pub waits: u64,
     /// Jobs that reserved their locks.
     pub reservations: u64,
+    /// Jobs that were told what to wait for.
+    pub dependents: u64,
+    /// Jobs that were cancelled for the sake of what they waited for.
+    pub refused: u64,
 }
 
 impl Stats {
@@ -79,6 +83,8 @@ impl Stats {
             locks,
             waits,
             reservations,
+            dependents,
+            refused,
         } = other;
         self.commits += commits;
         self.conflicts += conflicts;
@@ -94,6 +100,8 @@ impl Stats {
         self.locks += locks;
         self.waits += waits;
         self.reservations += reservations;
+        self.dependents += dependents;
+        self.refused += refused;
     }
 }
 
@@ -101,16 +109,19 @@ impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Stats { commits, conflicts, unknown, late, unavailable, .. } = self;
         let Stats { crashes, pauses, shutdowns, runs, ends, removals, .. } = self;
-        let Stats { locks, waits, reservations, .. } = self;
+        let Stats { locks, waits, reservations, dependents, refused, .. } = self;
         write!(
             f,
             "{commits} commits, {conflicts} conflicts, {unknown} unknown outcomes ({late} happened later), {unavailable} refused, \
              {crashes} crashes, {pauses} pauses, {shutdowns} shutdowns, {removals} removals, {runs} runs, {ends} ends"
         )?;
-        match locks {
-            0 => Ok(()),
-            _ => write!(f, ", {locks} locks, {waits} waits for locks, {reservations} reservations"),
+        if *locks > 0 {
+            write!(f, ", {locks} locks, {waits} waits for locks, {reservations} reservations")?;
         }
+        if *dependents > 0 {
+            write!(f, ", {dependents} waited for others, {refused} of them in vain")?;
+        }
+        Ok(())
     }
 }
 

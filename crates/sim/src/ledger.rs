@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use turnwise_queue::NewJob;
+
 use crate::trace::Place;
 
 /// A job's type and id.
@@ -12,12 +14,23 @@ pub type JobKey = (String, String);
 pub type ClaimKey = (String, u64);
 
 /// What a client is doing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Op {
     /// To what end.
     pub kind: OpKind,
     /// To which jobs.
     pub jobs: Arc<[JobKey]>,
+    /// What they shall be, if they are added.
+    pub new: Arc<[NewJob]>,
+    /// They are added only if they are not there.
+    pub once: bool,
+}
+
+impl Op {
+    /// What is done to one job, other than to add it.
+    pub fn of(kind: OpKind, job: &JobKey) -> Op {
+        Op { kind, jobs: Arc::new([job.clone()]), new: Arc::new([]), once: false }
+    }
 }
 
 /// The things that clients do.
@@ -29,6 +42,8 @@ pub enum OpKind {
     Cancel,
     /// `jobs::restart`.
     Restart,
+    /// `jobs::retry`.
+    Retry,
     /// `jobs::remove`.
     Remove,
 }

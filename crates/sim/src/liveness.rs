@@ -143,6 +143,18 @@ impl Look<'_> {
             self.running(key, story)?;
             self.waiting(key, story)?;
         }
+        self.told()
+    }
+
+    /// Whoever waits for the end of a job hears of it.
+    fn told(&self) -> Result<(), Violation> {
+        for (key, rows) in &self.known.jobs {
+            let untold_us = self.known.dependencies.untold_since_us(key, rows);
+            if untold_us.is_some_and(|since_us| self.is_older(since_us, SLACK)) {
+                let story = format!("{key:?}: {}", in_words(rows.record.as_ref()));
+                return broken("whoever waits for the end of a job hears of it", story);
+            }
+        }
         Ok(())
     }
 
@@ -191,7 +203,8 @@ impl Look<'_> {
                     return broken("a pending job starts when there is room", story());
                 }
                 State::Delayed | State::Crashing
-                    if self.is_older(changed_us, self.start_within(&key.0))
+                    if job.unmet == 0
+                        && self.is_older(changed_us, self.start_within(&key.0))
                         && told_us - job.order_us > 2 * SLACK.as_micros() as i64
                         && has_room(&key.0) =>
                 {

@@ -1,6 +1,7 @@
 //! Mistakes that the simulation must catch: each is one that a change could make, and that no compiler would see.
 //!
-//! Those about locks are met in worlds with locks only ([`crate::plan::LOCKS_FROM`]).
+//! Those about locks are met in worlds with locks only ([`crate::plan::LOCKS_FROM`]), and those about which jobs may run where not all
+//! may ([`crate::plan::ELIGIBILITY_FROM`]).
 //!
 //! `find` occurs exactly once in its file; a test holds the list to the sources.
 
@@ -19,9 +20,9 @@ pub struct Mutant {
     pub why: &'static str,
 }
 
-/// All of them: those that any world may catch, and those about locks, which only worlds with locks can.
+/// All of them: those that any world may catch, and those that only worlds with locks can, or only those where not all jobs may run.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    MUTANTS.iter().chain(LOCK_MUTANTS)
+    MUTANTS.iter().chain(LOCK_MUTANTS).chain(ELIGIBILITY_MUTANTS)
 }
 
 /// Mistakes about jobs and workers.
@@ -498,5 +499,44 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
         find: "    if let Some(waits) = job.waits.take() {\n",
         replace: "    if let Some(waits) = job.waits.take().filter(|waits| waits.ticket < 0) {\n",
         why: "A run that ended while it waited keeps its place, and others from the lock.",
+    },
+];
+
+/// Mistakes about which jobs may run.
+pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "awaited_unknown",
+        file: "crates/queue/src/dependencies.rs",
+        find: "                other.awaited = Some(group);\n                write_job(tx, keys, &other)?;\n",
+        replace: "                other.awaited = Some(group);\n",
+        why: "A job does not know that others wait for its end, and tells nobody.",
+    },
+    Mutant {
+        name: "every_end_accepted",
+        file: "crates/policy/src/eligibility/dependencies.rs",
+        find: "        _ if outcome != Outcome::Removed && accepted.contains(&outcome) => Verdict::Freed,",
+        replace: "        _ if outcome != Outcome::Removed || accepted.is_empty() => Verdict::Freed,",
+        why: "A job starts although one that it waits for has failed.",
+    },
+    Mutant {
+        name: "rest_of_a_group_untold",
+        file: "crates/queue/src/dependencies.rs",
+        find: "            false => leave_unsettled(tx, keys, &group)?,",
+        replace: "            false => {}",
+        why: "Of many who wait for one job only the first hear of its end.",
+    },
+    Mutant {
+        name: "removal_untold",
+        file: "crates/queue/src/jobs.rs",
+        find: "    dependencies::settle_later(tx, keys, &mut job, Outcome::Removed)?;\n",
+        replace: "",
+        why: "Who waits for a job that is removed waits for ever.",
+    },
+    Mutant {
+        name: "lost_end_untold",
+        file: "crates/queue/src/claims.rs",
+        find: "            dependencies::settle_ended(tx, keys, job, Outcome::Cancelled, now_us).await?;\n        }\n        Then::Again if",
+        replace: "        }\n        Then::Again if",
+        why: "Who waits for a job that was cancelled, and whose worker then died, waits for ever.",
     },
 ];

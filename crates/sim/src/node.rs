@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    External, ExternalOptions, Live, Membership, Monitor, MonitorOptions, Options, Retention,
+    Dependencies, External, ExternalOptions, Live, Membership, Monitor, MonitorOptions, Options, Retention,
     RetentionOptions, Tunables, Worker, membership_events,
 };
 
@@ -218,7 +218,7 @@ async fn live(
 }
 
 /// What a server runs beside its workers. They end when what is returned is dropped.
-fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> [AbortOnDropHandle<()>; 3] {
+fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<AbortOnDropHandle<()>> {
     let (plan, keys) = (&setting.plan, Keyspace::default());
     let Options { health_interval, health_timeout, max_history, backoff, queue, .. } = plan.options.clone();
     let node = link.place.to_string();
@@ -231,12 +231,20 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> [AbortOn
     let (watched, keys_of) = (store.clone(), keys.clone());
     let monitor = Monitor { store: watched, keys: keys_of, options: options.into(), external };
     let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
-    let retention = Retention { store: store.clone(), keys, options: options.into() };
+    let retention = Retention { store: store.clone(), keys: keys.clone(), options: options.into() };
     // They never stop by themselves here: a process that has left has no more work for them.
     let never = CancellationToken::new();
     let listener = listen(setting.clone(), link.clone(), store.clone());
-    [tokio::spawn(monitor.run(never.clone())), tokio::spawn(retention.run(never)), tokio::spawn(listener)]
-        .map(AbortOnDropHandle::new)
+    let mut tasks = vec![
+        tokio::spawn(monitor.run(never.clone())),
+        tokio::spawn(retention.run(never.clone())),
+        tokio::spawn(listener),
+    ];
+    if plan.eligibility.is_some() {
+        let dependencies = Dependencies { store: store.clone(), keys };
+        tasks.push(tokio::spawn(dependencies.run(never)));
+    }
+    tasks.into_iter().map(AbortOnDropHandle::new).collect()
 }
 
 /// Hears of the membership of the first type. In a crowd nobody listens: everyone would read of everyone.

@@ -12,11 +12,15 @@ use turnwise_store::Limits;
 use turnwise_worker::{FairRules, Options, RotationRules};
 
 use crate::dice::Dice;
+use crate::eligibility::EligibilityPlan;
 use crate::link::{Rates, SLOW_STORE_MS};
 use crate::locking::LockPlan;
 
 /// From this seed on worlds have jobs that lock.
 pub const LOCKS_FROM: u64 = 1_000_000;
+
+/// From this seed on they have jobs that may not run at once, and some have jobs that lock.
+pub const ELIGIBILITY_FROM: u64 = 2_000_000;
 
 /// The job type of the external workers.
 pub const EXTERNAL: &str = "x";
@@ -67,6 +71,8 @@ pub struct Plan {
     pub limits: Limits,
     /// How jobs lock, if they do.
     pub locks: Option<LockPlan>,
+    /// Which jobs may run, if not all may.
+    pub eligibility: Option<EligibilityPlan>,
     /// The workers' settings.
     pub options: Options,
 }
@@ -109,7 +115,12 @@ fn tenant(number: u64) -> String {
 impl Plan {
     /// The plan of a seed, thrown with its dice.
     pub fn new(seed: u64, dice: &Dice) -> Self {
-        let locks = (seed >= LOCKS_FROM).then(|| LockPlan::new(dice));
+        let eligibility = (seed >= ELIGIBILITY_FROM).then(|| EligibilityPlan::new(dice));
+        let has_locks = match &eligibility {
+            Some(_) => dice.chance(300),
+            None => seed >= LOCKS_FROM,
+        };
+        let locks = has_locks.then(|| LockPlan::new(dice));
         let size = dice.below(100);
         let (nodes, types, clients, ops) = match size {
             // A crowd.
@@ -171,6 +182,7 @@ impl Plan {
             skews: dice.chance(600) && !quiet,
             limits: *dice.choose(&[Limits::DEFAULT, Limits::SMALL]),
             locks,
+            eligibility,
             options,
         }
     }

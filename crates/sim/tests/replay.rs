@@ -2,18 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use turnwise_sim::plan::LOCKS_FROM;
+use turnwise_sim::plan::{ELIGIBILITY_FROM, LOCKS_FROM};
 use turnwise_sim::world::{quiet_panics, run};
 
-/// Worlds of all sizes, and so many of them with locks.
+/// Worlds of all sizes, so many with locks, and so many where not all jobs may run.
 const SEEDS: u64 = 30;
 const SEEDS_WITH_LOCKS: u64 = 5;
+const SEEDS_OF_ELIGIBILITY: u64 = 5;
 
 #[test]
 fn two_runs_of_a_seed_give_the_same_trace() {
     quiet_panics();
     let mut hashes = BTreeSet::new();
-    for seed in (0..SEEDS).chain(LOCKS_FROM..LOCKS_FROM + SEEDS_WITH_LOCKS) {
+    let others = (LOCKS_FROM..LOCKS_FROM + SEEDS_WITH_LOCKS)
+        .chain(ELIGIBILITY_FROM..ELIGIBILITY_FROM + SEEDS_OF_ELIGIBILITY);
+    for seed in (0..SEEDS).chain(others) {
         let (one, two) = (run(seed, false), run(seed, false));
         if one.hash != two.hash {
             let (one, two) = (run(seed, true), run(seed, true));
@@ -28,5 +31,9 @@ fn two_runs_of_a_seed_give_the_same_trace() {
         assert!(one.stats.commits > 0, "seed {seed} did nothing");
         hashes.insert(one.hash);
     }
-    assert_eq!(hashes.len() as u64, SEEDS + SEEDS_WITH_LOCKS, "other seeds are other worlds");
+    assert_eq!(
+        hashes.len() as u64,
+        SEEDS + SEEDS_WITH_LOCKS + SEEDS_OF_ELIGIBILITY,
+        "other seeds are other worlds"
+    );
 }

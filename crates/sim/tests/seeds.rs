@@ -3,22 +3,27 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use turnwise_sim::plan::LOCKS_FROM;
+use turnwise_sim::plan::{ELIGIBILITY_FROM, LOCKS_FROM};
 use turnwise_sim::world::{quiet_panics, run};
 
 /// As many as a run of all tests can afford; `cargo xtask sim --seeds 10000` runs more.
 const SEEDS: u64 = 200;
 /// Of these, worlds with locks; `cargo xtask sim --seeds 2000 --from 1000000` runs more.
 const SEEDS_WITH_LOCKS: u64 = 30;
+/// Worlds where not all jobs may run; `cargo xtask sim --seeds 2000 --from 2000000` runs more.
+const SEEDS_OF_ELIGIBILITY: u64 = 30;
 /// Worlds that have found something that nobody else has a test for (docs/design/0006).
 const THAT_FOUND: [u64; 5] = [1_000_157, 1_000_719, 1_001_086, 1_001_116, 1_001_503];
 
 #[test]
 fn the_invariants_hold_in_every_world() {
     quiet_panics();
-    let without_locks = 0..SEEDS - SEEDS_WITH_LOCKS;
-    let seeds: Vec<u64> =
-        without_locks.chain(LOCKS_FROM..LOCKS_FROM + SEEDS_WITH_LOCKS).chain(THAT_FOUND).collect();
+    let plain = 0..SEEDS - SEEDS_WITH_LOCKS - SEEDS_OF_ELIGIBILITY;
+    let seeds: Vec<u64> = plain
+        .chain(LOCKS_FROM..LOCKS_FROM + SEEDS_WITH_LOCKS)
+        .chain(ELIGIBILITY_FROM..ELIGIBILITY_FROM + SEEDS_OF_ELIGIBILITY)
+        .chain(THAT_FOUND)
+        .collect();
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {

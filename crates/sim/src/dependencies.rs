@@ -1,0 +1,252 @@
+//! What must hold of jobs that wait for the end of others, commit by commit. That the rows of both directions and the record agree is
+//! [`turnwise_queue::check`]'s; here is what clients have asked for, and how the others have ended, by rules of its own.
+//!
+//! - A job starts, is pending, or waits for its time only when all that it waits for has ended in a way that frees it.
+//! - It is cancelled, or its next run is, only if one of them has ended in a way that it does not accept.
+//! - It waits for what it was told to wait for last, and for nothing else; only for jobs that are there, and never in a circle.
+//!
+//! Since when it could have heard of an end is known, too, for [`crate::liveness`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_queue::{Job, State, Then};
+
+use crate::check::{Broken, ensure, in_words};
+use crate::ledger::{Did, Executions, JobKey, Op, OpKind};
+use crate::model::JobRows;
+
+/// What jobs wait for, by their keys, and for what.
+#[derive(Default)]
+pub struct Dependencies(BTreeMap<JobKey, BTreeMap<JobKey, Wait>>);
+
+/// What one job waits for.
+struct Wait {
+    accepted: Vec<Outcome>,
+    otherwise: Otherwise,
+    end: Option<End>,
+}
+
+/// How it has ended: one of these, where a run and the removal of its job or its worker come together.
+#[derive(Clone)]
+struct End {
+    outcomes: BTreeSet<Outcome>,
+    at_us: i64,
+}
+
+impl Wait {
+    fn is_freed_by(&self, outcome: Outcome) -> bool {
+        let is_accepted = outcome != Outcome::Removed && self.accepted.contains(&outcome);
+        is_accepted || self.otherwise == Otherwise::Free
+    }
+
+    fn any(&self, does: impl Fn(Outcome) -> bool) -> bool {
+        self.end.as_ref().is_some_and(|end| end.outcomes.iter().any(|outcome| does(*outcome)))
+    }
+
+    fn may_free(&self) -> bool {
+        self.any(|outcome| self.is_freed_by(outcome))
+    }
+
+    fn may_cancel(&self) -> bool {
+        self.any(|outcome| !self.is_freed_by(outcome))
+    }
+}
+
+/// One commit, as far as it matters here.
+pub struct Commit<'a> {
+    /// What a client was doing.
+    pub op: Option<&'a Op>,
+    /// The jobs that it touched, with their records before it.
+    pub jobs: &'a BTreeMap<JobKey, Option<Job>>,
+    /// Those that are there after it.
+    pub known: &'a BTreeMap<JobKey, JobRows>,
+    /// What handlers did.
+    pub executions: &'a Executions,
+    /// When it was made, in µs since the world began.
+    pub now_us: i64,
+}
+
+impl Commit<'_> {
+    fn record(&self, key: &JobKey) -> Option<&Job> {
+        self.known.get(key)?.record.as_ref()
+    }
+
+    /// How a job has ended in it, if it has.
+    fn outcomes(&self, key: &JobKey, old: Option<&Job>) -> Option<BTreeSet<Outcome>> {
+        if old.is_some_and(|old| old.state.is_final()) {
+            return None;
+        }
+        match (old, self.record(key)) {
+            (_, Some(new)) => Some(BTreeSet::from([final_outcome(new.state)?])),
+            (None, None) => None,
+            (Some(old), None) => {
+                let mut outcomes = BTreeSet::from([Outcome::Removed]);
+                let claim = old.claim.as_ref().map(|claim| (claim.worker.clone(), claim.number));
+                if let Some(claim) = claim {
+                    // Its run ended when its removal was asked for: in its own way, or stopped for that.
+                    outcomes.insert(Outcome::Cancelled);
+                    outcomes.extend(match self.executions.get(&claim).map(|run| &run.did) {
+                        Some(Did::Completed) => Some(Outcome::Completed),
+                        Some(Did::Failed | Did::Crashed) => Some(Outcome::Failed),
+                        _ => None,
+                    });
+                }
+                Some(outcomes)
+            }
+        }
+    }
+}
+
+fn final_outcome(state: State) -> Option<Outcome> {
+    match state {
+        State::Completed => Some(Outcome::Completed),
+        State::Failed => Some(Outcome::Failed),
+        State::Cancelled => Some(Outcome::Cancelled),
+        _ => None,
+    }
+}
+
+const EARLY: &str = "a job starts only after all that it waits for";
+
+impl Dependencies {
+    /// Hears of a commit, and checks it. Returns the jobs that it cancelled, or whose next run it did, for the sake of what they waited for.
+    pub fn hear(&mut self, commit: &Commit<'_>) -> Result<BTreeSet<JobKey>, Broken> {
+        for (key, old) in commit.jobs {
+            let Some(outcomes) = commit.outcomes(key, old.as_ref()) else { continue };
+            let end = End { outcomes, at_us: commit.now_us };
+            let waiters = self.0.values_mut().filter_map(|waits| waits.get_mut(key));
+            waiters.filter(|wait| wait.end.is_none()).for_each(|wait| wait.end = Some(end.clone()));
+        }
+        let mut asked = BTreeSet::new();
+        for (n, key) in commit.op.iter().flat_map(|op| op.jobs.iter().enumerate()) {
+            let (Some(old), Some(op)) = (commit.jobs.get(key), commit.op) else { continue };
+            match op.kind {
+                OpKind::Add if op.once && old.as_ref().is_some_and(|old| old.then != Then::Remove) => {}
+                OpKind::Add => {
+                    let waits = self.declared(commit, key, &op.new[n])?;
+                    self.0.insert(key.clone(), waits);
+                    asked.insert(key);
+                }
+                OpKind::Cancel | OpKind::Remove | OpKind::Retry => drop(self.0.remove(key)),
+                OpKind::Restart => {}
+            }
+        }
+        for key in &asked {
+            self.check_circle(key)?;
+        }
+        let mut refused = BTreeSet::new();
+        for key in commit.jobs.keys() {
+            if self.check(commit, key, asked.contains(key))? {
+                refused.insert(key.clone());
+            }
+        }
+        Ok(refused)
+    }
+
+    /// What a job is told to wait for. What has ended counts as if it ended now.
+    fn declared(
+        &self,
+        commit: &Commit<'_>,
+        key: &JobKey,
+        new: &turnwise_queue::NewJob,
+    ) -> Result<BTreeMap<JobKey, Wait>, Broken> {
+        let mut waits = BTreeMap::new();
+        for after in &new.after {
+            let on = (after.job_type.clone(), after.id.clone());
+            let Some(other) = commit.record(&on) else {
+                return Err(("a job waits only for jobs that are there", format!("{key:?} for {on:?}")));
+            };
+            let end = final_outcome(other.state)
+                .map(|outcome| End { outcomes: BTreeSet::from([outcome]), at_us: commit.now_us });
+            let (accepted, otherwise) = (after.accepted.clone(), after.otherwise);
+            waits.insert(on, Wait { accepted, otherwise, end });
+        }
+        Ok(waits)
+    }
+
+    /// Nobody waits for a job that waits for him.
+    fn check_circle(&self, key: &JobKey) -> Result<(), Broken> {
+        let mut seen = BTreeSet::new();
+        let mut open = vec![key];
+        while let Some(next) = open.pop() {
+            let waits = self.0.get(next).into_iter().flatten().filter(|(_, wait)| wait.end.is_none());
+            for (on, _) in waits {
+                ensure(on != key, "no jobs wait for each other", || format!("{key:?} and {next:?}"))?;
+                if seen.insert(on) {
+                    open.push(on);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a job that was touched. Whether it was cancelled, or its next run was, for the sake of what it waited for.
+    fn check(&mut self, commit: &Commit<'_>, key: &JobKey, asked: bool) -> Result<bool, Broken> {
+        let Some(job) = commit.record(key) else {
+            self.0.remove(key);
+            return Ok(false);
+        };
+        let none = BTreeMap::new();
+        let waits = self.0.get(key).unwrap_or(&none);
+        let story = || {
+            let told = waits.iter().map(|(on, wait)| {
+                let outcomes = wait.end.as_ref().map(|end| &end.outcomes);
+                format!("\n  {on:?} for {:?} or {:?}: {outcomes:?}", wait.accepted, wait.otherwise)
+            });
+            format!("{key:?} is {}, and waits for{}", in_words(Some(job)), told.collect::<String>())
+        };
+        let rows: BTreeSet<&JobKey> = commit.known[key].after.iter().map(|(on, _)| on).collect();
+        let stray = rows.iter().find(|on| !waits.contains_key(**on));
+        ensure(stray.is_none(), "a job waits for nothing that it was not told to", || {
+            format!("{stray:?}: {}", story())
+        })?;
+        let waits_on = match job.state {
+            State::Delayed => job.unmet > 0,
+            state => state.is_claimed() && job.then == Then::Again,
+        };
+        if waits_on {
+            let forgotten = waits.iter().find(|(on, wait)| wait.end.is_none() && !rows.contains(on));
+            ensure(forgotten.is_none(), EARLY, story)?;
+            if asked {
+                let is_over = waits.values().any(|wait| wait.may_cancel());
+                ensure(!is_over, "what has ended counts as if it ended now", story)?;
+            }
+            if job.unmet == 0 {
+                ensure(waits.values().all(Wait::may_free), EARLY, story)?;
+            }
+            return Ok(false);
+        }
+        if waits.is_empty() {
+            return Ok(false);
+        }
+        let refuses = |(on, _): (&JobKey, &Wait)| {
+            let told = format!("job `{}` of type `{}`", on.1, on.0);
+            job.refused.as_ref().is_some_and(|reason| reason.contains(&told))
+        };
+        let refused = match job.state {
+            State::Cancelled => {
+                let told = waits.iter().filter(|(_, wait)| wait.may_cancel()).any(refuses);
+                ensure(told, "a job is cancelled only for an end that it does not accept", story)?;
+                true
+            }
+            state if state.is_claimed() => {
+                let may = waits.values().any(Wait::may_cancel);
+                ensure(may, EARLY, story)?;
+                true
+            }
+            _ => {
+                ensure(waits.values().all(Wait::may_free), EARLY, story)?;
+                false
+            }
+        };
+        self.0.remove(key);
+        Ok(refused)
+    }
+
+    /// Since when a job waits for what has ended already.
+    pub fn untold_since_us(&self, key: &JobKey, rows: &JobRows) -> Option<i64> {
+        let waits = self.0.get(key)?;
+        rows.after.iter().filter_map(|(on, _)| Some(waits.get(on)?.end.as_ref()?.at_us)).min()
+    }
+}
