@@ -219,7 +219,8 @@ pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) ->
     Ok(())
 }
 
-/// The types of which a bucket holds jobs back. That there are no others is proven, so that one that is held back now is not missed.
+/// The types of which a bucket holds jobs back. That there are no others, before, between and behind them, is proven, so that one that is held
+/// back now is not missed; one more of a type that is found is told with the others, and makes no end run again.
 async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<Vec<String>> {
     let mut types: Vec<String> = Vec::new();
     let (mut begin, end) = keys.limited_in(bucket);
@@ -231,7 +232,11 @@ async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Re
             break;
         };
         let (job_type, ..) = parse_limited(keys, key)?;
-        begin = keys.limited_of(bucket, &job_type).1;
+        let (first, next) = keys.limited_of(bucket, &job_type);
+        if begin < first {
+            tx.range(&(begin, first), 1).await?;
+        }
+        begin = next;
         types.push(job_type);
     }
     Ok(types)

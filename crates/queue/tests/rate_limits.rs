@@ -437,6 +437,36 @@ async fn nobody_is_forgotten_who_is_held_back_while_the_place_is_given_back() {
 }
 
 #[tokio::test]
+async fn nor_where_jobs_of_another_type_are_held_back_already() {
+    let world = World::new(Limits::SMALL).await;
+    let (limit, keys) = (&Limit { bucket: named("net"), most: 1 }, &world.keys);
+    for id in ["a", "b", "c"] {
+        world.add(id, "x", &["rate-limit:1:net"], 1).await;
+    }
+    assert!(world.start("a", 1).await);
+    for other in ["aaa", "zzz"] {
+        let new = NewJob { reasons: vec!["rate-limit:1:net".into()], ..NewJob::new(other, "i", json("{}")) };
+        world.run(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await.unwrap();
+        world
+            .run(async |tx, keys| rate_limits::hold_back(tx, keys, other, "i", limit, None, 8).await)
+            .await
+            .unwrap();
+    }
+    world.check().await;
+    for (id, is_new) in [("b", true), ("c", false)] {
+        let holds = world.store.begin().await.unwrap();
+        rate_limits::hold_back(&holds, keys, T, id, limit, None, 8).await.unwrap();
+        let ends = world.store.begin().await.unwrap();
+        let ending = Ending::Completed(json("1"));
+        claims::end(&ends, keys, T, "a", &by(1), &ending, None, None, 9, 20).await.unwrap();
+        holds.commit().await.unwrap();
+        let ended = ends.commit().await;
+        assert_eq!(matches!(ended, Err(StoreError::Conflict)), is_new, "the first of its type: {ended:?}");
+        world.check().await;
+    }
+}
+
+#[tokio::test]
 async fn a_mark_that_is_set_anew_is_not_cleared() {
     let world = World::new(Limits::SMALL).await;
     for (n, id) in (1..).zip(["a", "b"]) {
