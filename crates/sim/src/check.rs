@@ -18,6 +18,7 @@ use turnwise_queue::{Claim, EventKind, Job, Keyspace, State, Then, workers};
 use crate::core::{Core, Stats, lock};
 use crate::dependencies::{self, Dependencies};
 use crate::engine::Writer;
+use crate::filters::Filters;
 use crate::ledger::{ClaimKey, Did, Execution, Executions, JobKey, OpKind};
 use crate::link::{Link, SLOW_STORE_MS};
 use crate::load::Loads;
@@ -75,6 +76,8 @@ pub struct Known {
     pub locks: Option<Locks>,
     /// Who waits for whom.
     pub dependencies: Dependencies,
+    /// Who may start, in worlds where not all jobs may.
+    pub filters: Option<Filters>,
 }
 
 impl Known {
@@ -147,12 +150,13 @@ impl Checker {
     /// A checker of an empty store.
     pub fn new(core: &Arc<Core>, plan: &Plan) -> Arc<Self> {
         let locks = plan.locks.as_ref().map(|locks| Locks::new(locks.rules.levels.clone()));
+        let filters = plan.eligibility.as_ref().map(|_| Filters::default());
         Arc::new(Checker {
             core: core.clone(),
             keys: Keyspace::default(),
             health_timeout: plan.health_timeout(),
             retention: plan.retention,
-            known: Mutex::new(Known { locks, ..Known::default() }),
+            known: Mutex::new(Known { locks, filters, ..Known::default() }),
         })
     }
 
@@ -194,6 +198,12 @@ impl Checker {
                     ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
                 };
                 locks.hear(&row, change, &mut touched_locks).map_err(unreadable)?;
+            }
+            if let Some(filters) = &mut known.filters {
+                let unreadable = |error| {
+                    ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
+                };
+                filters.hear(&row, change, commit.now_us).map_err(unreadable)?;
             }
             match row {
                 Row::Job(job) => {
@@ -273,6 +283,18 @@ impl Checker {
                     let record = known.jobs[&job].record.clone();
                     touched_jobs.entry(job).or_insert(record);
                 }
+                Row::Rate(ref job, ref bucket) => {
+                    let job = job.clone();
+                    let rows = known.jobs.entry(job.clone()).or_default();
+                    rows.buckets.remove(bucket);
+                    if let Some(value) = &change.new {
+                        rows.add(row, value).map_err(|error| {
+                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
+                        })?;
+                    }
+                    let record = known.jobs[&job].record.clone();
+                    touched_jobs.entry(job).or_insert(record);
+                }
                 Row::Dependent(job, on, group) => {
                     let back = &mut known.jobs.entry(job.clone()).or_default().back;
                     match &change.new {
@@ -327,6 +349,10 @@ impl Checker {
             let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
             locks.check(&touched_locks, &touched_jobs, &known.jobs, count)?;
             locks.look(&touched_locks, touched_jobs.keys(), &known.jobs, commit.now_us);
+        }
+        if let Some(filters) = &mut known.filters {
+            filters.check()?;
+            filters.look(touched_jobs.keys(), &known.jobs, commit.now_us);
         }
         for key in touched_jobs.keys() {
             self.check_places(known, key)?;
@@ -428,10 +454,32 @@ impl Checker {
                     _ => ensure(by(&[OpKind::Remove]), "no acknowledged job is lost", story),
                 }
             }
+            (Some(old), Some(new)) if by(&[OpKind::SetClass]) => {
+                ensure(differs_only(old, new, |was| was.class = new.class), ALLOWED, story)
+            }
+            (Some(old), Some(new)) if old.class != new.class && !by(&[OpKind::Add]) => {
+                Err(("a job keeps its class", story()))
+            }
             // The first who waits for it says so in its record.
             (Some(old), Some(new)) if is_awaited_now(old, new) => {
                 let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
                 ensure(adds, ALLOWED, story)
+            }
+            (Some(old), Some(new)) if commit.writer.op.is_none() && is_kept(new) && is_moved(old, new) => {
+                self.check_sorted_out(known, commit, key, old, new)
+            }
+            (Some(old), Some(new)) if commit.writer.op.is_none() && is_kept(old) => {
+                let may = known
+                    .filters
+                    .as_mut()
+                    .is_some_and(|filters| filters.lets_go(key, old, new, commit.now_us));
+                ensure(may, "a job that was kept goes back to where it stood, when it may", story)?;
+                match new.state {
+                    State::Pending => Ok(()),
+                    State::Running => self.check_claim(known, commit, new),
+                    State::Cancelled => self.check_sorted_out(known, commit, key, old, new),
+                    _ => Err((ALLOWED, story())),
+                }
             }
             (Some(old), Some(new)) => match (old.state, new.state) {
                 (was, is) if was.is_claimed() && is.is_claimed() => {
@@ -461,6 +509,9 @@ impl Checker {
                     if new.state == State::Running { self.check_claim(known, commit, new) } else { Ok(()) }
                 }
                 (State::Pending | State::Delayed | State::Crashing, State::Cancelled) => {
+                    if commit.writer.op.is_none() && !refused {
+                        return self.check_sorted_out(known, commit, key, old, new);
+                    }
                     self.count_end(known, key);
                     ensure(by(&[OpKind::Cancel]) || refused, ALLOWED, story)
                 }
@@ -493,6 +544,33 @@ impl Checker {
         }
     }
 
+    /// A pass takes a job out of the queue for a filter, or for a bucket that has no room.
+    fn check_sorted_out(
+        &self,
+        known: &mut Known,
+        commit: &Commit<'_>,
+        key: &JobKey,
+        old: &Job,
+        new: &Job,
+    ) -> Result<(), Broken> {
+        let story = || format!("job {key:?}\n  was {}\n  is  {}", in_words(Some(old)), in_words(Some(new)));
+        let told_us = commit.writer.link.as_ref().map_or(0, |link| link.told_us());
+        // Its time may have come in the same commit.
+        let could_run = match old.state {
+            State::Pending => true,
+            State::Delayed | State::Crashing => old.unmet == 0 && (is_kept(old) || told_us >= old.order_us),
+            _ => false,
+        };
+        if new.state.is_final() {
+            self.count_end(known, key);
+        }
+        let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
+        let may =
+            known.filters.as_mut().is_some_and(|filters| filters.sorts_out(key, new, commit.now_us, count));
+        let stays = new.state.is_final() || old.order_us == new.order_us;
+        ensure(could_run && may && stays, "a job leaves the queue only for a filter or a bucket", story)
+    }
+
     fn count_end(&self, known: &mut Known, key: &JobKey) {
         *known.ends.entry(key.clone()).or_default() += 1;
         self.core.count(|stats| stats.ends += 1);
@@ -514,6 +592,9 @@ impl Checker {
         known.moved_us.insert(new.job_type.clone(), commit.now_us);
         known.load.add(&holder, commit.now_us);
         known.tenants.claimed(&worker, number, &new.job_type, &new.tenant, commit.now_us);
+        if let Some(filters) = &mut known.filters {
+            filters.claimed(&job, new)?;
+        }
         let given = known.claims.insert((worker, number), (job, commit.now_us));
         ensure(given.is_none(), "no claim is given twice", || format!("{} to {given:?}", story()))
     }
@@ -534,6 +615,9 @@ impl Checker {
         ensure(ended || removed, "only its own worker ends a run, or who removes that worker", story)?;
         known.moved_us.insert(old.job_type.clone(), commit.now_us);
         known.load.take(&holder, commit.now_us);
+        if let Some(filters) = &mut known.filters {
+            filters.released(&(old.job_type.clone(), old.id.clone()));
+        }
         if let Some(Claim { worker, number }) = &old.claim {
             known.tenants.released(worker, *number, &old.tenant, commit.now_us);
         }
@@ -698,6 +782,7 @@ impl Checker {
                 | Row::Place(job, _)
                 | Row::Lock(job, ..)
                 | Row::LockQueue(job, ..)
+                | Row::Rate(job, _)
                 | Row::After(job, _)
                 | Row::Dependent(job, ..),
             ) = row.clone()
@@ -714,7 +799,7 @@ impl Checker {
                 let told_locks = (&told.locks, &told.queued);
                 (&told.raw, &told.places, &told.pieces) == (&rows.raw, &rows.places, &rows.pieces)
                     && told_locks == (&rows.locks, &rows.queued)
-                    && (&told.after, &told.back) == (&rows.after, &rows.back)
+                    && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
             });
             ensure(same, "the commits told everything", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }
@@ -732,13 +817,29 @@ impl Checker {
     }
 }
 
+/// Whether a filter or a limit keeps a job out of the queue.
+pub(crate) fn is_kept(job: &Job) -> bool {
+    job.paused.is_some() || job.limited.is_some()
+}
+
+/// Whether a job has come where it is now.
+fn is_moved(old: &Job, new: &Job) -> bool {
+    (old.state, old.changed_us, &old.paused, &old.limited)
+        != (new.state, new.changed_us, &new.paused, &new.limited)
+}
+
 /// Whether nothing was changed but that somebody waits for the job now.
 fn is_awaited_now(old: &Job, new: &Job) -> bool {
     if old.awaited.is_some() || new.awaited.is_none() {
         return false;
     }
+    differs_only(old, new, |was| was.awaited = new.awaited)
+}
+
+/// Whether a job was left as it was, but for what `change` makes of it.
+fn differs_only(old: &Job, new: &Job, change: impl FnOnce(&mut Job)) -> bool {
     let mut was = old.clone();
-    was.awaited = new.awaited;
+    change(&mut was);
     serde_json::to_vec(&was).ok() == serde_json::to_vec(new).ok()
 }
 
@@ -781,15 +882,19 @@ fn check_report(
 /// The parts of a record that the invariants are about.
 pub fn in_words(job: Option<&Job>) -> String {
     let Some(job) = job else { return "not there".to_owned() };
-    let Job { state, claim, then, cancel_requested, order_us, attempts, crashes, unmet, .. } = job;
+    let Job { state, claim, then, cancel_requested, order_us, attempts, crashes, unmet, class, .. } = job;
     let locks = match (job.locks.is_none(), &job.reserved, &job.waits) {
         (true, ..) => String::new(),
         (_, reserved, waits) => format!(" locks {:?} reserved {reserved:?} waits {waits:?}", job.locks),
+    };
+    let kept = match (&job.paused, &job.limited) {
+        (None, None) => String::new(),
+        kept => format!(" kept {kept:?}"),
     };
     let claim = claim.as_ref().map(|claim| format!("{}/{}", claim.worker, claim.number));
     let history: Vec<_> = job.history.iter().take(4).map(|event| &event.kind).collect();
     format!(
         "{state:?} claim {claim:?} then {then:?} cancel {cancel_requested} order {order_us} attempts {attempts} \
-         crashes {crashes} unmet {unmet} {history:?}{locks}"
+         crashes {crashes} unmet {unmet} class {class} {history:?}{locks}{kept}"
     )
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::sleep;
-use turnwise_queue::{Error, Keyspace, NewJob, State, jobs};
+use turnwise_queue::{Error, Keyspace, NewJob, State, filters, jobs};
 use turnwise_store::{Runtime, Store};
 
 use crate::core::lock;
 use crate::dice::Dice;
 use crate::engine::SimEngine;
+use crate::filters::Filters;
 use crate::ledger::{JobKey, Op, OpKind};
 use crate::link::{Link, SimRuntime};
 use crate::node::Setting;
@@ -77,6 +78,10 @@ impl Client {
             if self.setting.core.is_ending() {
                 break;
             }
+            if plan.eligibility.as_ref().is_some_and(|plan| self.dice.chance(plan.filters)) {
+                self.change_filters().await;
+                continue;
+            }
             let old: Vec<JobKey> = self.jobs.keys().cloned().collect();
             if old.is_empty() || self.dice.chance(500) {
                 let count = if self.dice.chance(200) { self.dice.between(2, 6) } else { 1 };
@@ -87,12 +92,13 @@ impl Client {
             } else {
                 let key = self.dice.choose(&old).clone();
                 let chance =
-                    if plan.eligibility.is_some() { self.dice.below(115) } else { self.dice.below(100) };
+                    if plan.eligibility.is_some() { self.dice.below(130) } else { self.dice.below(100) };
                 match chance {
                     0..35 => self.add_somehow(vec![(key, self.script())]).await,
                     35..70 => self.cancel(&key).await,
                     70..85 => self.restart(&key).await,
-                    100.. => self.retry(&key).await,
+                    100..115 => self.retry(&key).await,
+                    115.. => self.set_class(&key).await,
                     _ => self.remove(&key).await,
                 }
             }
@@ -100,9 +106,16 @@ impl Client {
         self
     }
 
-    /// Cancels what would run for ever, once. Whether something had to be.
+    /// Cancels what would run for ever, once, and one of the clients removes all filters. Whether something had to be.
     pub async fn clean_up(&mut self) -> bool {
         let mut endless = false;
+        if self.number == 0 {
+            let names = self.setting.checker.known(|known| known.filters.as_ref().map(Filters::names));
+            for name in names.into_iter().flatten() {
+                self.remove_filter(&name).await;
+                endless = true;
+            }
+        }
         for (key, _) in self.jobs.clone().into_iter().filter(|(_, endless)| *endless) {
             let record = self.setting.checker.known(|known| known.jobs.get(&key)?.record.clone());
             if record.is_some_and(|job| !job.state.is_final() && !job.cancel_requested) {
@@ -152,6 +165,7 @@ impl Client {
             (Some(_), None) => self.setting.checker.known(|known| known.jobs.keys().cloned().collect()),
             (None, _) => Vec::new(),
         };
+        let plan = self.setting.plan.eligibility.as_ref();
         let after = |n: usize| match &self.setting.plan.eligibility {
             Some(plan) => plan.after(&self.dice, &keys[n], &keys[..n], &others),
             None => Vec::new(),
@@ -166,6 +180,8 @@ impl Client {
                 continuous: script.is_continuous(),
                 locks: script.locks.clone(),
                 after: after(n),
+                class: plan.filter(|_| self.dice.chance(300)).map(|plan| plan.class(&self.dice)),
+                reasons: plan.map(|plan| plan.reasons(&self.dice)).unwrap_or_default(),
                 ..NewJob::new(&job_type, &id, script.options(&self.dice))
             })
             .collect();
@@ -247,6 +263,54 @@ impl Client {
             .await;
         let told = done.map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
         self.tell("was told", told);
+    }
+
+    async fn set_class(&mut self, key: &JobKey) {
+        let Some(plan) = &self.setting.plan.eligibility else { return };
+        let class = plan.class(&self.dice);
+        self.tell("sets the class of", format!("{} to {class}", key.1));
+        self.link.set_op(Some(Op::of(OpKind::SetClass, key)));
+        let space = &self.keys;
+        let done = self
+            .store
+            .transact(|tx| async move { jobs::set_class(&tx, space, &key.0, &key.1, class).await })
+            .await;
+        let told = done.as_ref().map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
+        self.tell("was told", told);
+        let is = self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.class));
+        // It may have ended since, and be gone.
+        if matches!(done, Ok(jobs::Classed::Set(_))) && is.is_some_and(|is| is != class) {
+            let story = format!("{key:?} was given class {class}, and has {is:?}");
+            self.setting.core.violated("what is acknowledged is in the store", story);
+        }
+    }
+
+    /// Writes a filter, or removes one.
+    async fn change_filters(&mut self) {
+        let setting = self.setting.clone();
+        let Some(eligibility) = &setting.plan.eligibility else { return };
+        let names = setting.checker.known(|known| known.filters.as_ref().map(Filters::names));
+        let names = names.unwrap_or_default();
+        if !names.is_empty() && self.dice.chance(400) {
+            let name = self.dice.choose(&names).clone();
+            return self.remove_filter(&name).await;
+        }
+        let tenant = setting.plan.tenant(&self.dice);
+        let now_us = self.runtime.now_us();
+        let rule = eligibility.filter(&self.dice, &setting.plan.job_types(), &tenant, now_us);
+        self.tell("filters", format!("{rule:?}"));
+        self.link.set_op(Some(Op::of_filters()));
+        let (space, rule) = (&self.keys, &rule);
+        let done = self.store.transact(|tx| async move { filters::put(&tx, space, rule).await }).await;
+        self.tell("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
+    }
+
+    async fn remove_filter(&mut self, name: &str) {
+        self.tell("removes filter", name.to_owned());
+        self.link.set_op(Some(Op::of_filters()));
+        let space = &self.keys;
+        let done = self.store.transact(|tx| async move { filters::remove(&tx, space, name).await }).await;
+        self.tell("was told", done.map_or_else(|error| error.to_string(), |is| is.to_string()));
     }
 
     async fn remove(&mut self, key: &JobKey) {

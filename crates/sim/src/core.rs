@@ -63,6 +63,12 @@ pub struct Stats {
     pub dependents: u64,
     /// Jobs that were cancelled for the sake of what they waited for.
     pub refused: u64,
+    /// Jobs that filters paused.
+    pub paused: u64,
+    /// Jobs that were held back because of a limit.
+    pub held_back: u64,
+    /// Jobs that filters rejected.
+    pub rejected: u64,
 }
 
 impl Stats {
@@ -85,6 +91,9 @@ impl Stats {
             reservations,
             dependents,
             refused,
+            paused,
+            held_back,
+            rejected,
         } = other;
         self.commits += commits;
         self.conflicts += conflicts;
@@ -102,6 +111,9 @@ impl Stats {
         self.reservations += reservations;
         self.dependents += dependents;
         self.refused += refused;
+        self.paused += paused;
+        self.held_back += held_back;
+        self.rejected += rejected;
     }
 }
 
@@ -110,6 +122,7 @@ impl fmt::Display for Stats {
         let Stats { commits, conflicts, unknown, late, unavailable, .. } = self;
         let Stats { crashes, pauses, shutdowns, runs, ends, removals, .. } = self;
         let Stats { locks, waits, reservations, dependents, refused, .. } = self;
+        let Stats { paused, held_back, rejected, .. } = self;
         write!(
             f,
             "{commits} commits, {conflicts} conflicts, {unknown} unknown outcomes ({late} happened later), {unavailable} refused, \
@@ -120,6 +133,9 @@ impl fmt::Display for Stats {
         }
         if *dependents > 0 {
             write!(f, ", {dependents} waited for others, {refused} of them in vain")?;
+        }
+        if paused + held_back + rejected > 0 {
+            write!(f, ", {paused} paused, {held_back} held back, {rejected} rejected")?;
         }
         Ok(())
     }

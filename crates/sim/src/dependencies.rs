@@ -129,7 +129,7 @@ impl Dependencies {
                     asked.insert(key);
                 }
                 OpKind::Cancel | OpKind::Remove | OpKind::Retry => drop(self.0.remove(key)),
-                OpKind::Restart => {}
+                OpKind::Restart | OpKind::SetClass | OpKind::Filter => {}
             }
         }
         for key in &asked {

@@ -1,10 +1,14 @@
-//! Which jobs may run at all, in worlds where not all may: what jobs wait for.
+//! Which jobs may run at all, in worlds where not all may: what jobs wait for, the limits that they state, filters, and who of a tenant is
+//! first.
 //!
 //! Any job may be waited for, whosever it is, so that ends, removals and new ones meet. Some that are named are gone, or would close a circle:
-//! these requests are refused.
+//! these requests are refused. Filters and buckets have few names, so that they are replaced, and jobs meet in them.
+
+use std::fmt;
 
 use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
-use turnwise_queue::After;
+use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_queue::{After, Job};
 
 use crate::dice::Dice;
 use crate::ledger::JobKey;
@@ -15,6 +19,32 @@ const MOST_AFTER: u64 = 3;
 /// The ends that jobs accept.
 const ENDS: [Outcome; 3] = [Outcome::Completed, Outcome::Failed, Outcome::Cancelled];
 
+/// The names of filters, and of buckets.
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// The highest limit.
+const MOST_AT_ONCE: u64 = 4;
+/// A reason that states no limit.
+const REASON: &str = "hot";
+/// How one begins that states a limit.
+const LIMIT: &str = "rate-limit:";
+/// Jobs whose ids begin like this are a client's own, or among those that are added at once.
+const BEGINNINGS: [&str; 3] = ["c0-", "c1-", "f"];
+
+/// Priority classes, most often the one that jobs have without.
+const CLASSES: [i8; 6] = [-20, -1, 0, 0, 1, 19];
+
+/// What filters do: most of them something.
+const ACTIONS: [Action; 8] = [
+    Action::Pause,
+    Action::Pause,
+    Action::Pause,
+    Action::RateLimit,
+    Action::RateLimit,
+    Action::Accept,
+    Action::Continue,
+    Action::Reject,
+];
+
 /// Which jobs may run in a world.
 #[derive(Debug, Clone)]
 pub struct EligibilityPlan {
@@ -24,6 +54,10 @@ pub struct EligibilityPlan {
     together: u64,
     /// Of many jobs that are added at once all wait for the first one, if they wait.
     pub hub: bool,
+    /// Jobs that state a limit, or two, in permille.
+    limited: u64,
+    /// Of what clients do, changes of filters, in permille.
+    pub filters: u64,
 }
 
 impl EligibilityPlan {
@@ -33,6 +67,8 @@ impl EligibilityPlan {
             waits: *dice.choose(&[200, 500, 800]),
             together: *dice.choose(&[100, 500]),
             hub: dice.chance(500),
+            limited: *dice.choose(&[0, 300, 800]),
+            filters: *dice.choose(&[0, 50, 200]),
         }
     }
 
@@ -60,5 +96,141 @@ impl EligibilityPlan {
             after.push(After { job_type, id, accepted, otherwise });
         }
         after
+    }
+
+    /// Why a job is added.
+    pub fn reasons(&self, dice: &Dice) -> Vec<String> {
+        let mut reasons = Vec::new();
+        while dice.chance(self.limited) && reasons.len() < 3 {
+            reasons.push(format!("{LIMIT}{}:{}", dice.between(1, MOST_AT_ONCE), dice.choose(&NAMES)));
+        }
+        if dice.chance(200) {
+            reasons.push(REASON.to_owned());
+        }
+        reasons
+    }
+
+    /// A priority class.
+    pub fn class(&self, dice: &Dice) -> i8 {
+        *dice.choose(&CLASSES)
+    }
+
+    /// A filter of any kind, in place of the one with its name, if there is one.
+    pub fn filter(&self, dice: &Dice, types: &[String], tenant: &str, now_us: i64) -> Rule {
+        let what = match dice.below(6) {
+            0 => What::Any,
+            1 => What::Type(dice.choose(types).clone()),
+            2 => What::Tenant(tenant.to_owned()),
+            3 => What::Reason(REASON.to_owned()),
+            4 => What::Limited,
+            _ => What::Id((*dice.choose(&BEGINNINGS)).to_owned()),
+        };
+        let action = *dice.choose(&ACTIONS);
+        let limit = u32::try_from(dice.between(1, MOST_AT_ONCE)).expect("a small number");
+        Rule {
+            id: (*dice.choose(&NAMES)).to_owned(),
+            priority: *dice.choose(&[-1, 0, 0, 1]),
+            watermark_us: if dice.chance(200) { now_us } else { 0 },
+            when: Question { is: what == What::Any || dice.chance(700), what }.to_string(),
+            action,
+            limit: (action == Action::RateLimit).then_some(limit),
+            note: dice.chance(300).then(|| "for now".to_owned()),
+        }
+    }
+}
+
+/// What a filter asks of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    Any,
+    Type(String),
+    Tenant(String),
+    Reason(String),
+    /// Whether it states a limit.
+    Limited,
+    /// How its id begins.
+    Id(String),
+}
+
+/// Whether that is so, or is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    is: bool,
+    what: What,
+}
+
+/// As a filter's condition.
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is {
+            f.write_str("not ")?;
+        }
+        match &self.what {
+            What::Any => Ok(()),
+            What::Type(name) => write!(f, "type = {name}"),
+            What::Tenant(name) => write!(f, "tenant = {name}"),
+            What::Reason(reason) => write!(f, "reason = {reason}"),
+            What::Limited => write!(f, "reason ~ \"^{LIMIT}\""),
+            What::Id(beginning) => write!(f, "id ~ \"^{beginning}\""),
+        }
+    }
+}
+
+impl Question {
+    /// Back from a condition that was made here.
+    pub fn parse(condition: &str) -> Option<Question> {
+        let (is, rest) = match condition.strip_prefix("not ") {
+            Some(rest) => (false, rest),
+            None => (true, condition),
+        };
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        let what = match words[..] {
+            [] => What::Any,
+            ["type", "=", name] => What::Type(name.to_owned()),
+            ["tenant", "=", name] => What::Tenant(name.to_owned()),
+            ["reason", "=", reason] => What::Reason(reason.to_owned()),
+            ["reason", "~", _] => What::Limited,
+            ["id", "~", pattern] => What::Id(pattern.trim_matches('"').strip_prefix('^')?.to_owned()),
+            _ => return None,
+        };
+        Some(Question { is, what })
+    }
+
+    /// What a job answers.
+    pub fn holds(&self, job: &Job) -> bool {
+        let so = match &self.what {
+            What::Any => true,
+            What::Type(name) => job.job_type == *name,
+            What::Tenant(name) => job.tenant == *name,
+            What::Reason(reason) => job.reasons.contains(reason),
+            What::Limited => job.reasons.iter().any(|reason| reason.starts_with(LIMIT)),
+            What::Id(beginning) => job.id.starts_with(beginning.as_str()),
+        };
+        so == self.is
+    }
+}
+
+/// The bucket and the limit that a reason states that was made here.
+pub fn stated(reason: &str) -> Option<(&str, u32)> {
+    let (most, name) = reason.strip_prefix(LIMIT)?.split_once(':')?;
+    Some((name, most.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn questions_are_read_back() {
+        let dice = Dice::new(1);
+        let plan = EligibilityPlan::new(&dice);
+        for _ in 0..200 {
+            let rule = plan.filter(&dice, &["t0".to_owned()], "u1", 7);
+            turnwise_queue::filters::check(&rule).unwrap();
+            assert_eq!(Question::parse(&rule.when).unwrap().to_string(), rule.when);
+        }
+        assert_eq!(stated("rate-limit:3:a"), Some(("a", 3)));
+        assert_eq!(stated(REASON), None);
     }
 }

@@ -27,6 +27,11 @@ pub struct Op {
 }
 
 impl Op {
+    /// A change of the filters.
+    pub fn of_filters() -> Op {
+        Op { kind: OpKind::Filter, jobs: Arc::new([]), new: Arc::new([]), once: false }
+    }
+
     /// What is done to one job, other than to add it.
     pub fn of(kind: OpKind, job: &JobKey) -> Op {
         Op { kind, jobs: Arc::new([job.clone()]), new: Arc::new([]), once: false }
@@ -44,6 +49,10 @@ pub enum OpKind {
     Restart,
     /// `jobs::retry`.
     Retry,
+    /// `jobs::set_class`.
+    SetClass,
+    /// `filters::put` and `filters::remove`.
+    Filter,
     /// `jobs::remove`.
     Remove,
 }

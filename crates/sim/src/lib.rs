@@ -8,7 +8,7 @@
 //! - [`rows`], [`store`], [`engine`]: the store, without faults; and how a process reaches it, with them.
 //! - [`link`]: a process's clock, dice and connection. [`node`], [`client`], [`external`]: who lives there.
 //! - [`locking`]: what jobs lock, in worlds where they do. [`locks`]: the invariants of that.
-//! - [`eligibility`]: which jobs may run, in worlds where not all may. [`dependencies`]: the invariants of that.
+//! - [`eligibility`]: which jobs may run, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of that.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the invariants, and what is known to check them.
 //! - [`mutants`], [`mutate`]: mistakes that must be caught, and the command that makes them.
 //! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: what it tells of itself.
@@ -21,6 +21,7 @@ pub mod dice;
 pub mod eligibility;
 pub mod engine;
 pub mod external;
+pub mod filters;
 pub mod ledger;
 pub mod link;
 pub mod liveness;

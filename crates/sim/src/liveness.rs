@@ -12,7 +12,7 @@ use bytes::Bytes;
 use turnwise_queue::State;
 use turnwise_worker::Membership;
 
-use crate::check::{Known, in_words};
+use crate::check::{Known, in_words, is_kept};
 use crate::core::{Violation, lock};
 use crate::external::{self, Life};
 use crate::ledger::{Did, JobKey};
@@ -25,9 +25,9 @@ use crate::trace::Place;
 /// Beyond its deadline a promise has this long: a few transactions with their retries, and the longest wait between two pings.
 pub const SLACK: Duration = Duration::from_secs(5);
 
-/// Where jobs lock, on a slow store: a pass takes a second or two there, and is done again when a lock that it has proven free was taken
-/// or given back meanwhile.
-const SLOW_LOCKS: Duration = Duration::from_secs(15);
+/// Where jobs lock, or filters may keep them, on a slow store: a pass takes a second or two there, and is done again when a lock that it has
+/// proven free was taken or given back meanwhile, or the filters have changed.
+const SLOW_PASSES: Duration = Duration::from_secs(15);
 
 /// How long it may take to record the end of a run, with its retries on a store that is slow.
 const RECORDING: Duration = Duration::from_secs(30);
@@ -146,13 +146,21 @@ impl Look<'_> {
         self.told()
     }
 
-    /// Whoever waits for the end of a job hears of it.
+    /// Whoever waits for the end of a job hears of it, and whoever a filter keeps, of its change.
     fn told(&self) -> Result<(), Violation> {
         for (key, rows) in &self.known.jobs {
             let untold_us = self.known.dependencies.untold_since_us(key, rows);
             if untold_us.is_some_and(|since_us| self.is_older(since_us, SLACK)) {
                 let story = format!("{key:?}: {}", in_words(rows.record.as_ref()));
                 return broken("whoever waits for the end of a job hears of it", story);
+            }
+            let Some((filters, job)) = self.known.filters.as_ref().zip(rows.record.as_ref()) else {
+                continue;
+            };
+            let outdated_us = filters.outdated_since_us(key, job);
+            if outdated_us.is_some_and(|since_us| self.is_older(since_us, SLACK)) {
+                let story = format!("{key:?}: {}", in_words(Some(job)));
+                return broken("who was kept by filters that have changed is judged anew", story);
             }
         }
         Ok(())
@@ -197,13 +205,24 @@ impl Look<'_> {
                 Some(locks) if !job.locks.is_none() => locks.free_since_us(key),
                 _ => Some(changed_us),
             };
-            let waits_us = free_us.map_or(self.now_us, |free_us| free_us.max(changed_us));
+            // A pass looks at as many jobs as there is room for. So while jobs leave the queue for filters and buckets, those behind them wait.
+            let sorted_us = self.known.filters.as_ref().map_or(0, |filters| filters.sorted_since_us(&key.0));
+            // Who was kept and goes back is no newer for that. Of one that locks it is not known how it stands with its locks while it is kept.
+            let could_start = self.known.filters.as_ref().and_then(|filters| filters.free_since_us(key));
+            let could_start = could_start
+                .filter(|_| job.locks.is_none() || is_kept(job))
+                .is_some_and(|free_us| self.is_older(free_us.max(sorted_us), self.start_within(&key.0)));
+            let waits_us = free_us.map_or(self.now_us, |free_us| free_us.max(changed_us).max(sorted_us));
             match job.state {
                 State::Pending if self.is_older(waits_us, self.start_within(&key.0)) && has_room(&key.0) => {
                     return broken("a pending job starts when there is room", story());
                 }
+                State::Pending | State::Delayed if could_start && has_room(&key.0) => {
+                    return broken("a job starts when no filter and no bucket is in its way", story());
+                }
                 State::Delayed | State::Crashing
                     if job.unmet == 0
+                        && !is_kept(job)
                         && self.is_older(changed_us, self.start_within(&key.0))
                         && told_us - job.order_us > 2 * SLACK.as_micros() as i64
                         && has_room(&key.0) =>
@@ -269,8 +288,9 @@ impl Look<'_> {
 
     /// How soon a job starts that can, or has the lock that it waits for.
     fn start_within(&self, job_type: &str) -> Duration {
-        let slow = self.known.locks.is_some() && self.setting.plan.is_slow();
-        self.longest_wait(job_type) + if slow { SLOW_LOCKS } else { SLACK }
+        let asks_more = self.known.locks.is_some() || self.known.filters.is_some();
+        let slow = asks_more && self.setting.plan.is_slow();
+        self.longest_wait(job_type) + if slow { SLOW_PASSES } else { SLACK }
     }
 
     /// How long a worker may take to hear of a job: an external one asks again only when it was answered.

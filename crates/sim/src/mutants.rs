@@ -539,4 +539,32 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
         replace: "        }\n        Then::Again if",
         why: "Who waits for a job that was cancelled, and whose worker then died, waits for ever.",
     },
+    Mutant {
+        name: "guard_unread",
+        file: "crates/queue/src/rate_limits.rs",
+        find: "                tx.get(&guard).await?;\n",
+        replace: "",
+        why: "Two claims of one bucket take its last place.",
+    },
+    Mutant {
+        name: "room_unmarked",
+        file: "crates/queue/src/rate_limits.rs",
+        find: "            mark(tx, keys, &job_type, &bucket)?;\n",
+        replace: "            let _ = job_type;\n",
+        why: "Who is held back does not learn that there is room.",
+    },
+    Mutant {
+        name: "paused_for_ever",
+        file: "crates/queue/src/filters.rs",
+        find: "        if row.stamp == now {",
+        replace: "        if row.stamp == now || row.filter < \"b\".to_owned() {",
+        why: "Some of those that a filter paused stay paused when it is gone.",
+    },
+    Mutant {
+        name: "class_in_the_record_alone",
+        file: "crates/queue/src/jobs.rs",
+        find: "        place.class = class;\n",
+        replace: "",
+        why: "A job that is held back is not where its record says when its class has changed.",
+    },
 ];

@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Dependencies, External, ExternalOptions, Live, Membership, Monitor, MonitorOptions, Options, Retention,
-    RetentionOptions, Tunables, Worker, membership_events,
+    Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor, MonitorOptions, Options,
+    Retention, RetentionOptions, Tunables, Worker, membership_events,
 };
 
 use crate::check::Checker;
@@ -241,8 +241,9 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
         tokio::spawn(listener),
     ];
     if plan.eligibility.is_some() {
-        let dependencies = Dependencies { store: store.clone(), keys };
-        tasks.push(tokio::spawn(dependencies.run(never)));
+        let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
+        tasks.push(tokio::spawn(dependencies.run(never.clone())));
+        tasks.push(tokio::spawn(Filters { store: store.clone(), keys }.run(never)));
     }
     tasks.into_iter().map(AbortOnDropHandle::new).collect()
 }

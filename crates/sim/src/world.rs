@@ -18,6 +18,7 @@ use crate::core::{Core, Stats, Violation, lock};
 use crate::dice::Dice;
 use crate::engine::Writer;
 use crate::external::{Actor, Life};
+use crate::filters::Filters;
 use crate::link::{Link, SLOW_MS};
 use crate::liveness::{self, Look};
 use crate::locks::Locks;
@@ -435,7 +436,8 @@ impl World {
                     let job = rows.record.as_ref()?;
                     (!job.state.is_final()).then(|| format!("{key:?} {}", in_words(Some(job))))
                 });
-                open.collect::<Vec<_>>()
+                let filters = known.filters.iter().flat_map(Filters::names);
+                open.chain(filters.map(|name| format!("filter {name}"))).collect::<Vec<_>>()
             });
             if open.is_empty() {
                 return Ok(());

@@ -1,0 +1,237 @@
+//! What must hold where filters and limits say which jobs may start, commit by commit: who may, by rules of its own.
+//!
+//! - A job starts only if no filter that is there then pauses or rejects it, and if each of its buckets has room: of the filter that decides
+//!   about it, and of its reasons.
+//! - It leaves the queue only because a filter pauses or rejects it, or for a bucket that it is in; and goes back to where it stood, a paused one
+//!   only when the filters have changed.
+//!
+//! A job is in a bucket from its claim to the end of that, whatever becomes of the filter, and of its reasons. Since when a job that waits could start is
+//! known, too, for [`crate::liveness`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::rate_limits::Bucket;
+use turnwise_queue::check::Row;
+use turnwise_queue::{Job, State};
+
+use crate::check::{Broken, ensure, in_words};
+use crate::core::Stats;
+use crate::eligibility::{Question, stated};
+use crate::ledger::JobKey;
+use crate::model::JobRows;
+use crate::rows::RowChange;
+
+/// What is known of filters and buckets.
+#[derive(Default)]
+pub struct Filters {
+    rules: BTreeMap<String, Rule>,
+    /// When the filters have changed, in µs since the world began: their version is how often.
+    changes_us: Vec<i64>,
+    /// Jobs that filters pause or hold back, and by which version.
+    kept: BTreeMap<JobKey, usize>,
+    /// Who runs, by bucket.
+    running: BTreeMap<Bucket, BTreeSet<JobKey>>,
+    /// Jobs that wait, and since when no filter and no bucket is in their way, in µs since the world began.
+    free_since_us: BTreeMap<JobKey, i64>,
+    /// When a job of each type was last taken out of the queue, or came back, in µs since the world began.
+    sorted_us: BTreeMap<String, i64>,
+    touched: Touched,
+}
+
+/// What the commit that is looked at did.
+#[derive(Default)]
+struct Touched {
+    rules: bool,
+    /// Claims, by bucket: the limit of each.
+    claimed: BTreeMap<Bucket, Vec<usize>>,
+    released: bool,
+}
+
+impl Filters {
+    /// Hears of a row that was changed.
+    ///
+    /// # Errors
+    /// If it is a filter that cannot be read.
+    pub fn hear(&mut self, row: &Row, change: &RowChange, now_us: i64) -> Result<(), serde_json::Error> {
+        let Row::Filter(name) = row else { return Ok(()) };
+        match &change.new {
+            Some(value) => {
+                let mut rule: Rule = serde_json::from_slice(value)?;
+                rule.id.clone_from(name);
+                self.rules.insert(name.clone(), rule);
+            }
+            None => drop(self.rules.remove(name)),
+        }
+        self.changes_us.push(now_us);
+        self.touched.rules = true;
+        Ok(())
+    }
+
+    /// The filters that are there.
+    pub fn names(&self) -> Vec<String> {
+        self.rules.keys().cloned().collect()
+    }
+
+    /// The filter that decides about a job, if one does.
+    fn decides(&self, job: &Job) -> Option<&Rule> {
+        let asks = |rule: &&Rule| {
+            let is_about = rule.watermark_us == 0 || rule.watermark_us <= job.added_us;
+            let question = Question::parse(&rule.when).expect("the world's own clients wrote it");
+            rule.action != Action::Continue && is_about && question.holds(job)
+        };
+        self.rules.values().filter(asks).min_by_key(|rule| (rule.priority, rule.watermark_us, &rule.id))
+    }
+
+    /// The buckets that a job has to be in to run, each with its limit. None if it may not.
+    fn buckets(&self, job: &Job) -> Option<BTreeMap<Bucket, usize>> {
+        let mut buckets = BTreeMap::new();
+        match self.decides(job).map(|rule| (rule.action, rule)) {
+            Some((Action::Pause | Action::Reject, _)) => return None,
+            Some((Action::RateLimit, rule)) => {
+                let most = rule.limit.map_or(0, |most| most as usize);
+                buckets.insert(Bucket::Filter(rule.id.clone()), most);
+            }
+            _ => {}
+        }
+        for (name, most) in job.reasons.iter().filter_map(|reason| stated(reason)) {
+            let lowest = buckets.entry(Bucket::Reason(name.to_owned())).or_insert(usize::MAX);
+            *lowest = (*lowest).min(most as usize);
+        }
+        Some(buckets)
+    }
+
+    fn in_bucket(&self, bucket: &Bucket) -> usize {
+        self.running.get(bucket).map_or(0, BTreeSet::len)
+    }
+
+    /// A job is claimed.
+    pub fn claimed(&mut self, key: &JobKey, job: &Job) -> Result<(), Broken> {
+        let story = || format!("{key:?} {:?}: {}", self.decides(job), in_words(Some(job)));
+        let buckets =
+            self.buckets(job).ok_or_else(|| ("no job starts that a filter pauses or rejects", story()))?;
+        let named: BTreeSet<&Bucket> = job.buckets.iter().collect();
+        ensure(buckets.keys().eq(named), "a job that starts has a place in each of its buckets", || {
+            format!("{buckets:?}, but {}", story())
+        })?;
+        for (bucket, most) in buckets {
+            self.running.entry(bucket.clone()).or_default().insert(key.clone());
+            self.touched.claimed.entry(bucket).or_default().push(most);
+        }
+        Ok(())
+    }
+
+    /// A claim has ended.
+    pub fn released(&mut self, key: &JobKey) {
+        for jobs in self.running.values_mut() {
+            self.touched.released |= jobs.remove(key);
+        }
+    }
+
+    /// Whether a pass may have taken a job out of the queue as it did: paused, held back, or rejected. Not if somebody asked for it.
+    pub fn sorts_out(
+        &mut self,
+        key: &JobKey,
+        new: &Job,
+        now_us: i64,
+        count: impl FnOnce(&dyn Fn(&mut Stats)),
+    ) -> bool {
+        self.sorted_us.insert(key.0.clone(), now_us);
+        let decides = self.decides(new).map(|rule| (rule.action, &rule.id));
+        let is_right = match (new.state, &new.paused, &new.limited) {
+            (State::Delayed, Some(filter), None) => {
+                count(&|stats| stats.paused += 1);
+                decides == Some((Action::Pause, filter))
+            }
+            (State::Delayed, None, Some(limit)) => {
+                count(&|stats| stats.held_back += 1);
+                let buckets = self.buckets(new).unwrap_or_default();
+                buckets.get(&limit.bucket) == Some(&(limit.most as usize))
+            }
+            (State::Cancelled, ..) => {
+                count(&|stats| stats.rejected += 1);
+                let names = |filter: &String| {
+                    let told = format!("filter `{filter}`");
+                    new.refused.as_ref().is_some_and(|reason| reason.contains(&told))
+                };
+                decides.is_some_and(|(action, filter)| action == Action::Reject && names(filter))
+            }
+            _ => false,
+        };
+        self.kept.insert(key.clone(), self.changes_us.len());
+        is_right
+    }
+
+    /// Whether a job that was paused or held back may go back to where it stood.
+    pub fn lets_go(&mut self, key: &JobKey, old: &Job, new: &Job, now_us: i64) -> bool {
+        self.sorted_us.insert(key.0.clone(), now_us);
+        let has_changed = self.kept.get(key).is_some_and(|version| *version < self.changes_us.len());
+        let may = old.limited.is_some() || has_changed;
+        may && (old.order_us, &old.tenant, old.class) == (new.order_us, &new.tenant, new.class)
+    }
+
+    /// No more of a bucket run than may after a commit: those that have come obeyed their limits, in some order.
+    pub fn check(&self) -> Result<(), Broken> {
+        for (bucket, mosts) in &self.touched.claimed {
+            let mut mosts = mosts.clone();
+            mosts.sort_unstable();
+            let there = self.in_bucket(bucket);
+            let before = there - mosts.len();
+            let too_many = (1..).zip(mosts.iter()).any(|(n, most)| before + n > *most);
+            ensure(!too_many, "no more of a bucket run than may", || {
+                format!("{mosts:?} came to {before} of {bucket}: {:?}", self.running.get(bucket))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Looks anew who could start, after a commit.
+    pub fn look<'a>(
+        &mut self,
+        touched_jobs: impl Iterator<Item = &'a JobKey>,
+        known: &BTreeMap<JobKey, JobRows>,
+        now_us: i64,
+    ) {
+        let touched = std::mem::take(&mut self.touched);
+        let all = touched.rules || touched.released || !touched.claimed.is_empty();
+        let keys: Vec<&JobKey> = if all { known.keys().collect() } else { touched_jobs.collect() };
+        for key in keys {
+            let job = known.get(key).and_then(|rows| rows.record.as_ref());
+            if job.is_none_or(|job| job.paused.is_none() && job.limited.is_none()) {
+                self.kept.remove(key);
+            }
+            if job.is_some_and(|job| self.could_start(job)) {
+                self.free_since_us.entry(key.clone()).or_insert(now_us);
+            } else {
+                self.free_since_us.remove(key);
+            }
+        }
+    }
+
+    fn could_start(&self, job: &Job) -> bool {
+        let is_kept = job.paused.is_some() || job.limited.is_some();
+        let waits = job.state == State::Pending || job.state == State::Delayed && is_kept;
+        let has_room = |buckets: BTreeMap<Bucket, usize>| {
+            buckets.iter().all(|(bucket, most)| self.in_bucket(bucket) < *most)
+        };
+        waits && self.buckets(job).is_some_and(has_room)
+    }
+
+    /// Since when jobs of a type stand in the queue that filters and buckets have left there.
+    pub fn sorted_since_us(&self, job_type: &str) -> i64 {
+        let sorted_us = self.sorted_us.get(job_type).copied().unwrap_or(0);
+        self.changes_us.last().map_or(sorted_us, |changed_us| sorted_us.max(*changed_us))
+    }
+
+    /// Since when a job that waits could start, as far as filters and buckets go.
+    pub fn free_since_us(&self, key: &JobKey) -> Option<i64> {
+        self.free_since_us.get(key).copied()
+    }
+
+    /// Since when the filters are others than those that keep a job.
+    pub fn outdated_since_us(&self, key: &JobKey, job: &Job) -> Option<i64> {
+        let by_filter = job.limited.as_ref().map(|limit| matches!(limit.bucket, Bucket::Filter(_)));
+        let version = self.kept.get(key).filter(|_| job.paused.is_some() || by_filter == Some(true))?;
+        self.changes_us.get(*version).copied()
+    }
+}
