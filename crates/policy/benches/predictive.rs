@@ -226,6 +226,7 @@ fn pass(bencher: Bencher<'_, '_>, jobs: usize) {
         foreseen: queue.running(),
         reservations: &[],
         room: FIRST,
+        may_reserve: true,
         now_us: NOW_US,
     };
     bencher.bench_local(|| order(black_box(&window), system, &Rules::default()));

@@ -54,6 +54,8 @@ pub struct System<'a> {
     pub reservations: &'a [&'a Requests],
     /// Jobs that can start.
     pub room: usize,
+    /// One of the window may reserve, if none of them has: not where one has that is in the same front but in another's window.
+    pub may_reserve: bool,
     /// The time, in µs.
     pub now_us: i64,
 }
@@ -122,7 +124,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
     let mut foreseen = Summary::new(levels);
     let mut reserved = Reservations::new(window, system);
     let mut decision = Decision::default();
-    let mut may_reserve = window.iter().all(|job| job.reservation.is_none());
+    let mut may_reserve = system.may_reserve && window.iter().all(|job| job.reservation.is_none());
     let as_it_came = window.iter().all(|job| job.requests.is_none());
     let lines = lines(window.iter().map(|job| job.likely.unwrap_or(job.requests)));
     let aging = &rules.aging;

@@ -265,6 +265,7 @@ fn decide(scene: &Scene) -> Decision {
         foreseen: &running,
         reservations: &reservations,
         room: *room,
+        may_reserve: true,
         now_us: NOW,
     };
     order(&window, system, &Rules::default())
@@ -435,7 +436,14 @@ fn who_is_overdue_is_before_all_lines() {
         });
         let window: Vec<Candidate<'_>> = window.collect();
         let running = summary_of(&[]);
-        let system = System { running: &running, foreseen: &running, reservations: &[], room: 1, now_us };
+        let system = System {
+            running: &running,
+            foreseen: &running,
+            reservations: &[],
+            room: 1,
+            may_reserve: true,
+            now_us,
+        };
         order(&window, system, &rules).start[0].job
     };
     assert_eq!([31, 299, 300, 400].map(first), [1, 1, 0, 0]);
@@ -452,13 +460,32 @@ fn only_those_who_come_later_are_kept_out() {
         let mut window = vec![big];
         window.extend(others.iter().map(|tick| Candidate { since_us: tick * TICK, requests: &small, ..big }));
         let now_us = now * TICK;
-        let system = System { running: &held, foreseen: &held, reservations: &[], room: 9, now_us };
+        let system =
+            System { running: &held, foreseen: &held, reservations: &[], room: 9, may_reserve: true, now_us };
         order(&window, system, &rules).reserve == [0]
     };
     assert!(!reserves(&[], 29) && reserves(&[], 30));
     assert!(!reserves(&[0, 29], 100) && reserves(&[0, 30], 30));
     // Whatever the others' age, it does not wait for ever.
     assert!(!reserves(&[0, 29], 299) && reserves(&[0, 29], 300));
+}
+
+#[test]
+fn who_may_not_reserve_is_in_nobodys_way() {
+    let (big, small) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), wants(r#"{"node":{"shared":["b"]}}"#));
+    let held = summary_of(&[Running::starting(&wants(r#"{"node":{"shared":["a"]}}"#), &levels())]);
+    let big = Candidate { class: 0, since_us: 0, requests: &big, likely: None, reservation: None };
+    let window = [big, Candidate { since_us: 40 * TICK, requests: &small, class: 1, ..big }];
+    let decide = |may_reserve| {
+        let now_us = 50 * TICK;
+        let system =
+            System { running: &held, foreseen: &held, reservations: &[], room: 9, may_reserve, now_us };
+        let decision = order(&window, system, &Rules::default());
+        let start: Vec<usize> = decision.start.iter().map(|start| start.job).collect();
+        (decision.reserve, start)
+    };
+    assert_eq!(decide(true), (vec![0], vec![]));
+    assert_eq!(decide(false), (vec![], vec![1]));
 }
 
 /// Small jobs arrive faster than they end, and each holds one of two nodes; one job wants both of them.
@@ -488,8 +515,14 @@ fn overtaken(aging: Aging) -> Option<i64> {
             likely: None,
             reservation: None,
         }));
-        let system =
-            System { running: &running, foreseen: &running, reservations: &reservations, room: 1, now_us };
+        let system = System {
+            running: &running,
+            foreseen: &running,
+            reservations: &reservations,
+            room: 1,
+            may_reserve: true,
+            now_us,
+        };
         let decision = order(&window, system, &rules);
         for start in &decision.start {
             if start.job == 0 {
@@ -555,8 +588,14 @@ fn who_reserved_first_starts_first_whatever_the_window_says() {
     let window = [job(&a, None), job(&b, Some(1)), job(&both, Some(0))];
     let (first, second) = (known_of(&both), known_of(&b));
     let running = Summary::new(&levels);
-    let system =
-        System { running: &running, foreseen: &running, reservations: &[&first, &second], room: 3, now_us };
+    let system = System {
+        running: &running,
+        foreseen: &running,
+        reservations: &[&first, &second],
+        room: 3,
+        may_reserve: true,
+        now_us,
+    };
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [2]);
     // Who has a reservation keeps it; the other one gets its own when there is none.
@@ -574,7 +613,14 @@ fn reserved_units_are_counted_with_those_that_are_held() {
     let reasons = |reservations: &[&Requests]| {
         let decision = order(
             &window,
-            System { running: &running, foreseen: &running, reservations, room: 1, now_us: NOW },
+            System {
+                running: &running,
+                foreseen: &running,
+                reservations,
+                room: 1,
+                may_reserve: true,
+                now_us: NOW,
+            },
             &Rules::default(),
         );
         decision.hold.into_iter().map(|hold| hold.reason).collect::<Vec<_>>()
@@ -599,8 +645,14 @@ fn a_reservation_ends_when_its_job_starts() {
     };
     let window = [job(&one, 0, Some(0)), job(&two, NOW, None)];
     let running = Summary::new(&levels());
-    let system =
-        System { running: &running, foreseen: &running, reservations: &[&one], room: 2, now_us: NOW };
+    let system = System {
+        running: &running,
+        foreseen: &running,
+        reservations: &[&one],
+        room: 2,
+        may_reserve: true,
+        now_us: NOW,
+    };
     // Its unit counts once: as held, and no more as reserved. So the three that there are suffice.
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [0, 1]);

@@ -87,6 +87,7 @@ impl Chooser for Predictive {
             foreseen: &running,
             reservations: &reservations,
             room: view.room,
+            may_reserve: true,
             now_us: view.now_us,
         };
         let mut compared = window::first(view.queue.window.usize(), view.room);

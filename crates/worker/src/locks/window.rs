@@ -39,18 +39,17 @@ pub(crate) fn choose(
     now_us: i64,
 ) -> Chosen {
     let mut chosen = Chosen::default();
-    let decision = decide((view, habits), job_type, rules, own, room, now_us);
+    // Of the front one at a time, whosever part it is in: neither in earnest, nor as if it had, and in the way of those behind it.
+    let may_reserve = !own.iter().chain(others).any(|job| view.place(job_type, &job.id).is_some());
+    let decision = decide((view, habits), job_type, rules, own, (room, may_reserve), now_us);
     chosen.add(&decision, own, rules);
     chosen.start.extend(decision.start.iter().filter_map(|start| id(own, start.job)));
     if !others.is_empty() && decision.start.len() < room {
         // They may have no room where they belong, and must have reserved even so.
-        let decision = decide((view, habits), job_type, rules, others, others.len(), now_us);
+        let may_reserve = may_reserve && chosen.reserve.is_none();
+        let decision = decide((view, habits), job_type, rules, others, (others.len(), may_reserve), now_us);
         chosen.add(&decision, others, rules);
         chosen.left = decision.start.iter().filter_map(|start| id(others, start.job)).collect();
-    }
-    // Of the front one at a time, whosever part it is in.
-    if own.iter().chain(others).any(|job| view.place(job_type, &job.id).is_some()) {
-        chosen.reserve = None;
     }
     chosen
 }
@@ -84,7 +83,7 @@ fn decide(
     job_type: &str,
     rules: &QueueRules,
     jobs: &[&Pending],
-    room: usize,
+    (room, may_reserve): (usize, bool),
     now_us: i64,
 ) -> Decision {
     let likely: Vec<Option<Requests>> =
@@ -101,7 +100,13 @@ fn decide(
         })
         .collect();
     let queued: Vec<_> = view.queued.iter().collect();
-    let system =
-        System { running: &view.running, foreseen: view.foreseen(), reservations: &queued, room, now_us };
+    let system = System {
+        running: &view.running,
+        foreseen: view.foreseen(),
+        reservations: &queued,
+        room,
+        may_reserve,
+        now_us,
+    };
     order(&window, system, &rules.rules)
 }
