@@ -520,6 +520,21 @@ async fn who_does_not_want_to_wait_any_more_runs_on() {
 }
 
 #[tokio::test]
+async fn a_request_that_comes_after_its_asker_has_given_up_does_not_wait() {
+    let world = World::new().await;
+    world.start("holder", 1, r#"{"node":{"exclusive":["n"]}}"#).await;
+    let a = world.start("a", 2, r#"{"node":{"exclusive":"unknown"}}"#).await;
+    let late = world.store.begin().await.unwrap();
+    let wanted = [exclusive("node/n")];
+    let asked = locks::request(&late, &world.keys, &world.levels, T, "a", &a, &wanted, 10).await.unwrap();
+    assert!(matches!(asked, Asked::Waits(_)), "{asked:?}");
+    world.run(async |tx, keys| locks::withdraw(tx, keys, T, "a", &a, 12).await).await.unwrap();
+    assert!(matches!(late.commit().await, Err(StoreError::Conflict)));
+    assert_eq!(world.state("a").await, State::Running);
+    assert_eq!(world.held().await, ["holder node/n (exclusive)"]);
+}
+
+#[tokio::test]
 async fn locks_can_be_given_back_early() {
     let world = World::new().await;
     let locks = r#"{"node":{"exclusive":["m","n"]},"instance":{"shared":"all"}}"#;

@@ -20,8 +20,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::Answer;
-use turnwise_queue::locks::{Asked, LockAt, Spot};
-use turnwise_queue::{Claim, Error, Result};
+use turnwise_queue::locks::{Asked, Held, LockAt, Spot};
+use turnwise_queue::{Claim, Error, Job, Result};
 use turnwise_store::Runtime;
 use turnwise_worker::{Accepted, External, ExternalEnd};
 
@@ -42,6 +42,8 @@ pub const WAIT: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause before a request is repeated.
 const RETRY: Duration = Duration::from_secs(1);
+/// How late somebody tidies up after a run: most jobs that are tried again run again by then.
+const LATE: Duration = Duration::from_secs(2);
 
 /// A place where external workers live, one after the other.
 pub struct Actor {
@@ -324,15 +326,37 @@ impl Me {
                 Told::Done(()) => {
                     let claim = Claim { worker, number: claim };
                     self.setting.checker.on_acknowledged_end(self.link.place, &claim);
+                    tokio::spawn(self.tidy_up(job, claim.clone()));
                     return claim.number;
                 }
                 Told::Halt => {
                     let claim = Claim { worker, number: claim };
                     self.setting.checker.on_refused_end(self.link.place, &job, &claim);
+                    tokio::spawn(self.tidy_up(job, claim.clone()));
                     return claim.number;
                 }
                 Told::Lost => self.runtime.sleep(RETRY).await,
             }
+        }
+    }
+
+    /// Gives back, long after the end of a run, what it began with: as a request that was held up on its way, or a program that tidies
+    /// up whatever has happened. The job's next run may hold the same by now, and keeps it.
+    async fn tidy_up(self: Arc<Self>, job: Job, claim: Claim) {
+        let held = job.held.iter().flat_map(Held::locks).map(|lock| lock.spot);
+        let spots: Vec<Spot> = held.filter(|spot| spot.level.is_some()).collect();
+        if spots.is_empty() {
+            return;
+        }
+        self.runtime.sleep(LATE).await;
+        let (id, Claim { worker, number }) = (job.id, claim);
+        let story = format!("{id} {number} of {worker}");
+        self.tell("tidies up", &story);
+        let unlock = |external: External, _| async move {
+            external.unlock(EXTERNAL, &worker, &id, number, &spots).await
+        };
+        if let Told::Done(()) = self.call(Duration::ZERO, unlock).await {
+            self.link.core.violated("a claim that has ended gives nothing back", story);
         }
     }
 

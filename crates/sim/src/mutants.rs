@@ -396,6 +396,13 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
         why: "Of what a run held some is held for ever.",
     },
     Mutant {
+        name: "lock_given_back_by_a_stale_claim",
+        file: "crates/queue/src/locks/running.rs",
+        find: "    spots: &[Spot],\n) -> Result<()> {\n    let mut job = held_job(tx, keys, job_type, id, claim).await?;",
+        replace: "    spots: &[Spot],\n) -> Result<()> {\n    let Some(mut job) = crate::rows::read_job(tx, keys, job_type, id).await? else { return Err(Error::Halt) };\n    let _ = claim;",
+        why: "A run that lost its claim gives back what the next one holds.",
+    },
+    Mutant {
         name: "given_back_and_held",
         file: "crates/queue/src/locks/running.rs",
         find: "    wake(tx, keys)?;\n    put_all(tx, keys, &job)?;\n    write_job(tx, keys, &job)\n}\n\nfn refuse",

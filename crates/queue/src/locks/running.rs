@@ -86,7 +86,8 @@ pub async fn poll(
     take(tx, keys, levels, job, claim, &locks, now_us).await
 }
 
-/// Stops waiting: the job runs on with what it holds. Nothing for one that does not wait.
+/// Stops waiting: the job runs on with what it holds. A request from before that is still on its way, its asker gone or told nothing, comes too
+/// late then, even if the job does not wait yet.
 ///
 /// # Errors
 /// `Halt` for a lost claim.
@@ -99,12 +100,12 @@ pub async fn withdraw(
     now_us: i64,
 ) -> Result<()> {
     let mut job = held_job(tx, keys, job_type, id, claim).await?;
-    if job.waits.is_none() {
-        return Ok(());
+    if job.waits.is_some() {
+        leave_queue(tx, keys, &mut job)?;
+        (job.state, job.changed_us) = (State::Running, now_us);
+        put_all(tx, keys, &job)?;
     }
-    leave_queue(tx, keys, &mut job)?;
-    (job.state, job.changed_us) = (State::Running, now_us);
-    put_all(tx, keys, &job)?;
+    // As it was, if there was nothing to leave: whoever has read it before and writes now conflicts.
     write_job(tx, keys, &job)
 }
 

@@ -57,7 +57,7 @@ impl External {
         }
     }
 
-    /// The job waits for no lock any more, and runs on with what it holds. Nothing for one that does not wait.
+    /// The job waits for no lock any more, and runs on with what it holds; a request that is still on its way comes too late.
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job.
