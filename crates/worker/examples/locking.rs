@@ -138,7 +138,7 @@ fn locks(n: usize) -> String {
     let instance = n.wrapping_mul(0x9e37_79b1) / 7 % INSTANCES;
     let (node, other) = (instance % NODES, (instance + 1 + instance / NODES) % NODES);
     let other = if other == node { (other + 1) % NODES } else { other };
-    let how = if n % ALONE == 0 { "exclusive" } else { "shared" };
+    let how = if n.is_multiple_of(ALONE) { "exclusive" } else { "shared" };
     format!(r#"{{"instance":{{"exclusive":["i{instance}"]}},"node":{{"{how}":["n{node}","n{other}"]}}}}"#)
 }
 

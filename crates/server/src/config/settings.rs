@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::value::{INFINITY, Right, Value, seconds};
 use super::{Config, MAX_OUTPUT_BYTES};
 use turnwise_policy::fair_share::rfc;
+use turnwise_policy::predictive_queue::window;
 use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_replicator::{MAX_CERTIFICATE_DEPTH, Secret};
 
@@ -34,8 +35,6 @@ const MAX_COMMANDS: usize = 1_000;
 const MAX_PERIOD_MS: u64 = 3_600_000;
 /// Longest time that a worker may be silent: a day.
 const MAX_HEALTH_MS: u64 = 24 * 3_600_000;
-/// Jobs that one pass compares with each other, at most.
-const MAX_WINDOW: usize = 1_000;
 /// How often jobs grow older: at a tick of a few ms every one of them would be older at each look.
 const TICK_MS: RangeInclusive<u64> = 100..=3_600_000;
 /// Ticks until a job weighs nothing, at most.
@@ -470,7 +469,7 @@ pub const SETTINGS: &[Setting] = &[
         key: "window",
         changes: Live,
         read: |config| text(config.queue.window),
-        write: |config, value| set(&mut config.queue.window, value.number(1..=MAX_WINDOW)),
+        write: |config, value| set(&mut config.queue.window, value.number(1..=window::MAX)),
     },
     Setting {
         section: "queue",
