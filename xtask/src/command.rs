@@ -55,7 +55,8 @@ fn ended(command: &mut Command) -> std::result::Result<ExitStatus, Failure> {
     })
 }
 
-fn judge(command: &Command, status: ExitStatus) -> Result {
+/// Whether a program that has ended has succeeded.
+pub fn judge(command: &Command, status: ExitStatus) -> Result {
     if status.success() {
         return Ok(());
     }

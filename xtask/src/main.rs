@@ -3,6 +3,7 @@
 mod api_check;
 mod bench;
 mod command;
+mod failures;
 mod leaks;
 mod peers;
 mod sim;
@@ -51,7 +52,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// All tests of the workspace, by plain `cargo test`, whose output and exit code are passed on. It fails, too, if a secret
+/// All tests of the workspace, by plain `cargo test`, whose output and exit code are passed on; failures are told once more
+/// at the end. It fails, too, if a secret
 /// appeared anywhere meanwhile.
 fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
@@ -59,7 +61,8 @@ fn test(filter: &[&str]) -> command::Result {
     peers::install_etcd()?;
     let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
     let mut tests = command::cargo();
-    let tested = command::run(leaks.tell(tests.args(["test", "--workspace", "--no-fail-fast"]).args(filter)));
+    let tested =
+        failures::repeated(leaks.tell(tests.args(["test", "--workspace", "--no-fail-fast"]).args(filter)));
     // Both count, and the secrets come first: a test that found one has failed for it.
     leaks.verdict().and(tested)
 }

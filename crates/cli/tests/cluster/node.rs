@@ -1,6 +1,5 @@
 //! One of several nodes: a process that dies and comes back on the address that clients know.
 
-use reqwest::Method;
 use serde_json::Value;
 use turnwise_testkit::free_ports;
 
@@ -50,24 +49,15 @@ impl Node {
         assert!(self.server.terminate().await.success(), "a node did not stop cleanly");
     }
 
-    /// The ids of the workers of a type that are registered.
-    pub async fn workers(&self, job_type: &str) -> Vec<String> {
-        let mut ids = Vec::new();
-        let mut after = String::new();
-        loop {
-            let page = self.server.get(&format!("/v1/workers?type={job_type}{after}")).await;
-            let workers = page["workers"].as_array().unwrap();
-            ids.extend(workers.iter().map(|worker| worker["id"].as_str().unwrap().to_owned()));
-            match page["next"].as_str() {
-                Some(next) => after = format!("&after={next}"),
-                None => return ids,
-            }
-        }
+    /// Waits until no worker of a type is registered.
+    pub async fn until_nobody_works(&self, job_type: &str) {
+        let nobody = |page: &Value| page["workers"].as_array().unwrap().is_empty();
+        self.server.until(&format!("/v1/workers?type={job_type}"), nobody).await;
     }
 
     /// The ids of this node's own workers of a type.
     pub async fn own_workers(&self, job_type: &str, of: &Node) -> Vec<String> {
-        let page = self.server.get(&format!("/v1/workers?type={job_type}")).await;
+        let page = self.server.until(&format!("/v1/workers?type={job_type}"), |_| true).await;
         let own = |worker: &&Value| worker["node"].as_str().is_some_and(|node| node.ends_with(&of.address));
         let workers = page["workers"].as_array().unwrap().iter().filter(own);
         workers.map(|worker| worker["id"].as_str().unwrap().to_owned()).collect()
@@ -87,8 +77,8 @@ impl Node {
         let mut after = String::new();
         loop {
             let path = format!("/v1/jobs?type={job_type}&limit=1000{after}");
-            let (status, page) = self.server.request(Method::GET, &path, None).await;
-            assert!(status.is_success(), "{path}: {page}");
+            // Asked again while the store does not answer in time.
+            let page = self.server.until(&path, |_| true).await;
             page["jobs"].as_array().unwrap().iter().for_each(&mut visit);
             match page["next"].as_str() {
                 Some(next) => after = format!("&after={next}"),

