@@ -52,6 +52,9 @@ pub struct Known {
     pub homes: BTreeMap<String, Arc<Link>>,
     /// The workers that ever registered as external ones.
     pub externals: BTreeSet<String>,
+    /// Workers that nobody knows to be, and since when, in µs since the world began: the process did not hear that it had joined, and has
+    /// joined once more.
+    pub orphans: BTreeMap<String, i64>,
     /// Claims whose ends were recorded.
     pub recorded: BTreeSet<ClaimKey>,
     /// Claims that were ever given, each with its job and when.
@@ -102,6 +105,18 @@ impl Known {
     /// Whether a worker is a member.
     pub fn is_member(&self, worker: &JobKey) -> bool {
         self.workers.get(worker).is_some_and(|rows| rows.contains_key(&WorkerRow::Member))
+    }
+
+    /// What a process has registered before for this type is nobody, if it was never given a job: it has joined once more.
+    fn orphan(&mut self, commit: &Commit<'_>, joined: &JobKey) {
+        let before = self.workers.keys().filter(|before| {
+            let is_used = || self.claims.range((before.1.clone(), 0)..=(before.1.clone(), u64::MAX)).next();
+            before.0 == joined.0 && self.home(&before.1) == Some(commit.place) && is_used().is_none()
+        });
+        for (_, id) in before.cloned().collect::<Vec<_>>() {
+            self.homes.remove(&id);
+            self.orphans.insert(id, commit.now_us);
+        }
     }
 
     /// How often each of these jobs was added.
@@ -370,17 +385,19 @@ impl Checker {
         let rows = known.workers[worker].clone();
         let story = || format!("worker {worker:?} has {:?}", rows.keys().collect::<Vec<_>>());
         if is_member && !was_member {
-            // Removed before it heard that it had joined, it joins again; nothing was done under its id yet.
-            let unused = known.speaks_for(commit.place, &worker.1)
-                && known.claims.range((worker.1.clone(), 0)..=(worker.1.clone(), u64::MAX)).next().is_none();
-            let is_new = !known.homes.contains_key(&worker.1) && !known.externals.contains(&worker.1);
-            ensure(is_new || (unused && !commit.writer.late), "no worker's id is used twice", story)?;
+            let is_new = !known.homes.contains_key(&worker.1)
+                && !known.externals.contains(&worker.1)
+                && !known.orphans.contains_key(&worker.1);
+            ensure(is_new, "no worker's id is used twice", story)?;
             let row = model::worker(worker, &rows[&WorkerRow::Member]);
             let row = row.map_err(|error| ("rows can be read", format!("{error}: {}", story())))?;
             let home = commit.writer.link.as_ref().expect("it has a place");
             if row.external {
                 known.externals.insert(worker.1.clone());
+            } else if commit.writer.late {
+                known.orphans.insert(worker.1.clone(), commit.now_us);
             } else {
+                known.orphan(commit, worker);
                 known.homes.insert(worker.1.clone(), home.clone());
             }
         }

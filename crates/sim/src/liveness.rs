@@ -108,7 +108,7 @@ impl Look<'_> {
                 && rows.contains_key(&WorkerRow::Member)
             {
                 members.entry((home, job_type)).or_default().push(worker);
-            } else if !home.is_some_and(|home| self.unclear.contains(&home)) {
+            } else if !home.is_some_and(|home| self.unclear.contains(&home)) && !self.is_new_orphan(worker) {
                 let story = format!("worker {worker} of {home:?} still has {:?}", rows.keys());
                 return broken("a dead worker is removed within two health timeouts", story);
             }
@@ -131,6 +131,12 @@ impl Look<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether nobody has been this worker for less time than it takes to see that it is dead.
+    fn is_new_orphan(&self, worker: &String) -> bool {
+        let since_us = self.known.orphans.get(worker);
+        since_us.is_some_and(|since_us| !self.is_older(*since_us, calm(self.setting)))
     }
 
     fn jobs(&self) -> Result<(), Violation> {

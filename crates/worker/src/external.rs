@@ -158,17 +158,23 @@ impl External {
             let problem = format!("must be from 1 to {MAX_EXTERNAL_SLOTS}, not {slots}");
             return Err(Error::Invalid { field: "slots", problem });
         }
-        let (id, started_us) = new_id(&self.store);
         let options = self.options.get();
-        let worker = workers::Worker {
-            name: name.map(str::to_owned),
-            health_timeout_us: duration_us(options.health_timeout),
-            external: true,
-            ..workers::Worker::new(&id, &options.node, started_us, slots)
-        };
-        let row = &worker;
-        self.store.transact(|tx| async move { workers::register(&tx, &self.keys, job_type, row) }).await?;
-        Ok(worker)
+        let options = &options;
+        self.store
+            .transact(|tx| async move {
+                // One of each attempt's own: an earlier attempt, whose outcome is not known, may have registered a worker that has
+                // been removed for its silence since.
+                let (id, started_us) = new_id(&self.store);
+                let worker = workers::Worker {
+                    name: name.map(str::to_owned),
+                    health_timeout_us: duration_us(options.health_timeout),
+                    external: true,
+                    ..workers::Worker::new(&id, &options.node, started_us, slots)
+                };
+                workers::register(&tx, &self.keys, job_type, &worker)?;
+                Ok(worker)
+            })
+            .await
     }
 
     /// The worker lives. Returns the numbers of those of its claims whose jobs shall stop.

@@ -64,10 +64,14 @@ pub(crate) async fn join(
     job_type: &str,
     options: &Options,
 ) -> Result<String> {
-    let (id, started_us) = new_id(store);
-    let worker = &row(&id, started_us, options);
-    store.transact(|tx| async move { workers::register(&tx, keys, job_type, worker) }).await?;
-    Ok(id)
+    store
+        .transact(|tx| async move {
+            // Each attempt's own: by an earlier one, whose outcome is not known, a worker may have come and been removed as dead.
+            let (id, started_us) = new_id(store);
+            workers::register(&tx, keys, job_type, &row(&id, started_us, options))?;
+            Ok(id)
+        })
+        .await
 }
 
 /// Removes a worker, in as many transactions as it takes.
