@@ -140,6 +140,17 @@ pub(crate) fn ensure(
     if holds { Ok(()) } else { Err((invariant, story())) }
 }
 
+/// The rows of a job that a commit changes; before the first of its changes the record is noted as it was.
+fn touch<'a>(
+    jobs: &'a mut BTreeMap<JobKey, JobRows>,
+    touched: &mut BTreeMap<JobKey, Option<Job>>,
+    job: &JobKey,
+) -> &'a mut JobRows {
+    let rows = jobs.entry(job.clone()).or_default();
+    touched.entry(job.clone()).or_insert_with(|| rows.record.clone());
+    rows
+}
+
 /// One commit, as it is looked at.
 struct Commit<'a> {
     writer: &'a Writer,
@@ -208,30 +219,22 @@ impl Checker {
             let row =
                 row.ok_or_else(|| ("every row is known", show::row(&change.key, change.new.as_ref())))?;
             known.tenants.hear(&row, change, &mut touched_tenants)?;
+            let unreadable = |error| {
+                ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
+            };
             if let Some(locks) = &mut known.locks {
-                let unreadable = |error| {
-                    ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
-                };
                 locks.hear(&row, change, &mut touched_locks).map_err(unreadable)?;
             }
             if let Some(filters) = &mut known.filters {
-                let unreadable = |error| {
-                    ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
-                };
                 filters.hear(&row, change, commit.now_us).map_err(unreadable)?;
             }
+            let mut touched = |job: &JobKey| touch(&mut known.jobs, &mut touched_jobs, job);
             match row {
                 Row::Job(job) => {
-                    let rows = known.jobs.entry(job.clone()).or_default();
-                    let old = rows.record.take();
-                    rows.set_record(&job, change.new.as_ref()).map_err(|error| {
-                        (
-                            "rows can be read",
-                            format!("{error}: {}", show::row(&change.key, change.new.as_ref())),
-                        )
-                    })?;
-                    known.changed_us.insert(job.clone(), commit.now_us);
-                    touched_jobs.insert(job, old);
+                    let rows = touched(&job);
+                    rows.record = None;
+                    rows.set_record(&job, change.new.as_ref()).map_err(unreadable)?;
+                    known.changed_us.insert(job, commit.now_us);
                 }
                 Row::Options(job, n) => {
                     let pieces = &mut known.jobs.entry(job).or_default().pieces;
@@ -246,78 +249,48 @@ impl Checker {
                     {
                         reports.push((job.clone(), worker.clone(), old.clone(), new.clone()));
                     }
-                    let places = &mut known.jobs.entry(job.clone()).or_default().places;
+                    let places = &mut touched(&job).places;
                     match &change.new {
                         Some(value) => drop(places.insert(place, value.clone())),
                         None => drop(places.remove(&place)),
                     }
-                    let record = known.jobs[&job].record.clone();
-                    touched_jobs.entry(job).or_insert(record);
                 }
                 Row::Parked(job, at) => {
-                    let parked = &mut known.jobs.entry(job.clone()).or_default().parked;
+                    let parked = &mut touched(&job).parked;
                     match &change.new {
                         Some(_) => parked.insert(at),
                         None => parked.remove(&at),
                     };
-                    let record = known.jobs[&job].record.clone();
-                    touched_jobs.entry(job).or_insert(record);
                 }
                 Row::Unwatched(job, at) => {
-                    let unwatched = &mut known.jobs.entry(job.clone()).or_default().unwatched;
+                    let unwatched = &mut touched(&job).unwatched;
                     match &change.new {
                         Some(_) => unwatched.insert(at),
                         None => unwatched.remove(&at),
                     };
-                    let record = known.jobs[&job].record.clone();
-                    touched_jobs.entry(job).or_insert(record);
                 }
-                Row::Lock(ref job, ..) | Row::LockQueue(ref job, ..) => {
-                    let job = job.clone();
-                    let rows = known.jobs.entry(job.clone()).or_default();
-                    match (&change.new, row) {
-                        (Some(value), row) => rows.add(row, value).map_err(|error| {
-                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
-                        })?,
-                        (None, Row::Lock(_, spot, mode)) => drop(rows.locks.remove(&(spot, mode))),
-                        (None, Row::LockQueue(_, spot, at)) => drop(rows.queued.remove(&(spot, at))),
-                        (None, _) => {}
+                Row::Lock(ref job, ..)
+                | Row::LockQueue(ref job, ..)
+                | Row::After(ref job, ..)
+                | Row::Rate(ref job, ..) => {
+                    let rows = touched(job);
+                    match &row {
+                        Row::Lock(_, spot, mode) => drop(rows.locks.remove(&(spot.clone(), *mode))),
+                        Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), at.clone()))),
+                        Row::After(_, on) => rows.after.retain(|(other, _)| other != on),
+                        Row::Rate(_, bucket) => drop(rows.buckets.remove(bucket)),
+                        _ => {}
                     }
-                    let record = rows.record.clone();
-                    touched_jobs.entry(job).or_insert(record);
-                }
-                Row::After(ref job, ref on) => {
-                    let job = job.clone();
-                    let rows = known.jobs.entry(job.clone()).or_default();
-                    rows.after.retain(|(other, _)| other != on);
                     if let Some(value) = &change.new {
-                        rows.add(row, value).map_err(|error| {
-                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
-                        })?;
+                        rows.add(row, value).map_err(unreadable)?;
                     }
-                    let record = known.jobs[&job].record.clone();
-                    touched_jobs.entry(job).or_insert(record);
-                }
-                Row::Rate(ref job, ref bucket) => {
-                    let job = job.clone();
-                    let rows = known.jobs.entry(job.clone()).or_default();
-                    rows.buckets.remove(bucket);
-                    if let Some(value) = &change.new {
-                        rows.add(row, value).map_err(|error| {
-                            ("rows can be read", format!("{error}: {}", show::row(&change.key, Some(value))))
-                        })?;
-                    }
-                    let record = known.jobs[&job].record.clone();
-                    touched_jobs.entry(job).or_insert(record);
                 }
                 Row::Dependent(job, on, group) => {
-                    let back = &mut known.jobs.entry(job.clone()).or_default().back;
+                    let back = &mut touched(&job).back;
                     match &change.new {
                         Some(_) => back.insert((on, group)),
                         None => back.remove(&(on, group)),
                     };
-                    let record = known.jobs[&job].record.clone();
-                    touched_jobs.entry(job).or_insert(record);
                 }
                 Row::Worker(worker, row) => {
                     if row == WorkerRow::Member {

@@ -31,6 +31,10 @@ const CLAIM_OPTIONS_BYTES: usize = 8 << 20;
 const RELEASE_BATCH: usize = 200;
 /// How often a pass decides again about the same jobs, because locks were not free that it took to be.
 const DECISIONS: usize = 4;
+/// How often a pass among jobs that lock decides again because filters and buckets have sorted out what it had chosen.
+const SORTING_DECISIONS: usize = 16;
+/// So many times as many jobs are looked at by the pass after one that has sorted some out and has room left.
+const WIDER: usize = 4;
 /// Jobs that have reserved and stand outside the window that a pass looks at. There is seldom more than one: of a window one reserves at
 /// a time.
 const MAX_OUTSIDE: usize = 4;
@@ -48,6 +52,8 @@ pub(crate) struct Claimant<'a> {
     pub max_jobs: usize,
     /// How often this pass has failed.
     pub failed: u32,
+    /// How many passes just before this one have sorted jobs out and had room left.
+    pub sifted: u32,
     pub numbers: Numbers<'a>,
     /// Who is next.
     pub fair: &'a FairShare,
@@ -65,6 +71,14 @@ pub(crate) struct Claimant<'a> {
     pub dice: u64,
     /// History entries that a job keeps.
     pub max_history: usize,
+}
+
+impl Claimant<'_> {
+    /// How many of its jobs a pass looks at that has room for so many. What filters and buckets sort out takes no room: where they have done so,
+    /// the next passes look at more and more, so that what stands behind thousands of those comes soon, whatever the room.
+    fn depth(&self, room: usize) -> usize {
+        room.saturating_mul(WIDER.saturating_pow(self.sifted)).min(CLAIM_BATCH)
+    }
 }
 
 /// Where the numbers of its claims come from.
@@ -224,10 +238,11 @@ pub(crate) async fn pass(
     // Before anything becomes pending: then the stamp of its tenant is not known.
     fair.look(tx, wake_seen.as_ref(), now_us).await?;
     let delayed = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
-    let window = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
+    let room = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
     let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
-    let held_back = rate_limits::look(tx, keys, job_type, window, mine, turns).await?;
+    let held_back = rate_limits::look(tx, keys, job_type, room, mine, turns).await?;
     let others = hold.map_or(0, Hold::len);
+    let window = claimant.depth(room);
     let depth = part.front(window) + others;
     let mut released = delayed.released;
     released.extend(held_back.released);
@@ -246,7 +261,7 @@ pub(crate) async fn pass(
         tried: BTreeSet::new(),
     };
     if queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none()) {
-        let looked = pass_with_locks(&mut claims, queue, wake_seen.as_ref(), window).await?;
+        let looked = pass_with_locks(&mut claims, queue, wake_seen.as_ref(), room).await?;
         let has_room = running + claims.claimed.len() < max_jobs;
         let left = looked.left.into_iter().chain(left_before).filter(|_| has_room);
         return Ok(Pass {
@@ -270,16 +285,22 @@ pub(crate) async fn pass(
         None => chosen.into_iter().take(window).collect(),
     };
     let left_to_others = chosen_jobs > 0 && front.is_empty();
-    let decision = select(View { running, front: &front }, Rules { max_jobs });
     let mut not_started = false;
-    for id in &decision.start {
-        if claims.is_full() {
-            not_started = true;
+    let mut rest = &front[..];
+    // What is sorted out leaves its room to those behind it.
+    while !not_started {
+        let decision =
+            select(View { running: running + claims.claimed.len(), front: rest }, Rules { max_jobs });
+        if decision.start.is_empty() {
             break;
         }
-        if matches!(claims.claim(id).await?, Claiming::NoRoom) && !claims.claimed.is_empty() {
-            not_started = true;
-            break;
+        rest = &rest[decision.start.len()..];
+        for id in &decision.start {
+            not_started = claims.is_full()
+                || matches!(claims.claim(id).await?, Claiming::NoRoom) && !claims.claimed.is_empty();
+            if not_started {
+                break;
+            }
         }
     }
     claims.sort(&queue).await?;
@@ -371,7 +392,8 @@ async fn pass_with_locks(
         habits.look(tx, keys, own.iter().chain(&others).map(|pending| &pending.traits), now_us).await?;
         let mut looked = Chosen::default();
         let mut not_started = false;
-        for _ in 0..DECISIONS {
+        let (mut refusals, mut sortings) = (0, 0);
+        loop {
             let room = room.saturating_sub(claims.claimed.len());
             let chosen = choose((view, habits), job_type, rules, (&own, &others), room, now_us);
             let start = match hold {
@@ -379,14 +401,15 @@ async fn pass_with_locks(
                 None => chosen.start.clone(),
             };
             taken |= start.is_empty() && !chosen.start.is_empty();
-            let mut refused = false;
+            let (mut refused, mut sorted_out) = (false, false);
             for id in &start {
                 if claims.is_full() {
                     not_started = true;
                     break;
                 }
                 match claims.claim(id).await? {
-                    Claiming::Claimed(_) | Claiming::Gone | Claiming::Limited(_) => {}
+                    Claiming::Claimed(_) => {}
+                    Claiming::Gone | Claiming::Limited(_) => sorted_out = true,
                     Claiming::Blocked(_) => refused = true,
                     // Alone it has the whole transaction, and if that is not enough another look helps nobody.
                     Claiming::NoRoom if claims.claimed.is_empty() => {}
@@ -398,10 +421,13 @@ async fn pass_with_locks(
             }
             let no_room = chosen.no_room;
             looked = Chosen { blocked: looked.blocked || chosen.blocked || refused, ..chosen };
-            if !refused || !no_room || not_started {
+            refusals += usize::from(refused);
+            sortings += usize::from(sorted_out);
+            let again = refused && refusals < DECISIONS || sorted_out && sortings < SORTING_DECISIONS;
+            if !again || !no_room || not_started {
                 break;
             }
-            // Those that were refused took others' room.
+            // Those that were refused, or sorted out, took others' room.
             *view = LocksView::read(tx, keys, &rules.levels, (habits, now_us)).await?;
             own.retain(|pending| !claims.tried.contains(&pending.id));
         }

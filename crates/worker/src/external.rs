@@ -236,15 +236,19 @@ impl External {
         // Jobs were left to other contenders for long enough.
         let mut overdue = BTreeSet::new();
         let mut leftovers = Leftovers::default();
+        let mut sifted = 0;
         // The time is over, and this look is the last.
         let mut last = false;
         loop {
             let released = self.reserved.released();
             let part = self.part(job_type).await?;
             let mut late: Watch;
-            let given = match self.give(job_type, worker, received, limit, (part, &overdue)).await? {
+            let given = match self.give(job_type, worker, received, limit, (part, &overdue), sifted).await? {
                 Given::Jobs { jobs, .. } => return Ok(jobs),
-                Given::Nothing { pass, .. } if pass.sorted_out && !leave.is_cancelled() => continue,
+                Given::Nothing { pass, .. } if pass.sorted_out && !leave.is_cancelled() => {
+                    sifted += 1;
+                    continue;
+                }
                 _ if last => return Ok(Vec::new()),
                 Given::NoSlot { numbered } => {
                     // Whoever has no free slot must not hold up the line.
@@ -263,6 +267,7 @@ impl External {
                 }
             };
             overdue.clear();
+            sifted = 0;
             if turn.is_none() {
                 tokio::select! {
                     biased;
@@ -334,6 +339,7 @@ impl External {
         received: u64,
         limit: usize,
         (part, overdue): (Part, &BTreeSet<String>),
+        sifted: u32,
     ) -> Result<Given> {
         let dice = self.store.runtime().random();
         let (store, keys, max_history) = (&self.store, &self.keys, self.options.get().max_history);
@@ -385,6 +391,7 @@ impl External {
                     running,
                     max_jobs,
                     failed,
+                    sifted,
                     numbers,
                     fair,
                     queue,

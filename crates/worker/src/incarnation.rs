@@ -51,6 +51,8 @@ pub(crate) struct Incarnation {
     known: u64,
     /// A pass may or may not have been committed: there may be claims above `known`.
     doubt: bool,
+    /// How many passes just before have sorted jobs out and had room left.
+    sifted: u32,
     /// The runs, as tasks that are aborted when this is dropped.
     runs: JoinSet<(u64, Ended)>,
     /// By the claim's number, not by job: a job may be claimed again before the end of its last run has been heard
@@ -111,6 +113,7 @@ impl Incarnation {
             next_claim: AtomicU64::new(1),
             known: 0,
             doubt: false,
+            sifted: 0,
             runs: JoinSet::new(),
             running: BTreeMap::new(),
             fair,
@@ -273,6 +276,7 @@ impl Incarnation {
         match self.pass(&overdue).await {
             Ok(mut pass) => {
                 self.known = self.next_claim.load(Relaxed) - 1;
+                self.sifted = if pass.sorted_out && pass.more { self.sifted.saturating_add(1) } else { 0 };
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
                 let spread = self.spread(pass.claimed.len());
                 for (job, options) in pass.claimed.drain(..) {
@@ -299,6 +303,7 @@ impl Incarnation {
             running: self.running.len().saturating_sub(lent),
             max_jobs,
             failed: 0,
+            sifted: self.sifted,
             numbers: Numbers::Counted(&self.next_claim),
             fair: &self.fair,
             queue: &queue,

@@ -5,6 +5,9 @@ use turnwise_testkit::free_ports;
 
 use crate::server::{Home, Server};
 
+/// How often a node is started before it fails the test.
+const STARTS: usize = 5;
+
 /// A node that runs.
 pub struct Node {
     pub home: Home,
@@ -34,9 +37,19 @@ impl Node {
         self.server.kill_now().await;
     }
 
-    /// Starts it again where it was.
+    /// Starts it again where it was. As whoever supervises it does, again if it ends because the store does not answer: that may be about
+    /// to get a new leader.
     pub async fn restart(&mut self) {
-        self.server = self.home.serve_on(&self.address).await;
+        for _ in 0..STARTS {
+            if let Some(server) = self.home.try_serve_on(&self.address).await {
+                self.server = server;
+                return;
+            }
+            let log = self.home.log();
+            let why = log.lines().last().unwrap_or_default();
+            assert!(why.contains(" is unavailable: ") || why.ends_with("; try again"), "{log}");
+        }
+        panic!("a node did not start {STARTS} times: {}", self.home.log());
     }
 
     /// Sends it a signal.

@@ -61,6 +61,12 @@ impl Home {
 
     /// The same, on an address that clients know: where an earlier server of this home was.
     pub async fn serve_on(&self, listen: &str) -> Server {
+        let server = self.try_serve_on(listen).await;
+        server.unwrap_or_else(|| panic!("turnwise ended before it listened: {}", self.log()))
+    }
+
+    /// The same; `None` if it ends instead.
+    pub async fn try_serve_on(&self, listen: &str) -> Option<Server> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut child = turnwise()
             // Of the crates beneath, too: what they tell of headers and addresses is searched for secrets.
@@ -77,13 +83,13 @@ impl Home {
         let url = tokio::time::timeout(PATIENCE, async {
             while let Some(line) = lines.next_line().await.unwrap() {
                 if let Some((_, url)) = line.split_once("listens on ") {
-                    return url.trim_end_matches('/').to_owned();
+                    return Some(url.trim_end_matches('/').to_owned());
                 }
             }
-            panic!("turnwise ended before it listened: {}", self.log());
+            None
         });
-        let url = url.await.expect("turnwise does not listen");
-        Server { child: Mutex::new(child), url, client: turnwise_testkit::client() }
+        let url = url.await.expect("turnwise does not listen")?;
+        Some(Server { child: Mutex::new(child), url, client: turnwise_testkit::client() })
     }
 }
 

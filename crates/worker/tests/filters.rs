@@ -1,0 +1,96 @@
+//! Filters before the queue: what stands behind thousands of jobs that one of them pauses starts after a few transactions, however little room
+//! its worker has.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_queue::{NewJob, State, filters, jobs};
+use turnwise_store::Store;
+use turnwise_worker::{External, ExternalOptions, Filters};
+
+use common::{PATIENCE, T, World, done, json};
+
+/// Jobs that a filter pauses.
+const PAUSED: usize = 2_000;
+/// Transactions that it may take: a pass sorts out up to 500, and a few more were needed to find out that there are so many; some are the
+/// worker's own affairs.
+const MOST_COMMITS: u64 = 40;
+
+/// Thousands that are paused, and behind them one that is not. Some of them lock, if `locks` is a declaration.
+async fn world(locks: &str) -> (World, CancellationToken) {
+    let mut world = World::new();
+    // With the embedded store's own limits.
+    world.store = Store::new(world.engine.clone(), world.clock.clone());
+    let stop = CancellationToken::new();
+    let service = Filters { store: world.store.clone(), keys: world.keys.clone() };
+    tokio::spawn(service.run(stop.clone()));
+    let keys = &world.keys;
+    let rule = Rule {
+        id: "bulk".into(),
+        priority: 0,
+        watermark_us: 0,
+        when: "id ~ '^0-bulk'".into(),
+        action: Action::Pause,
+        limit: None,
+        note: None,
+    };
+    let rule = &rule;
+    world.store.transact(|tx| async move { filters::put(&tx, keys, rule).await }).await.unwrap();
+    let now_us = turnwise_store::Runtime::now_us(&*world.clock);
+    let mut ids: Vec<String> = (0..PAUSED).map(|n| format!("0-bulk{n:04}")).collect();
+    ids.push("1-urgent".to_owned());
+    for ids in ids.chunks(200) {
+        let add = |tx| async move {
+            for id in ids {
+                let mut new = NewJob::new(T, id, json("{}"));
+                new.locks = serde_json::from_str(locks).unwrap();
+                jobs::add(&tx, keys, &new, now_us).await?;
+            }
+            Ok::<_, turnwise_queue::Error>(())
+        };
+        world.store.transact(add).await.unwrap();
+    }
+    (world, stop)
+}
+
+async fn one_slot_is_room_enough(locks: &str, most_commits: u64) {
+    let (mut world, stop) = world(locks).await;
+    let before = world.store.counters();
+    let worker = world.start(1).await;
+    let run = world.next_run().await;
+    let commits = world.store.counters().since(&before).commits;
+    assert_eq!(run.id, "1-urgent");
+    assert!(commits < most_commits, "{commits} commits");
+    run.end(done());
+    world.until_state("1-urgent", State::Completed).await;
+    worker.shutdown().await;
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn one_job_behind_thousands_that_are_paused_starts_soon() {
+    one_slot_is_room_enough("{}", MOST_COMMITS).await;
+}
+
+#[tokio::test]
+async fn so_does_one_among_jobs_that_lock() {
+    // Each pass decides a few times about a whole window.
+    one_slot_is_room_enough(r#"{"node":{"shared":["n1"]}}"#, PAUSED as u64 / 8).await;
+}
+
+#[tokio::test]
+async fn an_external_worker_with_one_slot_is_given_it_soon() {
+    let (world, stop) = world("{}").await;
+    let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
+    let worker = external.register(T, None, 1).await.unwrap().id;
+    let before = world.store.counters();
+    let leave = CancellationToken::new();
+    let accepted = external.accept(T, &worker, 0, 1, PATIENCE, &leave);
+    let accepted = tokio::time::timeout(PATIENCE, accepted).await.expect("nothing was accepted").unwrap();
+    let commits = world.store.counters().since(&before).commits;
+    assert_eq!(accepted[0].job.id, "1-urgent");
+    assert!(commits < MOST_COMMITS, "{commits} commits");
+    stop.cancel();
+}
