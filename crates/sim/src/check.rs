@@ -228,10 +228,9 @@ impl Checker {
             if let Some(filters) = &mut known.filters {
                 filters.hear(&row, change, commit.now_us).map_err(unreadable)?;
             }
-            let mut touched = |job: &JobKey| touch(&mut known.jobs, &mut touched_jobs, job);
             match row {
                 Row::Job(job) => {
-                    let rows = touched(&job);
+                    let rows = touch(&mut known.jobs, &mut touched_jobs, &job);
                     rows.record = None;
                     rows.set_record(&job, change.new.as_ref()).map_err(unreadable)?;
                     known.changed_us.insert(job, commit.now_us);
@@ -249,21 +248,21 @@ impl Checker {
                     {
                         reports.push((job.clone(), worker.clone(), old.clone(), new.clone()));
                     }
-                    let places = &mut touched(&job).places;
+                    let places = &mut touch(&mut known.jobs, &mut touched_jobs, &job).places;
                     match &change.new {
                         Some(value) => drop(places.insert(place, value.clone())),
                         None => drop(places.remove(&place)),
                     }
                 }
                 Row::Parked(job, at) => {
-                    let parked = &mut touched(&job).parked;
+                    let parked = &mut touch(&mut known.jobs, &mut touched_jobs, &job).parked;
                     match &change.new {
                         Some(_) => parked.insert(at),
                         None => parked.remove(&at),
                     };
                 }
                 Row::Unwatched(job, at) => {
-                    let unwatched = &mut touched(&job).unwatched;
+                    let unwatched = &mut touch(&mut known.jobs, &mut touched_jobs, &job).unwatched;
                     match &change.new {
                         Some(_) => unwatched.insert(at),
                         None => unwatched.remove(&at),
@@ -273,7 +272,7 @@ impl Checker {
                 | Row::LockQueue(ref job, ..)
                 | Row::After(ref job, ..)
                 | Row::Rate(ref job, ..) => {
-                    let rows = touched(job);
+                    let rows = touch(&mut known.jobs, &mut touched_jobs, job);
                     match &row {
                         Row::Lock(_, spot, mode) => drop(rows.locks.remove(&(spot.clone(), *mode))),
                         Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), at.clone()))),
@@ -286,7 +285,7 @@ impl Checker {
                     }
                 }
                 Row::Dependent(job, on, group) => {
-                    let back = &mut touched(&job).back;
+                    let back = &mut touch(&mut known.jobs, &mut touched_jobs, &job).back;
                     match &change.new {
                         Some(_) => back.insert((on, group)),
                         None => back.remove(&(on, group)),
