@@ -275,7 +275,7 @@ impl Checker {
                     let rows = touch(&mut known.jobs, &mut touched_jobs, job);
                     match &row {
                         Row::Lock(_, spot, mode) => drop(rows.locks.remove(&(spot.clone(), *mode))),
-                        Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), at.clone()))),
+                        Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), *at))),
                         Row::After(_, on) => rows.after.retain(|(other, _)| other != on),
                         Row::Rate(_, bucket) => drop(rows.buckets.remove(bucket)),
                         _ => {}

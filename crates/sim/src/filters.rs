@@ -32,8 +32,9 @@ pub struct Filters {
     kept: BTreeMap<JobKey, usize>,
     /// Who runs, by bucket.
     running: BTreeMap<Bucket, BTreeSet<JobKey>>,
-    /// Jobs that wait, and since when no filter and no bucket is in their way, in µs since the world began.
-    free_since_us: BTreeMap<JobKey, i64>,
+    /// Jobs that wait, and since when no filter and no bucket is in their way, in µs since the world began; and whether they lock. Who has
+    /// declared locks, or none any more, begins anew: something else may have been in its way before.
+    free_since_us: BTreeMap<JobKey, (i64, bool)>,
     /// When a job of each type was last taken out of the queue, or came back, in µs since the world began.
     sorted_us: BTreeMap<String, i64>,
     touched: Touched,
@@ -200,8 +201,12 @@ impl Filters {
             if job.is_none_or(|job| job.paused.is_none() && job.limited.is_none()) {
                 self.kept.remove(key);
             }
-            if job.is_some_and(|job| self.could_start(job)) {
-                self.free_since_us.entry(key.clone()).or_insert(now_us);
+            if let Some(job) = job.filter(|job| self.could_start(job)) {
+                let locks = !job.locks.is_none();
+                let since = self.free_since_us.entry(key.clone()).or_insert((now_us, locks));
+                if since.1 != locks {
+                    *since = (now_us, locks);
+                }
             } else {
                 self.free_since_us.remove(key);
             }
@@ -225,7 +230,7 @@ impl Filters {
 
     /// Since when a job that waits could start, as far as filters and buckets go.
     pub fn free_since_us(&self, key: &JobKey) -> Option<i64> {
-        self.free_since_us.get(key).copied()
+        self.free_since_us.get(key).map(|(since_us, _)| *since_us)
     }
 
     /// Since when the filters are others than those that keep a job.
