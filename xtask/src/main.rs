@@ -53,8 +53,7 @@ fn main() -> ExitCode {
 }
 
 /// All tests of the workspace, by plain `cargo test`, whose output and exit code are passed on; failures are told once more
-/// at the end. It fails, too, if a secret
-/// appeared anywhere meanwhile.
+/// at the end. It fails, too, if a secret appeared anywhere meanwhile.
 fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
     peers::install_python()?;

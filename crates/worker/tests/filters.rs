@@ -18,7 +18,7 @@ const PAUSED: usize = 2_000;
 /// worker's own affairs.
 const MOST_COMMITS: u64 = 40;
 
-/// Thousands that are paused, and behind them one that is not. Some of them lock, if `locks` is a declaration.
+/// Thousands that are paused, and behind them one that is not; each of them declares these locks.
 async fn world(locks: &str) -> (World, CancellationToken) {
     let mut world = World::new();
     // With the embedded store's own limits.
