@@ -114,7 +114,7 @@ await run({
     assert.match((await replicator.head('x')).etag, /^"1-/);
     const gone = await replicator.bulk({ docs: rows.map(({ id, value }) => ({ _id: id, _rev: value.rev, _deleted: true })) });
     assert.ok(gone.every(({ ok }) => ok));
-    await assert.rejects(replicator.insert({ ...body, continuous: 3 }, 'x'), failed(400, 'bad_request'));
+    await assert.rejects(replicator.insert({ ...body, continuous: 3 }, 'x'), failed(403, 'forbidden'));
     await assert.rejects(replicator.insert({ ...body, _rev: '1-a' }, (await nano.db.replication.enable(source, target('w'),
       { create_target: true })).id), failed(409, 'conflict'));
   },

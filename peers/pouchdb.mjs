@@ -51,7 +51,7 @@ await run({
 
   async 'a wrong document is refused with the name of its field'() {
     const wrong = replicator.put({ _id: 'wrong', ...replication('wrong'), doc_ids: 'one' });
-    await assert.rejects(wrong, (caught) => caught.status === 400 && caught.reason.startsWith('doc_ids: '));
+    await assert.rejects(wrong, (caught) => caught.status === 403 && caught.reason.startsWith('doc_ids: '));
     await assert.rejects(replicator.get('wrong'), failed(404, 'not_found'));
   },
 

@@ -2,6 +2,7 @@
 
 mod api_check;
 mod bench;
+mod chaos;
 mod command;
 mod failures;
 mod leaks;
@@ -21,8 +22,9 @@ usage: cargo xtask test [FILTER]...          install the peers if need be, then 
        cargo xtask bench --setup                 install those servers: apt-get, npm, cargo
        cargo xtask sim OPTION...                 the deterministic world: one seed, many, or the mutants it must catch
        cargo xtask soak [OPTION]...              two-way replications for half an hour, with everything failing that can
+       cargo xtask chaos [OPTION]...             clients and workers of a server, or two on one store, with everything failing that can
        cargo xtask api-check [OPTION]...         /v1 against its OpenAPI description: a validator, and schemathesis
-       Each bench, and the soak, explains its options with --help.";
+       Each bench, the soak and the chaos explains its options with --help.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         ["api-check", options @ ..] => api_check::api_check(options),
         ["sim", options @ ..] => sim::sim(options),
         ["soak", options @ ..] => soak::soak(options),
+        ["chaos", options @ ..] => chaos::chaos(options),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

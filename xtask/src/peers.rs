@@ -8,13 +8,12 @@ use crate::command::{Failure, Result, fetch, root};
 
 /// Runs `npm ci` in `peers/`, unless what is installed there is as new as the lock file.
 pub fn install() -> Result {
-    install_packages(&root().join("peers"), &["ci"])
+    install_packages(&root().join("peers"))
 }
 
 /// The same for the packages that only the benchmark of the queue needs.
 pub fn install_bench() -> Result {
-    // Not `ci`: it wants the optional modules of every platform in the lock file, and not every mirror has them.
-    install_packages(&root().join("peers/bench"), &["install", "--no-save"])
+    install_packages(&root().join("peers/bench"))
 }
 
 /// Installs Redis and PostgreSQL from Debian, unless they are there. Neither is to run: the benchmark starts its own.
@@ -80,15 +79,15 @@ fn root_may_install() -> bool {
     Path::new("/proc/self").metadata().is_ok_and(|data| data.uid() == 0)
 }
 
-fn install_packages(peers: &Path, how: &[&str]) -> Result {
+fn install_packages(peers: &Path) -> Result {
     // npm writes this file last.
     let installed = modified(&peers.join("node_modules/.package-lock.json"));
     let wanted = modified(&peers.join("package-lock.json"));
     if installed.is_some() && installed >= wanted {
         return Ok(());
     }
-    println!("installing from npm: npm {} in {}", how[0], peers.display());
-    fetch(Command::new("npm").args(how).arg("--no-progress").current_dir(peers)).map_err(|failure| Failure {
+    println!("installing from npm: npm ci in {}", peers.display());
+    fetch(Command::new("npm").args(["ci", "--no-progress"]).current_dir(peers)).map_err(|failure| Failure {
         message: format!(
             "{}\nThey come from npm: Node.js 20 or newer, with npm, must be in the PATH.",
             failure.message

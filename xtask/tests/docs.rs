@@ -104,3 +104,44 @@ fn a_row_without_a_test_and_a_test_that_is_gone_are_found() {
         assert_eq!(problems(&root(), &format!("`{name}`")).0.len(), 1, "{name}");
     }
 }
+
+/// What each package of a lock file names that the file does not lock. `npm ci` refuses such a file, also for the lack of what this platform
+/// would not install.
+fn unlocked(lock: &serde_json::Value) -> Vec<String> {
+    let packages = lock["packages"].as_object().unwrap();
+    let names = |package: &serde_json::Value, kind: &str| -> Vec<String> {
+        package[kind].as_object().into_iter().flat_map(|names| names.keys().cloned()).collect()
+    };
+    let mut missing = Vec::new();
+    for (path, package) in packages {
+        for name in ["dependencies", "optionalDependencies"].iter().flat_map(|kind| names(package, kind)) {
+            // It is looked for beside the package's own modules, and then in every folder above, as Node does.
+            let mut folder = Some(path.as_str());
+            let found = std::iter::from_fn(|| {
+                let at = folder?;
+                folder = match at.rfind("node_modules/") {
+                    Some(begin) => Some(at[..begin].trim_end_matches('/')),
+                    None => None,
+                };
+                Some(if at.is_empty() {
+                    format!("node_modules/{name}")
+                } else {
+                    format!("{at}/node_modules/{name}")
+                })
+            });
+            if !found.into_iter().any(|place| packages.contains_key(&place)) {
+                missing.push(format!("{path}: {name}"));
+            }
+        }
+    }
+    missing
+}
+
+#[test]
+fn lock_files_of_npm_lock_everything_that_their_packages_name() {
+    for folder in ["peers", "peers/bench"] {
+        let lock = std::fs::read_to_string(root().join(folder).join("package-lock.json")).unwrap();
+        let missing = unlocked(&serde_json::from_str(&lock).unwrap());
+        assert!(missing.is_empty(), "{folder}: {missing:#?}");
+    }
+}

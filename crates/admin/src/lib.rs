@@ -9,4 +9,4 @@ pub mod dump;
 mod open;
 pub mod scan;
 
-pub use open::open_existing;
+pub use open::{open_existing, open_to_read};

@@ -18,7 +18,7 @@ use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
 use turnwise_queue::rate_limits::{LimitedPlace, Tally};
-use turnwise_queue::{Claim, Keyspace, NewJob, Parked, Worker, filters, jobs, rate_limits, workers};
+use turnwise_queue::{Claim, Keyspace, NewJob, Parked, Terms, Worker, filters, jobs, rate_limits, workers};
 use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::documents::{Draft, databases};
 use turnwise_replicator::{Defaults, JOB_TYPE};
@@ -338,8 +338,20 @@ async fn damage_to_buckets_is_found_as_what_it_is() {
         let tally = &mut Tally::default();
         for (number, id, filter) in [(901, "a", None), (902, "b", Some(limit))] {
             let claim = claim(number);
-            let claimed =
-                claims::claim_within(&tx, keys, levels, tally, filter, "t", id, &claim, 6, 20).await?;
+            let claimed = claims::claim_within(
+                &tx,
+                keys,
+                levels,
+                tally,
+                filter,
+                &Terms::default(),
+                "t",
+                id,
+                &claim,
+                6,
+                20,
+            )
+            .await?;
             assert!(claimed.job().is_some());
         }
         for (id, bucket, most) in [("full", "net", 2), ("room", "other", 1)] {
@@ -460,7 +472,17 @@ async fn step(store: &Store, user: i64, n: i64) {
             }
             4 if n % 2 == 0 => {
                 let first = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
-                rate_limits::look(&tx, keys, "t", 3, |_| true, first).await?;
+                rate_limits::look(
+                    &tx,
+                    keys,
+                    "t",
+                    &rate_limits::Rotation::default(),
+                    3,
+                    true,
+                    |_| true,
+                    first,
+                )
+                .await?;
             }
             4 => drop(workers::remove(&tx, keys, "t", worker, 100, now_us, 20).await?),
             5 => jobs::remove(&tx, keys, "t", id).await?,

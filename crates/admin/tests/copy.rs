@@ -124,7 +124,7 @@ async fn a_shared_source_that_somebody_works_on_is_refused() {
         tokio::task::yield_now().await;
     }
     a.store
-        .transact(|tx| async move { turnwise_queue::workers::ping(&tx, keys, "t", "w").await })
+        .transact(|tx| async move { turnwise_queue::workers::ping(&tx, keys, "t", "w", 1).await })
         .await
         .unwrap();
     let refused = refused.await.unwrap();

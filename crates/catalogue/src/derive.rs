@@ -157,8 +157,8 @@ impl Catalogue {
             Steps::Many(steps) => steps.iter().collect(),
             _ => whole.to_vec(),
         };
-        let operations: BTreeSet<&str> =
-            steps.iter().filter_map(|step| kind.operation.as_ref()?.value(step)?.as_str()).collect();
+        let named = steps.iter().filter_map(|step| kind.operation.as_ref()?.value(step)?.as_str());
+        let operations: BTreeSet<&str> = named.map(|name| kind.operation_of(name)).collect();
         let known = operations.into_iter().filter(|name| kind.operations.contains_key(*name));
         let mut traits = Traits { kind: job_type.to_owned(), values: Vec::new() };
         for name in known {
@@ -214,7 +214,7 @@ impl Deriving<'_> {
         let option = path.to_string();
         let reason = match path.value(options) {
             None => Reason::Missing { option },
-            Some(Value::String(name)) => match kind.operations.get(name) {
+            Some(Value::String(name)) => match kind.operations.get(kind.operation_of(name)) {
                 Some(entry) => return self.entry(entry, options, step),
                 None => Reason::NoSuchOperation { option },
             },

@@ -89,6 +89,19 @@ impl Catalogue {
     pub fn operations(&self, job_type: &str) -> impl Iterator<Item = &str> {
         self.types.get(job_type).into_iter().flat_map(|kind| kind.operations.keys().map(String::as_str))
     }
+
+    /// Other names of a type's operations, in alphabetical order, each with the operation.
+    pub fn aliases(&self, job_type: &str) -> impl Iterator<Item = (&str, &str)> {
+        let aliases = self.types.get(job_type).into_iter().flat_map(|kind| &kind.aliases);
+        aliases.map(|(alias, operation)| (alias.as_str(), operation.as_str()))
+    }
+}
+
+impl Kind {
+    /// The operation that a job names, by its own name.
+    fn operation_of<'a>(&'a self, name: &'a str) -> &'a str {
+        self.aliases.get(name).map_or(name, String::as_str)
+    }
 }
 
 /// The jobs of one type.
@@ -104,6 +117,8 @@ struct Kind {
     steps: Option<Path>,
     /// What each operation locks.
     operations: BTreeMap<String, Entry>,
+    /// Other names of operations, each with the one that `operations` has.
+    aliases: BTreeMap<String, String>,
     /// What a job locks whose operation is none of these. Without: nobody knows.
     otherwise: Option<Entry>,
     /// The options that are learnt from.

@@ -9,7 +9,7 @@ const FILE: &str = include_str!("../../../examples/catalogue.toml");
 
 /// The operation, its full options, what it locks then, and what it locks if it has no options at all. A letter for the mode
 /// (`x` exclusive, `s` shared), names with units above one, `*` for all of the level, `?` for unknown.
-const OPERATIONS: [(&str, &str, &str, &str); 75] = [
+const OPERATIONS: [(&str, &str, &str, &str); 83] = [
     (
         "instance-create",
         r#"{"instance":"web1","nodes":["n1","n2"],"disks":2,"networks":["lan"]}"#,
@@ -142,7 +142,7 @@ const OPERATIONS: [(&str, &str, &str, &str); 75] = [
         "instance s web1; node s n1",
         "instance s ?; node s ?",
     ),
-    ("instance-query", r#"{"instances":["web1","web2"]}"#, "instance s web1,web2", "instance s *"),
+    ("instance-query", r#"{"instances":["web1","web2"]}"#, "", ""),
     (
         "backup-prepare",
         r#"{"instance":"web1","nodes":["n1"]}"#,
@@ -150,7 +150,7 @@ const OPERATIONS: [(&str, &str, &str, &str); 75] = [
         "instance s ?; node s ?",
     ),
     ("backup-remove", r#"{"instance":"web1","node":"n9"}"#, "node x n9", "node x *"),
-    ("backup-list", r#"{"nodes":["n1","n9"]}"#, "node s n1,n9", "node s *"),
+    ("backup-list", r#"{"nodes":["n1","n9"]}"#, "", ""),
     (
         "node-add",
         r#"{"node":"n9","group":"g1"}"#,
@@ -196,8 +196,8 @@ const OPERATIONS: [(&str, &str, &str, &str); 75] = [
         "node x ?; node_resource x ?",
     ),
     ("node-modify-storage", r#"{"node":"n1"}"#, "node x n1", "node x ?"),
-    ("node-query-storage", r#"{"nodes":["n1"]}"#, "node s n1", "node s *"),
-    ("node-query-volumes", r#"{"nodes":["n1"]}"#, "instance s *; node s n1", "instance s *; node s *"),
+    ("node-query-storage", r#"{"nodes":["n1"]}"#, "", ""),
+    ("node-query-volumes", r#"{"nodes":["n1"]}"#, "", ""),
     ("node-run-command", r#"{"nodes":["n1"]}"#, "node s n1", "node s ?"),
     ("group-add", r#"{"group":"g9"}"#, "node_group x g9", "node_group x ?"),
     ("group-remove", r#"{"group":"g9"}"#, "node_group x g9", "node_group x ?"),
@@ -265,6 +265,7 @@ const OPERATIONS: [(&str, &str, &str, &str); 75] = [
         "node x n1",
         "node_group x ?; instance x ?; node x ?; network x ?",
     ),
+    ("tags-get", r#"{"kind":"instance","name":"web1"}"#, "", ""),
     ("tags-search", r#"{"pattern":"x"}"#, "", ""),
     ("cluster-verify", r#"{}"#, "", ""),
     (
@@ -300,9 +301,13 @@ const OPERATIONS: [(&str, &str, &str, &str); 75] = [
     ("cluster-deactivate-master-ip", r#"{"master":"n1"}"#, "node x n1", "node x ?"),
     ("cluster-upgrade", r#"{}"#, "big", "big"),
     ("cluster-destroy", r#"{}"#, "big", "big"),
+    ("cluster-post-init", r#"{}"#, "", ""),
     ("cluster-query", r#"{}"#, "", ""),
-    ("os-diagnose", r#"{}"#, "node s *", "node s *"),
-    ("storage-diagnose", r#"{}"#, "node s *", "node s *"),
+    ("cluster-query-config", r#"{}"#, "", ""),
+    ("query", r#"{"what":"node"}"#, "", ""),
+    ("query-fields", r#"{"what":"node"}"#, "", ""),
+    ("os-diagnose", r#"{}"#, "", ""),
+    ("storage-diagnose", r#"{}"#, "", ""),
     (
         "test-allocator",
         r#"{}"#,
@@ -310,6 +315,9 @@ const OPERATIONS: [(&str, &str, &str, &str); 75] = [
         "node_group s *; instance s *; node s *",
     ),
     ("test-delay", r#"{"on_nodes":["n1","n2"]}"#, "node x n1,n2", ""),
+    ("test-queue", r#"{}"#, "", ""),
+    ("test-os-parameters", r#"{}"#, "", ""),
+    ("test-dummy", r#"{}"#, "", ""),
 ];
 
 /// Requests on a line.
@@ -436,3 +444,39 @@ const CONDITIONS: [(&str, &str, &str); 15] = [
     ("tags-set", r#"{"kind":"node_group"}"#, "node_group x ?"),
     ("cluster-modify", r#"{"drbd":"off"}"#, "node_group s *; instance s *; node s *"),
 ];
+
+/// All opcodes of Ganeti, without their `OP_`.
+const OPCODES: &str = "\
+    BACKUP_EXPORT BACKUP_PREPARE BACKUP_REMOVE CLUSTER_ACTIVATE_MASTER_IP CLUSTER_CONFIG_QUERY \
+    CLUSTER_DEACTIVATE_MASTER_IP CLUSTER_DESTROY CLUSTER_POST_INIT CLUSTER_QUERY CLUSTER_REDIST_CONF \
+    CLUSTER_RENAME CLUSTER_RENEW_CRYPTO CLUSTER_REPAIR_DISK_SIZES CLUSTER_SET_PARAMS CLUSTER_VERIFY \
+    CLUSTER_VERIFY_CONFIG CLUSTER_VERIFY_DISKS CLUSTER_VERIFY_GROUP EXT_STORAGE_DIAGNOSE GROUP_ADD \
+    GROUP_ASSIGN_NODES GROUP_EVACUATE GROUP_REMOVE GROUP_RENAME GROUP_SET_PARAMS GROUP_VERIFY_DISKS \
+    INSTANCE_ACTIVATE_DISKS INSTANCE_CHANGE_GROUP INSTANCE_CONSOLE INSTANCE_CREATE \
+    INSTANCE_DEACTIVATE_DISKS INSTANCE_FAILOVER INSTANCE_GROW_DISK INSTANCE_MIGRATE INSTANCE_MOVE \
+    INSTANCE_MULTI_ALLOC INSTANCE_QUERY_DATA INSTANCE_REBOOT INSTANCE_RECREATE_DISKS INSTANCE_REINSTALL \
+    INSTANCE_REMOVE INSTANCE_RENAME INSTANCE_REPLACE_DISKS INSTANCE_SET_PARAMS INSTANCE_SHUTDOWN \
+    INSTANCE_STARTUP NETWORK_ADD NETWORK_CONNECT NETWORK_DISCONNECT NETWORK_REMOVE NETWORK_RENAME \
+    NETWORK_SET_PARAMS NODE_ADD NODE_EVACUATE NODE_MIGRATE NODE_MODIFY_STORAGE NODE_POWERCYCLE \
+    NODE_QUERYVOLS NODE_QUERY_STORAGE NODE_REMOVE NODE_SET_PARAMS OOB_COMMAND OS_DIAGNOSE QUERY \
+    QUERY_FIELDS REPAIR_NODE_STORAGE RESTRICTED_COMMAND TAGS_DEL TAGS_GET TAGS_SEARCH TAGS_SET \
+    TEST_ALLOCATOR TEST_DELAY TEST_DUMMY TEST_JQUEUE TEST_OS_PARAMS";
+
+#[test]
+fn every_opcode_of_ganeti_is_an_alias_and_locks_what_its_operation_locks() {
+    let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();
+    let aliases: std::collections::BTreeMap<&str, &str> = catalogue.aliases("cluster").collect();
+    let opcodes: Vec<String> = OPCODES.split(' ').map(|name| format!("OP_{name}")).collect();
+    assert_eq!(aliases.keys().copied().collect::<Vec<_>>(), opcodes);
+    for (operation, options, locks, _) in OPERATIONS {
+        for (alias, _) in aliases.iter().filter(|(_, of)| **of == operation) {
+            assert_eq!(line(&derive(&catalogue, alias, options).requests, &catalogue), locks, "{alias}");
+            let traits = |name: &str| {
+                let mut options: Value = serde_json::from_str(options).unwrap();
+                options["operation"] = name.into();
+                catalogue.traits("cluster", &options)
+            };
+            assert_eq!(traits(alias), traits(operation), "what is learnt of one counts for the other");
+        }
+    }
+}

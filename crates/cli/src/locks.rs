@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         row,
     )?;
     if more && !args.json {
-        eprintln!("There may be more: see --limit, or narrow it down with --level and --name.");
+        tell!("There may be more: see --limit, or narrow it down with --level and --name.");
     }
     Ok(())
 }
@@ -103,9 +103,9 @@ fn likely(level: &str, likely: &LikelyLocks) -> String {
     format!("{what} in {alike} of the last {runs} runs with {option}={value}, confidence {confidence:.2}")
 }
 
-/// `2 after 15 of 30 ticks: 4 = 1 + 3 (instance); nothing in 7m`.
+/// `2 after 10 of 30 ticks, line 5: 4 = 1 + 3 (instance); nothing in 7m`.
 fn weighed(weight: &LockWeight) -> String {
-    let LockWeight { base, levels, total, age, aging_ticks, aged, nothing_us, .. } = weight;
+    let LockWeight { base, levels, total, age, line, aging_ticks, aged, nothing_us, .. } = weight;
     let levels = levels.iter().map(|at| format!(" + {} ({})", short(at.weight), at.level));
     let sum: String = levels.collect();
     let nothing = match aged {
@@ -113,7 +113,12 @@ fn weighed(weight: &LockWeight) -> String {
         _ => format!("nothing {}", ago(*nothing_us)),
     };
     let aged = short(*aged);
-    format!("{aged} after {age} of {aging_ticks} ticks: {} = {}{sum}; {nothing}", short(*total), short(*base))
+    let line = if *line == 0 { String::new() } else { format!(", line {line}") };
+    format!(
+        "{aged} after {age} of {aging_ticks} ticks{line}: {} = {}{sum}; {nothing}",
+        short(*total),
+        short(*base)
+    )
 }
 
 /// A number with up to three digits behind the point.

@@ -1,17 +1,23 @@
 //! The turnwise binary: arguments in, exit codes out; the work is done by the libraries.
 
-/// Prints a line of results. A reader that has gone away (`| head`) is no reason to fail.
+/// Prints a line of results. A reader that has gone away (`| head`) is no reason to fail. What others have written steers no terminal.
 macro_rules! say {
     ($($line:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($line)*);
+        let _ = writeln!(std::io::stdout(), "{}", crate::printable::Printable(format_args!($($line)*)));
     }};
+}
+
+/// Prints a line of what goes on beside the results, in the same way.
+macro_rules! tell {
+    ($($line:tt)*) => { eprintln!("{}", crate::printable::Printable(format_args!($($line)*))) };
 }
 
 mod filters;
 mod jobs;
 mod locks;
 mod nodes;
+mod printable;
 mod progress;
 mod remote;
 mod replicate;
@@ -30,7 +36,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tracing::Level;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -41,10 +47,23 @@ use tracing_subscriber::util::SubscriberInitExt;
 struct Cli {
     /// What to write to the log: a level (error, warn, info, debug, trace), or `target=level` pairs
     #[arg(long, global = true, value_name = "LEVEL", env = "TURNWISE_LOG", default_value = "info")]
+    #[arg(value_parser = parse_log)]
     log: Targets,
 
     #[command(subcommand)]
     command: Command,
+}
+
+/// A word alone must be a level: taken for a target, as `tracing` would, a mistyped one would end all logging.
+fn parse_log(text: &str) -> Result<Targets, String> {
+    const EXPECTED: &str = "expected a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them";
+    for part in text.split(',') {
+        let level = part.split_once('=').map_or(part, |(_, level)| level);
+        if level.is_empty() || level.parse::<LevelFilter>().is_err() {
+            return Err(format!("`{level}` is no level: {EXPECTED}"));
+        }
+    }
+    text.parse().map_err(|_| EXPECTED.to_owned())
 }
 
 #[derive(Subcommand)]
@@ -129,7 +148,7 @@ fn main() -> ExitCode {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("turnwise: cannot start: {error}");
+            tell!("turnwise: cannot start: {error}");
             return ExitCode::from(1);
         }
     };
@@ -156,15 +175,15 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Failed(error)) => {
-            eprintln!("turnwise: {error:#}");
+            tell!("turnwise: {error:#}");
             ExitCode::from(1)
         }
         Err(Failure::Code(code, error)) => {
-            eprintln!("turnwise: {error:#}");
+            tell!("turnwise: {error:#}");
             ExitCode::from(code)
         }
         Err(Failure::Usage(error)) => {
-            eprintln!("turnwise: {error:#}\nFor more information, try '--help'.");
+            tell!("turnwise: {error:#}\nFor more information, try '--help'.");
             ExitCode::from(2)
         }
     }
@@ -214,6 +233,21 @@ impl StopSignals {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_is_no_level_is_refused() {
+        for right in ["info", "off", "DEBUG", "debug,turnwise=trace", "turnwise_worker=debug"] {
+            assert!(parse_log(right).is_ok(), "{right}");
+        }
+        for wrong in ["dbug", "", "turnwise", "turnwise=dbug", "info,dbug", "turnwise="] {
+            assert!(parse_log(wrong).is_err_and(|problem| problem.contains("expected a level")), "{wrong}");
         }
     }
 }

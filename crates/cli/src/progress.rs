@@ -101,7 +101,7 @@ async fn lines(stats: watch::Receiver<Stats>, end: CancellationToken) {
         }
         let stats = stats.borrow().clone();
         let per_second = rate.update(stats.docs_written);
-        eprintln!("{}", line(&stats, per_second));
+        tell!("{}", line(&stats, per_second));
     }
 }
 

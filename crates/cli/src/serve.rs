@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
-use turnwise_server::{Config, Server, ServerConfig, StoreUrl, check_advertised_url, check_node_name};
+use tokio::signal::unix::{SignalKind, signal};
+use turnwise_server::{
+    Config, RunningServer, Server, ServerConfig, StoreUrl, check_advertised_url, check_node_name,
+};
 
 use crate::Failure;
 
@@ -64,7 +67,10 @@ pub(crate) fn config(file: Option<&Path>) -> Result<Config, Failure> {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let store: StoreUrl = args.store.parse().map_err(|error| Failure::Usage(anyhow!("--store: {error}")))?;
-    let config = config(args.config.as_deref())?;
+    // Before anything else: from now on a SIGHUP ends nothing.
+    let mut hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let file = args.config;
+    let config = config(file.as_deref())?;
     let guard = crate::guard().context("cannot start")?;
     let config = ServerConfig {
         store,
@@ -78,11 +84,36 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Before anyone is told that it runs, and may stop it.
     let mut signals = crate::StopSignals::listen();
     say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());
-    signals.next().await;
+    loop {
+        tokio::select! {
+            () = signals.next() => break,
+            _ = hangups.recv() => reload(&server, file.as_deref()),
+            // At once, as if it were killed: nothing can be written that a clean end would write.
+            reason = server.ended() => {
+                return Err(anyhow!("the store cannot go on, so the server ends: {reason}").into());
+            }
+        }
+    }
     say!("turnwise stops: jobs checkpoint and go back to the queue");
     tokio::select! {
         () = server.shutdown() => Ok(()),
         // Whoever asks twice is in a hurry; the next start recovers what is left.
         () = signals.next() => Err(anyhow::anyhow!("stopped at once").into()),
+    }
+}
+
+/// Reads the file again. One that is wrong changes nothing.
+fn reload(server: &RunningServer, file: Option<&Path>) {
+    let Some(file) = file else {
+        tracing::info!("SIGHUP: there is no configuration file to read again");
+        return;
+    };
+    match Config::load(file) {
+        Ok((config, ignored)) => {
+            tracing::info!("SIGHUP: {} is read again", file.display());
+            ignored.iter().for_each(|problem| tracing::warn!("{problem}"));
+            server.reload(config);
+        }
+        Err(problem) => tracing::error!("SIGHUP: the settings stay as they are: {problem}"),
     }
 }

@@ -7,6 +7,7 @@ use terminal_size::{Width, terminal_size_of};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::Failure;
+use crate::printable::steers;
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -100,7 +101,7 @@ fn narrow(widths: &mut [usize], room: usize) {
 
 /// A text on one line, at most this wide; `…` stands for what is cut.
 pub(crate) fn cut(text: &str, width: usize) -> String {
-    let printable = text.chars().map(|char| if char.is_control() { ' ' } else { char });
+    let printable = text.chars().map(|char| if char.is_control() || steers(char) { ' ' } else { char });
     if text.width() <= width {
         return printable.collect();
     }

@@ -41,7 +41,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let (tenants, more) = args.server.client()?.tenants(which).collect(limit).await?;
     table::list(&tenants, args.json, "tenants", HEAD, row)?;
     if more && !args.json {
-        eprintln!("There may be more: see --limit, or narrow it down with --type.");
+        tell!("There may be more: see --limit, or narrow it down with --type.");
     }
     Ok(())
 }

@@ -225,7 +225,7 @@ mod tests {
             "by": [{ "lock": { "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 }, "how": "holds",
                 "type": "cluster", "id": "m", "tenant": "acme", "since_us": i64::MAX }],
             "by_more": true, "reserved_us": i64::MAX,
-            "weight": { "base": 1.0, "levels": [{ "level": "instance", "weight": 3.0 }], "total": 4.0, "age": 20,
+            "weight": { "base": 1.0, "levels": [{ "level": "instance", "weight": 3.0 }], "total": 4.0, "age": 15, "line": 5,
                 "tick_ms": 30_000, "aging_ticks": 30, "aged": 4.0 / 3.0, "nothing_us": i64::MAX }
         });
         let locked = Why { locks: Some(serde_json::from_value(locks).unwrap()), ..why.clone() };
@@ -245,7 +245,7 @@ mod tests {
                 "by         cluster/m holds instance/web1 (exclusive) for",
                 "by         …",
                 "reserved   what it wants, for",
-                "weight     1.333 after 20 of 30 ticks: 4 = 1 + 3 (instance); nothing",
+                "weight     1.333 after 15 of 30 ticks, line 5: 4 = 1 + 3 (instance); nothing",
                 "slots      4 of 4 taken, 1 worker",
             ]
         );

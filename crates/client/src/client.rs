@@ -199,8 +199,12 @@ impl Client {
         for (name, value) in headers {
             sent = sent.header(*name, *value);
         }
+        // A server refuses a POST that is not declared as JSON, even one without a body: a form of another site can send those.
+        if request.body.is_some() || request.method == Method::POST {
+            sent = sent.header("content-type", "application/json");
+        }
         if let Some(body) = &request.body {
-            sent = sent.header("content-type", "application/json").body(body.clone());
+            sent = sent.body(body.clone());
         }
         sent.send().await.map_err(|error| no_answer(server, error))
     }

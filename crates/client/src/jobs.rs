@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, DocumentWhy, IfExists, Job, Jobs, Locker,
-    Lockers, MAX_WAIT_MS, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs, SetPriority,
-    State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
+    Lockers, MAX_WAIT_MS, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs, RetriedState,
+    SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -108,7 +108,8 @@ impl Client {
         Ok(added)
     }
 
-    /// Adds many jobs: all of them or none. At most 1,000, in 8 MB. Ids and repetition as with [`Client::add`].
+    /// Adds many jobs: all of them or none, where the store takes them in one transaction (`POST /v1/jobs` says how many each takes).
+    /// At most 1,000, in 8 MB. Ids and repetition as with [`Client::add`].
     ///
     /// # Errors
     /// One of them is refused, or the server does not answer.
@@ -179,7 +180,7 @@ impl Client {
         self.call(&which.request(), Repeat::Harmless).await
     }
 
-    /// The jobs that have not ended, in the order in which they run, up to `limit` of each type.
+    /// The jobs that have not ended, in the order in which they run, up to `limit` of each type; of the first types, if there are many.
     ///
     /// # Errors
     /// It is refused, or the server does not answer.
@@ -219,8 +220,14 @@ impl Client {
     /// # Errors
     /// The server does not answer.
     pub async fn types(&self) -> Result<Vec<String>> {
-        let request = Request::new(Method::GET, &["types"]);
-        self.call::<Types>(&request, Repeat::Harmless).await.map(|types| types.types)
+        let (mut all, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let request = Request::new(Method::GET, &["types"]).query("after", after);
+            let Types { types, next } = self.call(&request, Repeat::Harmless).await?;
+            all.extend(types);
+            let Some(next) = next else { return Ok(all) };
+            after = Some(next);
+        }
     }
 
     /// Waits until a job has ended, for at most this long; for ever if there is no timeout. A server that restarts meanwhile
@@ -255,10 +262,11 @@ impl Client {
         self.call::<Cancelled>(&request, Repeat::Harmless).await.map(|cancelled| cancelled.state)
     }
 
-    /// Ends the wait of a job that is crashing or delayed: it is pending at once. Tells whether it waited so, and its state.
+    /// Ends the wait of a job that is crashing, delayed or blocked, or runs one that has failed or was cancelled once more, with what it was
+    /// added with: it is pending at once. Tells whether it was in one of these states, and its state now.
     ///
     /// # Errors
-    /// There is no such job, or the server does not answer.
+    /// There is no such job, it is a replication that has ended, or the server does not answer.
     pub async fn retry(&self, job_type: &str, id: &str) -> Result<Retried> {
         self.call(&about(Method::POST, job_type, id, Some("retry"))?, Repeat::Harmless).await
     }
@@ -272,18 +280,31 @@ impl Client {
         self.call(&request, Repeat::Harmless).await
     }
 
-    /// Does so to all crashing jobs of a type, or to a tenant's: how many jobs, and how many replication documents in state
-    /// `error`.
+    /// [`retry`](Client::retry) for all jobs in a state, of a type, of a tenant, or of both: how many jobs, and how many replication
+    /// documents in state `error`.
     ///
     /// # Errors
-    /// The server does not answer. What was done until then stays done.
-    pub async fn retry_all(&self, job_type: &str, tenant: Option<&str>) -> Result<(u64, u64)> {
-        check_type(job_type)?;
+    /// Neither a type nor a tenant is given, or the server does not answer. What was done until then stays done.
+    pub async fn retry_all(
+        &self,
+        job_type: Option<&str>,
+        tenant: Option<&str>,
+        state: RetriedState,
+    ) -> Result<(u64, u64)> {
+        if let Some(job_type) = job_type {
+            check_type(job_type)?;
+        }
+        let state = match state {
+            RetriedState::Crashing => "crashing",
+            RetriedState::Failed => "failed",
+            RetriedState::Cancelled => "cancelled",
+        };
         let (mut jobs, mut documents, mut after) = (0, 0, None);
         loop {
             let request = Request::new(Method::POST, &["retry"])
-                .query("type", Some(job_type))
+                .query("type", job_type)
                 .query("tenant", tenant)
+                .query("state", Some(state))
                 .query("after", after);
             let page: RetriedJobs = self.call(&request, Repeat::Harmless).await?;
             jobs += page.jobs;
@@ -437,6 +458,9 @@ fn state_name(state: State) -> &'static str {
     match state {
         State::Pending => "pending",
         State::Delayed => "delayed",
+        State::Blocked => "blocked",
+        State::Paused => "paused",
+        State::Limited => "limited",
         State::Running => "running",
         State::Waiting => "waiting",
         State::Crashing => "crashing",

@@ -35,7 +35,7 @@ pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Capacity, DocumentWhy, Expected, Fairness, IfExists, Job, Lock, LockHow,
     LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, NewJob, Node as NodeInfo, Nodes, Place,
-    Queue, QueuedJob, Reason, State, Tenant, TenantOrder, Tenants, TypeSummary, WaitAnswer, Why,
-    Worker as WorkerInfo,
+    Queue, QueuedJob, Reason, RetriedState, State, Tenant, TenantOrder, Tenants, TypeSummary, WaitAnswer,
+    Why, Worker as WorkerInfo,
 };
 pub use worker::{LockError, Outcome, Run, WorkerOptions, work};

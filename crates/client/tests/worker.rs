@@ -436,3 +436,22 @@ async fn a_worker_goes_on_with_the_next_server_as_who_it_is() {
     two.expect("/w/accept").await;
     accept.unwrap().given_up().await;
 }
+
+#[tokio::test]
+async fn a_run_that_hangs_is_aborted_when_its_time_is_over() {
+    for (member, why) in [
+        ("timeout_ms", "it ran for longer than its timeout of 20ms"),
+        ("heartbeat_timeout_ms", "it reported nothing for its heartbeat_timeout of 20ms"),
+    ] {
+        let mut fake = Fake::start().await;
+        let _worker = Worker::start(&fake, 1);
+        register(&mut fake, "w", HOUR_MS).await;
+        let mut job =
+            json!({ "id": "a", "claim": 1, "tenant": "t", "attempt": 1, "options": "hang", "summary": {} });
+        job[member] = json!(20);
+        fake.expect("/w/accept").await.answer(200, &json!({ "jobs": [job] }));
+        let request = fake.expect("/w/jobs/a/fail").await;
+        assert_eq!(request.body, json!({ "claim": 1, "reason": why, "retry": true }));
+        request.answer(200, &json!({ "state": "crashing" }));
+    }
+}

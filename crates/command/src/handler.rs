@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
-use crate::{Command, Guard, Options, Programs, Report, StartError, Verdict, run};
+use crate::{Command, Guard, Options, Programs, Report, StartError, Variables, Verdict, run};
 
 /// The name of the job type.
 pub const JOB_TYPE: &str = "command";
@@ -19,6 +19,8 @@ const MAX_REPORT_BYTES: usize = 12 << 10;
 pub struct Settings {
     /// What may be run.
     pub programs: Programs,
+    /// What jobs may set in their environment.
+    pub variables: Variables,
     /// What is kept of a command's stdout, and as much of its stderr, in bytes. A result has 12 kB for both.
     pub max_output_bytes: usize,
     /// What a command has between SIGTERM and SIGKILL. Less than the worker's own grace period.
@@ -31,6 +33,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             programs: Programs::All,
+            variables: Variables::All,
             max_output_bytes: MAX_REPORT_BYTES,
             grace: Duration::from_secs(3),
             guard: None,
@@ -59,6 +62,7 @@ impl Handler {
     }
 
     fn find(&self, options: &Options) -> Result<std::path::PathBuf, String> {
+        options.env.iter().try_for_each(|(name, _)| self.settings.variables.check(name))?;
         let path = options.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_ref());
         self.settings.programs.find(&options.argv[0], path, options.cwd.as_deref())
     }

@@ -14,6 +14,7 @@
 //! 65 ([`FAILED_EXIT_CODE`]) fails it for good; everything else is a crash, tried again until the job's `max_attempts`.
 
 mod capture;
+mod environment;
 mod guard;
 mod handler;
 mod options;
@@ -22,6 +23,7 @@ mod program;
 mod report;
 
 pub use capture::Captured;
+pub use environment::Variables;
 pub use guard::{Guard, guard_main};
 pub use handler::{Handler, JOB_TYPE, Settings};
 pub use options::Options;

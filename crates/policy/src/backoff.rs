@@ -8,11 +8,15 @@
 //! ```
 //!
 //! With 30 s and 10 doublings the longest wait is 30 720 s, about 8.5 hours. A run of more than
-//! `health_threshold` shows that the job was well again: its next crash is the first of a new row.
+//! `health_threshold` shows that the job is well again, however it ends: the streak is over, and the next crash is the first of a new one.
+//! A run whose worker is lost counts as a crash, unless its type says otherwise ([`OnLost`]).
 //! Source: the scheduling replicator's description, "jobs which keep crashing".
 
+use serde::{Deserialize, Serialize};
+
 /// The numbers of the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Rules {
     /// The wait after a first crash, in µs.
     pub base_us: i64,
@@ -22,6 +26,30 @@ pub struct Rules {
     pub health_threshold_us: i64,
 }
 
+/// What becomes of a job whose worker is lost: it died, or misses its heartbeats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLost {
+    /// The run counts as an attempt that crashed: the job may be what ends its workers.
+    #[default]
+    Count,
+    /// The job is pending again at its place in the queue, and no attempt is counted.
+    Requeue,
+}
+
+impl OnLost {
+    /// All of them.
+    pub const ALL: [OnLost; 2] = [OnLost::Count, OnLost::Requeue];
+
+    /// Its name in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnLost::Count => "count",
+            OnLost::Requeue => "requeue",
+        }
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
         Rules { base_us: 30_000_000, max_exponent: 10, health_threshold_us: 120_000_000 }
@@ -29,9 +57,14 @@ impl Default for Rules {
 }
 
 impl Rules {
+    /// Crashes in a row during a run that has lasted `ran_us`, and that followed `before` crashes in a row.
+    pub fn streak(&self, before: u32, ran_us: i64) -> u32 {
+        if ran_us > self.health_threshold_us { 0 } else { before }
+    }
+
     /// Crashes in a row, counting one after a run of `ran_us` that followed `before` crashes in a row.
     pub fn crashes_in_row(&self, before: u32, ran_us: i64) -> u32 {
-        if ran_us > self.health_threshold_us { 1 } else { before.saturating_add(1) }
+        self.streak(before, ran_us).saturating_add(1)
     }
 
     /// The wait after `crashes` crashes in a row, in µs. None without a crash.
@@ -69,6 +102,7 @@ mod tests {
     #[test]
     fn a_run_beyond_the_threshold_starts_a_new_row() {
         let rules = Rules::default();
+        assert_eq!((rules.streak(5, 120 * S), rules.streak(5, 120 * S + 1)), (5, 0));
         assert_eq!(rules.crashes_in_row(0, 0), 1);
         assert_eq!(rules.crashes_in_row(5, 120 * S), 6);
         assert_eq!(rules.crashes_in_row(5, 120 * S + 1), 1);

@@ -32,6 +32,9 @@ const SHORTEST_PAUSE_MS: u64 = 20;
 /// And as much again at most for each contender, so that these do not meet either.
 const JITTER_MS: u64 = 20;
 
+/// The rank of who takes nothing at once.
+const NONE: usize = usize::MAX;
+
 /// A worker's part of the front, in one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
@@ -55,6 +58,16 @@ impl Part {
         Part { contenders, rank: place % contenders, round }
     }
 
+    /// The same for a contender that takes nothing at once: every job is skipped for another one.
+    pub fn of_none(self) -> Part {
+        Part { rank: NONE, ..self }
+    }
+
+    /// Whether it takes nothing at once.
+    pub fn is_none(&self) -> bool {
+        self.rank == NONE
+    }
+
     /// Whether there is nobody else.
     pub fn is_all(&self) -> bool {
         self.contenders == 1
@@ -76,7 +89,8 @@ impl Part {
     }
 
     /// What to take of a front, in the order of the queue: one's own. Others' if `eager`, or if the front is `full` and
-    /// nothing in it is one's own: then as much as falls to one, from a place that the dice choose.
+    /// nothing in it is one's own: then as much as falls to one, from a place that the dice choose. Who takes [nothing](Self::of_none) at once
+    /// has left others' jobs for so long that it takes all of them, in the order of the queue.
     pub fn choose(&self, front: Vec<String>, full: bool, eager: bool, dice: u64) -> Vec<String> {
         if self.is_all() {
             return front;
@@ -84,6 +98,9 @@ impl Part {
         let (mine, mut others): (Vec<String>, Vec<String>) = front.into_iter().partition(|id| self.has(id));
         if others.is_empty() || !(eager || full && mine.is_empty()) {
             return mine;
+        }
+        if eager && self.is_none() {
+            return others;
         }
         let from = usize::try_from(dice % others.len() as u64).unwrap_or(0);
         let count = others.len().div_ceil(self.contenders);
@@ -172,6 +189,17 @@ mod tests {
         // As long as some are one's own, others' are left to them.
         let mine: Vec<String> = jobs(100).into_iter().filter(|job| part.has(job)).collect();
         assert_eq!(part.choose(jobs(100), true, false, 3), mine);
+    }
+
+    #[test]
+    fn a_contender_without_a_part_takes_only_what_is_left_over() {
+        let part = Part::new(&names(4), "w001", 0).of_none();
+        assert!(jobs(100).iter().all(|job| !part.has(job)));
+        assert_eq!(part.front(1), 36);
+        assert_eq!(part.choose(jobs(100), false, false, 3), jobs(0));
+        // It has left them to the others for long enough, so it takes all of them, in their order.
+        assert_eq!(part.choose(jobs(100), false, true, 3), jobs(100));
+        assert_eq!(part.choose(jobs(100), true, false, 3).len(), 25);
     }
 
     #[test]

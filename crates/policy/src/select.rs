@@ -13,6 +13,7 @@
 //! 6. *Who makes way?* At each cycle up to `max_churn` jobs that rotate, for others that are owed more, then for those of their own
 //!    tenant ([`rotate`](crate::rotation::rotate)); between cycles those that have nothing to do
 //!    ([`yield_idle`](crate::rotation::yield_idle)). Their slots are filled by step 5.
+//!    Running jobs move from full workers to empty ones at their cycles, too ([`surplus`](crate::rotation::balance::surplus)).
 //! 7. *Why not?* Every job that waits has a [`Reason`] ([`explain`]).
 
 /// What the worker sees.

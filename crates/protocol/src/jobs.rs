@@ -49,10 +49,18 @@ pub struct AddJob {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
-    /// The crash of this attempt fails the job for good. Without it a job is tried for ever.
+    /// The crash of this attempt fails the job for good; the loss of its worker is one, too, unless the server counts none. Without it a job is tried for ever.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
+    /// A run that lasts longer loses its claim, in ms: that is a crash. Without it the server's setting for the type counts.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+    pub timeout_ms: Option<u64>,
+    /// A run that reports nothing for longer loses its claim, in ms: that is a crash. Without it the server's setting for the type counts.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+    pub heartbeat_timeout_ms: Option<u64>,
     /// Jobs that are to end before it starts: at most 100. If one of them ends in a way that is not accepted, it is cancelled,
     /// or does not wait for that one any more, as each says.
     #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
@@ -115,10 +123,18 @@ pub struct NewJob {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
-    /// The crash of this attempt fails the job for good. Without it a job is tried for ever.
+    /// The crash of this attempt fails the job for good; the loss of its worker is one, too, unless the server counts none. Without it a job is tried for ever.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
+    /// A run that lasts longer loses its claim, in ms: that is a crash. Without it the server's setting for the type counts.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+    pub timeout_ms: Option<u64>,
+    /// A run that reports nothing for longer loses its claim, in ms: that is a crash. Without it the server's setting for the type counts.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+    pub heartbeat_timeout_ms: Option<u64>,
     /// Jobs that are to end before it starts: at most 100. If one of them ends in a way that is not accepted, it is cancelled,
     /// or does not wait for that one any more, as each says.
     #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
@@ -155,6 +171,8 @@ impl NewJob {
             delay_ms,
             not_before_us,
             max_attempts,
+            timeout_ms,
+            heartbeat_timeout_ms,
             after,
             locks,
             reason,
@@ -171,6 +189,8 @@ impl NewJob {
             delay_ms,
             not_before_us,
             max_attempts,
+            timeout_ms,
+            heartbeat_timeout_ms,
             after,
             locks,
             reason,
@@ -180,7 +200,7 @@ impl NewJob {
     }
 }
 
-/// Many jobs to be added: all of them or none.
+/// Many jobs to be added. Whether all or none are in the store after a failure, `POST /v1/jobs` says.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddJobs {
@@ -197,8 +217,9 @@ pub enum IfExists {
     /// It stays as it is, in whatever state: a repeated request changes nothing.
     #[default]
     Keep,
-    /// It takes the new options: one that has ended is run again, one that runs is run once more after it ended, one that
-    /// waits keeps its place.
+    /// It takes what is given anew, and keeps what is left out: one that has ended is run again, one that runs is run once more after
+    /// it ended, one that waits keeps its place. Without `locks`, it keeps its own, unless there are new options from which the catalogue tells
+    /// them. What an earlier request made it wait for (`after`, a delay) is not given anew when it has ended.
     Again,
 }
 
@@ -260,8 +281,14 @@ pub struct AddedJobs {
 pub enum State {
     /// Waits for its turn.
     Pending,
-    /// Waits for its time, for the end of other jobs, for room where its kind is limited, or until a filter that has paused it goes.
+    /// Waits for its time, or is parked until there is news for it.
     Delayed,
+    /// Waits for the end of other jobs.
+    Blocked,
+    /// Waits until the filter that pauses it is removed.
+    Paused,
+    /// Waits until fewer jobs of its rate limit run.
+    Limited,
     /// A worker runs it.
     Running,
     /// A worker runs it, and it waits for a lock.
@@ -337,12 +364,20 @@ pub struct Job {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
-    /// Runs that have crashed since it was added (again).
+    /// Attempts since it was added (again): runs that ended by themselves, or with their workers. One that was stopped is none.
     pub attempts: u32,
     /// The crash of this attempt fails it for good.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub max_attempts: Option<u32>,
+    /// A run that lasts longer loses its claim, in ms.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub timeout_ms: Option<u64>,
+    /// A run that reports nothing for longer loses its claim, in ms.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub heartbeat_timeout_ms: Option<u64>,
     /// Its user wants it to stop, and its worker was told.
     pub cancel_requested: bool,
     /// Running: the worker that holds it.
@@ -368,15 +403,15 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub reasons: Vec<String>,
-    /// Delayed: this filter has paused it.
+    /// Paused: by this filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub paused_by: Option<String>,
-    /// Delayed: it is held back until fewer jobs of this run.
+    /// Limited: until fewer jobs of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub limited: Option<Limited>,
-    /// Delayed: so many jobs that it waits for have not ended; `why` names them.
+    /// Blocked: so many jobs that it waits for have not ended; `why` names them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub waits_for: Option<u32>,
@@ -396,7 +431,7 @@ pub struct Event {
     /// What.
     #[serde(rename = "type")]
     pub kind: EventKind,
-    /// Crashed or failed: why.
+    /// Crashed or failed: why; stopped: why, if it was not its worker that gave it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reason: Option<String>,
@@ -410,9 +445,9 @@ pub enum EventKind {
     Added,
     /// Claimed by a worker.
     Started,
-    /// Given back without an error: released, a clean shutdown, or its worker was lost.
+    /// Given back without an error: released, a clean shutdown, or a lost worker that does not count.
     Stopped,
-    /// Ended with an error that may pass.
+    /// Ended with an error that may pass, or with its worker.
     Crashed,
     /// Ended well.
     Completed,
@@ -453,13 +488,27 @@ pub struct Cancelled {
 /// What retrying a job came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Retried {
-    /// Whether it waited for a time and is pending now. Otherwise nothing was changed.
+    /// Whether it was delayed, blocked, crashing, failed or cancelled, and is pending now. Otherwise nothing was changed.
     pub retried: bool,
     /// Where it stands now.
     pub state: State,
 }
 
-/// What retrying all crashing jobs of a type came to.
+/// Jobs that can be retried many at a time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(default = "crashing")]
+#[serde(rename_all = "lowercase")]
+pub enum RetriedState {
+    /// Their backoffs end.
+    #[default]
+    Crashing,
+    /// They run again.
+    Failed,
+    /// They run again.
+    Cancelled,
+}
+
+/// What retrying many jobs came to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RetriedJobs {
     /// Jobs that are pending now.
@@ -502,6 +551,10 @@ pub struct Removed {
 /// Job types.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Types {
-    /// The types that have jobs, sorted; the first 1,000.
+    /// Types that have jobs, sorted: 1,000 at most.
     pub types: Vec<String>,
+    /// There are more: ask again with `after` set to this. Missing on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub next: Option<String>,
 }

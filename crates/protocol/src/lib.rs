@@ -43,7 +43,7 @@ pub use filters::{
 };
 pub use jobs::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, IfExists, Job, Jobs, NewJob,
-    Prioritized, Removed, Retried, RetriedJobs, SetPriority, State, Types, WaitAnswer,
+    Prioritized, Removed, Retried, RetriedJobs, RetriedState, SetPriority, State, Types, WaitAnswer,
 };
 pub use locking::{
     AskLocks, AskedLocks, LevelWeight, LikelyLocks, Lock, LockHow, LockMode, LockState, LockWeight, Locker,
@@ -53,11 +53,11 @@ pub use locks::{LockNames, LockWord, Locks, LocksAtLevel};
 pub use names::Problem;
 pub use nodes::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
 pub use object::Object;
-pub use tenants::{Capacity, Fairness, Queue, QueuedJob, Tenant, TenantOrder, Tenants, TypeSummary};
+pub use tenants::{Capacity, Counted, Fairness, Queue, QueuedJob, Tenant, TenantOrder, Tenants, TypeSummary};
 pub use why::{Awaited, Before, DocumentWhy, Expected, Place, Reason, Why};
 pub use workers::{
-    Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, Pinged, Register, Registered,
-    Release, RunningJob, Update, Updated, Worker, Workers,
+    Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, Nothing, Pinged, Register,
+    Registered, Release, RunningJob, Update, Updated, Worker, Workers,
 };
 
 /// Jobs that one request may add.
@@ -90,6 +90,8 @@ pub const MAX_DELAY_MS: u64 = 315_360_000_000;
 pub const MAX_TIME_US: i64 = 253_402_300_799_999_999;
 /// Most attempts that can be asked for.
 pub const MAX_ATTEMPTS: u32 = 1_000_000;
+/// Largest `timeout_ms` and `heartbeat_timeout_ms`, in ms: a year.
+pub const MAX_TIMEOUT_MS: u64 = 31_536_000_000;
 /// Longest reason of a failure in a request, in bytes. The server keeps the first 1,000.
 pub const MAX_REASON_BYTES: usize = 64 << 10;
 /// Highest claim number: what every JSON library reads exactly.

@@ -259,7 +259,7 @@ pub struct LikelyLocks {
 /// How likely a job is to wait for locks, and what is left of that after it has waited for its turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
-    "base": 1.0, "levels": [{ "level": "instance", "weight": 3.0 }], "total": 4.0, "age": 15, "tick_ms": 30_000, "aging_ticks": 30,
+    "base": 1.0, "levels": [{ "level": "instance", "weight": 3.0 }], "total": 4.0, "age": 10, "line": 5, "tick_ms": 30_000, "aging_ticks": 30,
     "aged": 2.0, "nothing_us": 1_790_000_900_000_000_i64
 }))]
 pub struct LockWeight {
@@ -271,13 +271,17 @@ pub struct LockWeight {
     pub total: f64,
     /// How long it has waited, in ticks.
     pub age: u64,
+    /// How many other jobs of those that are compared with it name what it wants for itself: each makes it older by a tick.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub line: u64,
     /// How long a tick is.
     pub tick_ms: u64,
     /// After so many ticks it weighs nothing, and reserves what it wants.
     pub aging_ticks: u32,
-    /// What the total is worth at its age: this decides the order.
+    /// What the total is worth at its age, a tick more for each in line: among jobs of its class, and unless it has reserved, this decides the order.
     pub aged: f64,
-    /// When it weighs nothing, or since when, in µs since the Unix epoch.
+    /// When it has waited for `aging_ticks`, or since when, in µs since the Unix epoch: it weighs nothing then, whatever its line.
     pub nothing_us: i64,
 }
 

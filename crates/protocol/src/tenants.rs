@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::filters::Limited;
 use crate::jobs::State;
 use crate::why::Reason;
 
@@ -63,6 +64,9 @@ pub struct Tenants {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,
+    /// There are more tenants or types than this order can sort: the first ones by name were sorted. The order `name` lists all of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 /// How tenants are sorted.
@@ -101,6 +105,27 @@ pub struct TypeSummary {
     pub delayed: usize,
     /// There are more of them than were counted.
     pub delayed_more: bool,
+    /// Jobs that wait for the end of others.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub blocked: Counted,
+    /// Jobs that filters pause.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub paused: Counted,
+    /// Jobs that rate limits hold back.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub limited: Counted,
+}
+
+/// How many there are, counted up to a bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Counted {
+    /// So many were counted: 10,000 at most.
+    pub jobs: usize,
+    /// There are more.
+    pub more: bool,
 }
 
 /// What can run jobs of a type.
@@ -110,7 +135,7 @@ pub struct Capacity {
     pub workers: usize,
     /// Jobs that they run at the same time at most, together.
     pub slots: usize,
-    /// Jobs that they run now.
+    /// Jobs that they run now, counted up to 20,000.
     pub running: usize,
 }
 
@@ -125,13 +150,17 @@ pub enum Fairness {
 }
 
 /// Jobs that have not ended, in the order in which they run: those that do, those that could, the one that is next first, and
-/// those that wait for their time.
+/// those that wait for something else than their turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
     /// The types that were looked at.
     pub types: Vec<TypeSummary>,
     /// The jobs; of each type as many as were asked for at most.
     pub jobs: Vec<QueuedJob>,
+    /// There are more types: ask again with `after` set to this. Missing where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub next: Option<String>,
 }
 
 /// A job that has not ended, and why it stands where it does. `/v1/jobs/{type}/{id}/why` tells more.
@@ -159,6 +188,18 @@ pub struct QueuedJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
+    /// Paused: by this filter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub paused_by: Option<String>,
+    /// Limited: until fewer jobs of this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub limited: Option<Limited>,
+    /// Blocked: so many jobs that it waits for have not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub waits_for: Option<u32>,
     /// Who runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

@@ -100,6 +100,14 @@ pub struct AcceptedJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub max_attempts: Option<u32>,
+    /// A run that lasts longer loses its claim, in ms: of the job, or of its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub timeout_ms: Option<u64>,
+    /// A run that reports nothing for longer loses its claim, in ms: of the job, or of its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub heartbeat_timeout_ms: Option<u64>,
     /// What the worker needs. It may hold secrets.
     #[schema(value_type = serde_json::Value)]
     pub options: Box<RawValue>,
@@ -190,6 +198,13 @@ fn yes() -> bool {
     true
 }
 
+/// The body of a request that says everything in its path. It may be left out; the header `Content-Type: application/json` may not, because
+/// a page of another site could send a POST without it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({}))]
+pub struct Nothing {}
+
 /// A job that is given back: pending again, or cancelled if its user wanted that.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -218,7 +233,7 @@ pub struct Ended {
 pub enum EndState {
     /// It waits for its turn: it was given back, or is to run once more.
     Pending,
-    /// It waits for its time.
+    /// It waits outside of the queue: for its time, for other jobs, for a filter or a rate limit.
     Delayed,
     /// Another run of it has begun already.
     Running,
@@ -238,7 +253,7 @@ impl From<State> for EndState {
     fn from(state: State) -> Self {
         match state {
             State::Pending => EndState::Pending,
-            State::Delayed => EndState::Delayed,
+            State::Delayed | State::Blocked | State::Paused | State::Limited => EndState::Delayed,
             State::Running | State::Waiting => EndState::Running,
             State::Crashing => EndState::Crashing,
             State::Completed => EndState::Completed,

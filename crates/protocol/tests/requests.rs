@@ -21,6 +21,8 @@ fn the_schema_has_the_bounds_of_the_code() {
         assert_eq!(bound(&job, "/properties/delay_ms/maximum"), MAX_DELAY_MS);
         assert_eq!(bound(&job, "/properties/not_before_us/maximum"), MAX_TIME_US as u64);
         assert_eq!(bound(&job, "/properties/max_attempts/maximum"), u64::from(MAX_ATTEMPTS));
+        assert_eq!(bound(&job, "/properties/timeout_ms/maximum"), MAX_TIMEOUT_MS);
+        assert_eq!(bound(&job, "/properties/heartbeat_timeout_ms/maximum"), MAX_TIMEOUT_MS);
         assert_eq!(bound(&job, "/properties/after/maxItems"), MAX_AFTER as u64);
         assert_eq!(job["additionalProperties"], json!(false));
     }
@@ -42,7 +44,7 @@ fn the_two_ways_to_name_a_new_job_differ_in_its_type_alone() {
     assert_eq!(add["properties"], new["properties"]);
     let add: AddJob = serde_json::from_value(json!({
         "id": "i", "tenant": "t", "user": "u", "options": {"o": 1}, "summary": {}, "delay_ms": 1, "max_attempts": 2,
-        "after": [{"type": "mail", "id": "a", "accepted": ["completed", "failed"], "otherwise": "free"}], "reason": ["r"],
+        "timeout_ms": 3, "heartbeat_timeout_ms": 4, "after": [{"type": "mail", "id": "a", "accepted": ["completed", "failed"], "otherwise": "free"}], "reason": ["r"],
         "if_exists": "again"
     }))
     .unwrap();

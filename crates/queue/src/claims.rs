@@ -5,23 +5,25 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use serde_json::value::RawValue;
+use turnwise_policy::backoff::OnLost;
 use turnwise_policy::eligibility::dependencies::Outcome;
 use turnwise_policy::eligibility::rate_limits::Limit;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
 use crate::jobs::{
-    MAX_ACTIVE_OF_WORKER, erase, leave_place, make_final, make_pending, make_pending_from, make_wait,
+    MAX_ACTIVE_OF_WORKER, erase, leave_place, make_final, make_pending, make_pending_from, make_wait, refuse,
 };
 use crate::keyspace::SortKey;
 use crate::locks::{self, Blocked, Known};
 use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
-    Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Then,
-    dependencies, learnt, parking,
+    Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms, Then,
+    dependencies, jobs, learnt, parking,
 };
 
 /// What is left among the delayed jobs.
@@ -196,11 +198,12 @@ pub async fn claim_with(
     now_us: i64,
     max_history: usize,
 ) -> Result<Claiming> {
-    let mut tally = Tally::default();
-    claim_within(tx, keys, levels, &mut tally, None, job_type, id, claim, now_us, max_history).await
+    let (mut tally, terms) = (Tally::default(), Terms::default());
+    claim_within(tx, keys, levels, &mut tally, None, &terms, job_type, id, claim, now_us, max_history).await
 }
 
-/// The same for a job that a filter limits, too, and in a transaction that claims several: the tally is that of all of them.
+/// The same under other terms, for a job that a filter limits, too, and in a transaction that claims several: the tally is that of all of
+/// them.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn claim_within(
     tx: &Transaction,
@@ -208,14 +211,16 @@ pub async fn claim_within(
     levels: &Levels,
     tally: &mut Tally,
     filter: Option<&Limit>,
+    terms: &Terms,
     job_type: &str,
     id: &str,
     claim: &Claim,
     now_us: i64,
     max_history: usize,
 ) -> Result<Claiming> {
-    check_member(tx, keys, job_type, &claim.worker).await?;
-    let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
+    let Membership { external } = check_member(tx, keys, job_type, &claim.worker).await?;
+    // Proven if it is claimed: however many are refused, they leave room for one that is not.
+    let Some(mut job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
     if job.state != State::Pending {
         return Ok(Claiming::Gone);
     }
@@ -232,6 +237,7 @@ pub async fn claim_within(
         Known::Blocked(blocked) => return Ok(Claiming::Blocked(blocked)),
         Known::NoRoom => return Ok(Claiming::NoRoom),
     };
+    tx.add_read_conflict(keys.job(job_type, id));
     leave_place(tx, keys, &job)?;
     job.state = State::Running;
     job.keyed = false;
@@ -239,9 +245,19 @@ pub async fn claim_within(
     job.held = held;
     job.buckets = limits.iter().map(|limit| limit.bucket.clone()).collect();
     job.claim = Some(claim.clone());
+    job.terms = Terms { timeouts: job.timeouts.or(terms.timeouts), ..*terms };
+    if job.continuous {
+        job.terms.timeouts.run_us = None;
+    }
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, max_history);
     write_job(tx, keys, &job)?;
+    // One in a process holds its runs to their time by itself.
+    let timeouts = Some(job.terms.timeouts).filter(|_| external);
+    let deadline = timeouts.and_then(|timeouts| Deadline::of_start(timeouts, now_us));
+    if let Some(deadline) = deadline {
+        deadline.enter(tx, keys, &job, claim)?;
+    }
     let active = Active {
         claim: claim.number,
         tenant: job.tenant.clone(),
@@ -250,6 +266,7 @@ pub async fn claim_within(
         updated_us: now_us,
         cancel_requested: false,
         continuous: job.continuous,
+        deadline,
         summary: job.summary.clone(),
         info: job.info.clone(),
     };
@@ -370,6 +387,7 @@ pub async fn end(
     job.ended_claim = Some(claim.clone());
     // Who was stopped, or has failed, may not have come to lock what it needs.
     let observed = matches!(ending, Ending::Completed(_)).then(|| learnt::observe(&job)).flatten();
+    let streak = job.streak(now_us);
     leave_active(tx, keys, &mut job, claim).await?;
     if let Some(info) = info {
         job.info = Some(info.to_owned());
@@ -385,7 +403,7 @@ pub async fn end(
         {
             EventKind::Cancelled
         }
-        Ending::Stopped | Ending::MadeWay | Ending::Parked(_) => EventKind::Stopped,
+        Ending::Stopped | Ending::MadeWay | Ending::Parked(_) => EventKind::STOPPED,
         Ending::Completed(result) => {
             job.result = Some(result.clone());
             EventKind::Completed
@@ -406,21 +424,22 @@ pub async fn end(
         return Ok(Ended::Recorded(None));
     }
     match ending {
-        Ending::Crashed { crashes, .. } => {
-            job.crashes = *crashes;
-            job.attempts += 1;
-        }
-        // Who has done all that there was to do is well.
+        Ending::Crashed { crashes, .. } => job.crashes = *crashes,
+        // A job that has done all that there was to do is well.
         Ending::Completed(_) | Ending::Failed(_) | Ending::Parked(_) => job.crashes = 0,
-        // Stopped before it could show whether it is well: the streak neither ends nor grows.
-        Ending::Stopped | Ending::MadeWay => {}
+        // Stopped before it could show whether it is well, the streak neither ends nor grows.
+        Ending::Stopped | Ending::MadeWay => job.crashes = streak,
+    }
+    if matches!(ending, Ending::Crashed { .. } | Ending::Completed(_) | Ending::Failed(_)) {
+        job.attempts = job.attempts.saturating_add(1);
     }
     let outcome = outcome(&kind).filter(|_| !again);
     match (ending, kind) {
         _ if again => run_again(tx, keys, &mut job, now_us)?,
-        (_, EventKind::Cancelled) => make_final(tx, keys, &mut job, State::Cancelled)?,
+        (_, EventKind::Cancelled) => end_cancelled(tx, keys, &mut job)?,
         (_, EventKind::Failed { .. }) => make_final(tx, keys, &mut job, State::Failed)?,
         (_, EventKind::Completed) => make_final(tx, keys, &mut job, State::Completed)?,
+        _ if job.next_refused.is_some() => end_refused(tx, keys, &mut job, now_us).await?,
         (Ending::Crashed { not_before_us, .. }, _) => {
             make_wait(tx, keys, &mut job, State::Crashing, *not_before_us)?;
         }
@@ -442,7 +461,7 @@ fn outcome(kind: &EventKind) -> Option<Outcome> {
         EventKind::Completed => Some(Outcome::Completed),
         EventKind::Failed { .. } => Some(Outcome::Failed),
         EventKind::Cancelled => Some(Outcome::Cancelled),
-        EventKind::Added | EventKind::Started | EventKind::Stopped | EventKind::Crashed { .. } => None,
+        EventKind::Added | EventKind::Started | EventKind::Stopped { .. } | EventKind::Crashed { .. } => None,
     }
 }
 
@@ -455,35 +474,82 @@ fn run_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> R
     make_pending_from(tx, keys, job, Some(not_before_us), now_us)
 }
 
-/// Takes the job of a lost worker away from it: pending again, or gone if it was cancelled meanwhile.
+/// Ends a job whose run is over, but not the job itself, and whose next run was refused: the options of this run are gone.
+async fn end_refused(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> Result<()> {
+    let reason = job.next_refused.take().unwrap_or_default();
+    refuse(tx, keys, job, &reason, now_us).await
+}
+
+/// Ends a job whose run was to stop. If it was added again after that, and that next run was refused, the refusal is the reason.
+fn end_cancelled(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
+    job.refused = job.next_refused.take();
+    make_final(tx, keys, job, State::Cancelled)
+}
+
+/// Why a claim is taken away from its worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// The worker leaves, and gives its jobs back.
+    Left,
+    /// The worker is lost. It was last seen at this time, in µs.
+    Lost { seen_us: i64 },
+    /// The run is over its time.
+    Expired(Over),
+}
+
+/// Takes a job away from its worker. Given back, it is pending again; if it is over its time that counts as a crash, and if the worker was
+/// lost, too, unless its terms say otherwise. Gone or cancelled if its user wants that, and run again if it was added again: not before the time that was asked for.
 pub(crate) async fn take_back(
     tx: &Transaction,
     keys: &Keyspace,
     job: &mut Job,
     claim: &Claim,
+    taken: Taken,
     now_us: i64,
     max_history: usize,
 ) -> Result<()> {
+    let Terms { backoff, on_lost, .. } = job.terms;
+    let worker = &claim.worker;
+    let (seen_us, lost) = match taken {
+        Taken::Left => (now_us, None),
+        Taken::Lost { seen_us } => (seen_us, Some(format!("its worker {worker} was lost"))),
+        Taken::Expired(over) => (now_us, Some(format!("{over}: taken from its worker {worker}"))),
+    };
+    let streak = job.streak(seen_us);
+    let counts = matches!(taken, Taken::Expired(_)) || on_lost == OnLost::Count;
     leave_active(tx, keys, job, claim).await?;
-    match job.then {
-        Then::Remove => {
-            dependencies::settle_ended(tx, keys, job, Outcome::Removed, now_us).await?;
-            return erase(tx, keys, job);
+    if job.then == Then::Remove {
+        dependencies::settle_ended(tx, keys, job, Outcome::Removed, now_us).await?;
+        return erase(tx, keys, job);
+    }
+    job.crashes = streak;
+    let again = job.then == Then::Again;
+    let kind = match lost {
+        _ if job.cancel_requested && !again => EventKind::Cancelled,
+        Some(reason) if counts && !job.cancel_requested => {
+            job.crashes = streak.saturating_add(1);
+            job.attempts = job.attempts.saturating_add(1);
+            match !again && job.max_attempts.is_some_and(|most| job.attempts >= most) {
+                true => EventKind::Failed { reason },
+                false => EventKind::Crashed { reason },
+            }
         }
-        Then::Keep if job.cancel_requested => {
-            job.record(now_us, EventKind::Cancelled, max_history);
-            make_final(tx, keys, job, State::Cancelled)?;
-            dependencies::settle_ended(tx, keys, job, Outcome::Cancelled, now_us).await?;
+        reason => EventKind::Stopped { reason },
+    };
+    job.record(now_us, kind.clone(), max_history);
+    match kind {
+        _ if again => run_again(tx, keys, job, now_us)?,
+        EventKind::Cancelled => end_cancelled(tx, keys, job)?,
+        EventKind::Failed { .. } => make_final(tx, keys, job, State::Failed)?,
+        _ if job.next_refused.is_some() => end_refused(tx, keys, job, now_us).await?,
+        EventKind::Crashed { .. } => {
+            let not_before_us = now_us.saturating_add(backoff.wait_us(job.crashes));
+            make_wait(tx, keys, job, State::Crashing, not_before_us)?;
         }
-        Then::Again if job.cancel_requested => {
-            job.record(now_us, EventKind::Stopped, max_history);
-            run_again(tx, keys, job, now_us)?;
-        }
-        // The run that was lost and the one that was asked for meanwhile become one: it starts after both requests.
-        Then::Keep | Then::Again => {
-            job.record(now_us, EventKind::Stopped, max_history);
-            keep_place(tx, keys, job, now_us)?;
-        }
+        _ => keep_place(tx, keys, job, now_us)?,
+    }
+    if let Some(outcome) = outcome(&kind).filter(|_| !again) {
+        dependencies::settle_ended(tx, keys, job, outcome, now_us).await?;
     }
     write_job(tx, keys, job)
 }
@@ -497,10 +563,13 @@ fn keep_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> 
     }
 }
 
-/// Clears the active row, the locks and the places in buckets, and keeps what was reported.
+/// Clears the active row, its deadline, the locks and the places in buckets, and keeps what was reported.
 async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<()> {
-    if let Some(info) = read_active_info(tx, keys, job, &claim.worker).await? {
+    if let Some((info, deadline)) = read_active_info(tx, keys, job, &claim.worker).await? {
         job.info = info;
+        if let Some(deadline) = deadline {
+            deadline.leave(tx, keys, job)?;
+        }
     }
     locks::release(tx, keys, job)?;
     rate_limits::release(tx, keys, job).await?;
@@ -518,10 +587,17 @@ fn is_held(job: &Job, claim: &Claim) -> bool {
     job.state.is_claimed() && job.claim.as_ref() == Some(claim)
 }
 
+/// Of a member's row, what is looked at.
+#[derive(serde::Deserialize)]
+struct Membership {
+    #[serde(default)]
+    external: bool,
+}
+
 /// The worker is still in the membership list; serialised against its removal.
-async fn check_member(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
+async fn check_member(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<Membership> {
     match tx.get(&keys.worker(job_type, worker)).await? {
-        Some(_) => Ok(()),
+        Some(value) => decode("worker row", &value),
         None => Err(Error::Halt),
     }
 }

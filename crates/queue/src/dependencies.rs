@@ -13,21 +13,30 @@
 //! `("unsettled", …)`, which the servers watch ([`settle`]). So does an end that cancels a job for which others wait in turn: a chain of any
 //! length is a sequence of small transactions.
 //!
+//! *Small transactions.* An end proves that no dependent comes to those that it has seen: one conflict, however many there are. Of each that it
+//! settles it proves the record. What one waits for is read without conflicts: these rows change with its record. A dependent that
+//! does not fit is left to [`settle`], where the first one of a transaction always fits.
+//!
 //! *No circles.* Nobody can wait for a job that is not there. So there can only be a circle where somebody waits for the job that is added; then
-//! what it waits for is searched, up to [`MAX_SEARCHED`] jobs.
+//! what it waits for is searched, up to [`MAX_SEARCHED`] jobs, without conflicts. Of adds that make a circle together the last one to commit
+//! searches: somebody waits for its job by then, and whoever came to do so in between has written its record. What it misses of the others'
+//! was written by one that searched, too, and these collide over one row ([`Keyspace::after_guard`]); or by one for whose job nobody waited
+//! yet, and then the same is true of whoever came to wait for that.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome, Verdict, judge};
+use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::job::{MAX_ID_BYTES, MAX_TYPE_BYTES, check_name};
-use crate::jobs::{make_final, make_pending_from};
+use crate::jobs::{make_final, make_pending_from, refuse_next};
 use crate::rows::{decode, encode, read_job, write_job};
-use crate::{Error, EventKind, Job, Keyspace, Result, State, Then};
+use crate::{Error, EventKind, Job, Keyspace, Result, State};
 
 /// Jobs that one job waits for at most.
 pub const MAX_AFTER: usize = 100;
@@ -35,6 +44,10 @@ pub const MAX_AFTER: usize = 100;
 pub const AT_ONCE: usize = 100;
 /// Jobs that a search for a circle looks at, at most.
 pub const MAX_SEARCHED: usize = 1_000;
+/// Rows that are read at the same time.
+const CONCURRENT_READS: usize = 64;
+/// Rows that telling one job writes at most, beside those of what it waits for; each of those has two.
+const ROWS_TOLD: usize = 12;
 
 /// A job that another one waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,8 +138,8 @@ pub(crate) async fn enter(
 ) -> Result<Option<String>> {
     let mut others = Vec::new();
     let mut refused = None;
-    for (n, one) in after.iter().enumerate() {
-        let Some(other) = read_job(tx, keys, &one.job_type, &one.id).await? else {
+    for (n, (one, other)) in after.iter().zip(read_all(tx, keys, after).await?).enumerate() {
+        let Some(other) = other else {
             return Err(invalid(format!(
                 "[{n}]: there is no job `{}` of type `{}`: add it first, or leave this out if it has ended and was removed",
                 one.id, one.job_type
@@ -150,15 +163,7 @@ pub(crate) async fn enter(
     }
     for (one, mut other) in others {
         let on = (one.job_type.as_str(), one.id.as_str());
-        let group = match other.awaited {
-            Some(group) => group,
-            None => {
-                let group = free_group(tx, keys, on, now_us).await?;
-                other.awaited = Some(group);
-                write_job(tx, keys, &other)?;
-                group
-            }
-        };
+        let group = group_of(tx, keys, &mut other, now_us).await?;
         let row = AfterRow { accepted: one.accepted.clone(), otherwise: one.otherwise, group };
         tx.set(keys.after_entry(&job.job_type, &job.id, on), encode(&row))?;
         tx.set(keys.dependents_entry(on, group, &job.job_type, &job.id), Bytes::new())?;
@@ -167,45 +172,92 @@ pub(crate) async fn enter(
     Ok(None)
 }
 
-/// A number for a new group: none that is still to be settled has it.
-async fn free_group(tx: &Transaction, keys: &Keyspace, on: (&str, &str), now_us: i64) -> Result<i64> {
+/// The records of these jobs.
+async fn read_all(tx: &Transaction, keys: &Keyspace, after: &[After]) -> Result<Vec<Option<Job>>> {
+    let named: Vec<_> = after.iter().map(|one| (one.job_type.clone(), one.id.clone())).collect();
+    let read = |(job_type, id): (String, String)| async move { read_job(tx, keys, &job_type, &id).await };
+    stream::iter(named).map(read).buffered(CONCURRENT_READS).try_collect().await
+}
+
+/// The group of those who wait for a job's next end; a new one, if nobody does.
+async fn group_of(tx: &Transaction, keys: &Keyspace, other: &mut Job, now_us: i64) -> Result<i64> {
+    if let Some(group) = other.awaited {
+        return Ok(group);
+    }
+    // None that is still to be settled has its number. Takes no conflict: such a row comes with a change of the record.
     let mut group = now_us;
-    while tx.get(&keys.unsettled_entry(on, group)).await?.is_some() {
+    let unsettled = |group| keys.unsettled_entry((&other.job_type, &other.id), group);
+    while tx.get_with(&unsettled(group), Isolation::Snapshot).await?.is_some() {
         group += 1;
     }
+    other.awaited = Some(group);
+    write_job(tx, keys, other)?;
     Ok(group)
 }
 
-/// Whether one of `others` waits for the job, or for one that does.
-async fn refuse_circle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&After, Job)]) -> Result<()> {
-    let own = (job.job_type.clone(), job.id.clone());
-    let mut seen: BTreeSet<(String, String)> = BTreeSet::new();
-    let mut open: VecDeque<((String, String), u32)> = VecDeque::new();
-    for (_, other) in others {
-        let other_key = (other.job_type.clone(), other.id.clone());
-        if seen.insert(other_key.clone()) {
-            open.push_back((other_key, other.unmet));
+/// Prepares an add that waits for many: writes into the records of those that have not ended that they are awaited, from the `from`th on, as
+/// many as the transaction has room for. Returns how far it is. The add then writes small rows only, and fits one transaction, however large
+/// their records are. Nothing else follows from it.
+pub async fn announce(
+    tx: &Transaction,
+    keys: &Keyspace,
+    after: &[After],
+    from: usize,
+    now_us: i64,
+) -> Result<usize> {
+    for (n, one) in after.iter().enumerate().skip(from) {
+        if n > from && !tx.has_room() {
+            return Ok(n);
+        }
+        let other = read_job(tx, keys, &one.job_type, &one.id).await?;
+        if let Some(mut other) = other.filter(|other| final_outcome(other.state).is_none()) {
+            group_of(tx, keys, &mut other, now_us).await?;
         }
     }
-    while let Some(((job_type, id), unmet)) = open.pop_front() {
-        if unmet == 0 {
-            continue;
-        }
-        for (key, _) in tx.range(&keys.after(&job_type, &id), MAX_AFTER).await? {
-            let next = keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
-            if next == own {
-                return Err(invalid(format!(
-                    "job `{id}` of type `{job_type}` waits for this one: the circle would never end; leave one of them out"
-                )));
-            }
-            if seen.len() == MAX_SEARCHED {
-                return Err(invalid(format!(
-                    "more than {MAX_SEARCHED} jobs are to end before this one, for which others wait: whether that is a circle is not searched; add it under a new id"
-                )));
-            }
-            if seen.insert(next.clone()) {
-                let unmet = read_job(tx, keys, &next.0, &next.1).await?.map_or(0, |job| job.unmet);
-                open.push_back((next, unmet));
+    Ok(after.len())
+}
+
+/// Whether one of `others` waits for the job, or for one that does. Collides with all others who search.
+async fn refuse_circle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&After, Job)]) -> Result<()> {
+    if others.is_empty() {
+        return Ok(());
+    }
+    let guard = keys.after_guard();
+    tx.get(&guard).await?;
+    tx.set(guard, encode(&(&job.job_type, &job.id)))?;
+    let own = (job.job_type.clone(), job.id.clone());
+    let waits = others.iter().filter(|(_, other)| other.unmet > 0);
+    let mut open: Vec<_> = waits.map(|(_, other)| (other.job_type.clone(), other.id.clone())).collect();
+    let mut seen: BTreeSet<(String, String)> = open.iter().cloned().collect();
+    while !open.is_empty() {
+        let read = |one: (String, String)| async move {
+            let (begin, end) = keys.after(&one.0, &one.1);
+            let read = RangeRead { begin, end, limit: MAX_AFTER, reverse: false };
+            let rows = tx.range_with(read, Isolation::Snapshot).await?;
+            Ok::<_, Error>((one, rows))
+        };
+        let found: Vec<_> = stream::iter(std::mem::take(&mut open))
+            .map(read)
+            .buffered(CONCURRENT_READS)
+            .try_collect()
+            .await?;
+        for ((job_type, id), rows) in found {
+            for (key, _) in rows {
+                let next =
+                    keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
+                if next == own {
+                    return Err(invalid(format!(
+                        "job `{id}` of type `{job_type}` waits for this one: the circle would never end; leave one of them out"
+                    )));
+                }
+                if seen.len() == MAX_SEARCHED {
+                    return Err(invalid(format!(
+                        "more than {MAX_SEARCHED} jobs are to end before this one, for which others wait: whether that is a circle is not searched; add it under a new id"
+                    )));
+                }
+                if seen.insert(next.clone()) {
+                    open.push(next);
+                }
             }
         }
     }
@@ -220,14 +272,10 @@ pub(crate) fn block(tx: &Transaction, keys: &Keyspace, job: &mut Job, not_before
     Ok(tx.set(keys.blocked_entry(&job.job_type, &job.id), Bytes::new())?)
 }
 
-/// Forgets what a job waits for. It is in no place, or runs. Does not write the record.
+/// Forgets what a job waits for. It is in no place, or runs. Does not write the record, which was read in this transaction.
 pub(crate) async fn leave(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
-    if job.unmet == 0 {
-        return Ok(());
-    }
-    for (key, value) in tx.range(&keys.after(&job.job_type, &job.id), MAX_AFTER).await? {
+    for (key, row) in after_rows(tx, keys, job).await? {
         let on = keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
-        let row: AfterRow = decode("after row", &value)?;
         tx.clear(keys.dependents_entry((&on.0, &on.1), row.group, &job.job_type, &job.id))?;
         tx.clear(key)?;
     }
@@ -235,19 +283,24 @@ pub(crate) async fn leave(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> R
     Ok(())
 }
 
-/// What a job waits for, up to [`MAX_AFTER`] others. Takes no conflict.
-pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<After>> {
+/// The rows of what a job waits for. Takes no conflict: whoever changes them changes the record.
+async fn after_rows(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<(Bytes, AfterRow)>> {
     if job.unmet == 0 {
         return Ok(Vec::new());
     }
     let (begin, end) = keys.after(&job.job_type, &job.id);
     let read = RangeRead { begin, end, limit: MAX_AFTER, reverse: false };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, value)| {
+    rows.into_iter().map(|(key, value)| Ok((key, decode("after row", &value)?))).collect()
+}
+
+/// What a job waits for, up to [`MAX_AFTER`] others. Takes no conflict.
+pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<After>> {
+    let rows = after_rows(tx, keys, job).await?;
+    rows.into_iter()
+        .map(|(key, AfterRow { accepted, otherwise, .. })| {
             let (job_type, id) =
-                keys.parse_after(key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
-            let AfterRow { accepted, otherwise, .. } = decode("after row", value)?;
+                keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
             Ok(After { job_type, id, accepted, otherwise })
         })
         .collect()
@@ -265,7 +318,7 @@ pub(crate) async fn settle_ended(
         None => Ok(()),
         Some(group) => {
             let on = (job.job_type.clone(), job.id.clone());
-            settle_groups(tx, keys, Group { on, group, outcome }, now_us).await.map(drop)
+            settle_groups(tx, keys, Group { on, group, outcome }, true, now_us).await.map(drop)
         }
     }
 }
@@ -282,73 +335,124 @@ fn leave_unsettled(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<(
     Ok(tx.set_versionstamp(keys.unsettled_wake())?)
 }
 
-/// Settles some of those that could not be in the transaction that ended what they wait for. Returns how many; none means that there
-/// are none.
-pub async fn settle(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<usize> {
-    let rows = tx.range(&keys.unsettled(), 1).await?;
-    let Some((key, value)) = rows.first() else { return Ok(0) };
-    let (on_type, on_id, group) =
-        keys.parse_unsettled(key).ok_or_else(|| corrupt("unsettled key", "not a tuple of four"))?;
-    let outcome: Outcome = decode("unsettled row", value)?;
-    // A group of which nobody is left counts, too: its row has gone.
-    Ok(settle_groups(tx, keys, Group { on: (on_type, on_id), group, outcome }, now_us).await? + 1)
+/// A group of which some have not been told of the end that they wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsettled {
+    on: (String, String),
+    group: i64,
 }
 
-/// Settles a group, and those of the jobs that this cancels, as far as one transaction goes.
-async fn settle_groups(tx: &Transaction, keys: &Keyspace, first: Group, now_us: i64) -> Result<usize> {
-    let mut groups = VecDeque::from([first]);
+/// The first such group, behind `after` if it is given. Takes no conflict.
+pub async fn next_unsettled(
+    tx: &Transaction,
+    keys: &Keyspace,
+    after: Option<&Unsettled>,
+) -> Result<Option<Unsettled>> {
+    let (mut begin, end) = keys.unsettled();
+    if let Some(Unsettled { on, group }) = after {
+        begin = successor(&keys.unsettled_entry((&on.0, &on.1), *group));
+    }
+    let read = RangeRead { begin, end, limit: 1, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let found = rows.first().map(|(key, _)| {
+        let (on_type, on_id, group) =
+            keys.parse_unsettled(key).ok_or_else(|| corrupt("unsettled key", "not a tuple of four"))?;
+        Ok(Unsettled { on: (on_type, on_id), group })
+    });
+    found.transpose()
+}
+
+/// Tells some of a group, at least one, and those whom that cancels in turn. In a transaction of its own. Returns how many were told; the
+/// group is there no more when all were.
+pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
+    let Unsettled { on, group } = group.clone();
+    // Others who settle the same group collide here, once its last one is told.
+    let Some(value) = tx.get(&keys.unsettled_entry((&on.0, &on.1), group)).await? else { return Ok(0) };
+    let outcome: Outcome = decode("unsettled row", &value)?;
+    settle_groups(tx, keys, Group { on, group, outcome }, false, now_us).await
+}
+
+/// Settles a group, and those of the jobs that this cancels, as far as one transaction goes. The first one's end may be `new`, of this
+/// transaction, so that others may come to it until the commit.
+async fn settle_groups(
+    tx: &Transaction,
+    keys: &Keyspace,
+    first: Group,
+    new: bool,
+    now_us: i64,
+) -> Result<usize> {
+    let mut groups = VecDeque::from([(first, new)]);
     let mut settled = 0;
-    while let Some(group) = groups.pop_front() {
-        let on = (group.on.0.as_str(), group.on.1.as_str());
-        let rows = tx.range(&keys.dependents(on, group.group), AT_ONCE - settled + 1).await?;
-        let mut is_done = true;
-        for (key, _) in rows {
-            if settled == AT_ONCE || !tx.has_room() {
+    while let Some((group, new)) = groups.pop_front() {
+        let (begin, end) = keys.dependents((&group.on.0, &group.on.1), group.group);
+        let room = AT_ONCE - settled;
+        let read = RangeRead { begin, end, limit: room + 1, reverse: false };
+        let (rows, proof) = tx.range_to_prove(read).await?;
+        let mut is_done = rows.len() <= room;
+        for (key, _) in rows.into_iter().take(room) {
+            // Each group that is left needs a row.
+            let told = match tx.has_room() {
+                true => settle_one(tx, keys, &group, key, groups.len() + 2, now_us).await?,
+                false => None,
+            };
+            let Some(next) = told else {
                 is_done = false;
                 break;
-            }
+            };
             settled += 1;
-            let dependent =
-                keys.parse_dependents(&key).ok_or_else(|| corrupt("dependents key", "not a tuple of six"))?;
-            tx.clear(key)?;
-            groups.extend(settle_one(tx, keys, &group, &dependent, now_us).await?);
+            groups.extend(next.map(|next| (next, true)));
+        }
+        if is_done && new {
+            tx.prove_arrivals(proof);
         }
         match is_done {
-            true => tx.clear(keys.unsettled_entry(on, group.group))?,
+            true if !new => tx.clear(keys.unsettled_entry((&group.on.0, &group.on.1), group.group))?,
+            true => {}
             false => leave_unsettled(tx, keys, &group)?,
         }
     }
     Ok(settled)
 }
 
-/// Lets one job know how one of those that it waits for has ended. If that cancels it, those who wait for it are next.
+/// Lets one job know how one of those that it waits for has ended. If that cancels it, those who wait for it are next. `None` if the
+/// transaction has no room for it and for `left` other rows: then nothing is written.
 async fn settle_one(
     tx: &Transaction,
     keys: &Keyspace,
     group: &Group,
-    (job_type, id): &(String, String),
+    dependent: Bytes,
+    left: usize,
     now_us: i64,
-) -> Result<Option<Group>> {
-    let row = keys.after_entry(job_type, id, (&group.on.0, &group.on.1));
-    let Some(value) = tx.get(&row).await? else { return Ok(None) };
-    let after: AfterRow = decode("after row", &value)?;
-    if after.group != group.group {
-        return Ok(None);
-    }
-    let job = read_job(tx, keys, job_type, id).await?;
-    let mut job = job.ok_or_else(|| corrupt("after row", "its job has no record"))?;
+) -> Result<Option<Option<Group>>> {
+    let (job_type, id) =
+        keys.parse_dependents(&dependent).ok_or_else(|| corrupt("dependents key", "not a tuple of six"))?;
+    let job = read_job(tx, keys, &job_type, &id).await?;
+    let mut job = job.ok_or_else(|| corrupt("dependents key", "its job has no record"))?;
+    // Takes no conflict: it changes with the record.
+    let row = keys.after_entry(&job_type, &id, (&group.on.0, &group.on.1));
+    let value = tx.get_with(&row, Isolation::Snapshot).await?;
+    let after: Option<AfterRow> = value.map(|value| decode("after row", &value)).transpose()?;
+    let Some(after) = after.filter(|after| after.group == group.group) else {
+        tx.clear(dependent)?;
+        return Ok(Some(None));
+    };
     if job.unmet == 0 {
         return Err(corrupt("job record", "waits for nobody, and has an after row"));
     }
-    let is_blocked = job.state == State::Delayed;
     let verdict = judge(group.outcome, &after.accepted, after.otherwise);
+    let rows = ROWS_TOLD + if verdict == Verdict::Cancelled { 2 * job.unmet as usize } else { 2 };
+    if !tx.has_room_for(rows + left, left) {
+        return Ok(None);
+    }
+    tx.clear(dependent)?;
+    let is_blocked = job.state == State::Delayed;
     let mut next = None;
     match verdict {
         Verdict::Freed => {
             tx.clear(row)?;
             job.unmet -= 1;
             if job.unmet == 0 && is_blocked {
-                tx.clear(keys.blocked_entry(job_type, id))?;
+                tx.clear(keys.blocked_entry(&job_type, &id))?;
                 let not_before_us = job.order_us;
                 job.changed_us = now_us;
                 make_pending_from(tx, keys, &mut job, Some(not_before_us), now_us)?;
@@ -356,25 +460,25 @@ async fn settle_one(
         }
         Verdict::Cancelled => {
             leave(tx, keys, &mut job).await?;
+            let reason = told(&group.on.0, &group.on.1, group.outcome);
             if is_blocked {
-                tx.clear(keys.blocked_entry(job_type, id))?;
-                job.refused =
-                    Some(crate::job::bounded_reason(&told(&group.on.0, &group.on.1, group.outcome)));
+                tx.clear(keys.blocked_entry(&job_type, &id))?;
+                job.refused = Some(crate::job::bounded_reason(&reason));
                 job.record_request(now_us, EventKind::Cancelled);
                 make_final(tx, keys, &mut job, State::Cancelled)?;
                 next = job.awaited.take().map(|group| Group {
-                    on: (job_type.clone(), id.clone()),
+                    on: (job_type, id),
                     group,
                     outcome: Outcome::Cancelled,
                 });
             } else {
                 // It runs, and what was to wait is its next run.
-                job.then = Then::Keep;
+                refuse_next(&mut job, &reason);
             }
         }
     }
     write_job(tx, keys, &job)?;
-    Ok(next)
+    Ok(Some(next))
 }
 
 /// How a job has ended, by its state; `None` if it has not.

@@ -6,10 +6,9 @@
 //!      │             ▲  ▲  ▲                                   │  granted, withdrawn │
 //!      └─▶ DELAYED ──┘  │  │                                   │◀────────────────────┘
 //!       (added for later)  │                                   │
-//!                       │  ├── worker lost ────────────────────┤
 //!                       │  └── stopped: rotation, shutdown ────┤
 //!                       │                                      ├─▶ COMPLETED
-//!                   CRASHING ◀───── crash (retryable) ─────────┤
+//!                   CRASHING ◀── crash, worker lost, timeout ──┤
 //!             (waits until its backoff is over)                ├─▶ FAILED     (terminal error, or one crash too many)
 //!                                                              └─▶ CANCELLED  (user)
 //! ```
@@ -24,10 +23,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::eligibility::rate_limits::{self, Bucket, Limit};
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
+use crate::deadlines::{Deadline, Timeouts};
 use crate::keyspace::{QueuePlace, SortKey};
 use crate::locks::{Held, MAX_LOCKS_BYTES, Waits};
 use crate::{After, Error, Result, dependencies};
@@ -101,6 +102,26 @@ impl State {
     }
 }
 
+/// Under which terms a job is claimed: what counts as healthy, and what becomes of it if it does not end by itself. They stay with the
+/// record while it runs, so that a claim can be taken away without its worker's settings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    /// How long it waits if the run is lost, and for how long it must run to be healthy.
+    pub backoff: backoff::Rules,
+    /// What the loss of its worker is.
+    pub on_lost: OnLost,
+    /// How long the run may take: the job's own, or else its type's.
+    #[serde(skip_serializing_if = "Timeouts::is_none")]
+    pub timeouts: Timeouts,
+}
+
+impl Terms {
+    fn is_default(&self) -> bool {
+        *self == Terms::default()
+    }
+}
+
 /// A worker's fenced hold on a job. Every write for the job carries it. No two claims are ever alike: a worker's
 /// id is used once, and it numbers its claims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -151,16 +172,20 @@ pub enum EventKind {
     Added,
     /// Claimed by a worker.
     Started,
-    /// Given back without an error: rotated out, a clean shutdown, or its worker was lost.
-    Stopped,
-    /// Ended with an error that may pass.
+    /// Given back without an error: rotated out, a clean shutdown, or a lost worker that does not count.
+    Stopped {
+        /// Why, if it was not its worker that gave it back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Ended with an error that may pass, with its worker, or with its time.
     Crashed {
         /// What went wrong.
         reason: String,
     },
     /// Ended well.
     Completed,
-    /// Ended with an error that will not pass.
+    /// Ended with an error that will not pass, or with its last attempt.
     Failed {
         /// What went wrong.
         reason: String,
@@ -170,8 +195,19 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// What went wrong, if something did.
+    /// Given back by its worker.
+    pub const STOPPED: EventKind = EventKind::Stopped { reason: None };
+
+    /// Why it happened, as far as there is something to say.
     pub fn reason(&self) -> Option<&str> {
+        match self {
+            EventKind::Stopped { reason } => reason.as_deref(),
+            _ => self.error(),
+        }
+    }
+
+    /// What went wrong, if something did.
+    pub fn error(&self) -> Option<&str> {
         match self {
             EventKind::Crashed { reason } | EventKind::Failed { reason } => Some(reason),
             _ => None,
@@ -244,6 +280,10 @@ pub struct Job {
     /// CANCELLED: why, if it was not its user who did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// It runs, was added again, and that next run was refused for this reason. The record has the options, tenant and locks of the
+    /// refused request: the job does not start again with them, unless it is added or restarted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_refused: Option<String>,
     /// Its priority class, [`MIN_CLASS`] to [`MAX_CLASS`]: of its tenant's jobs, those of lower ones run first.
     #[serde(default, skip_serializing_if = "is_default")]
     pub class: i8,
@@ -280,21 +320,27 @@ pub struct Job {
     /// Who holds it while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
+    /// It runs: under which terms.
+    #[serde(default, skip_serializing_if = "Terms::is_default")]
+    pub terms: Terms,
     /// Its user wants it to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
     /// What happens when it ends.
     #[serde(default)]
     pub then: Then,
-    /// Crashes in a row.
+    /// Crashes in a row, as of when it was last claimed; see [`Job::streak`].
     #[serde(default)]
     pub crashes: u32,
-    /// Runs that have crashed since it was added.
+    /// Attempts since it was added: runs that ended by themselves, or with their workers. One that was stopped is none.
     #[serde(default)]
     pub attempts: u32,
     /// The crash of this attempt fails the job; without, it is tried for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
+    /// How long its runs may take; where it says nothing, its type's setting counts.
+    #[serde(default, skip_serializing_if = "Timeouts::is_none")]
+    pub timeouts: Timeouts,
     /// The claim under which its latest end was recorded: recording that end again changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_claim: Option<Claim>,
@@ -308,6 +354,9 @@ pub struct Job {
     /// COMPLETED: what came out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
+    /// Its options go when it ends: they hold passwords, and whoever adds it again has them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forgets_options: bool,
     /// The options, unless they are stored in pieces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) options: Option<Hidden>,
@@ -331,11 +380,25 @@ impl Job {
         self.keyed = false;
         self.reserved = None;
         self.claim = None;
+        self.terms = Terms::default();
         self.cancel_requested = false;
         self.then = Then::Keep;
+        self.next_refused = None;
         self.parked = None;
         self.paused = None;
         self.limited = None;
+    }
+
+    /// Begins a new life, added at `now_us`: nothing of its earlier runs counts, and their outcome is dropped. The history stays.
+    pub(crate) fn begin(&mut self, now_us: i64) {
+        self.added_us = now_us;
+        self.crashes = 0;
+        self.attempts = 0;
+        self.result = None;
+        self.info = None;
+        self.priority = None;
+        self.refused = None;
+        self.record_request(now_us, EventKind::Added);
     }
 
     /// Its place in the queue of its tenant, while it is pending. Nothing else says where a pending row is.
@@ -349,7 +412,17 @@ impl Job {
         if self.state == State::Cancelled {
             return self.refused.as_deref();
         }
-        self.history.first()?.kind.reason()
+        self.history.first()?.kind.error()
+    }
+
+    /// Crashes in a row as of `now_us`, in µs: none any more once it has run for longer than what counts as healthy.
+    pub fn streak(&self, now_us: i64) -> u32 {
+        match self.started_us {
+            Some(started_us) if self.state.is_claimed() => {
+                self.terms.backoff.streak(self.crashes, now_us.saturating_sub(started_us))
+            }
+            _ => self.crashes,
+        }
     }
 
     /// Records what a client did. How many events a job keeps is known to its workers: none of those that they
@@ -400,6 +473,8 @@ pub struct NewJob {
     pub order_us: Option<i64>,
     /// The crash of this attempt fails the job, counted from 1; without, it is tried for ever.
     pub max_attempts: Option<u32>,
+    /// See [`Job::timeouts`].
+    pub timeouts: Timeouts,
     /// See [`Job::continuous`].
     pub continuous: bool,
     /// What it wants to lock; see [`NewJob::check_locks`].
@@ -412,6 +487,8 @@ pub struct NewJob {
     pub reasons: Vec<String>,
     /// See [`Job::class`]. Without, one that is added again keeps its own, and another one has 0.
     pub class: Option<i8>,
+    /// See [`Job::forgets_options`].
+    pub forgets_options: bool,
 }
 
 /// Without the options: they may hold secrets.
@@ -426,12 +503,14 @@ impl fmt::Debug for NewJob {
             not_before_us,
             order_us,
             max_attempts,
+            timeouts,
             continuous,
             locks,
             traits,
             after,
             reasons,
             class,
+            forgets_options,
             options: _,
         } = self;
         f.debug_struct("NewJob")
@@ -443,12 +522,14 @@ impl fmt::Debug for NewJob {
             .field("not_before_us", not_before_us)
             .field("order_us", order_us)
             .field("max_attempts", max_attempts)
+            .field("timeouts", timeouts)
             .field("continuous", continuous)
             .field("locks", locks)
             .field("traits", traits)
             .field("after", after)
             .field("reasons", reasons)
             .field("class", class)
+            .field("forgets_options", forgets_options)
             .finish_non_exhaustive()
     }
 }
@@ -469,12 +550,14 @@ impl NewJob {
             not_before_us: None,
             order_us: None,
             max_attempts: None,
+            timeouts: Timeouts::default(),
             continuous: false,
             locks: Requests::default(),
             traits: Traits::default(),
             after: Vec::new(),
             reasons: Vec::new(),
             class: None,
+            forgets_options: false,
         }
     }
 
@@ -517,6 +600,7 @@ impl NewJob {
             rate_limits::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
         }
         self.class.map_or(Ok(()), check_class)?;
+        self.timeouts.check()?;
         match self.max_attempts {
             Some(0) => Err(Error::Invalid { field: "max_attempts", problem: "must be 1 or more".to_owned() }),
             _ => Ok(()),
@@ -603,6 +687,9 @@ pub struct Active {
     /// See [`Job::continuous`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continuous: bool,
+    /// Servers hold the run to its time, and look at it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Deadline>,
     /// See [`Job::summary`].
     pub summary: Box<RawValue>,
     /// What the job last reported.

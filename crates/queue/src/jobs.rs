@@ -11,10 +11,10 @@ use crate::error::corrupt;
 use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason, check_class};
 use crate::keyspace::KeyRange;
 use crate::locks::{Held, most_locks, pending_value, unreserve};
-use crate::rows::{decode, read_active, read_job, write_active, write_job};
+use crate::rows::{decode, read_active, read_job, read_job_with, write_active, write_job};
 use crate::{
-    Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Then, dependencies, parking, read_pieces,
-    write_pieces,
+    Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Terms, Then, dependencies, parking,
+    read_pieces, write_pieces,
 };
 
 /// Rows that a listing reads at once; it goes on in the same snapshot.
@@ -115,9 +115,11 @@ async fn place(
                 make_pending(tx, keys, &mut job, order_us)?;
             }
             job.continuous = new.continuous;
+            job.forgets_options = new.forgets_options;
             job.user.clone_from(&new.user);
             job.summary.clone_from(&new.summary);
             job.max_attempts = new.max_attempts;
+            job.timeouts = new.timeouts;
             job.reasons.clone_from(&new.reasons);
             job
         }
@@ -140,6 +142,7 @@ async fn place(
             buckets: Vec::new(),
             reasons: new.reasons.clone(),
             refused: None,
+            next_refused: None,
             class: new.class.unwrap_or(0),
             priority: None,
             keyed: false,
@@ -152,16 +155,19 @@ async fn place(
             held: None,
             waits: None,
             claim: None,
+            terms: Terms::default(),
             cancel_requested: false,
             then: Then::Keep,
             crashes: 0,
             attempts: 0,
             max_attempts: new.max_attempts,
+            timeouts: new.timeouts,
             ended_claim: None,
             history: Vec::new(),
             summary: new.summary.clone(),
             info: None,
             result: None,
+            forgets_options: new.forgets_options,
             options: None,
         },
     };
@@ -169,10 +175,11 @@ async fn place(
     let added = match was {
         Some(State::Running | State::Waiting) => {
             dependencies::leave(tx, keys, &mut job).await?;
+            job.next_refused = None;
             match dependencies::enter(tx, keys, &mut job, &new.after, now_us).await? {
-                // The run that was asked for; the one that goes on is another matter.
-                Some(_) => {
-                    job.then = Then::Keep;
+                // The run that was asked for; the one that goes on may come to its own end.
+                Some(reason) => {
+                    refuse_next(&mut job, &reason);
                     Added::Cancelled
                 }
                 None => {
@@ -210,14 +217,7 @@ async fn place(
                 leave_place(tx, keys, &job)?;
                 dependencies::leave(tx, keys, &mut job).await?;
             }
-            job.added_us = now_us;
-            job.crashes = 0;
-            job.attempts = 0;
-            job.result = None;
-            job.info = None;
-            job.priority = None;
-            job.refused = None;
-            job.record_request(now_us, EventKind::Added);
+            job.begin(now_us);
             let refused = dependencies::enter(tx, keys, &mut job, &new.after, now_us).await?;
             match (refused, new.order_us) {
                 (Some(reason), _) => refuse(tx, keys, &mut job, &reason, now_us).await?,
@@ -296,6 +296,12 @@ pub(crate) fn make_wait(
 /// Puts a job that is nowhere among those that have ended, as of its latest change. Does not write the record.
 pub(crate) fn make_final(tx: &Transaction, keys: &Keyspace, job: &mut Job, state: State) -> Result<()> {
     job.enter(state);
+    if job.forgets_options {
+        if job.options.is_none() {
+            tx.clear_range(keys.options(&job.job_type, &job.id))?;
+        }
+        job.options = Some(Hidden(RawValue::NULL.to_owned()));
+    }
     Ok(tx.set(keys.ended_entry(&job.job_type, job.changed_us, &job.id), Bytes::new())?)
 }
 
@@ -311,6 +317,12 @@ pub(crate) async fn refuse(
     job.record_request(now_us, EventKind::Cancelled);
     make_final(tx, keys, job, State::Cancelled)?;
     dependencies::settle_ended(tx, keys, job, Outcome::Cancelled, now_us).await
+}
+
+/// Refuses the next run of a job that runs: it does not start again. Does not write the record.
+pub(crate) fn refuse_next(job: &mut Job, reason: &str) {
+    job.then = Then::Keep;
+    job.next_refused = Some(bounded_reason(reason));
 }
 
 /// Takes a job that does not run out of the index that it is in. Does not write the record, which must say that it is elsewhere.
@@ -346,6 +358,11 @@ pub(crate) fn leave_place(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resul
 /// A job, if it is there.
 pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     read_job(tx, keys, job_type, id).await
+}
+
+/// The same, without a conflict: for those who read it again if it matters.
+pub async fn peek(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
+    read_job_with(tx, keys, job_type, id, Isolation::Snapshot).await
 }
 
 /// A job's options.
@@ -399,6 +416,23 @@ pub async fn active(
     limit: usize,
 ) -> Result<Vec<(String, String, Active)>> {
     read_active_rows(tx, keys, keys.active(job_type), limit).await
+}
+
+/// What the workers of all types report of their running jobs: type, worker, job id, report; by type.
+pub async fn all_active(
+    tx: &Transaction,
+    keys: &Keyspace,
+    limit: usize,
+) -> Result<Vec<(String, String, String, Active)>> {
+    let (begin, end) = keys.all_active();
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    rows.into_iter()
+        .map(|(key, value)| {
+            let (job_type, worker, id) =
+                keys.parse_all_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of four"))?;
+            Ok((job_type, worker, id, decode("active row", &value)?))
+        })
+        .collect()
 }
 
 /// What one worker reports of its running jobs: job id, report.
@@ -506,6 +540,8 @@ pub async fn cancel(
                 dependencies::leave(tx, keys, &mut job).await?;
                 job.then = Then::Keep;
             }
+            // Its user's word is the last one.
+            job.next_refused = None;
             request_stop(tx, keys, &mut job).await?;
             Ok(Cancelled::Requested)
         }
@@ -513,13 +549,13 @@ pub async fn cancel(
     }
 }
 
-/// What came of [`retry`].
+/// What [`retry`] and [`rerun`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retried {
-    /// It is pending now, and its crashes in a row are forgotten.
+    /// It is pending now, and its consecutive crashes are reset.
     Now,
-    /// It did not wait for a time: it is in this state, and nothing was changed.
-    NotDelayed(State),
+    /// It cannot be retried in this state, and nothing was changed.
+    Not(State),
 }
 
 /// Ends the wait of a job that is crashing or delayed, for its time or for other jobs: it is pending at once, at the end of its tenant's queue, and its
@@ -533,12 +569,34 @@ pub async fn retry(
 ) -> Result<Retried> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     if !matches!(job.state, State::Delayed | State::Crashing) {
-        return Ok(Retried::NotDelayed(job.state));
+        return Ok(Retried::Not(job.state));
     }
     leave_place(tx, keys, &job)?;
     dependencies::leave(tx, keys, &mut job).await?;
     job.crashes = 0;
     job.record_request(now_us, EventKind::Added);
+    make_pending(tx, keys, &mut job, now_us)?;
+    write_job(tx, keys, &job)?;
+    Ok(Retried::Now)
+}
+
+/// Runs a job that has failed or was cancelled once more, with all that it was added with: options, tenant, class, locks, reasons and limits. It is
+/// pending at once, at the end of its tenant's queue, with no attempt and no crash counted; it waits for no other job.
+pub async fn rerun(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    now_us: i64,
+) -> Result<Retried> {
+    let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
+    // Of one that forgets its options there is nothing to run it with.
+    if !matches!(job.state, State::Failed | State::Cancelled) || job.forgets_options {
+        return Ok(Retried::Not(job.state));
+    }
+    leave_place(tx, keys, &job)?;
+    dependencies::leave(tx, keys, &mut job).await?;
+    job.begin(now_us);
     make_pending(tx, keys, &mut job, now_us)?;
     write_job(tx, keys, &job)?;
     Ok(Retried::Now)
@@ -599,6 +657,7 @@ pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str
             job.order_us = 0;
         }
         job.then = Then::Again;
+        job.next_refused = None;
         request_stop(tx, keys, &mut job).await?;
     }
     Ok(())

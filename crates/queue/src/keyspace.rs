@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | `("format")` | version of this table, or that a copy is under way ([`crate::Format`]) | whoever creates the store |
 //! | `("server", "uuid")` | the server's UUID, part of every replication id | whoever creates the store |
+//! | `("clock")` | the latest time that a node has gone by, in µs ([`crate::clock`]) | whichever node is first |
 //! | `("jobs", type, id)` | the job record ([`crate::Job`]) | everyone, fenced by the claim while it runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
 //! | `("pending", type, tenant, class, order, id)` | empty, or what locks the job wants (JSON); of one tenant, the lowest `class` (-20 to 19) runs first, and in it the lowest `order` (a time) | with the record |
@@ -20,7 +21,8 @@
 //! | `("after", type, id, on_type, on_id)` | one of those, and which of its ends are accepted (JSON) | with the record |
 //! | `("dependents", on_type, on_id, group, type, id)` | empty; the way back from it | with the row above |
 //! | `("unsettled", on_type, on_id, group)` | how it ended (JSON): some of that group have not been told | whoever ended it |
-//! | `("unsettled_wake")` | versionstamp (10 bytes), new whenever one is added | with them |
+//! | `("after_guard")` | the job for which a circle was searched last (JSON): adds that search collide here | with what it waits for |
+//! | `("unsettled_wake")` | versionstamp (10 bytes), new whenever one is added, or a row `("unmarked", …)` | with them |
 //! | `("filters", id)` | a job filter ([`crate::filters`]) | whoever changes it |
 //! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with them |
 //! | `("paused", type, order, id)` | which filter has paused the job, as of which stamp of the filters (JSON) | with the record |
@@ -28,8 +30,10 @@
 //! | `("rates", kind, bucket, type, id)` | that a job of the bucket runs, under which claim (JSON); the kind is `filter` or `reason` | the claim's holder |
 //! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one collide here | with the claim |
 //! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type that are held back | whoever gives a place back, or holds a job back |
+//! | `("unmarked", kind, bucket)` | up to which type it is marked (JSON): the bucket may have room for jobs of several types | whoever gives a place back |
 //! | `("ended", type, ended, id)` | empty; jobs that have ended, the oldest end first | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
+//! | `("deadlines", at, type, id)` | claim (JSON): servers look at that time whether the run is over its own ([`crate::deadlines`]) | with the active row |
 //! | `("wake", type)` | versionstamp (10 bytes), new whenever a job becomes pending or delayed | whoever adds |
 //! | `("usage", type, tenant, charger)` | what this one has charged to the tenant ([`crate::usage::Charged`]) | that charger |
 //! | `("boost", type)` | how far keys have been lifted ([`crate::usage::Boost`]) | who orders by keys |
@@ -70,6 +74,8 @@ use turnwise_store::tuple::{Element, Subspace};
 use crate::job::Parked;
 use crate::locks::Spot;
 use crate::rate_limits::LimitedPlace;
+
+pub use crate::queue_place::{QueuePlace, SortKey};
 
 /// The version of the table above. A store with another one is not opened.
 pub const FORMAT_VERSION: u32 = 5;
@@ -113,86 +119,6 @@ fn mode_name(mode: Mode) -> &'static str {
 /// A range of keys, `[begin, end)`.
 pub type KeyRange = (Bytes, Bytes);
 
-/// Where a pending job stands in the queue of its tenant.
-///
-/// Rows without a key come before those with one: a tuple sorts whole numbers before floating-point ones.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueuePlace {
-    /// Whose queue it is.
-    pub tenant: String,
-    /// What sorts it before its class, if something does.
-    pub key: Option<SortKey>,
-    /// Its priority class: lower ones run first.
-    pub class: i8,
-    /// When it was last started, or added, in µs.
-    pub order_us: i64,
-}
-
-impl QueuePlace {
-    /// A place that its time alone decides, in the class of those that name none.
-    pub fn by_time(tenant: &str, order_us: i64) -> Self {
-        QueuePlace { tenant: tenant.to_owned(), key: None, class: 0, order_us }
-    }
-
-    /// The elements of a pending row's key after its type.
-    pub(crate) fn of_elements(elements: &[Element<'_>]) -> Option<(QueuePlace, String)> {
-        let (Element::String(tenant), rest) = elements.split_first()? else { return None };
-        let (key, rest) = match rest.split_first()? {
-            (Element::Double(key), rest) => {
-                (Some(SortKey::new(*key).filter(|sorted| sorted.get().to_bits() == key.to_bits())?), rest)
-            }
-            _ => (None, rest),
-        };
-        let [Element::Int(class), Element::Int(order_us), Element::String(id)] = rest else { return None };
-        let class = i8::try_from(*class).ok()?;
-        let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, class, order_us: *order_us };
-        Some((place, id.as_ref().to_owned()))
-    }
-}
-
-/// A finite number that rows are sorted by. Zero has no sign, so that equal numbers are equal keys.
-#[derive(Debug, Clone, Copy)]
-pub struct SortKey(f64);
-
-impl SortKey {
-    /// `None` if it is not finite.
-    pub fn new(number: f64) -> Option<Self> {
-        // Of the two zeros this makes the positive one.
-        number.is_finite().then_some(SortKey(number + 0.0))
-    }
-
-    /// The number.
-    pub fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl Ord for SortKey {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl PartialOrd for SortKey {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for SortKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for SortKey {}
-
-impl std::hash::Hash for SortKey {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.to_bits().hash(state);
-    }
-}
-
 /// Builds every key, under one subspace. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Keyspace {
@@ -224,6 +150,11 @@ impl Keyspace {
     /// The server's UUID.
     pub fn server_uuid(&self) -> Bytes {
         pack(&self.space, &("server", "uuid"))
+    }
+
+    /// The latest time that a node has gone by.
+    pub fn clock(&self) -> Bytes {
+        pack(&self.space, &("clock",))
     }
 
     /// A job record.
@@ -414,6 +345,17 @@ impl Keyspace {
         pack(&self.space, &("blocked", job_type, id))
     }
 
+    /// The jobs of a type that wait for the end of others, by id.
+    pub fn blocked(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("blocked", job_type))
+    }
+
+    /// Job id of a key of [`Keyspace::blocked`].
+    pub fn parse_blocked(&self, key: &[u8]) -> Option<String> {
+        let (_, _, id): (String, String, String) = self.space.unpack(key).ok()?;
+        Some(id)
+    }
+
     /// That a job waits for the end of another one.
     pub fn after_entry(&self, job_type: &str, id: &str, on: (&str, &str)) -> Bytes {
         pack(&self.space, &("after", job_type, id, on.0, on.1))
@@ -464,7 +406,12 @@ impl Keyspace {
         Some((on_type, on_id, group))
     }
 
-    /// Changes whenever there is one more of [`Keyspace::unsettled`].
+    /// What adds that search for a circle collide on.
+    pub fn after_guard(&self) -> Bytes {
+        pack(&self.space, &("after_guard",))
+    }
+
+    /// Changes whenever there is one more of [`Keyspace::unsettled`] or [`Keyspace::unmarked`].
     pub fn unsettled_wake(&self) -> Bytes {
         pack(&self.space, &("unsettled_wake",))
     }
@@ -499,6 +446,11 @@ impl Keyspace {
         children(&self.space, &("paused",))
     }
 
+    /// Those of one type.
+    pub fn paused_of(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("paused", job_type))
+    }
+
     /// Type, place and id of a key of [`Keyspace::paused`].
     pub fn parse_paused(&self, key: &[u8]) -> Option<(String, i64, String)> {
         let (_, job_type, order_us, id): (String, String, i64, String) = self.space.unpack(key).ok()?;
@@ -515,6 +467,12 @@ impl Keyspace {
     /// All jobs that a bucket holds back.
     pub fn limited_in(&self, bucket: &Bucket) -> KeyRange {
         children(&self.space, &("limited", bucket_kind(bucket), bucket.name()))
+    }
+
+    /// All jobs that buckets hold back, from the first bucket after this one on.
+    pub fn limited_after(&self, bucket: Option<&Bucket>) -> KeyRange {
+        let (begin, end) = children(&self.space, &("limited",));
+        (bucket.map_or(begin, |bucket| self.limited_in(bucket).1), end)
     }
 
     /// Those of one type.
@@ -584,6 +542,22 @@ impl Keyspace {
         Some((job_type, bucket_of(&kind, name)?))
     }
 
+    /// That a bucket is to be marked for all types of which it holds jobs back.
+    pub fn unmarked_entry(&self, bucket: &Bucket) -> Bytes {
+        pack(&self.space, &("unmarked", bucket_kind(bucket), bucket.name()))
+    }
+
+    /// All buckets that are to be marked.
+    pub fn unmarked(&self) -> KeyRange {
+        children(&self.space, &("unmarked",))
+    }
+
+    /// The bucket of a key of [`Keyspace::unmarked`].
+    pub fn parse_unmarked(&self, key: &[u8]) -> Option<Bucket> {
+        let (_, kind, name): (String, String, String) = self.space.unpack(key).ok()?;
+        bucket_of(&kind, name)
+    }
+
     /// A place among the jobs that have ended.
     pub fn ended_entry(&self, job_type: &str, ended_us: i64, id: &str) -> Bytes {
         pack(&self.space, &("ended", job_type, ended_us, id))
@@ -620,10 +594,38 @@ impl Keyspace {
         children(&self.space, &("active", job_type))
     }
 
+    /// The jobs of all workers of all types.
+    pub fn all_active(&self) -> KeyRange {
+        children(&self.space, &("active",))
+    }
+
+    /// Type, worker and job id of a key of [`Keyspace::all_active`].
+    pub fn parse_all_active(&self, key: &[u8]) -> Option<(String, String, String)> {
+        let (_, job_type, worker, id): (String, String, String, String) = self.space.unpack(key).ok()?;
+        Some((job_type, worker, id))
+    }
+
     /// Worker and job id of a key of [`Keyspace::active`].
     pub fn parse_active(&self, key: &[u8]) -> Option<(String, String)> {
         let (_, _, worker, id): (String, String, String, String) = self.space.unpack(key).ok()?;
         Some((worker, id))
+    }
+
+    /// When servers look at a run.
+    pub fn deadline(&self, at_us: i64, job_type: &str, id: &str) -> Bytes {
+        pack(&self.space, &("deadlines", at_us, job_type, id))
+    }
+
+    /// The runs that are to be looked at up to `until_us`, the first due first.
+    pub fn deadlines_until(&self, until_us: i64) -> KeyRange {
+        let (begin, _) = children(&self.space, &("deadlines",));
+        (begin, children(&self.space, &("deadlines", until_us)).1)
+    }
+
+    /// Time, job type and id of a key of [`Keyspace::deadlines_until`].
+    pub fn parse_deadline(&self, key: &[u8]) -> Option<(i64, String, String)> {
+        let (_, at_us, job_type, id): (String, i64, String, String) = self.space.unpack(key).ok()?;
+        Some((at_us, job_type, id))
     }
 
     /// Changes whenever there may be something to start.

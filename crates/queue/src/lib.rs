@@ -20,6 +20,8 @@
 
 pub mod check;
 pub mod claims;
+pub mod clock;
+pub mod deadlines;
 pub mod dependencies;
 mod error;
 pub mod filters;
@@ -30,8 +32,10 @@ pub mod keyspace;
 pub mod learnt;
 pub mod locks;
 pub mod nodes;
+pub mod off_queue;
 pub mod parking;
 mod pieces;
+mod queue_place;
 pub mod rate_limits;
 mod rows;
 pub mod tenants;
@@ -44,7 +48,7 @@ pub use format::{Copying, Format};
 pub use job::{
     Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_CLASS, MAX_ID_BYTES,
     MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, MAX_TRAITS_BYTES, MIN_CLASS, NewJob,
-    Parked, State, Then,
+    Parked, State, Terms, Then,
 };
 pub use keyspace::Keyspace;
 pub use nodes::{NODE_TYPE, NodeOptions};

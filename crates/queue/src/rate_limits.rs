@@ -10,10 +10,12 @@
 //! and writes its *guard*. There are few guards, which buckets share by a hash, so that no row stays of a bucket that nobody uses any more.
 //!
 //! *Nobody is forgotten.* A bucket has a mark if it has room and holds jobs back. An end reads whether there are any, and proves it if there are
-//! none: who is held back meanwhile collides with it. Whoever holds a job back marks the bucket, too: the place may have been given back
+//! none: who is held back meanwhile collides with it. Where a bucket holds jobs of several types back, an end notes that in a row, and
+//! servers mark it for all of them ([`mark_rest`]): an end has up to eleven buckets, and a store may take few rows at once. Whoever holds a job back marks the bucket, too: the place may have been given back
 //! already. The mark goes by the hand of one who sees that the bucket is full or holds nothing back, and collides with who sets it anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -31,13 +33,12 @@ use crate::{Claim, Job, Keyspace, Result, State};
 
 /// Guards of all buckets.
 pub(crate) const GUARDS: u64 = 256;
-/// Marked buckets that one look sees, of which it looks at [`BUCKETS_AT_ONCE`].
+/// Marked buckets that one look sees, of which it looks at [`BUCKETS_AT_ONCE`]. The next one goes on after them.
 const MAX_MARKED: usize = 200;
 const BUCKETS_AT_ONCE: usize = 16;
-/// Different limits of one bucket that an end or a look tells apart, and job types of which jobs are held back: beyond so many, the
-/// others wait until one of these has none left.
-const MAX_KINDS: usize = 64;
-/// Tenants of a bucket that are compared, the first by name.
+/// Buckets with more tenants than that of which [`Rotation`] knows where the next look goes on; with more of them it begins anew.
+const MAX_TURNS: usize = 1_000;
+/// Tenants of a bucket that one look compares; those with several limits count once for each. The next look goes on after them.
 const MAX_TENANTS: usize = 100;
 /// Jobs of one tenant that are looked at for one's own.
 const LOOKED_AT: usize = 32;
@@ -212,34 +213,68 @@ fn mark(tx: &Transaction, keys: &Keyspace, job_type: &str, bucket: &Bucket) -> R
 pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     for bucket in std::mem::take(&mut job.buckets) {
         tx.clear(keys.rate_holder(&bucket, &job.job_type, &job.id))?;
-        for job_type in waiting_types(tx, keys, &bucket).await? {
+        let Some(types) = waiting_types(tx, keys, &bucket).await? else {
+            tx.set(keys.unmarked_entry(&bucket), encode(&None::<String>))?;
+            tx.set_versionstamp(keys.unsettled_wake())?;
+            continue;
+        };
+        for job_type in types {
             mark(tx, keys, &job_type, &bucket)?;
         }
     }
     Ok(())
 }
 
-/// The types of which a bucket holds jobs back. That there are no others, before, between and behind them, is proven, so that one that is held
-/// back now is not missed; one more of a type that is found is told with the others, and makes no end run again.
-async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<Vec<String>> {
-    let mut types: Vec<String> = Vec::new();
-    let (mut begin, end) = keys.limited_in(bucket);
-    while types.len() < MAX_KINDS {
-        let found = rows(tx, (begin.clone(), end.clone()), 1).await?;
-        let Some((key, _)) = found.first() else {
-            // The same again, and this time it counts.
-            tx.range(&(begin, end), 1).await?;
-            break;
-        };
-        let (job_type, ..) = parse_limited(keys, key)?;
-        let (first, next) = keys.limited_of(bucket, &job_type);
-        if begin < first {
-            tx.range(&(begin, first), 1).await?;
-        }
-        begin = next;
-        types.push(job_type);
+/// The type of which a bucket holds jobs back, if it is one alone, or none; `None` for more. That there are no others, before and behind it, is
+/// proven, so that one that is held back now is not missed; one more of the type that is found is told with the others, and makes no end
+/// run again.
+async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<Option<Vec<String>>> {
+    let (begin, end) = keys.limited_in(bucket);
+    let Some(job_type) = first_type(tx, keys, (begin.clone(), end.clone())).await? else {
+        // The same again, and this time it counts.
+        tx.range(&(begin, end), 1).await?;
+        return Ok(Some(Vec::new()));
+    };
+    let (first, next) = keys.limited_of(bucket, &job_type);
+    if first_type(tx, keys, (next.clone(), end.clone())).await?.is_some() {
+        return Ok(None);
     }
-    Ok(types)
+    for gap in [(begin, first), (next, end)] {
+        tx.range(&gap, 1).await?;
+    }
+    Ok(Some(vec![job_type]))
+}
+
+/// The type of the first job of a range that is held back. Takes no conflict.
+async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Result<Option<String>> {
+    let found = rows(tx, range, 1).await?;
+    found.first().map(|(key, _)| Ok(parse_limited(keys, key)?.0)).transpose()
+}
+
+/// Marks a bucket for the types of which it holds jobs back, where they were too many for an end: as many as the transaction has room for.
+/// Whether there was one. In a transaction of its own.
+pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
+    let found = rows(tx, keys.unmarked(), 1).await?;
+    let Some((row, _)) = found.first() else { return Ok(false) };
+    let bucket = keys.parse_unmarked(row).ok_or_else(|| corrupt("unmarked key", "not a tuple of three"))?;
+    // An end that has room to give away meanwhile writes it again, and collides.
+    let Some(value) = tx.get(row).await? else { return Ok(true) };
+    let mut done: Option<String> = decode("unmarked row", &value)?;
+    let (mut begin, end) = keys.limited_in(&bucket);
+    if let Some(done) = &done {
+        begin = keys.limited_of(&bucket, done).1;
+    }
+    while tx.has_room() {
+        let Some(job_type) = first_type(tx, keys, (begin, end.clone())).await? else {
+            tx.clear(row.clone())?;
+            return Ok(true);
+        };
+        mark(tx, keys, &job_type, &bucket)?;
+        begin = keys.limited_of(&bucket, &job_type).1;
+        done = Some(job_type);
+    }
+    tx.set(row.clone(), encode(&done))?;
+    Ok(true)
 }
 
 fn parse_limited(keys: &Keyspace, key: &Bytes) -> Result<(String, LimitedPlace, String)> {
@@ -257,93 +292,168 @@ pub struct Looked {
     pub more: bool,
 }
 
+/// Where the looks for one type go on. A look sees some of the marked buckets, and some of the tenants of each; what the next one sees
+/// begins behind that, so that nothing is first by its name. It is kept in memory: whoever forgets it begins anew.
+#[derive(Debug, Default)]
+pub struct Rotation(Mutex<Turns>);
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// The mark that was seen last, if there are others behind it.
+    mark: Option<Bytes>,
+    /// Of buckets with more tenants than one look compares: where the next tenant begins.
+    tenants: BTreeMap<Bucket, Bytes>,
+}
+
+impl Rotation {
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn go_on(&self, bucket: &Bucket, at: Option<Bytes>) {
+        let mut turns = self.turns();
+        match at {
+            None => drop(turns.tenants.remove(bucket)),
+            Some(at) => {
+                if turns.tenants.len() >= MAX_TURNS {
+                    turns.tenants.clear();
+                }
+                turns.tenants.insert(bucket.clone(), at);
+            }
+        }
+    }
+}
+
 /// Puts jobs that are held back into the queue again where their buckets have room: as many of each as there is room for, up to `most`
 /// together. `mine` says which buckets, and which of the jobs first: where several look, each leaves some to the others. `next` says
 /// whose jobs: of tenants with so many jobs each, whose turn it is, one place of the answer for each of up to so many jobs.
+///
+/// Marks of buckets without room are cleared only if the look `clears`. That collides with every end in such a bucket, and nothing depends
+/// on it: a mark that stays costs the next look some reads. So a pass that has collided leaves them.
+#[allow(clippy::too_many_arguments, reason = "a look's own parts")]
 pub async fn look(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
+    rotation: &Rotation,
     most: usize,
+    clears: bool,
     mine: impl Fn(&str) -> bool,
     next: impl Fn(&[(String, usize)], usize) -> Vec<usize>,
 ) -> Result<Looked> {
     let mut looked = Looked::default();
-    let marked = rows(tx, keys.roomy(job_type), MAX_MARKED).await?;
-    let (mut buckets, mut released) = (0, 0);
+    if most == 0 {
+        return Ok(looked);
+    }
+    let (mut begin, end) = keys.roomy(job_type);
+    let seen = rotation.turns().mark.take();
+    if let Some(seen) = &seen {
+        begin = successor(seen);
+    }
+    let marked = rows(tx, (begin, end), MAX_MARKED).await?;
+    let (most, mut buckets, mut released) = (most.min(MAX_RELEASED), 0, 0);
+    let mut last = None;
+    let mut is_end = marked.len() < MAX_MARKED;
     for (mark, _) in &marked {
         let (_, bucket) =
             keys.parse_roomy(mark).ok_or_else(|| corrupt("roomy key", "not a tuple of four"))?;
-        if !mine(bucket.name()) {
+        let is_mine = mine(bucket.name());
+        if is_mine && released == most {
+            is_end = false;
+            break;
+        }
+        if is_mine && (buckets == BUCKETS_AT_ONCE || buckets > 0 && !tx.has_room()) {
+            (looked.more, is_end) = (true, false);
+            break;
+        }
+        last = Some(mark);
+        if !is_mine {
             looked.left.get_or_insert_with(|| format!("{bucket}"));
             continue;
         }
-        if buckets == BUCKETS_AT_ONCE || buckets > 0 && !tx.has_room() {
-            looked.more = true;
-            break;
-        }
         buckets += 1;
         let running = count(tx, keys, &bucket).await?;
-        let mut has_room = false;
-        let (mut begin, end) = keys.limited_of(&bucket, job_type);
-        for _ in 0..MAX_KINDS {
-            let found = rows(tx, (begin.clone(), end.clone()), 1).await?;
-            let Some((key, _)) = found.first() else { break };
-            let (_, LimitedPlace { limit, .. }, _) = parse_limited(keys, key)?;
-            begin = keys.limited_by(&limit, job_type).1;
-            let room = (limit.most as usize).saturating_sub(running);
-            let room = room.min(most.min(MAX_RELEASED).saturating_sub(released));
-            has_room |= limit.admits(running);
-            for row in choose(tx, keys, job_type, &limit, room, &mine, &next).await? {
-                if released > 0 && !tx.has_room() {
-                    looked.more = true;
-                    break;
-                }
-                released += 1;
-                looked.released.extend(put_back(tx, keys, &row).await?);
+        let room = most - released;
+        let mut groups = groups(tx, keys, job_type, &bucket, running, room, rotation, &mine).await?;
+        let has_room = !groups.is_empty();
+        let room = room.min(groups.iter().map(|group| group.room).max().unwrap_or(0));
+        let mut of_bucket = 0;
+        let tenants: Vec<(String, usize)> =
+            groups.iter().map(|group| (group.tenant.clone(), group.jobs.len())).collect();
+        for group in next(&tenants, room).into_iter().take(room) {
+            let Some(group) = groups.get_mut(group).filter(|group| group.room > of_bucket) else { continue };
+            let Some(row) = group.jobs.next() else { continue };
+            if released > 0 && !tx.has_room() {
+                looked.more = true;
+                break;
             }
+            (released, of_bucket) = (released + 1, of_bucket + 1);
+            looked.released.extend(put_back(tx, keys, &row).await?);
         }
         // Nobody is to be let go, or nobody was there.
-        if !has_room && tx.get(mark).await?.is_some() {
+        if !has_room && clears && tx.get(mark).await?.is_some() {
             tx.clear(mark.clone())?;
         }
     }
-    looked.more |= marked.len() == MAX_MARKED;
+    // Behind the last one it begins anew.
+    looked.more |= is_end && seen.is_some() || marked.len() == MAX_MARKED;
+    rotation.turns().mark = last.filter(|_| !is_end).cloned();
     Ok(looked)
 }
 
-/// The rows of up to `room` jobs that obey a limit.
-async fn choose(
+/// Jobs of one tenant that obey one limit, which has room.
+struct Group {
+    tenant: String,
+    /// How many more of the bucket may run, by that limit.
+    room: usize,
+    jobs: std::vec::IntoIter<Bytes>,
+}
+
+/// Some of the tenants of a bucket whose limits have room, each with up to `room` jobs; at least one, if there is one.
+#[allow(clippy::too_many_arguments, reason = "a look's own parts")]
+async fn groups(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
-    limit: &Limit,
+    bucket: &Bucket,
+    running: usize,
     room: usize,
+    rotation: &Rotation,
     mine: &impl Fn(&str) -> bool,
-    next: &impl Fn(&[(String, usize)], usize) -> Vec<usize>,
-) -> Result<Vec<Bytes>> {
-    let mut tenants = Vec::new();
-    let mut queues: Vec<std::vec::IntoIter<Bytes>> = Vec::new();
-    let (mut begin, end) = keys.limited_by(limit, job_type);
-    while room > 0 && tenants.len() < MAX_TENANTS {
-        let found = rows(tx, (begin.clone(), end.clone()), room.max(LOOKED_AT)).await?;
-        let Some((key, _)) = found.first() else { break };
-        let (_, LimitedPlace { tenant, .. }, _) = parse_limited(keys, key)?;
-        let (mut own, mut others) = (Vec::new(), Vec::new());
-        for (key, _) in &found {
-            let (_, place, id) = parse_limited(keys, key)?;
-            if place.tenant != tenant {
-                break;
+) -> Result<Vec<Group>> {
+    // Lower limits have no room.
+    let lowest = u32::try_from(running).unwrap_or(u32::MAX).saturating_add(1);
+    let (first, _) = keys.limited_by(&Limit { bucket: bucket.clone(), most: lowest }, job_type);
+    let (_, end) = keys.limited_of(bucket, job_type);
+    let from = rotation.turns().tenants.get(bucket).cloned();
+    let from = from.filter(|from| (&first..&end).contains(&from)).unwrap_or_else(|| first.clone());
+    let mut groups = Vec::new();
+    let mut go_on = None;
+    'all: for (mut begin, end) in [(from.clone(), end), (first, from)] {
+        while begin < end {
+            if groups.len() == MAX_TENANTS {
+                go_on = Some(begin);
+                break 'all;
             }
-            if mine(&id) { own.push(key.clone()) } else { others.push(key.clone()) }
+            let found = rows(tx, (begin.clone(), end.clone()), room.max(LOOKED_AT)).await?;
+            let Some((key, _)) = found.first() else { break };
+            let (_, LimitedPlace { tenant, limit, .. }, _) = parse_limited(keys, key)?;
+            let (mut own, mut others) = (Vec::new(), Vec::new());
+            for (key, _) in &found {
+                let (_, place, id) = parse_limited(keys, key)?;
+                if place.tenant != tenant || place.limit != limit {
+                    break;
+                }
+                if mine(&id) { own.push(key.clone()) } else { others.push(key.clone()) }
+            }
+            own.append(&mut others);
+            begin = keys.limited_for(&limit, job_type, &tenant).1;
+            let room = (limit.most as usize).saturating_sub(running);
+            groups.push(Group { tenant, room, jobs: own.into_iter() });
         }
-        begin = keys.limited_for(limit, job_type, &tenant).1;
-        own.append(&mut others);
-        tenants.push((tenant, own.len()));
-        queues.push(own.into_iter());
     }
-    let order = next(&tenants, room).into_iter().take(room);
-    Ok(order.filter_map(|tenant| queues.get_mut(tenant)?.next()).collect())
+    rotation.go_on(bucket, go_on);
+    Ok(groups)
 }
 
 /// Puts a job that is held back where it stood in the queue. Its tenant, if it is still there: it may have gone since the snapshot, and its

@@ -4,8 +4,9 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use turnwise_store::Transaction;
+use turnwise_store::{Isolation, Transaction};
 
+use crate::deadlines::Deadline;
 use crate::error::corrupt;
 use crate::{Active, Job, Keyspace, Result};
 
@@ -23,7 +24,17 @@ pub(crate) async fn read_job(
     job_type: &str,
     id: &str,
 ) -> Result<Option<Job>> {
-    let Some(value) = tx.get(&keys.job(job_type, id)).await? else { return Ok(None) };
+    read_job_with(tx, keys, job_type, id, Isolation::Serializable).await
+}
+
+pub(crate) async fn read_job_with(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    isolation: Isolation,
+) -> Result<Option<Job>> {
+    let Some(value) = tx.get_with(&keys.job(job_type, id), isolation).await? else { return Ok(None) };
     let mut job: Job = decode("job record", &value)?;
     job.job_type = job_type.to_owned();
     job.id = id.to_owned();
@@ -47,23 +58,26 @@ pub(crate) async fn read_active(
     }
 }
 
-/// What a job last reported in its active row; the rest of the row is not looked at.
+/// What a job last reported in its active row, and when it was to be looked at; the rest of the row is not looked at.
 pub(crate) async fn read_active_info(
     tx: &Transaction,
     keys: &Keyspace,
     job: &Job,
     worker: &str,
-) -> Result<Option<Option<Box<RawValue>>>> {
+) -> Result<Option<(Option<Box<RawValue>>, Option<Deadline>)>> {
     #[derive(Deserialize)]
     struct Info<'a> {
         #[serde(borrow, default)]
         info: Option<&'a RawValue>,
+        #[serde(default)]
+        deadline: Option<Deadline>,
     }
     let Some(value) = tx.get(&keys.active_entry(&job.job_type, worker, &job.id)).await? else {
         return Ok(None);
     };
-    let Info { info } = serde_json::from_slice(&value).map_err(|error| corrupt("active row", error))?;
-    Ok(Some(info.map(RawValue::to_owned)))
+    let Info { info, deadline } =
+        serde_json::from_slice(&value).map_err(|error| corrupt("active row", error))?;
+    Ok(Some((info.map(RawValue::to_owned), deadline)))
 }
 
 pub(crate) fn write_active(

@@ -103,16 +103,34 @@ pub async fn keyed(
     read_jobs(tx, keys, keys.keyed_of(job_type, tenant), limit).await
 }
 
+/// Up to `limit` pending jobs of all tenants of a type, each with its tenant, in the order of their keys: tenant by tenant, from `from` on or from
+/// the first one. With them, where to go on; `None` at the end. Takes no conflict.
+pub async fn page(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    from: Option<Bytes>,
+    limit: usize,
+) -> Result<(Vec<(String, Pending)>, Option<Bytes>)> {
+    let (begin, end) = keys.pending(job_type);
+    let rows = read_queue(tx, (from.unwrap_or(begin), end), limit).await?;
+    let next =
+        rows.last().filter(|_| rows.len() == limit).map(|(key, _)| turnwise_store::key::successor(key));
+    let jobs = rows.iter().map(|(key, value)| read_pending(keys, key, value)).collect::<Result<_>>()?;
+    Ok((jobs, next))
+}
+
 async fn read_jobs(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) -> Result<Vec<Pending>> {
     let rows = read_queue(tx, range, limit).await?;
-    rows.iter()
-        .map(|(key, value)| {
-            let (QueuePlace { key, class, order_us, .. }, id) =
-                keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
-            let (locks, traits) = of_pending_value(value)?;
-            Ok(Pending { id, order_us, key: key.map(SortKey::get), class, locks, traits })
-        })
-        .collect()
+    rows.iter().map(|(key, value)| Ok(read_pending(keys, key, value)?.1)).collect()
+}
+
+/// A pending row: its tenant, and the job.
+fn read_pending(keys: &Keyspace, key: &[u8], value: &[u8]) -> Result<(String, Pending)> {
+    let (QueuePlace { tenant, key, class, order_us }, id) =
+        keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
+    let (locks, traits) = of_pending_value(value)?;
+    Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks, traits }))
 }
 
 /// How many pending jobs a tenant has; counts up to `most`. Takes no conflict.
@@ -128,9 +146,24 @@ pub async fn count_pending(
 
 /// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Takes no conflict.
 pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> Result<usize> {
-    let (begin, _) = keys.pending_of(&job.job_type, &job.tenant);
-    let end = keys.pending_entry(&job.job_type, &job.queue_place(), &job.id);
-    Ok(read_queue(tx, (begin, end), most).await?.len())
+    let Job { job_type, tenant, .. } = job;
+    let place = job.queue_place();
+    let (begin, _) = keys.pending_of(job_type, tenant);
+    let (keyed, end) = keys.keyed_of(job_type, tenant);
+    let own = keys.pending_entry(job_type, &place, &job.id);
+    // Those with keys are of class 0, and stand behind all others: later classes, too.
+    let later = QueuePlace { class: 1, ..QueuePlace::by_time(tenant, i64::MIN) };
+    let later = keys.pending_entry(job_type, &later, "");
+    let (first, second) = match (place.key.is_some(), place.class) {
+        (true, 0) => ((begin, later), Some((keyed, own))),
+        (false, 1..) => ((begin, own), Some((keyed, end))),
+        _ => ((begin, own), None),
+    };
+    let before = read_queue(tx, first, most).await?.len();
+    match second.filter(|_| before < most) {
+        Some(range) => Ok(before + read_queue(tx, range, most - before).await?.len()),
+        None => Ok(before),
+    }
 }
 
 /// The rows of a range, up to `limit` of them.

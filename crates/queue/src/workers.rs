@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::claims::take_back;
+use crate::claims::{Taken, take_back};
 use crate::error::corrupt;
 use crate::job::{MAX_TYPE_BYTES, check_name};
 use crate::keyspace::KeyRange;
@@ -17,10 +17,9 @@ use crate::{Error, Keyspace, Result};
 
 /// Workers that a listing reads at most.
 const MAX_WORKERS: usize = 10_000;
-/// Jobs that one transaction of a removal gives back at most: each is read, its active row too, and that row once more in
-/// its range; with 128 conflicts, the least that an engine takes, there is room for a third of them.
+/// Jobs that one transaction of a removal gives back at most: of each its record and its active row are proven.
 const MAX_GIVEN_BACK: usize = 40;
-/// Rows that giving one of them back writes and proves at most, beside those of its locks.
+/// Rows that giving one of them back writes and proves at most, beside those of its locks and buckets.
 const ROWS_GIVEN_BACK: usize = 16;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
@@ -69,8 +68,8 @@ impl Worker {
     }
 }
 
-/// A worker's sign of life. It says nothing about time but how long it may stand still: whoever watches it
-/// measures that on a clock of its own.
+/// A worker's heartbeat. Whether it stands still for too long its watcher measures on a clock of its own: `seen_us` only tells, once
+/// the worker is lost, for how long its jobs have run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// Moves while the worker lives.
@@ -80,6 +79,9 @@ pub struct Health {
     /// See [`Worker::external`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
+    /// When the counter last moved, in µs, by the clock of the process that moved it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_us: Option<i64>,
 }
 
 /// Adds a worker to the membership, under an id that was never used before.
@@ -88,7 +90,8 @@ pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Work
     if let Some(name) = &worker.name {
         check_name("name", name, MAX_WORKER_NAME_BYTES)?;
     }
-    let health = Health { counter: 0, timeout_us: worker.health_timeout_us, external: worker.external };
+    let Worker { health_timeout_us: timeout_us, external, started_us, .. } = *worker;
+    let health = Health { counter: 0, timeout_us, external, seen_us: Some(started_us) };
     // A first attempt with an unknown outcome may still be on its way when the worker, registered by a second one, has
     // left: it must not make it a member again.
     tx.add_read_conflict(keys.worker(job_type, &worker.id));
@@ -98,7 +101,13 @@ pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Work
 }
 
 /// Shows that a worker lives: moves its health counter. [`Error::Halt`] if it is no member (any more).
-pub async fn ping(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
+pub async fn ping(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    now_us: i64,
+) -> Result<()> {
     if tx.get(&keys.worker(job_type, worker)).await?.is_none() {
         return Err(Error::Halt);
     }
@@ -106,6 +115,7 @@ pub async fn ping(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &st
         .await?
         .ok_or_else(|| corrupt("worker row", "has no health row"))?;
     health.counter += 1;
+    health.seen_us = Some(now_us);
     Ok(tx.set(keys.health(job_type, worker), encode(&health))?)
 }
 
@@ -203,9 +213,44 @@ async fn read_healths(
         .collect()
 }
 
+/// Up to `limit` workers of all types, each with its type, in the order of types and ids, after the worker `after` if it is given. Among
+/// them are those whose removal has begun. Takes no conflict.
+pub async fn all_healths(
+    tx: &Transaction,
+    keys: &Keyspace,
+    after: Option<(&str, &str)>,
+    limit: usize,
+) -> Result<Vec<(String, String, Health)>> {
+    let (mut begin, end) = keys.all_healths();
+    if let Some((job_type, worker)) = after {
+        begin = successor(&keys.health(job_type, worker));
+    }
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    rows.into_iter()
+        .map(|(key, value)| {
+            let (job_type, worker) =
+                keys.parse_health(&key).ok_or_else(|| corrupt("health key", "not a tuple of three"))?;
+            Ok((job_type, worker, decode("health row", &value)?))
+        })
+        .collect()
+}
+
 /// Up to `limit` job types that have workers, or had some whose removal is not done. One read per type.
 pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
+    types_after(tx, keys, None, limit).await
+}
+
+/// The same, of the types that come after `after`.
+pub async fn types_after(
+    tx: &Transaction,
+    keys: &Keyspace,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Vec<String>> {
     let (mut begin, end) = keys.all_healths();
+    if let Some(after) = after {
+        (_, begin) = keys.healths(after);
+    }
     let mut types = Vec::new();
     while types.len() < limit {
         let read = RangeRead { begin, end: end.clone(), limit: 1, reverse: false };
@@ -263,9 +308,8 @@ pub fn node_contender(node: &str) -> String {
     format!("node {node}")
 }
 
-/// Removes a worker from the membership: by itself when it leaves, by others when it is dead. Its jobs are
-/// pending again. Handles up to `limit` of them; returns whether it is done, so that the caller goes on in
-/// another transaction.
+/// Removes a worker that leaves from the membership. Its jobs are pending again. Handles up to `limit` of them; returns whether it is
+/// done, so that the caller goes on in another transaction.
 ///
 /// From the first one on the worker is no member: all of its writes answer `Halt`, so nothing is added to what
 /// is to be given back. Its health row, which no longer moves, stays until the last one: whoever watches it
@@ -279,7 +323,16 @@ pub async fn remove(
     now_us: i64,
     max_history: usize,
 ) -> Result<bool> {
-    Ok(remove_some(tx, keys, job_type, worker, limit, now_us, max_history).await?.done)
+    Ok(remove_some(tx, keys, job_type, worker, Removal::Left, limit, now_us, max_history).await?.done)
+}
+
+/// Why a worker is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// It leaves: its jobs are pending again.
+    Left,
+    /// It is dead: what its jobs are then is told by their [`Terms`](crate::Terms).
+    Lost,
 }
 
 /// What one transaction of a removal came to.
@@ -302,12 +355,14 @@ pub struct GivenBack {
     pub started_us: i64,
 }
 
-/// [`remove`], for whoever charges what the worker's jobs have run.
+/// Removes a worker for one of two reasons, and tells which runs that has ended, to be charged.
+#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn remove_some(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     worker: &str,
+    why: Removal,
     limit: usize,
     now_us: i64,
     max_history: usize,
@@ -315,15 +370,24 @@ pub async fn remove_some(
     let membership = keys.worker(job_type, worker);
     // A claim that was begun before may still be committed until this is: then there is one more row. Once it is no
     // member, and this transaction has seen that, rows only go, and each one that is looked at conflicts by itself.
-    let mut isolation = Isolation::Snapshot;
+    let mut is_first = false;
     if tx.get(&membership).await?.is_some() {
         tx.clear(membership)?;
         tx.set_versionstamp(keys.workers_versionstamp(job_type))?;
-        isolation = Isolation::Serializable;
+        is_first = true;
     }
+    let taken = match why {
+        Removal::Left => Taken::Left,
+        Removal::Lost => {
+            Taken::Lost { seen_us: last_seen_us(tx, keys, job_type, worker).await?.unwrap_or(now_us) }
+        }
+    };
     let (begin, end) = keys.active_of(job_type, worker);
     let limit = limit.min(MAX_GIVEN_BACK);
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, isolation).await?;
+    let (rows, proof) = tx.range_to_prove(RangeRead { begin, end, limit, reverse: false }).await?;
+    if is_first {
+        tx.prove_arrivals(proof);
+    }
     let mut done = rows.len() < limit;
     let mut given_back = Vec::with_capacity(rows.len());
     for (n, (key, _)) in rows.into_iter().enumerate() {
@@ -341,13 +405,13 @@ pub async fn remove_some(
         // Its locks and places in buckets go in the same step.
         let locks = job.held.as_ref().map_or(0, Held::len);
         let buckets = job.buckets.len();
-        if n > 0 && !tx.has_room_for(locks + 3 * buckets + ROWS_GIVEN_BACK, buckets + ROWS_GIVEN_BACK) {
+        if n > 0 && !tx.has_room_for(locks + 3 * buckets + ROWS_GIVEN_BACK, 2 * buckets + ROWS_GIVEN_BACK) {
             done = false;
             break;
         }
         let started_us = job.started_us.unwrap_or(now_us);
         given_back.push(GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us });
-        take_back(tx, keys, &mut job, &claim, now_us, max_history).await?;
+        take_back(tx, keys, &mut job, &claim, taken, now_us, max_history).await?;
     }
     if done {
         // The signal only now: until its last job is given back, cancelling one writes it again.
@@ -356,4 +420,17 @@ pub async fn remove_some(
         tx.clear(keys.health(job_type, worker))?;
     }
     Ok(Removed { done, given_back })
+}
+
+/// When a worker was seen last, in µs; `None` if that is not known. Takes no conflict.
+async fn last_seen_us(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+) -> Result<Option<i64>> {
+    match tx.get_with(&keys.health(job_type, worker), Isolation::Snapshot).await? {
+        Some(value) => Ok(decode::<Health>("health row", &value)?.seen_us),
+        None => Ok(None),
+    }
 }

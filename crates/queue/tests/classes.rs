@@ -186,7 +186,12 @@ async fn the_class_changes_wherever_a_job_waits() {
     assert!(world.get("reserves").await.reserved.is_some(), "it keeps what it has reserved");
     world.run(async |tx, keys| filters::release(tx, keys, None, 9).await).await.unwrap();
     let all = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
-    world.run(async |tx, keys| rate_limits::look(tx, keys, T, 9, |_| true, all).await).await.unwrap();
+    world
+        .run(async |tx, keys| {
+            rate_limits::look(tx, keys, T, &rate_limits::Rotation::default(), 9, true, |_| true, all).await
+        })
+        .await
+        .unwrap();
     let behind = [("first", 0), ("reserves", 4), ("held-back", 4), ("paused", 4), ("keyed", 4)];
     assert_eq!(world.queue().await, queued(&behind));
 }

@@ -48,10 +48,28 @@ impl World {
         let engine = Embedded::open_with(dir.path(), options).unwrap();
         let store = Store::new(engine, Arc::new(runtime::System)).with_limits(limits);
         let world = World { store, keys: Keyspace::default(), claims: AtomicU64::new(1), _dir: dir };
-        let tx = world.store.begin().await.unwrap();
-        workers::register(&tx, &world.keys, T, &workers::Worker::new("w", "n", 0, 9)).unwrap();
-        tx.commit().await.unwrap();
+        world.register().await;
         world
+    }
+
+    async fn register(&self) {
+        let tx = self.store.begin().await.unwrap();
+        workers::register(&tx, &self.keys, T, &workers::Worker::new("w", "n", 0, 9)).unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    /// How many transactions it took.
+    async fn remove_worker(&self) -> usize {
+        for transactions in 1..10_000 {
+            let tx = self.store.begin().await.unwrap();
+            let done = workers::remove(&tx, &self.keys, T, "w", 1_000, 50, 20).await.unwrap();
+            tx.commit().await.unwrap();
+            if done {
+                self.check().await;
+                return transactions;
+            }
+        }
+        panic!("there is no end of it");
     }
 
     async fn try_add(&self, new: &NewJob, now_us: i64) -> Result<Added> {
@@ -110,12 +128,13 @@ impl World {
     async fn settle(&self) -> usize {
         for transactions in 0..1_000 {
             let tx = self.store.begin().await.unwrap();
-            let settled = dependencies::settle(&tx, &self.keys, 40).await.unwrap();
+            let Some(group) = dependencies::next_unsettled(&tx, &self.keys, None).await.unwrap() else {
+                return transactions;
+            };
+            let tx = self.store.begin().await.unwrap();
+            dependencies::settle(&tx, &self.keys, &group, 40).await.unwrap();
             tx.commit().await.unwrap();
             self.check().await;
-            if settled == 0 {
-                return transactions;
-            }
         }
         panic!("there is no end of it");
     }
@@ -220,12 +239,12 @@ async fn what_has_ended_before_the_add_counts_the_same() {
 async fn a_chain_of_any_length_is_cancelled_in_small_transactions() {
     let world = World::with(Limits::SMALL).await;
     world.add(&new("0", &[])).await;
-    for n in 1..60 {
+    for n in 1..200 {
         world.add(&new(&n.to_string(), &[&(n - 1).to_string()])).await;
     }
     world.fail("0").await;
     assert!(world.settle().await > 1);
-    for n in 1..60 {
+    for n in 1..200 {
         assert_eq!(world.stands(&n.to_string()).await, CANCELLED, "{n}");
     }
 }
@@ -316,6 +335,94 @@ async fn a_run_that_was_asked_for_waits_and_the_one_that_goes_on_does_not() {
     assert_eq!(world.stands("b").await, CANCELLED);
     let running = world.get("c").await;
     assert_eq!((running.state, running.unmet, running.then), (State::Running, 0, Then::Keep));
+}
+
+#[tokio::test]
+async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
+    let world = World::new().await;
+    let refused = |id: &str| NewJob { options: json(r#"{"refused":true}"#), ..new(id, &["a"]) };
+    let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
+    for known in [true, false] {
+        world.add(&new("a", &[])).await;
+        for id in ["stopped", "crashed", "completed", "lost", "restarted"] {
+            world.add(&new(id, &[])).await;
+        }
+        let mut claims = Vec::new();
+        for id in ["stopped", "crashed", "completed", "lost", "restarted"] {
+            claims.push(world.start(id).await);
+            if !known {
+                assert_eq!(world.add(&refused(id)).await, Added::RunsAgain);
+            }
+        }
+        world.fail("a").await;
+        for id in ["stopped", "crashed", "completed", "lost", "restarted"] {
+            if known {
+                assert_eq!(world.add(&refused(id)).await, Added::Cancelled);
+            }
+            assert_eq!(world.stands(id).await, (State::Running, 0), "it may come to its own end");
+        }
+        let tx = world.store.begin().await.unwrap();
+        jobs::restart(&tx, &world.keys, T, "restarted").await.unwrap();
+        tx.commit().await.unwrap();
+        world.end("stopped", &claims[0], Ending::Stopped).await;
+        world.end("crashed", &claims[1], crashed.clone()).await;
+        world.end("completed", &claims[2], Ending::Completed(json("1"))).await;
+        world.end("restarted", &claims[4], Ending::Stopped).await;
+        world.remove_worker().await;
+        for id in ["stopped", "crashed", "lost"] {
+            assert_eq!(world.stands(id).await, CANCELLED, "{id}");
+            assert!(world.get(id).await.reason().unwrap().contains("`a`"), "{id}");
+        }
+        assert_eq!(world.stands("completed").await, (State::Completed, 0));
+        assert_eq!(world.stands("restarted").await, PENDING, "with what was added last");
+        world.register().await;
+    }
+}
+
+#[tokio::test]
+async fn of_a_cancel_and_a_refused_run_the_later_one_is_the_reason() {
+    let world = World::new().await;
+    let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
+    for known in [true, false] {
+        world.add(&new("a", &[])).await;
+        let ids = ["stopped", "crashed", "completed", "lost"];
+        let mut claims = Vec::new();
+        for id in ids {
+            world.add(&new(id, &[])).await;
+            claims.push(world.start(id).await);
+            world.cancel(id).await;
+            if !known {
+                assert_eq!(world.add(&new(id, &["a"])).await, Added::RunsAgain);
+            }
+        }
+        world.fail("a").await;
+        for id in ids {
+            if known {
+                assert_eq!(world.add(&new(id, &["a"])).await, Added::Cancelled);
+            }
+        }
+        for id in ["late", "late-lost"] {
+            world.add(&new(id, &[])).await;
+            claims.push(world.start(id).await);
+            world.add(&new(id, &["a"])).await;
+            world.cancel(id).await;
+        }
+        world.end("stopped", &claims[0], Ending::Stopped).await;
+        world.end("crashed", &claims[1], crashed.clone()).await;
+        world.end("completed", &claims[2], Ending::Completed(json("1"))).await;
+        world.end("late", &claims[4], Ending::Stopped).await;
+        world.remove_worker().await;
+        for id in ["stopped", "crashed", "lost"] {
+            assert_eq!(world.stands(id).await, CANCELLED, "{id}");
+            let job = world.get(id).await;
+            assert!(job.reason().is_some_and(|reason| reason.contains("`a`")), "{id}: {job:?}");
+        }
+        assert_eq!(world.stands("completed").await, (State::Completed, 0));
+        for id in ["late", "late-lost"] {
+            assert_eq!((world.stands(id).await, world.get(id).await.reason()), (CANCELLED, None), "{id}");
+        }
+        world.register().await;
+    }
 }
 
 #[tokio::test]

@@ -107,7 +107,8 @@ impl Walk {
                 claims::update(tx, keys, T, &id, &claim, &json("{}"), now_us).await?;
             }
             14 if self.rng.random_bool(0.6) => {
-                rate_limits::look(tx, keys, T, 1, |_| true, in_order).await?;
+                let (turn, clears) = (rate_limits::Rotation::default(), self.rng.random_bool(0.7));
+                rate_limits::look(tx, keys, T, &turn, 1, clears, |_| true, in_order).await?;
             }
             14 => {
                 claims::release_due(tx, keys, T, now_us, 2, |_| true).await?;
@@ -142,7 +143,10 @@ impl Walk {
                 }
             }
             26 | 27 => {
-                dependencies::settle(tx, keys, now_us).await?;
+                if let Some(group) = dependencies::next_unsettled(tx, keys, None).await? {
+                    dependencies::settle(tx, keys, &group, now_us).await?;
+                }
+                rate_limits::mark_rest(tx, keys).await?;
             }
             21 => {
                 tenants::no_longer_waiting(tx, keys, T, tenant).await?;
@@ -181,13 +185,27 @@ impl Walk {
                     workers::remove(&tx, keys, T, worker, 100, now_us, 20).await.unwrap();
                 }
                 claims::release_due(&tx, keys, T, now_us, 1, |_| true).await.unwrap();
-                rate_limits::look(&tx, keys, T, 1, |_| true, in_order).await.unwrap();
+                rate_limits::look(
+                    &tx,
+                    keys,
+                    T,
+                    &rate_limits::Rotation::default(),
+                    1,
+                    true,
+                    |_| true,
+                    in_order,
+                )
+                .await
+                .unwrap();
                 let claim = Claim { worker: "z".into(), number: u64::try_from(now_us).unwrap() + n as u64 };
                 if claims::claim(&tx, keys, T, id, &claim, now_us, 20).await.unwrap().is_some() {
                     let ending = Ending::Completed(json("1"));
                     claims::end(&tx, keys, T, id, &claim, &ending, None, None, now_us, 20).await.unwrap();
                 }
-                dependencies::settle(&tx, keys, now_us).await.unwrap();
+                if let Some(group) = dependencies::next_unsettled(&tx, keys, None).await.unwrap() {
+                    dependencies::settle(&tx, keys, &group, now_us).await.unwrap();
+                }
+                rate_limits::mark_rest(&tx, keys).await.unwrap();
                 left += usize::from(
                     jobs::get(&tx, keys, T, id).await.unwrap().is_some_and(|job| !job.state.is_final()),
                 );

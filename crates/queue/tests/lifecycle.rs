@@ -221,9 +221,9 @@ async fn a_job_that_is_retried_waits_no_more_and_its_crashes_are_forgotten() {
     let world = World::new().await;
     let retry = async |id: &str| world.run(async |tx, keys| jobs::retry(tx, keys, T, id, 15).await).await;
     world.add(&NewJob { max_attempts: Some(2), ..new("a") }, 5).await;
-    assert_eq!(retry("a").await, Retried::NotDelayed(State::Pending));
+    assert_eq!(retry("a").await, Retried::Not(State::Pending));
     let claim = world.claim("a", 1).await.unwrap();
-    assert_eq!(retry("a").await, Retried::NotDelayed(State::Running));
+    assert_eq!(retry("a").await, Retried::Not(State::Running));
     world.end("a", &claim, crash(1_000_000), 10).await.unwrap();
     assert_eq!(retry("a").await, Retried::Now);
     let job = world.get("a").await;
@@ -232,12 +232,47 @@ async fn a_job_that_is_retried_waits_no_more_and_its_crashes_are_forgotten() {
     // Its attempts stay counted.
     let claim = world.claim("a", 2).await.unwrap();
     world.end("a", &claim, crash(40), 30).await.unwrap();
-    assert_eq!(retry("a").await, Retried::NotDelayed(State::Failed));
+    assert_eq!(retry("a").await, Retried::Not(State::Failed));
     world.add(&NewJob { not_before_us: Some(100), ..new("b") }, 5).await;
     assert_eq!(retry("b").await, Retried::Now);
     assert_eq!((world.front().await, world.release(200).await), (vec!["b".to_owned()], None));
     let missing = world.try_run(async |tx, keys| jobs::retry(tx, keys, T, "c", 15).await).await;
     assert!(matches!(missing, Err(Error::NotFound)));
+}
+
+#[tokio::test]
+async fn a_job_that_is_rerun_has_what_it_was_added_with_and_begins_anew() {
+    let world = World::new().await;
+    let rerun = async |id: &str| world.run(async |tx, keys| jobs::rerun(tx, keys, T, id, 50).await).await;
+    let added = NewJob {
+        tenant: "acme".to_owned(),
+        max_attempts: Some(1),
+        class: Some(-3),
+        reasons: vec!["rate-limit:7:net".to_owned()],
+        options: RawValue::from_string(format!("\"{}\"", "x".repeat(20_000))).unwrap(),
+        ..new("a")
+    };
+    world.add(&added, 5).await;
+    assert_eq!(rerun("a").await, Retried::Not(State::Pending));
+    let claim = world.claim("a", 1).await.unwrap();
+    assert_eq!(rerun("a").await, Retried::Not(State::Running));
+    world.end("a", &claim, crash(20), 10).await.unwrap();
+    let failed = world.get("a").await;
+    assert_eq!((failed.state, failed.attempts), (State::Failed, 1));
+    assert_eq!(rerun("a").await, Retried::Now);
+    let job = world.get("a").await;
+    assert_eq!((job.state, job.attempts, job.crashes, job.added_us), (State::Pending, 0, 0, 50));
+    assert_eq!((job.tenant.as_str(), job.class, job.max_attempts), ("acme", -3, Some(1)));
+    assert_eq!(job.reasons, added.reasons);
+    let options = world.run(async |tx, keys| jobs::options(tx, keys, &job).await).await;
+    assert_eq!(options.get(), added.options.get());
+    let claim = world.claim("a", 2).await.unwrap();
+    world.end("a", &claim, Ending::Completed(json("null")), 60).await.unwrap();
+    assert_eq!(rerun("a").await, Retried::Not(State::Completed));
+    world.add(&new("b"), 5).await;
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "b", 6).await).await;
+    assert_eq!(rerun("b").await, Retried::Now);
+    assert_eq!(world.front().await, ["b"]);
 }
 
 #[tokio::test]
@@ -376,4 +411,16 @@ async fn the_largest_record_fits_a_value() {
         claims::end(&tx, keys, T, "a", &claim, &ending, Some(&info), None, 8, 1_000).await.unwrap();
         tx.commit().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_job_that_was_added_again_for_later_keeps_its_delay_when_its_worker_is_gone() {
+    let world = World::new().await;
+    world.add(&new("a"), 5).await;
+    world.claim("a", 1).await.unwrap();
+    let later = NewJob { not_before_us: Some(1_000), ..new("a") };
+    assert_eq!(world.add(&later, 8).await, Added::RunsAgain);
+    assert!(world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 9, 20, 20).await).await);
+    let job = world.get("a").await;
+    assert_eq!((job.state, job.order_us), (State::Delayed, 1_000));
 }

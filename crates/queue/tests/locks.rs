@@ -725,10 +725,10 @@ async fn more_than_a_transaction_takes_is_refused_or_left_to_the_next_one() {
         serde_json::json!({ level: { "exclusive": names } }).to_string()
     };
     let add = async |job: NewJob| world.run(async |tx, keys| jobs::add(tx, keys, &job, 5).await).await;
-    let refused = add(new("a", &names("node", 13))).await.unwrap_err().to_string();
+    let refused = add(new("a", &names("node", 12))).await.unwrap_err().to_string();
     assert_eq!(
         refused,
-        "locks: names 13 locks; at most 12 are possible in this store: ask for all of a level"
+        "locks: names 12 locks; at most 11 are possible in this store: ask for all of a level"
     );
     let long: Vec<String> = (0..100).map(|n| format!("{n:0>100}")).collect();
     let long = serde_json::json!({ "node": { "shared": long } }).to_string();
@@ -736,7 +736,7 @@ async fn more_than_a_transaction_takes_is_refused_or_left_to_the_next_one() {
     assert!(refused.contains("at most 8192 are allowed"), "{refused}");
     // As many as a pass can, and the rest in the next one.
     for id in ["a", "b", "c"] {
-        world.add(&new(id, &names(id, 12).replace(&format!("\"{id}\""), "\"node\"")), 5).await;
+        world.add(&new(id, &names(id, 11).replace(&format!("\"{id}\""), "\"node\"")), 5).await;
     }
     let levels = &world.levels;
     let mut left = vec!["a", "b", "c"];
@@ -765,7 +765,7 @@ async fn more_than_a_transaction_takes_is_refused_or_left_to_the_next_one() {
     }
     // Locks of one run are bounded, too.
     let claim = world.start("d", 99, r#"{"instance":{"exclusive":"unknown"}}"#).await;
-    for n in 0..12 {
+    for n in 0..11 {
         let lock = exclusive(&format!("instance/{n:02}"));
         assert_eq!(world.request("d", &claim, &[lock], 10).await.unwrap(), Asked::Granted);
     }

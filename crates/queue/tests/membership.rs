@@ -100,11 +100,20 @@ async fn a_ping_moves_the_counter_and_keeps_what_else_is_in_the_row() {
     let world = World::new();
     let worker = Worker { health_timeout_us: 7, external: true, ..Worker::new("w", "n", 0, 1) };
     world.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await.unwrap();
-    assert_eq!(world.health("w").await, Some(Health { counter: 0, timeout_us: 7, external: true }));
-    world.run(async |tx, keys| workers::ping(tx, keys, T, "w").await).await.unwrap();
-    assert_eq!(world.health("w").await, Some(Health { counter: 1, timeout_us: 7, external: true }));
+    assert_eq!(
+        world.health("w").await,
+        Some(Health { counter: 0, timeout_us: 7, external: true, seen_us: Some(0) })
+    );
+    world.run(async |tx, keys| workers::ping(tx, keys, T, "w", 9).await).await.unwrap();
+    assert_eq!(
+        world.health("w").await,
+        Some(Health { counter: 1, timeout_us: 7, external: true, seen_us: Some(9) })
+    );
     let row = world.store.begin().await.unwrap().get(&world.keys.health(T, "w")).await.unwrap().unwrap();
-    assert_eq!(row, r#"{"counter":1,"timeout_us":7,"external":true}"#);
+    assert_eq!(row, r#"{"counter":1,"timeout_us":7,"external":true,"seen_us":9}"#);
+    // As an earlier release has written it.
+    let old: Health = serde_json::from_str(r#"{"counter":1,"timeout_us":7}"#).unwrap();
+    assert_eq!(old, Health { counter: 1, timeout_us: 7, external: false, seen_us: None });
     let found = world.run(async |tx, keys| workers::get(tx, keys, T, "w").await).await.unwrap();
     assert_eq!(found, Some(worker));
 }
@@ -118,7 +127,7 @@ async fn who_is_no_member_cannot_ping() {
         if removed {
             assert!(!world.remove("w", 1).await);
         }
-        let pinged = world.run(async |tx, keys| workers::ping(tx, keys, T, worker).await).await;
+        let pinged = world.run(async |tx, keys| workers::ping(tx, keys, T, worker, 9).await).await;
         assert!(matches!(pinged, Err(Error::Halt)), "{pinged:?}");
     }
     assert_eq!(world.health("w").await.unwrap().counter, 0, "a removed worker looks alive");
@@ -216,7 +225,7 @@ async fn two_removers_at_once_give_every_job_back_once() {
     tokio::join!(remover(), remover());
     for id in ["a", "b", "c", "d"] {
         let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap();
-        let stops = job.history.iter().filter(|event| event.kind == turnwise_queue::EventKind::Stopped);
+        let stops = job.history.iter().filter(|event| event.kind == turnwise_queue::EventKind::STOPPED);
         assert_eq!((job.state, stops.count()), (State::Pending, 1));
     }
 }

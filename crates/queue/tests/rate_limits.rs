@@ -12,9 +12,9 @@ use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
-use turnwise_queue::rate_limits::{self, Looked, Tally};
+use turnwise_queue::rate_limits::{self, Looked, Rotation, Tally};
 use turnwise_queue::{
-    Claim, Error, Job, Keyspace, NewJob, Result, State, check, filters, jobs, tenants, workers,
+    Claim, Error, Job, Keyspace, NewJob, Result, State, Terms, check, filters, jobs, tenants, workers,
 };
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Error as StoreError, Isolation, Limits, RangeRead, Store, Transaction, runtime};
@@ -31,6 +31,15 @@ fn by(number: u64) -> Claim {
 
 fn named(name: &str) -> Bucket {
     Bucket::Reason(name.into())
+}
+
+/// One job of each tenant, and then the next one of each.
+fn in_turn(waiting: &[(String, usize)], most: usize) -> Vec<usize> {
+    let longest = waiting.iter().map(|(_, jobs)| *jobs).max().unwrap_or(0);
+    let rounds = (0..longest).flat_map(|round| {
+        waiting.iter().enumerate().filter(move |(_, (_, jobs))| round < *jobs).map(|(n, _)| n)
+    });
+    rounds.take(most).collect()
 }
 
 struct World {
@@ -124,15 +133,10 @@ impl World {
     }
 
     async fn look(&self, most: usize) -> Looked {
-        let in_turn = |waiting: &[(String, usize)], most: usize| {
-            let longest = waiting.iter().map(|(_, jobs)| *jobs).max().unwrap_or(0);
-            let rounds = (0..longest).flat_map(|round| {
-                waiting.iter().enumerate().filter(move |(_, (_, jobs))| round < *jobs).map(|(n, _)| n)
-            });
-            rounds.take(most).collect()
-        };
         let looked = self
-            .run(async |tx, keys| rate_limits::look(tx, keys, T, most, |_| true, in_turn).await)
+            .run(async |tx, keys| {
+                rate_limits::look(tx, keys, T, &Rotation::default(), most, true, |_| true, in_turn).await
+            })
             .await
             .unwrap();
         self.check().await;
@@ -285,10 +289,131 @@ async fn tenants_take_turns_in_a_bucket() {
         vec![1]
     };
     let look = async |tx: &Transaction, keys: &Keyspace| {
-        rate_limits::look(tx, keys, T, 9, |_| true, single_first).await
+        rate_limits::look(tx, keys, T, &Rotation::default(), 9, true, |_| true, single_first).await
     };
     assert!(world.run(look).await.unwrap().released.contains("single"));
     assert_eq!((world.queue("single").await.len(), world.queue("many").await.len()), (1, 0));
+}
+
+/// Adds a job and has it held back.
+async fn hold(world: &World, id: &str, tenant: &str, reason: &str, now_us: i64) {
+    world.add(id, tenant, &[reason], now_us).await;
+    assert!(!world.start(id, 1_000_000 + u64::try_from(now_us).unwrap()).await, "{id} has room");
+}
+
+#[tokio::test]
+async fn of_a_hundred_and_fifty_tenants_of_a_bucket_each_has_its_turn() {
+    const TENANTS: usize = 150;
+    let world = World::new(Limits::SMALL).await;
+    let rotation = Rotation::default();
+    world.add("first", "first", &["rate-limit:1:net"], 1).await;
+    assert!(world.start("first", 1).await);
+    for n in 0..TENANTS * 4 {
+        hold(&world, &format!("{n}"), &format!("t{:03}", n % TENANTS), "rate-limit:1:net", n as i64).await;
+    }
+    let mut runs: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut running, mut number) = ("first".to_owned(), 1);
+    for _ in 0..TENANTS * 2 {
+        world.complete(&running, number).await;
+        // Whoever has had the fewest is first.
+        let next = |waiting: &[(String, usize)], _: usize| {
+            let had = |n: &usize| (runs.get(&waiting[*n].0).copied().unwrap_or(0), *n);
+            (0..waiting.len()).min_by_key(had).into_iter().collect()
+        };
+        let look = async |tx: &Transaction, keys: &Keyspace| {
+            rate_limits::look(tx, keys, T, &rotation, 1, true, |_| true, next).await
+        };
+        let looked = world.run(look).await.unwrap();
+        let tenant = looked.released.first().unwrap().clone();
+        running = world.queue(&tenant).await.remove(0);
+        number += 1;
+        assert!(world.start(&running, number).await);
+        *runs.entry(tenant).or_default() += 1;
+    }
+    let (least, most) = (runs.values().min().unwrap(), runs.values().max().unwrap());
+    assert!(runs.len() == TENANTS && *least >= 1 && *most <= 3, "{runs:?}");
+}
+
+#[tokio::test]
+async fn no_bucket_has_its_turn_before_another_one_for_its_name() {
+    let world = World::new(Limits::SMALL).await;
+    let rotation = Rotation::default();
+    for bucket in 0..40 {
+        let reason = format!("rate-limit:2:b{bucket:02}");
+        for n in 0..2 {
+            world.add(&format!("first{bucket}-{n}"), "x", &[&reason], 1).await;
+            assert!(world.start(&format!("first{bucket}-{n}"), 1 + 2 * bucket + n).await);
+        }
+        for n in 0..9 {
+            hold(&world, &format!("{bucket}-{n}"), &format!("t{bucket:02}"), &reason, n).await;
+        }
+        world.complete(&format!("first{bucket}-0"), 1 + 2 * bucket).await;
+    }
+    let look = async |tx: &Transaction, keys: &Keyspace| {
+        let all = |waiting: &[(String, usize)], most: usize| vec![0; most.min(waiting.len())];
+        rate_limits::look(tx, keys, T, &rotation, 1, true, |_| true, all).await
+    };
+    let mut released: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..120 {
+        for tenant in world.run(look).await.unwrap().released {
+            *released.entry(tenant).or_default() += 1;
+        }
+    }
+    assert_eq!(released.len(), 40, "{released:?}");
+}
+
+#[tokio::test]
+async fn a_limit_that_has_room_is_found_behind_any_number_that_have_none() {
+    let world = World::new(Limits::SMALL).await;
+    for n in 0..70 {
+        world.add(&format!("runs{n}"), "x", &["rate-limit:1000:net"], 1).await;
+        assert!(world.start(&format!("runs{n}"), 1 + n).await);
+    }
+    for n in 1..=70 {
+        hold(&world, &format!("{n}"), "x", &format!("rate-limit:{n}:net"), n).await;
+    }
+    world.add("high", "x", &["rate-limit:71:net"], 1).await;
+    let bucket = named("net");
+    let limit = Limit { bucket: bucket.clone(), most: 71 };
+    let held = async |tx: &Transaction, keys: &Keyspace| {
+        rate_limits::hold_back(tx, keys, T, "high", &limit, None, 5).await
+    };
+    world.run(held).await.unwrap();
+    assert_eq!(world.look(9).await.released.len(), 1);
+    assert_eq!(world.queue("x").await, ["high"]);
+}
+
+#[tokio::test]
+async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
+    let world = World::new(Limits::SMALL).await;
+    world.add("runs", "x", &["rate-limit:1:net"], 1).await;
+    assert!(world.start("runs", 1).await);
+    let (types, bucket) = ((0..100).map(|n| format!("type{n:03}")).collect::<Vec<_>>(), named("net"));
+    let limit = Limit { bucket: bucket.clone(), most: 1 };
+    for job_type in &types {
+        let new =
+            &NewJob { reasons: vec!["rate-limit:1:net".into()], ..NewJob::new(job_type, "j", json("{}")) };
+        world.run(async |tx, keys| jobs::add(tx, keys, new, 1).await).await.unwrap();
+        let held = async |tx: &Transaction, keys: &Keyspace| {
+            rate_limits::hold_back(tx, keys, job_type, "j", &limit, None, 5).await
+        };
+        assert!(world.run(held).await.unwrap());
+        // The bucket is full: its mark goes.
+        let looked = world.run(async |tx, keys| {
+            rate_limits::look(tx, keys, job_type, &Rotation::default(), 9, true, |_| true, |_, _| vec![])
+                .await
+        });
+        looked.await.unwrap();
+    }
+    world.complete("runs", 1).await;
+    while world.run(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap() {}
+    for job_type in &types {
+        let all = |waiting: &[(String, usize)], _: usize| vec![0; waiting.len()];
+        let looked = world.run(async |tx, keys| {
+            rate_limits::look(tx, keys, job_type, &Rotation::default(), 9, true, |_| true, all).await
+        });
+        assert_eq!(looked.await.unwrap().released.len(), 1, "{job_type}");
+    }
 }
 
 fn limiting(id: &str, limit: u32) -> Rule {
@@ -319,8 +444,20 @@ async fn a_filters_limit_holds_until_the_filters_change() {
         let (limit, claim, levels) = (&limit, &by(number), &world.levels);
         let begun = async |tx: &Transaction, keys: &Keyspace| {
             let (mut tally, filter) = (Tally::default(), Some(limit));
-            let claiming =
-                claims::claim_within(tx, keys, levels, &mut tally, filter, T, id, claim, 7, 20).await?;
+            let claiming = claims::claim_within(
+                tx,
+                keys,
+                levels,
+                &mut tally,
+                filter,
+                &Terms::default(),
+                T,
+                id,
+                claim,
+                7,
+                20,
+            )
+            .await?;
             if let Claiming::Limited(full) = &claiming {
                 rate_limits::hold_back(tx, keys, T, id, &full.limit, Some(stamp), 8).await?;
             }
@@ -391,6 +528,30 @@ async fn open_claim(world: &World, id: &str, number: u64) -> (Transaction, Claim
 }
 
 #[tokio::test]
+async fn a_look_that_clears_no_marks_collides_with_no_end() {
+    for clears in [true, false] {
+        let world = World::new(Limits::SMALL).await;
+        for (n, id) in (1..).zip(["a", "b", "c"]) {
+            world.add(id, "x", &["rate-limit:2:net"], n).await;
+        }
+        world.add("other", "x", &[], 9).await;
+        assert!(world.start("a", 1).await && world.start("b", 2).await && !world.start("c", 3).await);
+        // The bucket is full, and marked, and one of it ends while another job is claimed.
+        let tx = world.store.begin().await.unwrap();
+        let (keys, levels, claim) = (&world.keys, &world.levels, &by(4));
+        let rotation = Rotation::default();
+        let looked = rate_limits::look(&tx, keys, T, &rotation, 9, clears, |_| true, in_turn).await.unwrap();
+        assert_eq!(looked, Looked::default());
+        claims::claim_with(&tx, keys, levels, T, "other", claim, 7, 20).await.unwrap().job().unwrap();
+        world.complete("a", 1).await;
+        assert_eq!(tx.commit().await.is_err(), clears);
+        world.check().await;
+        assert!(world.look(9).await.released.contains("x"));
+        assert_eq!(world.look(9).await, Looked::default());
+    }
+}
+
+#[tokio::test]
 async fn two_claims_of_the_last_place_collide() {
     let world = World::new(Limits::SMALL).await;
     for (n, id) in (1..).zip(["a", "b", "c"]) {
@@ -437,31 +598,46 @@ async fn nobody_is_forgotten_who_is_held_back_while_the_place_is_given_back() {
 }
 
 #[tokio::test]
-async fn nor_where_jobs_of_another_type_are_held_back_already() {
-    let world = World::new(Limits::SMALL).await;
-    let (limit, keys) = (&Limit { bucket: named("net"), most: 1 }, &world.keys);
-    for id in ["a", "b", "c"] {
-        world.add(id, "x", &["rate-limit:1:net"], 1).await;
-    }
-    assert!(world.start("a", 1).await);
-    for other in ["aaa", "zzz"] {
-        let new = NewJob { reasons: vec!["rate-limit:1:net".into()], ..NewJob::new(other, "i", json("{}")) };
-        world.run(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await.unwrap();
-        world
-            .run(async |tx, keys| rate_limits::hold_back(tx, keys, other, "i", limit, None, 8).await)
-            .await
-            .unwrap();
-    }
-    world.check().await;
-    for (id, is_new) in [("b", true), ("c", false)] {
-        let holds = world.store.begin().await.unwrap();
-        rate_limits::hold_back(&holds, keys, T, id, limit, None, 8).await.unwrap();
-        let ends = world.store.begin().await.unwrap();
-        let ending = Ending::Completed(json("1"));
-        claims::end(&ends, keys, T, "a", &by(1), &ending, None, None, 9, 20).await.unwrap();
-        holds.commit().await.unwrap();
-        let ended = ends.commit().await;
-        assert_eq!(matches!(ended, Err(StoreError::Conflict)), is_new, "the first of its type: {ended:?}");
+async fn nor_where_jobs_of_other_types_are_held_back_already() {
+    for others in [&["aaa"][..], &["zzz"], &["aaa", "zzz"]] {
+        let world = World::new(Limits::SMALL).await;
+        let (limit, keys) = (&Limit { bucket: named("net"), most: 1 }, &world.keys);
+        for id in ["a", "b", "c"] {
+            world.add(id, "x", &["rate-limit:1:net"], 1).await;
+        }
+        assert!(world.start("a", 1).await);
+        for other in others {
+            let new =
+                NewJob { reasons: vec!["rate-limit:1:net".into()], ..NewJob::new(other, "i", json("{}")) };
+            world.run(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await.unwrap();
+            world
+                .run(async |tx, keys| rate_limits::hold_back(tx, keys, other, "i", limit, None, 8).await)
+                .await
+                .unwrap();
+        }
+        world.check().await;
+        for (id, is_new) in [("b", true), ("c", false)] {
+            let holds = world.store.begin().await.unwrap();
+            rate_limits::hold_back(&holds, keys, T, id, limit, None, 8).await.unwrap();
+            let ends = world.store.begin().await.unwrap();
+            let ending = Ending::Completed(json("1"));
+            claims::end(&ends, keys, T, "a", &by(1), &ending, None, None, 9, 20).await.unwrap();
+            holds.commit().await.unwrap();
+            let ended = ends.commit().await;
+            // Of several types the end tells none, and a look after it all of them.
+            let collides = is_new && others.len() == 1;
+            assert_eq!(
+                matches!(ended, Err(StoreError::Conflict)),
+                collides,
+                "the first of its type: {ended:?}"
+            );
+            world.check().await;
+            if ended.is_ok() {
+                break;
+            }
+        }
+        world.run(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap();
+        assert!(world.look(9).await.released.contains("x"), "there is room");
         world.check().await;
     }
 }
@@ -475,7 +651,9 @@ async fn a_mark_that_is_set_anew_is_not_cleared() {
     assert!(world.start("a", 1).await && !world.start("b", 2).await);
     let looks = world.store.begin().await.unwrap();
     let nobody = |_: &[(String, usize)], _: usize| Vec::new();
-    let looked = rate_limits::look(&looks, &world.keys, T, 9, |_| true, nobody).await.unwrap();
+    let looked = rate_limits::look(&looks, &world.keys, T, &Rotation::default(), 9, true, |_| true, nobody)
+        .await
+        .unwrap();
     assert_eq!(looked, Looked::default(), "it is full");
     world.complete("a", 1).await;
     assert!(matches!(looks.commit().await, Err(StoreError::Conflict)));
@@ -556,13 +734,25 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                             .take(most)
                             .collect()
                     };
-                    rate_limits::look(tx, keys, T, 2, |_| true, all).await?;
+                    rate_limits::look(tx, keys, T, &Rotation::default(), 2, true, |_| true, all).await?;
                     let (mut tally, mut claimed) = (Tally::default(), Vec::new());
                     for (n, job) in (0..).zip(tenants::front(tx, keys, T, &tenant, 2).await?) {
                         let claim = Claim { worker: name.clone(), number: first + n };
                         let id = job.id.as_str();
-                        match claims::claim_within(tx, keys, levels, &mut tally, None, T, id, &claim, 7, 20)
-                            .await?
+                        match claims::claim_within(
+                            tx,
+                            keys,
+                            levels,
+                            &mut tally,
+                            None,
+                            &Terms::default(),
+                            T,
+                            id,
+                            &claim,
+                            7,
+                            20,
+                        )
+                        .await?
                         {
                             Claiming::Claimed(job) => claimed.push((claim.number, job.id)),
                             Claiming::Limited(full) => {

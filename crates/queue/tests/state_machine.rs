@@ -442,7 +442,7 @@ async fn a_removed_worker_can_neither_claim_nor_write() {
     let tx = world.tx().await;
     let claimed = claims::claim(&tx, &world.keys, T, "b", &world.fresh_claim("w"), 9, HISTORY).await;
     assert!(matches!(claimed, Err(Error::Halt)));
-    assert!(matches!(workers::ping(&tx, &world.keys, T, "w").await, Err(Error::Halt)));
+    assert!(matches!(workers::ping(&tx, &world.keys, T, "w", 9).await, Err(Error::Halt)));
 }
 
 #[tokio::test]

@@ -430,3 +430,25 @@ async fn a_charge_that_comes_late_does_not_undo_a_later_one() {
     world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(3)).await).await;
     assert!(matches!(forgets.commit().await, Err(StoreError::Conflict)), "it is not decayed away");
 }
+
+#[tokio::test]
+async fn pages_hold_the_pending_jobs_of_all_tenants() {
+    let world = World::new().await;
+    for (id, tenant, now_us) in
+        [("b2", "b", 4), ("a1", "a", 1), ("b1", "b", 2), ("c1", "c", 3), ("a2", "a", 5)]
+    {
+        world.add(id, tenant, now_us).await;
+    }
+    let (mut seen, mut from) = (Vec::new(), None);
+    loop {
+        let page = world.run(async |tx, keys| tenants::page(tx, keys, T, from.clone(), 2).await).await;
+        assert!(page.0.len() <= 2);
+        seen.extend(page.0.into_iter().map(|(tenant, pending)| (tenant, pending.id)));
+        match page.1 {
+            Some(next) => from = Some(next),
+            None => break,
+        }
+    }
+    let expected = [("a", "a1"), ("a", "a2"), ("b", "b1"), ("b", "b2"), ("c", "c1")];
+    assert_eq!(seen, expected.map(|(tenant, id)| (tenant.to_owned(), id.to_owned())));
+}

@@ -167,7 +167,7 @@ impl Copier {
         if batches.len() <= 1 {
             // They may share a write with documents that have none.
             for batch in batches {
-                let left = self.fetcher.fetch_inline(batch, writer, &self.tally).await?;
+                let left = self.fetcher.fetch_inline(batch, writer).await?;
                 writer.large.extend(left);
             }
         } else {
@@ -184,7 +184,7 @@ impl Copier {
     async fn copy_inline(&self, batch: Vec<Revision>) -> Result<Vec<Revision>, Error> {
         let _room = self.inline_room.acquire().await.expect("never closed");
         let mut writer = Writer::new(self);
-        let left = self.fetcher.fetch_inline(batch, &mut writer, &self.tally).await?;
+        let left = self.fetcher.fetch_inline(batch, &mut writer).await?;
         writer.buffer.flush(&self.target, &self.pace, &self.tally).await?;
         Ok(left)
     }

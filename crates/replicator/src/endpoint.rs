@@ -13,12 +13,15 @@ use url::Url;
 use crate::http::Proxy;
 use crate::secret::{HIDDEN, Scrubber, Secret};
 use crate::spec::Error;
+use crate::written::Written;
 
 /// A database on a CouchDB-protocol server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Ends in `/`, holds neither userinfo nor query.
     url: Url,
+    /// What it is called in replication ids.
+    written: Written,
     /// HTTP Basic credentials.
     credentials: Option<Credentials>,
     /// Further headers, as given, without Basic credentials. Their values may be tokens.
@@ -67,19 +70,33 @@ impl Endpoint {
         schemes: &[String],
     ) -> Result<Self, Error> {
         let mut url = parse_url(field, text, schemes)?;
+        let mut written = Written::of(text).with_headers(object.get("headers"));
         let userinfo = take_userinfo(&mut url);
         let (mut headers, from_header) = parse_headers(field, object.get("headers"))?;
         let from_object = parse_auth(field, object.get("auth"))?;
-        let credentials = from_object.or(userinfo).or(from_header);
+        // A name alone is a login here, and none in CouchDB.
+        let (named, userinfo) = match written.user {
+            Some(_) => (None, userinfo),
+            None => (userinfo, None),
+        };
+        if let Some(login) = from_object.as_ref().or(from_header.as_ref().filter(|_| userinfo.is_none())) {
+            written.user = Some(login.user.clone());
+        }
+        let credentials = from_object.or(userinfo).or(from_header).or(named);
         if credentials.is_some() {
             headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
         }
-        Ok(Self { url, credentials, headers, proxy: None })
+        Ok(Self { url, written, credentials, headers, proxy: None })
     }
 
     /// The database's URL without credentials; ends in `/`.
     pub fn url(&self) -> &Url {
         &self.url
+    }
+
+    /// What it is called in replication ids.
+    pub(crate) fn written(&self) -> &Written {
+        &self.written
     }
 
     /// Who asks, if not an anonymous user.
@@ -191,12 +208,58 @@ fn take_userinfo(url: &mut Url) -> Option<Credentials> {
 
 type Headers = Vec<(String, Secret)>;
 
+/// Headers of an endpoint at most, and their bytes: most servers read no more of a head than twice as many.
+const MAX_HEADERS: usize = 100;
+const MAX_HEADER_BYTES: usize = 16 << 10;
+
+/// Headers that an endpoint may not have. Connections are shared by all jobs: one of these would make the server read a message's end elsewhere
+/// than where it is, so that the rest of it becomes a part of another job's request; or take the connection out of HTTP's order; or change which
+/// server, or how much of an answer, is asked for.
+const OWN_AFFAIRS: &[&str] = &[
+    // Framing, and who is spoken to.
+    "content-length",
+    "transfer-encoding",
+    "host",
+    "expect",
+    // Of one connection, and not of a request (RFC 9110, 7.6.1; RFC 2616, 13.5.1).
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "trailers",
+    "upgrade",
+    "http2-settings",
+    // A part of an answer, or none, would be copied as if it was all.
+    "range",
+    "if-range",
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+    // How bodies are encoded.
+    "accept-encoding",
+    "content-encoding",
+    "content-range",
+];
+
+fn is_own_affair(name: &str) -> bool {
+    OWN_AFFAIRS.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
 fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<Credentials>), Error> {
     let headers = match value {
         None => return Ok((Vec::new(), None)),
         Some(Value::Object(headers)) => headers,
         Some(_) => return Err(Error::new(format!("{field}.headers"), "must be an object of strings")),
     };
+    let bytes = |(name, value): (&String, &Value)| name.len() + value.as_str().map_or(0, str::len);
+    if headers.len() > MAX_HEADERS || headers.iter().map(bytes).sum::<usize>() > MAX_HEADER_BYTES {
+        let problem = format!("must have at most {MAX_HEADERS} members, and {MAX_HEADER_BYTES} bytes");
+        return Err(Error::new(format!("{field}.headers"), problem));
+    }
     let (mut kept, mut credentials) = (Vec::new(), None);
     for (name, value) in headers {
         let at = || format!("{field}.headers.{name}");
@@ -206,22 +269,33 @@ fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<
         if http::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
             return Err(Error::new(at(), "is not a valid HTTP header name"));
         }
+        if is_own_affair(name) {
+            return Err(Error::new(
+                at(),
+                "cannot be chosen: turnwise itself says where a message goes, where it ends and which part of an answer it wants",
+            ));
+        }
         if http::header::HeaderValue::from_str(value).is_err() {
             return Err(Error::new(at(), "holds characters that an HTTP header may not have"));
         }
-        match basic_credentials(value) {
-            Some(found) if name.eq_ignore_ascii_case("authorization") => credentials = Some(found),
+        match basic_authorization(value) {
+            // One that cannot be read is none, as in CouchDB.
+            Some(encoded) if name.eq_ignore_ascii_case("authorization") => {
+                credentials = basic_credentials(encoded).or(credentials);
+            }
             _ => kept.push((name.clone(), Secret::new(value.clone()))),
         }
     }
     Ok((kept, credentials))
 }
 
-fn basic_credentials(value: &str) -> Option<Credentials> {
+/// What stands behind `Basic`.
+fn basic_authorization(value: &str) -> Option<&str> {
     let (scheme, encoded) = value.split_once(' ')?;
-    if !scheme.eq_ignore_ascii_case("basic") {
-        return None;
-    }
+    scheme.eq_ignore_ascii_case("basic").then_some(encoded)
+}
+
+fn basic_credentials(encoded: &str) -> Option<Credentials> {
     let decoded = String::from_utf8(BASE64_STANDARD.decode(encoded.trim()).ok()?).ok()?;
     let (user, password) = decoded.split_once(':')?;
     Some(Credentials { user: user.to_owned(), password: Secret::new(password) })
@@ -299,6 +373,43 @@ mod tests {
     }
 
     #[test]
+    fn headers_that_frame_a_request_are_refused() {
+        let with = |name: &str| parse(json!({"url": "http://h/db", "headers": {name: "1"}}));
+        for name in [
+            "Content-Length",
+            "transfer-encoding",
+            "CONNECTION",
+            "Host",
+            "Expect",
+            "Upgrade",
+            "TE",
+            "Trailer",
+            "Keep-Alive",
+            "Proxy-Connection",
+            "Proxy-Authorization",
+            "HTTP2-Settings",
+            "Range",
+            "Content-Encoding",
+        ] {
+            let error = with(name).unwrap_err();
+            assert_eq!(error.field, format!("source.headers.{name}"));
+            assert!(error.problem.starts_with("cannot be chosen: "), "{error}");
+        }
+        // What only describes the request, or says who asks, may be given.
+        for name in [
+            "Authorization",
+            "Cookie",
+            "User-Agent",
+            "Content-Type",
+            "Accept",
+            "X-Auth-CouchDB-UserName",
+            "Via",
+        ] {
+            assert!(with(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_field_and_hide_the_password() {
         for (value, field) in [
             (json!(5), "source"),
@@ -311,6 +422,7 @@ mod tests {
             (json!({"url": 1}), "source.url"),
             (json!({"url": "http://h/db", "headers": []}), "source.headers"),
             (json!({"url": "http://h/db", "headers": {"X": 1}}), "source.headers.X"),
+            (json!({"url": "http://h/db", "headers": {"X": "x".repeat(20_000)}}), "source.headers"),
             (json!({"url": "http://h/db", "auth": 1}), "source.auth"),
             (
                 json!({"url": "http://h/db", "auth": {"basic": {"username": "u"}}}),

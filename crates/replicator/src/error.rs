@@ -8,6 +8,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::secret::CUT;
 use crate::spec;
 
 /// How much of a peer's own words goes into an error.
@@ -59,7 +60,8 @@ impl Error {
                 Fault::Unreachable(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
                 Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut => true,
                 Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
-                Fault::Unexpected(_) | Fault::Replaced => false,
+                // Another attempt would be given as much time again.
+                Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } => false,
             },
             _ => false,
         }
@@ -146,6 +148,15 @@ pub enum Fault {
     Silent(Duration),
     /// The answer had not ended after this long, though it may have been coming all the time.
     TooLong(Duration),
+    /// Of the answer there came something all the time, and too little.
+    TooSlow {
+        /// Bytes that came.
+        came: u64,
+        /// Bytes that have to come.
+        least: u64,
+        /// In so much time of waiting for them.
+        interval: Duration,
+    },
     /// The answer, or the request's body, ended too early.
     BrokeOff(String),
     /// The answer is not what the protocol promises.
@@ -178,6 +189,13 @@ impl fmt::Display for Fault {
                 let after = after.as_millis();
                 write!(f, "timed out: no end of the answer after {after} ms, [replicator] request_timeout")
             }
+            Self::TooSlow { came, least, interval } => {
+                let interval = interval.as_millis();
+                write!(
+                    f,
+                    "too slow: {came} bytes of the answer in {interval} ms, [replicator] minimum_progress is {least}"
+                )
+            }
             Self::BrokeOff(cause) => write!(f, "the connection broke off: {cause}"),
             Self::Malformed(cause) => write!(f, "an answer that cannot be understood: {cause}"),
             Self::Status { status, error, reason, .. } if reason.is_empty() => write!(f, "{status} {error}"),
@@ -191,13 +209,38 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The first [`MAX_REASON_BYTES`] of `text`, on one line.
+/// The first [`MAX_REASON_BYTES`] of `text`, on one line, without what would steer a terminal. It has no secrets any more: a part of one could
+/// not be told from other text.
 pub(crate) fn shorten(text: &str) -> String {
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.contains(is_control) {
+        line = line
+            .chars()
+            .map(|char| if is_control(char) { char::REPLACEMENT_CHARACTER } else { char })
+            .collect();
+    }
     if line.len() > MAX_REASON_BYTES {
-        let end = (0..=MAX_REASON_BYTES).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
-        line.truncate(end);
-        line.push('…');
+        line.truncate(line.floor_char_boundary(MAX_REASON_BYTES));
+        line.push(CUT);
     }
     line
+}
+
+/// Whether a character does something to a line in place of standing in it: the control characters, and those that change a line's direction.
+fn is_control(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The beginning of a body for an error's text, of which much more is left than is shown in the end: its secrets are found before it is cut
+/// to that.
+pub(crate) fn excerpt(body: &[u8]) -> String {
+    const MAX_EXCERPT_BYTES: usize = 4 << 10;
+    let mut text = String::from_utf8_lossy(&body[..body.len().min(MAX_EXCERPT_BYTES)]).into_owned();
+    if body.len() > MAX_EXCERPT_BYTES {
+        // Half of a character.
+        text.truncate(text.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
+        text.push(CUT);
+    }
+    text
 }

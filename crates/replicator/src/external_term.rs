@@ -102,14 +102,17 @@ impl Term {
                 out.push(NEW_FLOAT);
                 out.extend(float.to_be_bytes());
             }
-            Self::List(items) => {
-                if !items.is_empty() {
-                    out.push(LIST);
-                    out.extend((items.len() as u32).to_be_bytes());
-                    items.iter().for_each(|item| item.write(out));
+            Self::List(items) => match as_string(items) {
+                Some(string) => string.write(out),
+                None => {
+                    if !items.is_empty() {
+                        out.push(LIST);
+                        out.extend((items.len() as u32).to_be_bytes());
+                        items.iter().for_each(|item| item.write(out));
+                    }
+                    out.push(NIL);
                 }
-                out.push(NIL);
-            }
+            },
             Self::Tuple(items) => {
                 out.push(SMALL_TUPLE);
                 out.push(u8::try_from(items.len()).expect("only small tuples are built here"));
@@ -117,6 +120,16 @@ impl Term {
             }
         }
     }
+}
+
+/// Erlang cannot tell a list of small numbers from a string, unless it is too long for one.
+fn as_string(items: &[Term]) -> Option<Term> {
+    let byte = |item: &Term| match item {
+        Term::Integer(integer) => u8::try_from(*integer).ok(),
+        _ => None,
+    };
+    let fits = !items.is_empty() && items.len() <= usize::from(u16::MAX);
+    fits.then(|| items.iter().map(byte).collect::<Option<_>>().map(Term::String)).flatten()
 }
 
 fn write_integer(integer: i128, out: &mut Vec<u8>) {
@@ -148,13 +161,17 @@ mod tests {
             Term::Integer(1 << 40),
             Term::Float(1.5),
             Term::List(vec![]),
+            Term::List(vec![Term::Integer(4), Term::Integer(1)]),
+            Term::List(vec![Term::Integer(4), Term::Integer(256)]),
         ]);
-        let mut expected = vec![131, 108, 0, 0, 0, 8, 100, 0, 9];
+        let mut expected = vec![131, 108, 0, 0, 0, 10, 100, 0, 9];
         expected.extend(b"undefined");
         expected.extend([107, 0, 2, b'a', b'b', 106, 109, 0, 0, 0, 1, b'c']);
         expected.extend([104, 3, 97, 255, 98, 0, 0, 1, 0, 98, 255, 255, 255, 255]);
         expected.extend([110, 6, 0, 0, 0, 0, 0, 0, 1]);
-        expected.extend([70, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 106, 106]);
+        expected.extend([70, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 106]);
+        expected.extend([107, 0, 2, 4, 1]);
+        expected.extend([108, 0, 0, 0, 2, 97, 4, 98, 0, 0, 1, 0, 106, 106]);
         assert_eq!(term.to_bytes(), expected);
     }
 }

@@ -133,6 +133,12 @@ impl Demand {
         self.wanted.load(Ordering::Relaxed)
     }
 
+    /// A document is too large to come with the feed.
+    pub fn refuse(&self) {
+        self.wanted.store(false, Ordering::Relaxed);
+        self.share.store(0, Ordering::Relaxed);
+    }
+
     /// Of the `revisions` of a batch, `used` came with the feed and were written, or could have.
     pub fn learn(&self, revisions: u64, used: u64) {
         if revisions < TELLING {

@@ -24,6 +24,7 @@ use crate::multipart;
 use crate::pace::Pace;
 use crate::query::{Query, doc_path};
 use crate::revs_diff::Missing;
+use crate::room::LARGE_BYTES;
 use crate::stats::Tally;
 
 /// The largest document that is copied; CouchDB's own limit is 8 MB.
@@ -92,7 +93,7 @@ impl Fetcher {
             if left.is_empty() {
                 break;
             }
-            tally.bulk_get_attempts.add(1);
+            tally.bulk_get_attempts.add(left.len() as u64);
             let part = self.pace.part((left.len(), 0), (BULK_GET_DOCS, 1));
             let request = Request::post(BULK_GET, bulk_get_body(left.into_iter()));
             match self.one_bulk_get(&request, &mut due, sink, tally).await {
@@ -156,11 +157,9 @@ impl Fetcher {
         &self,
         mut revisions: Vec<Revision>,
         sink: &mut impl Sink,
-        tally: &Tally,
     ) -> Result<Vec<Revision>, Error> {
         let mut retries = self.source.retries();
         while !revisions.is_empty() {
-            tally.bulk_get_attempts.add(1);
             match self.one_inline(&mut revisions, sink).await {
                 Ok(()) => break,
                 Err(error) if no_bulk_get(&error) => break,
@@ -380,10 +379,15 @@ async fn read_rows<S: Sink>(
     let mut breathed = Duration::ZERO;
     let mut splitter = Splitter::new(Shape::Array, DOC_BYTES);
     while let Some(piece) = answer.chunk().await? {
+        answer.hold(splitter.held_bytes() + piece.len()).await?;
         splitter.push(&piece, |text| row(text, sink)).map_err(|cause| answer.malformed(cause))?;
         let before = Instant::now();
         sink.breathe().await?;
         breathed += before.elapsed();
+        if splitter.held_bytes() <= LARGE_BYTES {
+            // What was large has been written.
+            answer.release();
+        }
     }
     splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
     Ok(breathed)

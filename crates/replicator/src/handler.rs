@@ -56,7 +56,8 @@ impl Handler {
         // A job's numbers go on through its crashes, its turns and its moves; only a new job begins at zero.
         let info = job.job.info.as_deref().map_or("null", RawValue::get);
         let before: Stats = serde_json::from_str(info).unwrap_or_default();
-        let (progress, mut stats) = watch::channel(Stats::default());
+        let (progress, mut stats) = watch::channel(before.clone());
+        context.before = Some(before);
         context.progress = progress;
         let (idle, mut is_idle) = watch::channel(false);
         context.idle = idle;
@@ -64,10 +65,10 @@ impl Handler {
         loop {
             tokio::select! {
                 ended = &mut run => {
-                    job.report(&stats.borrow().clone().after(&before));
+                    job.report(&*stats.borrow());
                     return ended.map(|report| (report, context.parking.as_ref().map(Prospect::at).cloned()));
                 }
-                Ok(()) = stats.changed() => job.report(&stats.borrow_and_update().clone().after(&before)),
+                Ok(()) = stats.changed() => job.report(&*stats.borrow_and_update()),
                 Ok(()) = is_idle.changed() => job.idle(*is_idle.borrow_and_update()),
             }
         }

@@ -140,6 +140,12 @@ impl Splitter {
         Ok(())
     }
 
+    /// Whether nothing is incomplete: it has not begun, or stands between two rows.
+    pub fn is_at_rest(&self) -> bool {
+        let not_begun = self.depth == 0 && !self.finished;
+        !self.in_row && !self.in_string && (not_begun || self.in_rows && self.depth == self.row_depth())
+    }
+
     /// To be called at the end of the answer: what stood around the rows, such as `{"results":[],"last_seq":5}`.
     pub fn finish(self) -> Result<Vec<u8>, Error> {
         let between_values = self.depth == 0 && !self.in_string && !self.in_row;
@@ -148,6 +154,11 @@ impl Splitter {
         } else {
             Err(Error::Truncated)
         }
+    }
+
+    /// How much of a row is held that is not complete, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.partial.len()
     }
 
     fn row_depth(&self) -> usize {

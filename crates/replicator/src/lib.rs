@@ -43,9 +43,11 @@ mod pace;
 mod pipeline;
 mod progress;
 mod query;
+mod refusal;
 pub mod replication_id;
 mod report;
 mod revs_diff;
+mod room;
 mod secret;
 mod selector;
 mod seq;
@@ -54,6 +56,7 @@ mod stats;
 mod upload;
 pub mod upstream;
 mod write;
+mod written;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -70,7 +73,7 @@ pub use replication_id::ReplicationId;
 pub use report::{REPLICATION_ID_VERSION, Report, Session};
 pub use secret::{HIDDEN, Secret};
 pub use seq::Seq;
-pub use spec::{Defaults, Error as SpecError, Filter, Replication, UserCtx};
+pub use spec::{Defaults, Error as SpecError, Filter, MinimumProgress, Replication, UserCtx};
 pub use stats::Stats;
 
 /// What a run needs from the process around it.
@@ -87,6 +90,9 @@ pub struct Context {
     pub progress: watch::Sender<Stats>,
     /// Receives whether a continuous run has nothing to do: everything is copied, and it waits for changes.
     pub idle: watch::Sender<bool>,
+    /// What the job had done before: its numbers go on from there, or from those of the last checkpoint where these are larger. None of a
+    /// run whose snapshots and report are to tell its own numbers.
+    pub before: Option<Stats>,
     /// Where a continuous run that has nothing to do leaves, if it may.
     pub parking: Option<multiplex::Prospect>,
 }
@@ -100,6 +106,7 @@ impl Context {
             stop: CancellationToken::new(),
             progress: watch::Sender::new(Stats::default()),
             idle: watch::Sender::new(false),
+            before: None,
             parking: None,
         }
     }

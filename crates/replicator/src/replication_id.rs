@@ -11,6 +11,7 @@ use md5::{Digest, Md5};
 
 use crate::endpoint::Endpoint;
 use crate::external_term::Term;
+use crate::secret::Secret;
 use crate::selector;
 use crate::spec::{Filter, Replication};
 
@@ -77,8 +78,8 @@ pub fn needs_filter_code(replication: &Replication) -> bool {
 
 /// `{remote, User, Host, Port, Path, Headers, undefined}`.
 fn endpoint(endpoint: &Endpoint) -> Term {
-    let url = endpoint.url();
-    let user = endpoint.credentials().map_or(Term::Atom("undefined"), |login| Term::string(&login.user));
+    let (url, written) = (endpoint.url(), endpoint.written());
+    let user = written.user.as_deref().map_or(Term::Atom("undefined"), Term::string);
     let default_port = match (url.scheme(), url.port()) {
         (_, None) => true,
         ("http", Some(port)) => port == 5984,
@@ -88,19 +89,16 @@ fn endpoint(endpoint: &Endpoint) -> Term {
         Some(port) if !default_port => Term::Integer(port.into()),
         _ => Term::Atom("default"),
     };
-    let mut headers: Vec<_> = endpoint.headers().iter().collect();
-    headers.sort_by_key(|(name, _)| name);
-    headers.dedup_by(|(a, _), (b, _)| a == b);
-    let header = |(name, value): &(String, crate::secret::Secret)| {
+    let header = |(name, value): &(String, Secret)| {
         Term::Tuple(vec![Term::string(name), Term::string(value.reveal())])
     };
     Term::Tuple(vec![
         Term::Atom("remote"),
         user,
-        Term::string(url.host_str().unwrap_or_default()),
+        Term::string(&written.host),
         port,
-        Term::string(url.path()),
-        Term::List(headers.into_iter().map(header).collect()),
+        Term::string(&written.path),
+        Term::List(written.headers.iter().map(header).collect()),
         Term::Atom("undefined"),
     ])
 }

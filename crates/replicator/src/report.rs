@@ -35,7 +35,7 @@ pub struct Report {
     pub stats: Stats,
 }
 
-/// One run in a checkpoint's history.
+/// One run in a checkpoint's history. Its numbers are sums: of this run and those before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
@@ -65,4 +65,20 @@ pub struct Session {
     pub bulk_get_attempts: u64,
     /// [`Stats::bulk_get_docs`].
     pub bulk_get_docs: u64,
+}
+
+impl Session {
+    /// The numbers that the next session goes on from.
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            revisions_checked: self.missing_checked,
+            missing_revisions_found: self.missing_found,
+            docs_read: self.docs_read,
+            docs_written: self.docs_written,
+            doc_write_failures: self.doc_write_failures,
+            bulk_get_attempts: self.bulk_get_attempts,
+            bulk_get_docs: self.bulk_get_docs,
+            ..Stats::default()
+        }
+    }
 }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::http::{Peer, Request};
 
 /// More than any answer to a batch of changes: these are bounded at half a megabyte.
-const ANSWER_BYTES: usize = 64 * 1024 * 1024;
+const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// A document of which the target lacks revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 
 /// What stands in a secret's place wherever it would be shown; the same five stars that CouchDB prints.
 pub const HIDDEN: &str = "*****";
@@ -40,26 +40,34 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Replaces every known secret in a text by [`HIDDEN`], in each form in which it travels.
+/// Replaces every known secret in a text by [`HIDDEN`], in each form in which it travels: as it is, percent-encoded (every character or only
+/// some), as a form has it, escaped as in JSON, and (with its user) as HTTP Basic sends it.
 #[derive(Clone, Default)]
 pub struct Scrubber {
-    /// Longest first, so that a secret which contains another one disappears whole.
     needles: Vec<String>,
 }
 
+/// So much of a secret is as good as all of it: what is searched for is bounded, and a text that goes on otherwise tells most of one all the same.
+const TELLING_BYTES: usize = 64;
+
+/// Stands at the end of a text that was cut. A part of a secret before it is hidden like a whole one.
+pub(crate) const CUT: char = '…';
+
 impl Scrubber {
-    /// Adds a secret as it is, percent-encoded, and (with its user) as HTTP Basic sends it.
+    /// Adds a secret, and its user if it has one.
     pub fn add(&mut self, user: Option<&str>, secret: &Secret) {
         let text = secret.reveal();
         if text.is_empty() {
             return;
         }
         self.needles.push(text.to_owned());
-        let encoded =
-            percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
-        self.needles.push(encoded);
         if let Some(user) = user {
-            self.needles.push(BASE64_STANDARD.encode(format!("{user}:{text}")));
+            let login = format!("{user}:{text}");
+            // With what pads it, and without: the longest is found.
+            for encoded in [BASE64_STANDARD.encode(&login), BASE64_URL_SAFE.encode(&login)] {
+                self.needles.push(encoded.trim_end_matches('=').to_owned());
+                self.needles.push(encoded);
+            }
         }
         // `Basic abc` and `Bearer abc` are echoed without their scheme, too.
         if let Some((_, token)) = text.split_once(' ')
@@ -67,20 +75,123 @@ impl Scrubber {
         {
             self.needles.push(token.to_owned());
         }
-        self.needles.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        self.needles.sort_unstable();
         self.needles.dedup();
     }
 
     /// `text` without any of the secrets.
     pub fn scrub(&self, text: &str) -> String {
-        let mut clean = text.to_owned();
-        for needle in &self.needles {
-            if clean.contains(needle.as_str()) {
-                clean = clean.replace(needle.as_str(), HIDDEN);
+        let mut clean = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(next) = rest.chars().next() {
+            match self.longest(rest.as_bytes()) {
+                0 => {
+                    clean.push(next);
+                    rest = &rest[next.len_utf8()..];
+                }
+                length => {
+                    clean.push_str(HIDDEN);
+                    rest = &rest[length..];
+                }
             }
         }
         clean
     }
+
+    /// The length of the longest secret that `text` begins with, in whatever form; 0 if there is none.
+    fn longest(&self, text: &[u8]) -> usize {
+        let lengths = self
+            .needles
+            .iter()
+            .flat_map(|needle| Form::ALL.iter().filter_map(|form| form.length(text, needle.as_bytes())));
+        lengths.max().unwrap_or(0)
+    }
+}
+
+/// How a text may be encoded. In each form, what stands at a place means one thing only, so that comparing takes time in proportion to a secret's
+/// length, whatever a peer has written.
+struct Form {
+    /// `%41` is an `A`.
+    percent: bool,
+    /// `\"` is a `"`, and `\u0041` an `A`.
+    escapes: bool,
+}
+
+impl Form {
+    const ALL: [Form; 4] = [
+        Form { percent: false, escapes: false },
+        Form { percent: true, escapes: false },
+        Form { percent: false, escapes: true },
+        Form { percent: true, escapes: true },
+    ];
+
+    /// How many bytes of `text`, from its beginning, are `needle`, or [`TELLING_BYTES`] and more of it, or as much as there is before a [`CUT`].
+    fn length(&self, text: &[u8], needle: &[u8]) -> Option<usize> {
+        let (mut at, mut matched) = (0, 0);
+        while matched < needle.len() {
+            let (rest, wanted) = (&text[at..], &needle[matched..]);
+            if matched > 0 && rest.starts_with(CUT.encode_utf8(&mut [0; 4]).as_bytes()) {
+                return Some(at);
+            }
+            match self.step(rest, wanted) {
+                Some((taken, told)) => {
+                    at += taken;
+                    matched += told;
+                }
+                None if matched >= TELLING_BYTES => return Some(at),
+                None => return None,
+            }
+        }
+        Some(at)
+    }
+
+    /// What the next character of a text says, if it is what is wanted: its bytes there, and those in the secret.
+    fn step(&self, text: &[u8], wanted: &[u8]) -> Option<(usize, usize)> {
+        let first = *text.first()?;
+        if self.escapes && first == b'\\' {
+            let (taken, character) = unescape(text)?;
+            let mut buffer = [0; 4];
+            let told = character.encode_utf8(&mut buffer).as_bytes();
+            return wanted.starts_with(told).then_some((taken, told.len()));
+        }
+        if self.percent
+            && first == b'%'
+            && let Some(byte) = text.get(1..3).and_then(hex)
+        {
+            return (wanted[0] == byte as u8).then_some((3, 1));
+        }
+        let is_space = self.percent && first == b'+' && wanted[0] == b' ';
+        (first == wanted[0] || is_space).then_some((1, 1))
+    }
+}
+
+/// The character that an escape of JSON stands for, and the escape's length.
+fn unescape(text: &[u8]) -> Option<(usize, char)> {
+    let character = match *text.get(1)? {
+        b'n' => '\n',
+        b't' => '\t',
+        b'r' => '\r',
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'u' => {
+            let unit = |at: usize| hex(text.get(at..at + 4)?);
+            let first = unit(2)?;
+            if let Some(character) = char::from_u32(first) {
+                return Some((6, character));
+            }
+            // Half of a character outside of the first plane; the other half follows.
+            let second = unit(8).filter(|_| text.get(6..8) == Some(b"\\u"))?;
+            let both = 0x1_0000 + ((first - 0xd800) << 10) + second.checked_sub(0xdc00)?;
+            return Some((12, char::from_u32(both)?));
+        }
+        // `"`, `\`, `/`.
+        other => char::from(other),
+    };
+    Some((2, character))
+}
+
+fn hex(digits: &[u8]) -> Option<u32> {
+    digits.iter().try_fold(0, |number, digit| Some(number * 16 + char::from(*digit).to_digit(16)?))
 }
 
 impl fmt::Debug for Scrubber {
@@ -106,6 +217,60 @@ mod tests {
         scrubber.add(Some("admin"), &Secret::new("p@ss word"));
         let echoed = "http://admin:p%40ss%20word@h/ said p@ss word and YWRtaW46cEBzcyB3b3Jk";
         assert_eq!(scrubber.scrub(echoed), "http://admin:*****@h/ said ***** and *****");
+    }
+
+    #[test]
+    fn a_secret_is_scrubbed_in_every_encoding_and_in_mixtures() {
+        for secret in ["p@ss word+1", "a\"b\\c/d", "\u{e9}t\u{e9}\u{1f511}\n", "100%25", "\\\\", "a&b=c?"] {
+            let mut scrubber = Scrubber::default();
+            scrubber.add(Some("u"), &Secret::new(secret));
+            let percent =
+                percent_encoding::utf8_percent_encode(secret, percent_encoding::NON_ALPHANUMERIC).to_string();
+            let some = percent_encoding::utf8_percent_encode(secret, crate::endpoint::USERINFO).to_string();
+            let form: String =
+                url::form_urlencoded::Serializer::new(String::new()).append_key_only(secret).finish();
+            let json = serde_json::to_string(secret).unwrap().trim_matches('"').to_owned();
+            let units = secret.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect::<String>();
+            let slashes = json.replace('/', "\\/");
+            let basic = format!("u:{secret}");
+            let forms = [
+                secret.to_owned(),
+                percent.to_lowercase(),
+                percent,
+                some,
+                form,
+                json,
+                units,
+                slashes,
+                BASE64_STANDARD.encode(&basic),
+                BASE64_STANDARD.encode(&basic).trim_end_matches('=').to_owned(),
+                BASE64_URL_SAFE.encode(&basic),
+            ];
+            for form in forms {
+                // Letters of a secret are letters in lower case, too: only what encodes them may be written so.
+                assert_eq!(scrubber.scrub(&format!("<{form}>")), "<*****>", "{secret:?} as {form}");
+            }
+            assert_eq!(scrubber.scrub("<nothing of it>"), "<nothing of it>");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_secret_before_a_cut_is_hidden() {
+        let mut scrubber = Scrubber::default();
+        scrubber.add(None, &Secret::new("hunter2 \"x\""));
+        for cut in ["hun\u{2026}", "hunter2+\u{2026}", "hunter2%20%22\u{2026}", "hunter2 \\\"x\u{2026}"] {
+            assert_eq!(scrubber.scrub(&format!("a {cut}")), "a *****\u{2026}", "{cut}");
+        }
+        assert_eq!(scrubber.scrub("xyz\u{2026} hun"), "xyz\u{2026} hun");
+    }
+
+    #[test]
+    fn most_of_a_long_secret_is_hidden_as_well() {
+        let mut scrubber = Scrubber::default();
+        scrubber.add(None, &Secret::new(format!("{}x", "\\".repeat(8_000))));
+        let scrubbed = scrubber.scrub(&"\\".repeat(16_000));
+        assert!(scrubbed.len() < 100, "{scrubbed}");
+        assert_eq!(scrubber.scrub(&"\\".repeat(TELLING_BYTES - 1)), "\\".repeat(TELLING_BYTES - 1));
     }
 
     #[test]

@@ -21,6 +21,11 @@ impl Seq {
         Self(Arc::from("0"))
     }
 
+    /// What CouchDB tells in place of a checkpoint while there is none.
+    pub(crate) fn none() -> Self {
+        Self(Arc::from("\"0\""))
+    }
+
     /// From JSON text that is known to be valid.
     pub(crate) fn from_raw(raw: &RawValue) -> Self {
         Self(Arc::from(raw.get()))

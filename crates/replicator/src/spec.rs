@@ -67,6 +67,26 @@ pub struct Defaults {
     pub socket_options: SocketOptions,
     /// Time that a request may take until the end of its answer; `None`: as long as something moves, as in CouchDB.
     pub request_timeout: Option<Duration>,
+    /// The least that answers have to bring.
+    pub minimum_progress: MinimumProgress,
+}
+
+/// The least that an answer has to bring while it is waited for. CouchDB knows no such thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinimumProgress {
+    /// Bytes that are no white space; 0: none need come.
+    pub bytes: u64,
+    /// In this time, or three times the silence that is allowed, if that is longer.
+    pub interval: Duration,
+}
+
+impl Default for MinimumProgress {
+    /// 512 bytes in 90 s. An honest peer that is this slow in the middle of an answer has not been seen: filters that find nothing for hours are
+    /// between two rows, and large documents come at the speed of the line. Shorter than the two minutes after which a run counts as healthy, so that a job which
+    /// fails for this again and again is tried less and less often.
+    fn default() -> Self {
+        Self { bytes: 512, interval: Duration::from_secs(90) }
+    }
 }
 
 /// Changes in one batch when nobody asked for another number: the number at which a CouchDB target is cheapest
@@ -92,6 +112,7 @@ impl Default for Defaults {
             proxy_schemes: vec!["http".to_owned(), "https".to_owned(), "socks5".to_owned()],
             socket_options: SocketOptions::default(),
             request_timeout: None,
+            minimum_progress: MinimumProgress::default(),
         }
     }
 }
@@ -164,6 +185,8 @@ pub struct Replication {
     pub socket_options: SocketOptions,
     /// Time that a request may take until the end of its answer, unless it is one for changes.
     pub request_timeout: Option<Duration>,
+    /// [`Defaults::minimum_progress`].
+    pub minimum_progress: MinimumProgress,
     /// How to authenticate, in the order in which it is tried.
     pub auth_plugins: Vec<AuthPlugin>,
     /// When a session is renewed whose cookie does not say how long it lives.
@@ -222,6 +245,7 @@ impl Replication {
                 .map_or(defaults.retries_per_request, |count| u32::try_from(count).expect("at most 100")),
             socket_options: fields.socket_options(defaults.socket_options)?,
             request_timeout: defaults.request_timeout,
+            minimum_progress: defaults.minimum_progress,
             auth_plugins: defaults.auth_plugins.clone(),
             session_refresh_interval: defaults.session_refresh_interval,
             user_ctx: fields.user_ctx()?,

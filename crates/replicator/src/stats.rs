@@ -18,15 +18,15 @@ pub struct Stats {
     pub docs_read: u64,
     /// Revisions written to the target.
     pub docs_written: u64,
-    /// Revisions that the target refused (401, 403, 413 per document); the replication went on without them.
+    /// Revisions that the target refused for good; the replication went on without them.
     pub doc_write_failures: u64,
-    /// Requests to `_bulk_get`.
+    /// Revisions that `_bulk_get` was asked for.
     pub bulk_get_attempts: u64,
     /// Revisions that `_bulk_get` answered.
     pub bulk_get_docs: u64,
     /// Changes of the source that are not done yet, as far as the source says; `None` if it does not.
     pub changes_pending: Option<u64>,
-    /// The sequence of the last checkpoint that was written, or found at the start.
+    /// The sequence of the last checkpoint that was written, or found at the start; `"0"` before the first one.
     pub checkpointed_source_seq: Option<Seq>,
     /// The last sequence that the changes feed has named.
     pub source_seq: Option<Seq>,
@@ -38,6 +38,20 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The larger of each number: of a job's and its last checkpoint's, whichever has been told of more.
+    pub(crate) fn larger(self, other: &Stats) -> Stats {
+        Stats {
+            revisions_checked: self.revisions_checked.max(other.revisions_checked),
+            missing_revisions_found: self.missing_revisions_found.max(other.missing_revisions_found),
+            docs_read: self.docs_read.max(other.docs_read),
+            docs_written: self.docs_written.max(other.docs_written),
+            doc_write_failures: self.doc_write_failures.max(other.doc_write_failures),
+            bulk_get_attempts: self.bulk_get_attempts.max(other.bulk_get_attempts),
+            bulk_get_docs: self.bulk_get_docs.max(other.bulk_get_docs),
+            ..self
+        }
+    }
+
     /// The numbers of a job whose latest run these are, and which had come to `before` when it began.
     pub fn after(self, before: &Stats) -> Stats {
         Stats {

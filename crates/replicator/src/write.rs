@@ -2,19 +2,21 @@
 //!
 //! A [`WriteBuffer`] is the request's body while it grows: documents are copied into it once, as the text they are. A target
 //! that finds it too large (413) gets it in halves, again and again, until a single document is too large: that one is a
-//! counted write failure, as are documents that the target forbids. A batch that it takes for wrong (400) is halved as well, so
-//! that the error names the document, and so is one that it does not get done in time. How much goes into one is decided by how long
-//! the target needs ([`crate::pace`]).
+//! counted write failure, as are documents whose rows name an error ([`crate::refusal`]). A batch that it takes for wrong (400, 415)
+//! is halved as well, so that only the document that is wrong is refused or named, and so is one that it does not get done in time.
+//! How much goes into one is decided by how long the target needs ([`crate::pace`]).
 
 use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::error::{Error, Fault, Side};
 use crate::http::{Peer, Request};
 use crate::pace::Pace;
+use crate::refusal;
 use crate::stats::Tally;
 
 /// A buffer of this size is written although more documents are at hand. With `worker_processes` of them in flight this
@@ -56,7 +58,7 @@ impl WriteBuffer {
     /// Writes all documents and empties the buffer.
     ///
     /// # Errors
-    /// Whatever the target says, except of single documents that it refuses: these are counted.
+    /// Whatever the target says, except of single documents that it refuses for good: these are counted.
     pub async fn flush(&mut self, target: &Peer, pace: &Pace, tally: &Tally) -> Result<(), Error> {
         if self.ends.is_empty() {
             return Ok(());
@@ -75,16 +77,17 @@ impl WriteBuffer {
                     tally.doc_write_failures.add(refused);
                     tally.bytes_written.add(bytes);
                 }
-                Err(error) if error.status() == Some(413) && count == 1 => {
-                    tracing::warn!(%error, "a document is too large for the target");
-                    tally.doc_write_failures.add(1);
-                }
-                Err(error) if matches!(error.status(), Some(400 | 413)) && count > 1 => {
+                Err(error) if refusal::may_be_one_of_many(&error) && count > 1 => {
                     retries.reset();
                     parts.extend(halves(part));
                 }
-                Err(error) if error.status() == Some(400) => {
-                    let id = docs.id(&part).unwrap_or_default();
+                Err(error) if refusal::may_be_one_of_many(&error) => {
+                    let Head { id, attachments } = docs.head(&part).unwrap_or_default();
+                    if refusal::passes_over_single(&error, attachments.is_some()) {
+                        tracing::warn!(doc_id = id, %error, "the target refuses a document");
+                        tally.doc_write_failures.add(1);
+                        continue;
+                    }
                     let fault = Fault::Unexpected(format!("document {id:?} is refused: {error}"));
                     return Err(target.fault(http::Method::POST, "_bulk_docs", fault));
                 }
@@ -118,15 +121,10 @@ struct Docs {
 }
 
 impl Docs {
-    /// The id of the first of `docs`, if it can be read.
-    fn id(&self, docs: &Range<usize>) -> Option<String> {
-        #[derive(Deserialize)]
-        struct Id {
-            _id: String,
-        }
+    /// What the first of `docs` is, if it can be read.
+    fn head(&self, docs: &Range<usize>) -> Option<Head> {
         let start = docs.start.checked_sub(1).map_or(HEAD.len(), |before| self.ends[before] + 1);
-        let doc: Id = serde_json::from_slice(&self.text[start..self.ends[docs.start]]).ok()?;
-        Some(doc._id)
+        serde_json::from_slice(&self.text[start..self.ends[docs.start]]).ok()
     }
 
     /// The request's body for some of the documents; a copy only where it is not for all of them.
@@ -137,6 +135,15 @@ impl Docs {
         let start = docs.start.checked_sub(1).map_or(HEAD.len(), |before| self.ends[before] + 1);
         [HEAD, &self.text[start..self.ends[docs.end - 1]], TAIL].concat().into()
     }
+}
+
+/// What must be known of a document that is refused.
+#[derive(Default, Deserialize)]
+struct Head {
+    #[serde(rename = "_id", default)]
+    id: String,
+    #[serde(rename = "_attachments")]
+    attachments: Option<IgnoredAny>,
 }
 
 /// The second half of some documents, and then the first one: the last is taken first.
@@ -169,23 +176,10 @@ async fn post(target: &Peer, body: Bytes, took: impl Fn(Duration)) -> Result<u64
         answered.await.inspect_err(|error: &Error| error.took_too_long().into_iter().for_each(&took))?;
     let mut refused = 0;
     for Refusal { id, error, reason } in refusals {
-        match error.as_deref() {
-            None => {}
-            Some(
-                error @ ("unauthorized"
-                | "forbidden"
-                | "too_large"
-                | "document_too_large"
-                | "request_entity_too_large"),
-            ) => {
-                let reason = target.clean(&reason);
-                tracing::warn!(doc_id = id, error, reason, "the target refuses a document");
-                refused += 1;
-            }
-            Some(error) => {
-                let fault = Fault::Unexpected(format!("document {id:?} was not written: {error}: {reason}"));
-                return Err(target.fault(http::Method::POST, "_bulk_docs", fault));
-            }
+        if let Some(error) = error {
+            let (error, reason) = (target.clean(&error), target.clean(&reason));
+            tracing::warn!(doc_id = id, error, reason, "the target refuses a document");
+            refused += 1;
         }
     }
     Ok(refused)

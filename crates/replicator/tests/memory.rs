@@ -6,10 +6,13 @@ mod common;
 use std::process::Command;
 use std::time::Duration;
 
+use bytes::Bytes;
 use common::attached::{Attached, wants};
-use common::run;
+use common::{SERVER_UUID, request, run};
+use futures::future::join_all;
 use serde_json::json;
-use turnwise_testkit::{Fake, process};
+use turnwise_replicator::{Client, Context, replicate};
+use turnwise_testkit::{Fake, Reply, Step, process};
 
 const SOURCE: &str = "TURNWISE_TEST_SOURCE";
 const TARGET: &str = "TURNWISE_TEST_TARGET";
@@ -18,20 +21,37 @@ const TARGET: &str = "TURNWISE_TEST_TARGET";
 /// flight, and the pieces in the connections.
 const ALLOWED_MB: f64 = 64.0;
 
+/// How many runs at once, each into a database of its own.
+const RUNS: &str = "TURNWISE_TEST_RUNS";
+
 #[tokio::test]
 #[ignore = "the other tests run it, in a process of its own"]
 async fn one_run_between_the_databases_that_the_environment_names() {
     let [source, target] = [SOURCE, TARGET].map(|name| std::env::var(name).unwrap());
-    run(&source, &target, json!({})).await.unwrap();
+    let runs: usize = std::env::var(RUNS).map_or(1, |runs| runs.parse().unwrap());
+    // They share what replications of one process share.
+    let client = Client::new().unwrap();
+    let run = async |nth: usize| {
+        let target = if nth == 0 { target.clone() } else { format!("{target}{nth}") };
+        let replication = request(&source, &target, json!({"connection_timeout": 60_000}));
+        replicate(&replication, &Context::new(client.clone(), SERVER_UUID)).await.unwrap();
+    };
+    join_all((0..runs).map(run)).await;
 }
 
 /// The largest memory that a run has had, in MB.
 async fn peak_mb(source: &Fake, target: &Fake) -> f64 {
+    peak_of(source, target, 1).await
+}
+
+/// The same, of so many runs at once.
+async fn peak_of(source: &Fake, target: &Fake, runs: usize) -> f64 {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--ignored", "--exact", "one_run_between_the_databases_that_the_environment_names"])
         .env(SOURCE, source.url())
-        .env(TARGET, target.url());
+        .env(TARGET, target.url())
+        .env(RUNS, runs.to_string());
     let run = tokio::task::spawn_blocking(move || process::run(command)).await.unwrap();
     assert!(run.output.contains("1 passed"), "{}", run.output);
     println!("{} MB at most, in {} s", run.peak_mb, run.seconds);
@@ -59,6 +79,28 @@ async fn memory_does_not_grow_with_the_number_of_documents() {
         assert_eq!(target.leaves(), documents);
         assert!(peak < ALLOWED_MB, "{documents} documents, {peak} MB");
     }
+}
+
+/// Each of these would be in memory twice, at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_documents_of_many_replications_wait_for_each_other() {
+    const RUNS: usize = 8;
+    const BYTES: usize = 48 << 20;
+    let (source, target) = tokio::join!(Fake::start(), Fake::start());
+    // Of the second generation: none comes with the feed.
+    source.put([json!({"_id": "large", "_rev": "2-b", "_revisions": {"start": 2, "ids": ["b", "a"]}})]);
+    source.rule(|asked| {
+        let head = r#"{"results":[{"id":"large","docs":[{"ok":{"_id":"large","_rev":"2-b","_revisions":{"start":2,"ids":["b","a"]},"x":""#;
+        let pieces = std::iter::repeat_n(Step::Send(Bytes::from(vec![b'x'; 64 << 10])), BYTES >> 16);
+        let steps = std::iter::once(Step::Send(head.into())).chain(pieces).chain([Step::Send(r#""}}]}]}"#.into())]);
+        (asked.path == "/_bulk_get").then(|| Reply::steps(200, steps.collect::<Vec<_>>()))
+    });
+    target.rule(|asked| (asked.path == "/_bulk_docs").then(|| Reply::json(201, &json!([]))));
+    let peak = peak_of(&source, &target, RUNS).await;
+    let whole = target.count(|asked| asked.path == "/_bulk_docs" && asked.body_bytes > BYTES as u64);
+    assert_eq!(whole, RUNS);
+    // One of them twice, the beginning of another one, and what each run has anyway.
+    assert!(peak < 300.0, "{peak} MB");
 }
 
 #[tokio::test]

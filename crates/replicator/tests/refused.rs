@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::attached::Attached;
+use common::attached::{self, Attached};
 use common::{context, number, request, run, spawn, stop, until};
 use serde_json::json;
 use turnwise_replicator::replicate;
@@ -64,59 +64,95 @@ async fn a_document_that_the_target_takes_for_wrong_is_named() {
     assert_eq!(target.leaves(), 121);
 }
 
+/// CouchDB's words for the name of an attachment that it does not take.
+const ATTACHMENT_NAME: &str = "Attachment name '_a' starts with prohibited character '_'";
+
+/// Answers of a target to the `PUT` of a document, and whether it is then passed over.
+const PUTS: [(u16, &str, &str, bool); 14] = [
+    (401, "unauthorized", "no", true),
+    (403, "forbidden", "no", true),
+    (413, "document_too_large", "large", true),
+    (415, "bad_content_type", "no", true),
+    (400, "bad_request", ATTACHMENT_NAME, true),
+    (400, "bad_request", "invalid UTF-8 JSON", false),
+    (400, "illegal_docid", "Attachment name", false),
+    (401, "other", "no", false),
+    (403, "access_denied", "a firewall says so", false),
+    (404, "not_found", "Database does not exist.", false),
+    (409, "conflict", "no", false),
+    (412, "precondition_failed", "no", false),
+    (422, "bad_request", ATTACHMENT_NAME, false),
+    (500, "unknown_error", "no", false),
+];
+
+fn refusal(status: u16, error: &str, reason: &str) -> Reply {
+    Reply::json(status, &json!({"error": error, "reason": reason}))
+}
+
 #[tokio::test]
-async fn a_revision_with_attachments_is_counted_only_where_it_is_forbidden_or_too_large() {
-    for (status, counted) in [
-        (401, true),
-        (403, true),
-        (413, true),
-        (400, false),
-        (404, false),
-        (409, false),
-        (412, false),
-        (500, false),
-    ] {
+async fn a_revision_that_is_put_is_passed_over_only_where_it_is_refused_for_good() {
+    for (status, error, reason, passed_over) in PUTS {
         let (source, target) = tokio::join!(Fake::start(), Fake::start());
         source.put([json!({"_id": "before"})]);
         Attached::of(1 << 20).put(&source, "large", "1-l");
         source.put([json!({"_id": "after"})]);
-        target.rule(move |asked| (asked.path == "/large").then(|| Reply::error(status, "as_told")));
+        target.rule(move |asked| (asked.path == "/large").then(|| refusal(status, error, reason)));
         let ended = run(&source.url(), &target.url(), json!({})).await;
-        if counted {
+        if passed_over {
             let stats = ended.unwrap().stats;
-            assert_eq!((stats.docs_written, stats.doc_write_failures), (2, 1), "{status}");
+            assert_eq!((stats.docs_written, stats.doc_write_failures), (2, 1), "{status} {error}");
         } else {
-            let error = ended.unwrap_err().to_string();
-            assert!(error.contains("target PUT") && error.contains(&status.to_string()), "{status}: {error}");
+            let said = ended.unwrap_err().to_string();
+            assert!(said.contains("target PUT") && said.contains(&format!("{status} {error}")), "{said}");
         }
     }
 }
 
 #[tokio::test]
-async fn only_what_is_forbidden_or_too_large_is_passed_over_in_a_batch() {
-    for (word, counted) in [
-        ("forbidden", true),
-        ("unauthorized", true),
-        ("document_too_large", true),
-        ("unknown_error", false),
-        ("conflict", false),
-        ("doc_validation", false),
-        ("invalid_design_doc", false),
-        ("internal_server_error", false),
-    ] {
+async fn a_row_with_an_error_is_passed_over_whatever_the_error() {
+    for word in ["forbidden", "unauthorized", "conflict", "invalid_design_doc", "internal_server_error"] {
         let (source, target) = tokio::join!(Fake::start(), Fake::start());
         source.fill("d", 3, 10);
         target.rule(move |asked| {
             let row = json!([{"id": "d000001", "rev": "1-a", "error": word, "reason": "so"}]);
             (asked.path == "/_bulk_docs").then(|| Reply::json(201, &row))
         });
-        let ended = run(&source.url(), &target.url(), json!({})).await;
-        if counted {
-            let stats = ended.unwrap().stats;
-            assert_eq!((stats.docs_written, stats.doc_write_failures), (2, 1), "{word}");
-        } else {
-            let error = ended.unwrap_err().to_string();
-            assert!(error.contains("\"d000001\" was not written") && error.contains(word), "{error}");
+        let stats = run(&source.url(), &target.url(), json!({})).await.unwrap().stats;
+        assert_eq!((stats.docs_written, stats.doc_write_failures), (2, 1), "{word}");
+    }
+}
+
+#[tokio::test]
+async fn of_a_batch_that_is_refused_only_what_is_wrong_with_attachments_is_passed_over() {
+    for (status, reason, attachments, passed_over) in [
+        (400, ATTACHMENT_NAME, true, true),
+        (415, "no", true, true),
+        (413, "large", true, true),
+        (413, "large", false, true),
+        (400, "wrong", true, false),
+        (400, ATTACHMENT_NAME, false, false),
+        (415, "no", false, false),
+    ] {
+        let (source, target) = tokio::join!(Fake::start(), Fake::start());
+        source.fill("d", 8, 10);
+        match attachments {
+            true => attached::small(&source, "wrong", "_a"),
+            false => source.put([json!({"_id": "wrong"})]),
+        }
+        target.rule(move |asked| {
+            let wrong = asked.path == "/_bulk_docs" && asked.json().to_string().contains("\"wrong\"");
+            wrong.then(|| refusal(status, "bad_request", reason))
+        });
+        match run(&source.url(), &target.url(), json!({})).await {
+            Ok(report) => {
+                assert!(passed_over, "{status} {reason} {attachments}");
+                assert_eq!((report.stats.docs_written, report.stats.doc_write_failures), (8, 1));
+                assert_eq!(target.leaves(), 8);
+            }
+            Err(error) => assert!(
+                !passed_over && error.to_string().contains("document \"wrong\" is refused"),
+                "{status} {reason} {attachments}: {error}"
+            ),
         }
     }
 }

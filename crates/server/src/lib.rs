@@ -23,6 +23,7 @@
 
 mod catalogue;
 pub mod config;
+mod descriptors;
 mod http;
 mod live;
 mod node;

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::locks::Levels;
+use turnwise_queue::deadlines::Timeouts;
 use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_worker::{
-    ExternalOptions, FairRules, Live, MonitorOptions, QueueRules, RetentionOptions, Tunables,
+    ExternalOptions, FairRules, Live, MonitorOptions, QueueRules, RetentionOptions, RotationRules, Tunables,
 };
 
 use crate::config::{self, Config, FairShare};
@@ -52,6 +53,8 @@ impl Parts {
         self.external.set(ExternalOptions {
             max_history: jobs.max_history,
             backoff: jobs.backoff,
+            on_lost: jobs.on_lost,
+            timeouts: Arc::new(jobs.timeouts()),
             shares: jobs.shares.clone(),
             queue,
             ..self.external.get()
@@ -74,7 +77,8 @@ pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
 pub(crate) fn fair_replications(config: &Config) -> FairRules {
     let FairShare { fairness, rotation, shares, .. } = &config.fair_share;
     let rfc = config.fair_share.rfc();
-    FairRules { fairness: *fairness, rfc, shares: shares.clone(), rotation: Some(*rotation) }
+    let rotation = RotationRules { quiet_period: config.periods.quiet, ..*rotation };
+    FairRules { fairness: *fairness, rfc, shares: shares.clone(), rotation: Some(rotation) }
 }
 
 pub(crate) fn replications(config: &Config, queue: &Arc<QueueRules>) -> Tunables {
@@ -82,9 +86,16 @@ pub(crate) fn replications(config: &Config, queue: &Arc<QueueRules>) -> Tunables
         max_jobs: config.max_jobs,
         max_history: config.max_history,
         backoff: config.backoff,
+        on_lost: config.on_lost,
+        timeouts: timeouts(config, turnwise_replicator::JOB_TYPE),
         fair: fair_replications(config),
         queue: queue.clone(),
     }
+}
+
+/// How long the runs of a type may take, where that has a bound.
+pub(crate) fn timeouts(config: &Config, job_type: &str) -> Timeouts {
+    config.jobs.timeouts().remove(job_type).unwrap_or_default()
 }
 
 /// How commands are shared out.
@@ -98,6 +109,8 @@ pub(crate) fn commands(config: &Config, queue: &Arc<QueueRules>) -> Tunables {
         max_jobs: command.max_jobs,
         max_history: jobs.max_history,
         backoff: jobs.backoff,
+        on_lost: jobs.on_lost,
+        timeouts: timeouts(config, turnwise_command::JOB_TYPE),
         fair: fair_commands(config),
         queue: queue.clone(),
     }

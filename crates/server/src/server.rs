@@ -8,21 +8,23 @@ use futures::future::join_all;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_command::{Guard, Programs};
+use turnwise_command::{Guard, Programs, Variables};
 use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::events::Events;
 use turnwise_replicator::multiplex::{self, Multiplex};
 use turnwise_replicator::ownership::Ownership;
 use turnwise_replicator::upstream::{Condition, Upstream};
-use turnwise_replicator::{Client, Handler, JOB_TYPE};
+use turnwise_replicator::{Client, Connections, Handler, JOB_TYPE};
 use turnwise_store::{Store, StoreUrl, runtime};
 use turnwise_worker::{
-    Dependencies, External, ExternalOptions, Filters, Joined, Live, Monitor, Retention, Worker, join_nodes,
+    Deadlines, Dependencies, External, ExternalOptions, Filters, Joined, Live, Monitor, Retention,
+    Timekeeper, Worker, join_nodes,
 };
 
 use crate::catalogue;
 use crate::config::{self, Config, Shared};
+use crate::descriptors;
 use crate::http::{self, App};
 use crate::live::{self, Parts};
 use crate::node;
@@ -32,6 +34,8 @@ use crate::start::{self, Opened, StartError, initialise};
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request waits for a store that is away.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two reports of a replication's numbers: `_active_tasks` is behind by half a second at most, as CouchDB's is.
+const REPORT_INTERVAL: Duration = Duration::from_millis(400);
 /// Before a part of the server that ended badly starts again.
 const SERVICE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -99,7 +103,10 @@ impl Server {
         let store = opened.store.clone();
         let runtime = store.runtime().clone();
         let keys = Keyspace::default();
-        let client = Client::with(&config.connections).map_err(StartError::Client)?;
+        let descriptors =
+            descriptors::raised(if config.command.enabled { config.command.max_jobs } else { 0 });
+        let connections = Connections { most: descriptors.outgoing, ..config.connections.clone() };
+        let client = Client::with(&connections).map_err(StartError::Client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
         let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref(), new_uuid)).await?;
         // What the store has been told to do with it later counts for more than the file.
@@ -122,11 +129,14 @@ impl Server {
             max_jobs: config.max_jobs,
             max_history: config.max_history,
             backoff: config.backoff,
+            on_lost: config.on_lost,
+            timeouts: live::timeouts(&config, JOB_TYPE),
             exclusive: opened.exclusive,
             health_interval: config.workers.health_interval,
             health_timeout: config.workers.health_timeout,
             fair: live::fair_replications(&config),
             queue: queue.clone(),
+            report_interval: REPORT_INTERVAL,
             ..turnwise_worker::Options::default()
         };
         let membership = NodeOptions {
@@ -135,6 +145,7 @@ impl Server {
             place: node::place(listen),
             upstream: config.upstream.is_some(),
         };
+        let names = http::Names::new(listen, &membership.url, &config.listener_names);
         // First, because it may be refused: nothing else has begun then.
         let mut workers =
             match opened.told(join_nodes(&store, &keys, &options, membership, opened.patience()).await)? {
@@ -147,6 +158,8 @@ impl Server {
             health_timeout: config.workers.health_timeout,
             max_history: config.jobs.max_history,
             backoff: config.jobs.backoff,
+            on_lost: config.jobs.on_lost,
+            timeouts: Arc::new(config.jobs.timeouts()),
             shares: config.jobs.shares.clone(),
             queue: queue.clone(),
         };
@@ -166,6 +179,8 @@ impl Server {
                 max_jobs: config.command.max_jobs,
                 max_history: config.jobs.max_history,
                 backoff: config.jobs.backoff,
+                on_lost: config.jobs.on_lost,
+                timeouts: live::timeouts(&config, turnwise_command::JOB_TYPE),
                 fair: live::fair_commands(&config),
                 ..options
             };
@@ -185,6 +200,7 @@ impl Server {
             options: live::monitor(&config).into(),
             external: external.clone(),
         };
+        let deadlines = Deadlines { store: store.clone(), keys: keys.clone(), external: external.clone() };
         let ownership = Ownership::new(node.clone());
         if opened.exclusive {
             // There are no others.
@@ -200,6 +216,7 @@ impl Server {
         let (membership, periods) = ((store.clone(), keys.clone()), config.periods);
         let filters = Filters { store: store.clone(), keys: keys.clone() };
         let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
+        let timekeeper = Timekeeper { store: store.clone(), keys: keys.clone() };
         let retention =
             Retention { store: store.clone(), keys: keys.clone(), options: live::retention(&config).into() };
         let parts = Parts {
@@ -233,8 +250,10 @@ impl Server {
             }),
             service("parked replications", &stop, move |stop| parked.clone().run(stop)),
             service("monitor", &stop, move |stop| monitor.clone().run(stop)),
+            service("deadlines", &stop, move |stop| deadlines.clone().run(stop)),
             service("filters", &stop, move |stop| filters.clone().run(stop)),
             service("dependencies", &stop, move |stop| dependencies.clone().run(stop)),
+            service("clock", &stop, move |stop| timekeeper.clone().run(stop)),
             service("retention", &stop, move |stop| retention.clone().run(stop)),
         ];
         let condition = upstream.as_ref().map(|upstream| upstream.condition.clone());
@@ -265,27 +284,45 @@ impl Server {
                 timeout: config.workers.health_timeout,
             },
             accepting: http::Accepting::default(),
-            body_room: http::BodyRoom::default(),
+            body_room: http::Room::default(),
             config: current,
             catalogue: Arc::new(catalogue),
             commands,
             upstream: condition,
+            names: Arc::new(names),
         };
-        let http = AbortOnDropHandle::new(tokio::spawn(http::serve(listener, app.router(), stop.clone())));
+        let http = AbortOnDropHandle::new(tokio::spawn(http::serve(
+            listener,
+            descriptors.incoming,
+            app.router(),
+            stop.clone(),
+        )));
         tracing::info!("listening on http://{listen}");
-        Ok(RunningServer { listen, stop, workers, services, http, events, ownership: owned })
+        Ok(RunningServer {
+            listen,
+            store: opened.store,
+            stop,
+            workers,
+            services,
+            http,
+            events,
+            ownership: owned,
+            shared,
+        })
     }
 }
 
 /// A server that runs. Dropping it stops it at once, like a crash; [`RunningServer::shutdown`] stops it cleanly.
 pub struct RunningServer {
     listen: SocketAddr,
+    store: Store,
     stop: CancellationToken,
     workers: Vec<Worker>,
     services: Vec<Service>,
     http: AbortOnDropHandle<()>,
     events: Events,
     ownership: Option<Ownership>,
+    shared: Shared,
 }
 
 /// A part of the server that runs until the server stops.
@@ -332,6 +369,12 @@ impl RunningServer {
         self.listen
     }
 
+    /// Returns once the store cannot go on in this process, with the reason in one line: the process should end, and a
+    /// supervisor start it again. A store that has no room, or is away, goes on by itself, and never ends a server.
+    pub async fn ended(&self) -> String {
+        self.store.ended().await
+    }
+
     /// Which of an upstream's databases are this node's, if there is an upstream.
     pub fn ownership(&self) -> Option<&Ownership> {
         self.ownership.as_ref()
@@ -340,6 +383,14 @@ impl RunningServer {
     /// What its parts tell each other, for tests that would have to ask again and again otherwise.
     pub fn events(&self) -> &Events {
         &self.events
+    }
+
+    /// Takes over a configuration file that was read again. What can change while a server runs is in force soon; what cannot is told in
+    /// the log, and waits for the next start.
+    pub fn reload(&self, file: Config) {
+        for (section, key) in self.shared.reload(file) {
+            tracing::warn!("[{section}] {key} has changed in the file: it needs a restart");
+        }
     }
 
     /// Ends open feeds and waiting requests, lets every job write its checkpoint and gives it back, and returns when all
@@ -393,9 +444,15 @@ async fn beside(
 /// What runs jobs of type `command`.
 fn commands(config: &config::Command, guard: Option<Guard>) -> turnwise_command::Handler {
     let programs = config.programs.clone().map_or(Programs::All, Programs::Only);
+    let variables = match (&config.env, &programs) {
+        (Some(names), _) => Variables::Only(names.clone()),
+        (None, Programs::Only(_)) => Variables::harmless(),
+        (None, Programs::All) => Variables::All,
+    };
     let max_output_bytes = config.max_output_bytes;
     turnwise_command::Handler::new(turnwise_command::Settings {
         programs,
+        variables,
         max_output_bytes,
         guard,
         ..turnwise_command::Settings::default()

@@ -129,6 +129,9 @@ pub enum StartError {
 fn told(store: &str, cause: &StoreError) -> String {
     match cause {
         StoreError::Unavailable(reason) => format!("the store {store} is unavailable: {reason}"),
+        StoreError::NoRoom { what, place } => {
+            format!("the store {store} has no room: {what} ({place}); start turnwise once there is some")
+        }
         StoreError::Misuse(reason) => format!("the store {store} cannot be used: {reason}"),
         StoreError::Corrupt(what) => {
             format!(

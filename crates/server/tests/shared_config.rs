@@ -118,7 +118,7 @@ async fn what_cannot_be_is_refused_and_the_old_value_stays() {
     for (method, path, allowed) in
         [("POST", "replicator/max_jobs", "DELETE,GET,HEAD,PUT"), ("PUT", "replicator", "GET,HEAD")]
     {
-        let refused = server.send(server.request(method, &format!("{CONFIG}/{path}"))).await;
+        let refused = server.bare(method, &format!("{CONFIG}/{path}")).await;
         assert_eq!((refused.status, refused.header("allow")), (405, allowed));
     }
 }
@@ -166,7 +166,7 @@ async fn a_change_at_one_node_is_in_force_at_all() {
     let body = json!({"source": "http://s/db", "target": "http://t/db", "_replication_state": "completed"});
     let refused = async {
         let mut n = 0;
-        while b.put(&format!("/_replicator/{n}"), &body).await.status != 400 {
+        while b.put(&format!("/_replicator/{n}"), &body).await.status != 403 {
             n += 1;
         }
     };

@@ -89,3 +89,19 @@ async fn a_database_with_many_documents_is_deleted() {
     assert_eq!(server.delete("/x%2F_replicator").await.status, 200);
     assert_eq!(server.get("/x%2F_replicator").await.status, 404);
 }
+
+#[tokio::test]
+async fn a_job_waits_for_a_hundred_large_ones() {
+    let (_folder, server) = server().await;
+    let large = json!({ "x": "x".repeat(11_000) });
+    let ids: Vec<String> = (0..100).map(|n| format!("{n:03}")).collect();
+    let jobs: Vec<Value> = ids
+        .iter()
+        .map(|id| json!({ "type": "t", "id": id, "options": { "x": "x".repeat(8_000) }, "summary": large }))
+        .collect();
+    assert_eq!(server.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
+    let after: Vec<Value> = ids.iter().map(|id| json!({ "type": "t", "id": id })).collect();
+    let waits = json!({ "jobs": [{ "type": "t", "id": "waits", "after": after }] });
+    let added = server.post("/v1/jobs", &waits).await;
+    assert_eq!(added.body["jobs"][0]["added"], "blocked", "{added:?}");
+}

@@ -43,7 +43,7 @@ async fn a_running_command_is_cancelled_and_a_stopped_server_gives_it_back() {
         assert_eq!(added.status, 201, "{}", added.body);
         server.poll(&format!("/v1/jobs/command/{id}"), |job| job["state"] == "running").await;
     }
-    server.send(server.request("POST", "/v1/jobs/command/a/cancel")).await;
+    server.post_empty("/v1/jobs/command/a/cancel").await;
     let ended = server.get("/v1/jobs/command/a/wait").await.body;
     assert_eq!(ended["job"]["state"], "cancelled");
     // The next one runs no commands.
@@ -71,4 +71,36 @@ async fn a_command_that_could_not_run_is_refused_when_it_is_added() {
     let refused = server.post("/v1/jobs", &many).await;
     assert!(refused.body["reason"].as_str().unwrap().starts_with("jobs[1]."), "{}", refused.body);
     assert_eq!(run(&server, &json!({"options": {"argv": ["true"]}})).await["state"], "completed");
+}
+
+#[tokio::test]
+async fn an_allowed_program_gets_no_variables_that_make_it_run_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/bin/bash\nls; echo $LANG $JOB_A\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let evil = folder.path().join("evil");
+    std::fs::write(&evil, "echo owned\n").unwrap();
+    let script = script.to_str().unwrap();
+    let server = TestServer::start_with(&format!("[command]\nenabled = true\nprograms = {script}\n")).await;
+    for (name, value) in [
+        ("BASH_FUNC_ls%%", "() { echo owned; }"),
+        ("BASH_ENV", evil.to_str().unwrap()),
+        ("LD_PRELOAD", "/tmp/evil.so"),
+        ("LD_LIBRARY_PATH", "/tmp"),
+        ("PATH", "/tmp"),
+        ("JOB_A", "a"),
+    ] {
+        let job = json!({"options": {"argv": [script], "env": {name: value}}});
+        let refused = server.post("/v1/jobs/command", &job).await;
+        assert_eq!(refused.status, 400, "{name}: {}", refused.body);
+        let reason = refused.body["reason"].as_str().unwrap();
+        assert!(reason.contains(name) && reason.contains("[command] env"), "{reason}");
+    }
+    let job = run(&server, &json!({"options": {"argv": [script], "env": {"LANG": "C"}}})).await;
+    assert!(job["result"]["stdout"].as_str().unwrap().ends_with("C\n"), "{job}");
+    let named = format!("[command]\nenabled = true\nprograms = {script}\nenv = JOB_*\n");
+    let server = server.restart(&named).await;
+    let job = run(&server, &json!({"options": {"argv": [script], "env": {"JOB_A": "a"}}})).await;
+    assert!(job["result"]["stdout"].as_str().unwrap().ends_with("a\n"), "{job}");
 }

@@ -58,7 +58,19 @@ async fn what_a_filter_pauses_waits_and_what_it_rejects_is_cancelled() {
     given.sort_unstable();
     assert_eq!(given, ["good", "urgent"], "whatever stands before them");
     let paused = job(&server, "p7").await;
-    assert_eq!((&paused["state"], &paused["paused_by"]), (&json!("delayed"), &json!("moving")));
+    assert_eq!((&paused["state"], &paused["paused_by"]), (&json!("paused"), &json!("moving")));
+    let listed = server.get("/v1/jobs?type=mail&state=paused&limit=1000").await.body;
+    assert_eq!(listed["jobs"].as_array().unwrap().len(), 120);
+    assert_eq!(server.get("/v1/jobs?type=mail&state=delayed").await.body["jobs"], json!([]));
+    let queue = server.get("/v1/queue?type=mail").await.body;
+    assert_eq!(queue["types"][0]["paused"], json!({ "jobs": 120, "more": false }));
+    assert_eq!(queue["types"][0]["delayed"], 0);
+    let rows: Vec<&Value> =
+        queue["jobs"].as_array().unwrap().iter().filter(|job| job["id"] == "p0").collect();
+    assert_eq!((&rows[0]["state"], &rows[0]["paused_by"]), (&json!("paused"), &json!("moving")));
+    // It would be paused again at once.
+    let retried = server.post("/v1/jobs/mail/p7/retry", &json!({})).await.body;
+    assert_eq!(retried, json!({ "retried": false, "state": "paused" }));
     let why = server.get("/v1/jobs/mail/p7/why").await.body;
     assert_eq!(why["reason"], "paused");
     assert!(why["sentence"].as_str().unwrap().contains("`moving`"), "{why}");
@@ -130,7 +142,7 @@ async fn of_limited_jobs_so_many_are_given_as_may_run() {
         ),
     ] {
         let held_back = job(&server, id).await;
-        assert_eq!((&held_back["state"], &held_back["limited"]), (&json!("delayed"), &limited));
+        assert_eq!((&held_back["state"], &held_back["limited"]), (&json!("limited"), &limited));
         assert_eq!(held_back.get("not_before_us"), None);
         let why = server.get(&format!("/v1/jobs/mail/{id}/why")).await.body;
         assert_eq!((&why["reason"], &why["sentence"]), (&json!("rate_limited"), &json!(sentence)));

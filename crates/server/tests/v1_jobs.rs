@@ -61,6 +61,36 @@ async fn a_job_for_later_waits_for_its_time() {
 }
 
 #[tokio::test]
+async fn any_number_of_types_is_told_a_page_at_a_time() {
+    let server = TestServer::start().await;
+    let names: Vec<String> = (0..1_003).map(|n| format!("t{n:04}")).collect();
+    for some in names.chunks(1_000) {
+        let jobs: Vec<Value> = some.iter().map(|name| json!({"type": name, "id": "a"})).collect();
+        assert_eq!(server.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
+    }
+    let told = async |path: &str, of: &dyn Fn(&Value) -> Vec<String>| {
+        let (mut all, mut next, mut pages) = (Vec::new(), String::new(), 0);
+        loop {
+            let page = server.get(&format!("{path}{next}")).await.body;
+            all.extend(of(&page));
+            pages += 1;
+            let Some(place) = page["next"].as_str() else { return (all, pages) };
+            next = format!("&after={place}");
+        }
+    };
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let types = |page: &Value| page["types"].as_array().unwrap().iter().map(text).collect();
+    assert_eq!(told("/v1/types?", &types).await, (names.clone(), 2));
+    let queued =
+        |page: &Value| page["jobs"].as_array().unwrap().iter().map(|job| text(&job["type"])).collect();
+    assert_eq!(told("/v1/queue?limit=1", &queued).await, (names, 11));
+    for (order, partial) in [("name", json!(null)), ("owed", json!(true))] {
+        assert_eq!(server.get(&format!("/v1/tenants?order={order}")).await.body["partial"], partial);
+    }
+    assert_eq!(server.get("/v1/types?after=a%20b").await.error(), (400, "bad_request"));
+}
+
+#[tokio::test]
 async fn many_jobs_are_added_together_or_not_at_all() {
     let server = TestServer::start().await;
     let jobs: Vec<Value> =
@@ -108,7 +138,7 @@ async fn pages_go_through_all_jobs_once() {
     server.post("/v1/jobs", &json!({"jobs": jobs})).await;
     for n in (0..250).step_by(10) {
         let path = format!("/v1/jobs/{}/{n:03}%2F/cancel", ["a", "b"][n % 2]);
-        assert_eq!(server.send(server.request("POST", &path)).await.body, json!({"state": "cancelled"}));
+        assert_eq!(server.post_empty(&path).await.body, json!({"state": "cancelled"}));
     }
     for (filter, expected) in [
         ("", 250),
@@ -168,7 +198,7 @@ async fn a_waiting_job_is_cancelled_or_removed_at_once() {
         server.post("/v1/jobs/t", &json!({"id": id})).await;
     }
     for _ in 0..2 {
-        let cancelled = server.send(server.request("POST", "/v1/jobs/t/a/cancel")).await;
+        let cancelled = server.post_empty("/v1/jobs/t/a/cancel").await;
         assert_eq!((cancelled.status, cancelled.body), (200, json!({"state": "cancelled"})));
     }
     assert_eq!(server.get("/v1/jobs/t/a").await.body["history"][0]["type"], "cancelled");
@@ -177,7 +207,7 @@ async fn a_waiting_job_is_cancelled_or_removed_at_once() {
     for (method, path) in
         [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/wait"), ("GET", "/events")]
     {
-        let gone = server.send(server.request(method, &format!("/v1/jobs/t/b{path}"))).await;
+        let gone = server.bare(method, &format!("/v1/jobs/t/b{path}")).await;
         assert_eq!(gone.error(), (404, "not_found"), "{method} {path}");
         assert!(gone.body["hint"].as_str().unwrap().contains("retention"));
     }
@@ -199,7 +229,7 @@ async fn waiting_ends_with_the_job_or_with_the_time() {
     let timed_out = server.get("/v1/jobs/t/a/wait?timeout_ms=50").await;
     assert_eq!(timed_out.body["finished"], false);
     let waiting = tokio::spawn(server.request("GET", "/v1/jobs/t/a/wait").send());
-    server.send(server.request("POST", "/v1/jobs/t/a/cancel")).await;
+    server.post_empty("/v1/jobs/t/a/cancel").await;
     let ended: Value = serde_json::from_str(&waiting.await.unwrap().unwrap().text().await.unwrap()).unwrap();
     assert_eq!((&ended["finished"], &ended["job"]["state"]), (&json!(true), &json!("cancelled")));
     assert_eq!(server.get("/v1/jobs/t/a/wait?timeout_ms=300001").await.error(), (400, "bad_request"));
@@ -243,11 +273,11 @@ async fn replications_are_shown_and_belong_to_couchdbs_api() {
         listed["jobs"].as_array().unwrap().iter().find(|job| job["summary"]["doc_id"] == "d").unwrap();
     let path = format!("/v1/jobs/replication/{}", of_document["id"].as_str().unwrap().replace('+', "%2B"));
     for (method, path) in [("POST", format!("{path}/cancel")), ("DELETE", path)] {
-        let refused = server.send(server.request(method, &path)).await;
+        let refused = server.bare(method, &path).await;
         assert_eq!(refused.error(), (403, "forbidden"), "{}", refused.body);
         assert!(refused.body["reason"].as_str().unwrap().contains("document `d`"));
     }
-    let cancelled = server.send(server.request("POST", &format!("/v1/jobs/replication/{id}/cancel"))).await;
+    let cancelled = server.post_empty(&format!("/v1/jobs/replication/{id}/cancel")).await;
     assert_eq!(cancelled.status, 200, "{}", cancelled.body);
     for job_type in ["replication", "command"] {
         assert_eq!(
@@ -263,10 +293,7 @@ async fn a_job_that_ended_is_kept_for_as_long_as_it_is_configured() {
     for id in ["ended", "waits"] {
         server.post("/v1/jobs/t", &json!({"id": id})).await;
     }
-    assert_eq!(
-        server.send(server.request("POST", "/v1/jobs/t/ended/cancel")).await.body["state"],
-        "cancelled"
-    );
+    assert_eq!(server.post_empty("/v1/jobs/t/ended/cancel").await.body["state"], "cancelled");
     server.poll("/v1/jobs/t/ended", |answer| answer["error"] == "not_found").await;
     assert_eq!(server.get("/v1/jobs/t/waits").await.status, 200);
 }
@@ -320,4 +347,100 @@ async fn a_jobs_priority_is_shown_and_can_be_changed() {
     let refused = server.post("/v1/jobs/mail", &json!({ "priority": 20 })).await;
     assert_eq!(refused.body["reason"], "priority: must be from -20 (first) to 19 (last)");
     assert_eq!(server.put("/v1/jobs/mail/nobody/priority", &json!({ "priority": 1 })).await.status, 404);
+}
+
+/// Registers a worker with many slots; its path.
+async fn worker(server: &TestServer, job_type: &str) -> String {
+    let registered = server.post(&format!("/v1/workers/{job_type}"), &json!({ "slots": 100 })).await;
+    format!("/v1/workers/{job_type}/{}", registered.body["worker"].as_str().unwrap())
+}
+
+/// What the worker is given after it has received claims up to this number.
+async fn given(server: &TestServer, path: &str, received: u64) -> Vec<Value> {
+    let body = json!({ "received": received, "limit": 100, "wait_ms": 0 });
+    server.post(&format!("{path}/accept"), &body).await.body["jobs"].as_array().unwrap().clone()
+}
+
+async fn fail(server: &TestServer, path: &str, job: &Value) {
+    let id = job["id"].as_str().unwrap();
+    let body = json!({ "claim": job["claim"], "reason": "no such mailbox", "retry": false });
+    let failed = server.post(&format!("{path}/jobs/{id}/fail"), &body).await;
+    assert_eq!(failed.body["state"], "failed", "{}", failed.body);
+}
+
+#[tokio::test]
+async fn what_has_failed_or_was_cancelled_runs_again_with_what_it_had() {
+    let server = TestServer::start().await;
+    let added = json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"to": "x"}, "priority": -4,
+        "max_attempts": 1, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["rate-limit:7:net"]});
+    server.post("/v1/jobs/t", &added).await;
+    for id in ["b", "c"] {
+        server
+            .post("/v1/jobs/t", &json!({"id": id, "tenant": if id == "b" { "acme" } else { "other" }}))
+            .await;
+    }
+    let path = worker(&server, "t").await;
+    let first = given(&server, &path, 0).await;
+    assert_eq!(first.len(), 3);
+    for job in &first {
+        fail(&server, &path, job).await;
+    }
+    let retried = server.post("/v1/jobs/t/a/retry", &json!({})).await;
+    assert_eq!((retried.status, retried.body), (200, json!({"retried": true, "state": "pending"})));
+    let job = server.get("/v1/jobs/t/a").await.body;
+    assert_eq!((&job["tenant"], &job["priority"], &job["attempts"]), (&json!("acme"), &json!(-4), &json!(0)));
+    // All that have failed, of one tenant: without a type, and a page at a time.
+    let all = server.post("/v1/retry?tenant=acme&state=failed", &json!({})).await;
+    assert_eq!((all.status, &all.body["jobs"]), (200, &json!(1)), "{}", all.body);
+    assert_eq!(server.get("/v1/jobs/t/b").await.body["state"], "pending");
+    assert_eq!(server.get("/v1/jobs/t/c").await.body["state"], "failed");
+    let again = given(&server, &path, 3).await;
+    let a = again.iter().find(|job| job["id"] == "a").unwrap();
+    assert_eq!(a["options"], json!({"to": "x"}));
+    let locks = server.get("/v1/locks").await.body;
+    assert!(locks.to_string().contains("n1"), "{locks}");
+    // Nor those that run or have completed.
+    let runs = server.post("/v1/jobs/t/a/retry", &json!({})).await.body;
+    assert_eq!(runs, json!({"retried": false, "state": "running"}));
+    server.post(&format!("{path}/jobs/a/finish"), &json!({"claim": a["claim"]})).await;
+    let ended = server.post("/v1/jobs/t/a/retry", &json!({})).await.body;
+    assert_eq!(ended, json!({"retried": false, "state": "completed"}));
+    server.post("/v1/jobs/u", &json!({"id": "x"})).await;
+    server.post("/v1/jobs/u/x/cancel", &json!({})).await;
+    assert_eq!(server.post("/v1/retry?type=u&state=cancelled", &json!({})).await.body["jobs"], 1);
+    assert_eq!(server.get("/v1/jobs/u/x").await.body["state"], "pending");
+    assert_eq!(server.post("/v1/retry", &json!({})).await.status, 400);
+    let replications = server.post("/v1/retry?type=replication&state=failed", &json!({})).await;
+    assert_eq!(replications.error(), (403, "forbidden"));
+}
+
+#[tokio::test]
+async fn a_job_that_is_added_again_keeps_what_is_not_given_anew() {
+    let server = TestServer::start().await;
+    let added = json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"to": "x"}, "summary": {"s": 1},
+        "max_attempts": 4, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["rate-limit:7:net"], "priority": 3});
+    server.post("/v1/jobs/t", &added).await;
+    let shown = async || {
+        let job = server.get("/v1/jobs/t/a").await.body;
+        ["tenant", "user", "summary", "max_attempts", "reasons", "priority"].map(|member| job[member].clone())
+    };
+    let before = shown().await;
+    let again = server.post("/v1/jobs/t", &json!({"id": "a", "if_exists": "again"})).await;
+    assert_eq!(again.body["added"], "already_waiting", "{}", again.body);
+    assert_eq!(shown().await, before);
+    let path = worker(&server, "t").await;
+    let job = given(&server, &path, 0).await.remove(0);
+    assert_eq!((&job["options"], &job["id"]), (&json!({"to": "x"}), &json!("a")));
+    // It runs: the next run has the same, but for what is new.
+    let next = json!({"id": "a", "options": {"to": "y"}, "if_exists": "again"});
+    assert_eq!(server.post("/v1/jobs/t", &next).await.body["added"], "runs_again");
+    server.post(&format!("{path}/jobs/a/finish"), &json!({"claim": job["claim"]})).await;
+    assert_eq!(shown().await, before);
+    let job = given(&server, &path, 1).await.remove(0);
+    assert_eq!(job["options"], json!({"to": "y"}));
+    let locks = server.get("/v1/locks").await.body;
+    assert!(locks.to_string().contains("n1"), "{locks}");
+    // A new job has what every new job has.
+    let new = server.post("/v1/jobs/t", &json!({"id": "b", "if_exists": "again"})).await;
+    assert_eq!((new.status, &new.body["added"]), (201, &json!("queued")));
 }

@@ -298,7 +298,7 @@ async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weigh
         (weight["aging_ticks"].as_i64().unwrap(), weight["tick_ms"].as_i64().unwrap() * 1_000);
     assert_eq!(weight["nothing_us"], (NOW / tick_us + ticks) * tick_us);
 
-    // A new one weighs as much as its age leaves of it.
+    // A new one weighs as much as its age leaves of it, and the line for what it wants: `old` wants that, too.
     let (keys, store) = (&Keyspace::default(), &cluster.store);
     let options = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
     let locks: Requests = serde_json::from_value(json!({ "instance": { "exclusive": ["web1"] } })).unwrap();
@@ -307,7 +307,8 @@ async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weigh
     store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
     let weight = why(server, "new").await["locks"]["weight"].clone();
     let number = |member: &str| weight[member].as_f64().unwrap();
-    let left = (number("aging_ticks") - number("age")) / number("aging_ticks");
+    assert_eq!(weight["line"], 1);
+    let left = (number("aging_ticks") - number("age") - number("line")) / number("aging_ticks");
     assert!((number("aged") - number("total") * left).abs() < 0.01 && number("total") == 4.0, "{weight}");
 
     // A reservation is told to whoever has it, and to those that it keeps.

@@ -104,6 +104,23 @@ async fn a_job_that_could_run_tells_what_it_waits_for() {
 }
 
 #[tokio::test]
+async fn jobs_that_can_start_pass_those_whose_locks_are_not_free() {
+    let server = TestServer::start().await;
+    let mut worker = Worker::register(&server, 3).await;
+    for n in 0..5 {
+        let locks = json!({ "instance": { "exclusive": ["i"] } });
+        add(&server, &format!("l{n}"), json!({ "tenant": format!("t{n}"), "locks": locks })).await;
+    }
+    assert_eq!(worker.accept(3).await.len(), 1);
+    add(&server, "free", json!({ "tenant": "z" })).await;
+    let free = why(&server, "free").await;
+    assert_eq!(free["reason"], "starts_next", "{free}");
+    assert!(free["sentence"].as_str().unwrap().contains("2 of 3 slots"), "{free}");
+    assert_eq!(free["place"]["overall"], 4, "they are before it even so: {free}");
+    assert_eq!(worker.accept(3).await, ["free"]);
+}
+
+#[tokio::test]
 async fn a_tenant_that_had_its_share_waits_for_others() {
     let server = TestServer::start_with("[shares]\nbeta = 1000\n").await;
     let mut worker = Worker::register(&server, 4).await;
@@ -166,7 +183,7 @@ async fn a_job_that_waits_for_its_time_or_has_ended_tells_so() {
     }
     worker.end("completes", "finish", json!({})).await;
     worker.end("fails", "fail", json!({ "reason": "bad", "retry": false })).await;
-    server.send(server.request("POST", "/v1/jobs/mail/stops/cancel")).await;
+    server.post_empty("/v1/jobs/mail/stops/cancel").await;
     server.delete("/v1/jobs/mail/goes").await;
     add(&server, "again", json!({ "if_exists": "again" })).await;
     for (id, reason, says) in [
@@ -495,7 +512,7 @@ async fn a_job_that_waits_for_others_names_them_and_tells_why_it_was_cancelled()
     let added = server.post("/v1/jobs/mail", &next).await;
     assert_eq!((added.status, &added.body["added"]), (201, &json!("blocked")));
     let waits = why(&server, "next").await;
-    assert_eq!((&waits["reason"], &waits["state"]), (&json!("after_others"), &json!("delayed")));
+    assert_eq!((&waits["reason"], &waits["state"]), (&json!("after_others"), &json!("blocked")));
     let first = json!({ "type": "mail", "id": "first", "state": "pending", "accepted": ["completed"],
         "otherwise": "cancel" });
     assert_eq!(waits["after"], json!([first]));

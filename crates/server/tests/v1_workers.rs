@@ -40,7 +40,7 @@ impl<'a> Worker<'a> {
     }
 
     async fn ping(&self) -> Answer {
-        self.server.send(self.server.request("POST", &format!("{}/ping", self.path))).await
+        self.server.post_empty(&format!("{}/ping", self.path)).await
     }
 }
 
@@ -51,6 +51,41 @@ async fn add(server: &TestServer, job: Value) {
 
 async fn state(server: &TestServer, id: &str) -> Value {
     server.get(&format!("/v1/jobs/t/{id}")).await.body["state"].clone()
+}
+
+#[tokio::test]
+async fn a_running_job_is_an_active_task() {
+    let server = TestServer::start().await;
+    add(&server, json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"password": "hunter2"}}))
+        .await;
+    add(&server, json!({"id": "waits"})).await;
+    let worker = Worker::register(&server, 1).await;
+    let claim = worker.take(0).await["claim"].clone();
+    worker.call("jobs/a/update", json!({"claim": claim, "info": {"progress": 50}})).await;
+    let tasks = server.get("/_active_tasks").await.body;
+    assert_eq!(tasks.as_array().unwrap().len(), 1, "{tasks}");
+    let fields = [
+        "info",
+        "job_id",
+        "node",
+        "pid",
+        "process_status",
+        "started_on",
+        "tenant",
+        "type",
+        "updated_on",
+        "user",
+    ];
+    let mut found: Vec<&String> = tasks[0].as_object().unwrap().keys().collect();
+    found.sort();
+    assert_eq!(found, fields);
+    let expected =
+        [("type", json!("t")), ("job_id", json!("a")), ("tenant", json!("acme")), ("user", json!("jan"))];
+    for (field, value) in expected.into_iter().chain([("info", json!({"progress": 50}))]) {
+        assert_eq!(tasks[0][field], value, "{field}");
+    }
+    worker.call("jobs/a/finish", json!({"claim": claim})).await;
+    assert_eq!(server.get("/_active_tasks").await.body, json!([]));
 }
 
 #[tokio::test]
@@ -246,7 +281,7 @@ async fn a_failed_job_is_tried_again_until_its_last_attempt() {
 async fn a_crashed_job_is_retried_when_somebody_says_so() {
     let server = TestServer::start().await;
     let worker = Worker::register(&server, 150).await;
-    let retry = async |path: &str| server.send(server.request("POST", path)).await;
+    let retry = async |path: &str| server.post_empty(path).await;
     for id in 0..150 {
         add(&server, json!({"id": format!("{id:03}"), "tenant": format!("t{}", id % 3)})).await;
     }
@@ -286,7 +321,7 @@ async fn a_cancelled_job_is_stopped_by_its_worker() {
         add(&server, json!({"id": id})).await;
     }
     worker.accept(0, 3).await;
-    let cancelled = server.send(server.request("POST", "/v1/jobs/t/a/cancel")).await;
+    let cancelled = server.post_empty("/v1/jobs/t/a/cancel").await;
     assert_eq!(cancelled.body, json!({"state": "running"}));
     assert_eq!(server.get("/v1/jobs/t/a").await.body["cancel_requested"], true);
     let removed = server.delete("/v1/jobs/t/b").await;
@@ -337,7 +372,7 @@ async fn a_worker_that_left_is_no_member_and_its_jobs_are_pending() {
     add(&server, json!({"id": "a"})).await;
     worker.take(0).await;
     for _ in 0..2 {
-        let left = server.send(server.request("POST", &format!("{}/leave", worker.path))).await;
+        let left = server.post_empty(&format!("{}/leave", worker.path)).await;
         assert_eq!((left.status, left.body), (200, json!({"left": true})));
     }
     assert_eq!(state(&server, "a").await, "pending");
@@ -469,16 +504,40 @@ async fn a_worker_goes_on_when_the_server_comes_back() {
 #[tokio::test]
 async fn a_worker_that_is_not_heard_of_is_removed_and_its_jobs_go_to_others() {
     // It has that long to register, to take a job and to ping, and the next one to end it.
-    let server = TestServer::start_with("[workers]\nhealth_interval = 0.5\nhealth_timeout = 6\n").await;
+    let config = "[workers]\nhealth_interval = 0.5\nhealth_timeout = 6\n[jobs]\nbackoff_base_ms = 1\n";
+    let server = TestServer::start_with(config).await;
     let worker = Worker::register(&server, 1).await;
     add(&server, json!({"id": "a"})).await;
     worker.take(0).await;
     assert_eq!(worker.ping().await.status, 200);
-    server.poll("/v1/jobs/t/a", |job| job["state"] == "pending").await;
+    let lost = server.poll("/v1/jobs/t/a", |job| job["state"] == "crashing").await;
+    assert_eq!((&lost["attempts"], &lost["history"][0]["type"]), (&json!(1), &json!("crashed")));
+    assert_eq!(lost["reason"], format!("its worker {} was lost", worker.id));
     let late = worker.call("jobs/a/finish", json!({"claim": 1})).await;
     assert_eq!(late.error(), (410, "expired_worker"));
     assert_eq!(worker.ping().await.error(), (410, "expired_worker"));
     let next = Worker::register(&server, 1).await;
-    assert_eq!(next.take(0).await["id"], "a");
+    let taken = next.call("accept", json!({"received": 0, "wait_ms": 60_000})).await.body["jobs"][0].clone();
+    assert_eq!((&taken["id"], &taken["attempt"]), (&json!("a"), &json!(2)));
     assert_eq!(next.call("jobs/a/finish", json!({"claim": 1})).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_run_that_hangs_is_taken_from_a_worker_that_pings() {
+    let server = TestServer::start_with("[heartbeat_timeouts]\nt = 0.5\n").await;
+    let worker = Worker::register(&server, 1).await;
+    add(&server, json!({"id": "a", "max_attempts": 1, "timeout_ms": 3_600_000})).await;
+    let job = worker.take(0).await;
+    assert_eq!((&job["timeout_ms"], &job["heartbeat_timeout_ms"]), (&json!(3_600_000), &json!(500)));
+    let waited = server.get("/v1/jobs/t/a/wait?timeout_ms=60000").await.body;
+    let ended = &waited["job"];
+    assert_eq!((&ended["state"], &ended["attempts"]), (&json!("failed"), &json!(1)), "{waited}");
+    assert_eq!((&ended["timeout_ms"], &ended["heartbeat_timeout_ms"]), (&json!(3_600_000), &Value::Null));
+    let why = server.get("/v1/jobs/t/a/why").await.body;
+    for told in [&ended["reason"], &ended["history"][0]["reason"], &why["error"], &why["sentence"]] {
+        assert!(told.as_str().unwrap().contains("heartbeat_timeout of 500ms"), "{told} {why}");
+    }
+    assert_eq!(worker.ping().await.status, 200);
+    assert_eq!(worker.call("jobs/a/update", json!({"claim": 1, "info": {}})).await.status, 409);
+    assert_eq!(worker.call("jobs/a/finish", json!({"claim": 1, "result": 1})).await.status, 409);
 }

@@ -6,16 +6,21 @@
 //! What the rows themselves show is [`turnwise_queue::check`]'s, as for any store; here is who may change them, when and how.
 //! [`Checker::look_over`] reads the whole store again, to see that nothing escaped the check commit by commit.
 
+mod losses;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use turnwise_policy::backoff::OnLost;
 use turnwise_queue::check::{self, Finding};
+use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{LockAt, Spot};
-use turnwise_queue::{Claim, EventKind, Job, Keyspace, State, Then, workers};
+use turnwise_queue::{Claim, Event, EventKind, Job, Keyspace, State, Then, workers};
 
-use crate::core::{Core, Stats, lock};
+use crate::clocks::Clocks;
+use crate::core::{Core, EPOCH_US, Stats, lock};
 use crate::dependencies::{self, Dependencies};
 use crate::engine::Writer;
 use crate::filters::Filters;
@@ -38,6 +43,8 @@ pub struct Checker {
     health_timeout: Duration,
     /// How long a job is kept after its end.
     retention: Duration,
+    /// Clocks are wrong.
+    skews: bool,
     known: Mutex<Known>,
 }
 
@@ -55,6 +62,10 @@ pub struct Known {
     /// Workers that nobody knows to be, and since when, in µs since the world began: the process did not hear that it had joined, and has
     /// joined once more.
     pub orphans: BTreeMap<String, i64>,
+    /// External workers that have asked to leave.
+    pub left: BTreeSet<String>,
+    /// When the run under each claim began, has last reported, or has got a lock that it waited for, in µs since the world began.
+    pub beats: BTreeMap<ClaimKey, i64>,
     /// Claims whose ends were recorded.
     pub recorded: BTreeSet<ClaimKey>,
     /// Claims that were ever given, each with its job and when.
@@ -79,6 +90,8 @@ pub struct Known {
     pub locks: Option<Locks>,
     /// Who waits for whom.
     pub dependencies: Dependencies,
+    /// What waits for a time, and who came when.
+    pub clocks: Clocks,
     /// Who may start, in worlds where not all jobs may.
     pub filters: Option<Filters>,
 }
@@ -129,6 +142,9 @@ impl Known {
     }
 }
 
+/// What the commits of a start and an end may take, in µs: with their retries, by the clocks of those who make them.
+const SLACK_US: i64 = 15_000_000;
+
 /// An invariant that does not hold, and why.
 pub(crate) type Broken = (&'static str, String);
 
@@ -163,6 +179,11 @@ struct Commit<'a> {
 }
 
 impl Commit<'_> {
+    /// What the clock of its writer shows, in µs since the epoch.
+    fn clock_us(&self) -> i64 {
+        self.writer.link.as_ref().map_or(0, |link| link.clock_us())
+    }
+
     fn is_client(&self, kinds: &[OpKind], job: &JobKey) -> bool {
         self.writer.op.as_ref().is_some_and(|op| kinds.contains(&op.kind) && op.jobs.contains(job))
     }
@@ -182,6 +203,7 @@ impl Checker {
             keys: Keyspace::default(),
             health_timeout: plan.health_timeout(),
             retention: plan.retention,
+            skews: plan.skews,
             known: Mutex::new(Known { locks, filters, ..Known::default() }),
         })
     }
@@ -271,6 +293,7 @@ impl Checker {
                 Row::Lock(ref job, ..)
                 | Row::LockQueue(ref job, ..)
                 | Row::After(ref job, ..)
+                | Row::Deadline(ref job, _)
                 | Row::Rate(ref job, ..) => {
                     let rows = touch(&mut known.jobs, &mut touched_jobs, job);
                     match &row {
@@ -278,6 +301,7 @@ impl Checker {
                         Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), *at))),
                         Row::After(_, on) => rows.after.retain(|(other, _)| other != on),
                         Row::Rate(_, bucket) => drop(rows.buckets.remove(bucket)),
+                        Row::Deadline(_, at_us) => drop(rows.deadlines.remove(at_us)),
                         _ => {}
                     }
                     if let Some(value) = &change.new {
@@ -314,6 +338,11 @@ impl Checker {
         }
         for (job, worker, old, new) in reports {
             check_report(known, &commit, &job, &worker, &old, &new)?;
+            if let (Ok(old), Ok(new)) = (model::active(&old), model::active(&new))
+                && old.updated_us != new.updated_us
+            {
+                known.beats.insert((worker, new.claim), commit.now_us);
+            }
         }
         let Known { jobs, executions, dependencies, .. } = known;
         commit.refused = dependencies.hear(&dependencies::Commit {
@@ -330,6 +359,9 @@ impl Checker {
                 self.core.count(|stats| stats.dependents += u64::from(waits));
             }
             let new = known.jobs[key].record.clone();
+            let is_added = commit.is_client(&[OpKind::Add], key);
+            let change = (old.as_ref(), new.as_ref());
+            known.clocks.hear(key, change, is_added, commit.clock_us(), commit.now_us)?;
             self.check_transition(known, &commit, key, old.as_ref(), new.as_ref())?;
         }
         if let Some(locks) = &mut known.locks {
@@ -434,7 +466,7 @@ impl Checker {
                     }
                     state if state.is_final() => {
                         // By the retention, when its time has come.
-                        let told_us = commit.writer.link.as_ref().map_or(0, |link| link.told_us());
+                        let told_us = commit.clock_us();
                         let retention_us = i64::try_from(self.retention.as_micros()).unwrap_or(i64::MAX);
                         let old_enough = told_us.saturating_sub(old.changed_us) >= retention_us;
                         let pruned = commit.writer.op.is_none() && old_enough;
@@ -454,7 +486,12 @@ impl Checker {
                 let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
                 ensure(adds, ALLOWED, story)
             }
-            (Some(old), Some(new)) if commit.writer.op.is_none() && is_kept(new) && is_moved(old, new) => {
+            // It may have been put back and taken out in one commit, and at the same time as before, where a clock was set back.
+            (Some(old), Some(new))
+                if commit.writer.op.is_none()
+                    && is_kept(new)
+                    && (is_moved(old, new) || differs_only(old, new, |_| {})) =>
+            {
                 self.check_sorted_out(known, commit, key, old, new)
             }
             (Some(old), Some(new)) if commit.writer.op.is_none() && is_kept(old) => {
@@ -475,6 +512,9 @@ impl Checker {
                     ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
                     if let Some(Claim { worker, number }) = &new.claim {
                         known.tenants.goes_on(worker, *number, is == State::Waiting, commit.now_us);
+                        if was == State::Waiting {
+                            known.beats.insert((worker.clone(), *number), commit.now_us);
+                        }
                     }
                     let unchanged = old.cancel_requested == new.cancel_requested
                         && (old.then == new.then || refused && new.then == Then::Keep)
@@ -491,7 +531,7 @@ impl Checker {
                 }
                 (State::Pending, State::Running) => self.check_claim(known, commit, new),
                 (State::Delayed | State::Crashing, State::Pending | State::Running) => {
-                    let told_us = commit.writer.link.as_ref().map_or(0, |link| link.told_us());
+                    let told_us = commit.clock_us();
                     let asked = old.state == State::Delayed && by(&[OpKind::Add]) || by(&[OpKind::Retry]);
                     ensure(asked || told_us >= old.order_us, "no job starts before its time", story)?;
                     // A pass may release a job and claim it at once.
@@ -543,11 +583,11 @@ impl Checker {
         new: &Job,
     ) -> Result<(), Broken> {
         let story = || format!("job {key:?}\n  was {}\n  is  {}", in_words(Some(old)), in_words(Some(new)));
-        let told_us = commit.writer.link.as_ref().map_or(0, |link| link.told_us());
-        // Its time may have come in the same commit.
+        let told_us = commit.clock_us();
+        // Its time may have come in the same commit, and so may the end of the last job that it waited for: what that allows is checked there.
         let could_run = match old.state {
             State::Pending => true,
-            State::Delayed | State::Crashing => old.unmet == 0 && (is_kept(old) || told_us >= old.order_us),
+            State::Delayed | State::Crashing => is_kept(old) || told_us >= old.order_us,
             _ => false,
         };
         if new.state.is_final() {
@@ -556,7 +596,9 @@ impl Checker {
         let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
         let may =
             known.filters.as_mut().is_some_and(|filters| filters.sorts_out(key, new, commit.now_us, count));
-        let stays = new.state.is_final() || old.order_us == new.order_us;
+        // Who was blocked stands where it became free.
+        let freed = old.unmet > 0 && new.unmet == 0 && new.order_us == new.changed_us;
+        let stays = new.state.is_final() || old.order_us == new.order_us || freed;
         ensure(could_run && may && stays, "a job leaves the queue only for a filter or a bucket", story)
     }
 
@@ -582,8 +624,9 @@ impl Checker {
         known.load.add(&holder, commit.now_us);
         known.tenants.claimed(&worker, number, &new.job_type, &new.tenant, commit.now_us);
         if let Some(filters) = &mut known.filters {
-            filters.claimed(&job, new)?;
+            filters.claimed(&job, new, commit.now_us)?;
         }
+        known.beats.insert((worker.clone(), number), commit.now_us);
         let given = known.claims.insert((worker, number), (job, commit.now_us));
         ensure(given.is_none(), "no claim is given twice", || format!("{} to {given:?}", story()))
     }
@@ -605,7 +648,7 @@ impl Checker {
         known.moved_us.insert(old.job_type.clone(), commit.now_us);
         known.load.take(&holder, commit.now_us);
         if let Some(filters) = &mut known.filters {
-            filters.released(&(old.job_type.clone(), old.id.clone()));
+            filters.released(&(old.job_type.clone(), old.id.clone()), commit.now_us);
         }
         if let Some(Claim { worker, number }) = &old.claim {
             known.tenants.released(worker, *number, &old.tenant, commit.now_us);
@@ -614,44 +657,70 @@ impl Checker {
             known.recorded.extend(old.claim.clone().map(|claim| (claim.worker, claim.number)));
             return Ok(());
         };
-        // In the same commit another one has ended, too, for which its next run was to wait.
-        let refused = old.then == Then::Again
-            && new.state == State::Cancelled
-            && commit.refused.contains(&(new.job_type.clone(), new.id.clone()));
-        let waits = matches!(new.state, State::Pending | State::Delayed) || refused;
+        // Its next run was refused, now or before; and this one did not come to its own end.
+        let refused_now = commit.refused.contains(&(new.job_type.clone(), new.id.clone()));
+        let refused = new.state == State::Cancelled && refused_now;
+        let again = old.then == Then::Again && !refused_now;
+        let waits = matches!(new.state, State::Pending | State::Delayed);
         match old.then {
-            Then::Again => ensure(waits, "a job that was added again runs again", story)?,
+            Then::Again => ensure(waits || refused_now, "a job that was added again runs again", story)?,
             Then::Remove => return Err(("a removed job goes away", story())),
             Then::Keep if old.cancel_requested => {
                 ensure(new.state.is_final(), "a cancelled job never starts again", story)?;
             }
             Then::Keep => {}
         }
-        let history = &new.history[usize::from(refused).min(new.history.len())..];
-        let kept = history.len().min(old.history.len() + 1);
-        let grown = !history.is_empty() && history[1..kept] == old.history[..kept - 1];
-        ensure(grown && kept == history.len(), "every end is recorded once", story)?;
+        let grown = |history: &[Event]| {
+            let kept = history.len().min(old.history.len() + 1);
+            kept == history.len() && kept > 0 && history[1..] == old.history[..kept - 1]
+        };
+        // The end of the run, and the refusal; of a run that was to stop that is one.
+        let two = refused && !(old.cancel_requested && grown(&new.history));
+        let history = &new.history[usize::from(two).min(new.history.len())..];
+        ensure(grown(history), "every end is recorded once", story)?;
         let event = &history[0].kind;
-        let stopped = matches!(event, EventKind::Stopped | EventKind::Cancelled);
-        if removed {
-            return ensure(stopped, "a lost worker's jobs are given back", story);
-        }
         let claim = old.claim.as_ref().expect("its holder was just found");
+        // A run that is to be cancelled and is over its time is cancelled without a word of that: it goes on, or its worker has
+        // not told yet that it ended by itself.
+        let key = (claim.worker.clone(), claim.number);
+        let external = known.externals.contains(&claim.worker);
+        let did = known.executions.get(&key).map(|run| &run.did);
+        let told_nothing = matches!(did, None | Some(Did::Runs | Did::Completed | Did::Failed));
+        let unsaid = *event == EventKind::Cancelled && external && told_nothing;
+        let expired = !removed && (event.reason().is_some_and(|reason| reason.contains(OVER)) || unsaid);
+        if expired {
+            self.check_expired(known, commit, old)?;
+        }
+        let taken = removed || expired && external;
+        self.check_streak(known, commit, (old, new), event)?;
+        if again {
+            let told_us = commit.clock_us();
+            let early = old.order_us > told_us && (new.state, new.order_us) != (State::Delayed, old.order_us);
+            ensure(!early, "a job that was added again for later keeps its delay", story)?;
+        }
+        if taken {
+            return self.check_lost(known, commit, (old, new), refused, event);
+        }
         let first = known.recorded.insert((claim.worker.clone(), claim.number));
         ensure(first, "every end is recorded once", story)?;
         let did = known.executions.get(&(claim.worker.clone(), claim.number)).map(|run| run.did.clone());
         let told = match event {
             EventKind::Completed => did == Some(Did::Completed),
+            // It did not stop, or had just done so, when its time was over.
+            EventKind::Failed { .. } | EventKind::Crashed { .. } if expired => {
+                matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed))
+            }
             EventKind::Failed { .. } => matches!(did, Some(Did::Failed | Did::Crashed)),
             EventKind::Crashed { .. } => did == Some(Did::Crashed),
             // Stopped before it began: where many start together some are held back for a moment.
-            EventKind::Stopped => matches!(did, None | Some(Did::Stopped | Did::Dropped)),
+            EventKind::Stopped { .. } => matches!(did, None | Some(Did::Stopped | Did::Dropped)),
             EventKind::Cancelled => matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed)),
             EventKind::Added | EventKind::Started => false,
         };
         ensure(told, "what is recorded is what the handler did", || format!("{did:?}, but {}", story()))?;
         let right = match event {
-            _ if old.then == Then::Again => waits,
+            _ if again => waits,
+            _ if refused => true,
             EventKind::Completed => new.state == State::Completed,
             EventKind::Failed { .. } => new.state == State::Failed,
             EventKind::Cancelled => new.state == State::Cancelled,
@@ -726,8 +795,12 @@ impl Checker {
     }
 
     /// An external worker works under this id no more.
-    pub fn moves_out(&self, worker: &str) {
-        lock(&self.known).homes.remove(worker);
+    pub fn moves_out(&self, worker: &str, leaves: bool) {
+        let known = &mut *lock(&self.known);
+        known.homes.remove(worker);
+        if leaves {
+            known.left.insert(worker.to_owned());
+        }
     }
 
     /// An external worker has heard that the end of its run is recorded.
@@ -772,6 +845,7 @@ impl Checker {
                 | Row::Lock(job, ..)
                 | Row::LockQueue(job, ..)
                 | Row::Rate(job, _)
+                | Row::Deadline(job, _)
                 | Row::After(job, _)
                 | Row::Dependent(job, ..),
             ) = row.clone()
@@ -789,6 +863,7 @@ impl Checker {
                 (&told.raw, &told.places, &told.pieces) == (&rows.raw, &rows.places, &rows.pieces)
                     && told_locks == (&rows.locks, &rows.queued)
                     && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
+                    && told.deadlines == rows.deadlines
             });
             ensure(same, "the commits told everything", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }
@@ -805,6 +880,9 @@ impl Checker {
         )
     }
 }
+
+/// What the reason of a run says that was over its time.
+const OVER: &str = "timeout of ";
 
 /// Whether a filter or a limit keeps a job out of the queue.
 pub(crate) fn is_kept(job: &Job) -> bool {
@@ -855,6 +933,12 @@ fn check_report(
         return Err(("rows can be read", story()));
     };
     ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
+    if old.deadline != new.deadline {
+        // A node has looked at it, and looks again later.
+        let same = old.updated_us == new.updated_us && old.cancel_requested == new.cancel_requested;
+        let by_node = matches!(commit.place, Place::Node(..)) && commit.writer.op.is_none();
+        return ensure(same && by_node, "nodes move deadlines, and nothing else with them", story);
+    }
     if old.cancel_requested != new.cancel_requested {
         let asked = commit.is_client(&[OpKind::Cancel, OpKind::Restart, OpKind::Remove], job);
         return ensure(asked && new.cancel_requested, "only clients ask for a stop", story);

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::sleep;
-use turnwise_queue::{Error, Keyspace, NewJob, State, filters, jobs};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use turnwise_queue::{Error, Keyspace, NewJob, State, clock, filters, jobs};
 use turnwise_store::{Runtime, Store};
+use turnwise_worker::Timekeeper;
 
 use crate::core::lock;
 use crate::dice::Dice;
@@ -16,6 +19,7 @@ use crate::link::{Link, SimRuntime};
 use crate::node::Setting;
 use crate::script::Script;
 use crate::trace::Place;
+use crate::world::JUMP_MS;
 
 /// Jobs of the flood run up to this long, so that many run when their worker dies.
 const FLOOD_MS: u64 = 60_000;
@@ -23,12 +27,35 @@ const FLOOD_MS: u64 = 60_000;
 /// The longest time that a client does nothing, in ms.
 const LULL_MS: u64 = 30_000;
 
+/// The longest delay of a job where clocks are set by hours, in ms.
+const DELAY_MS: u64 = 2 * 3_600_000;
+
+/// A day, in µs.
+pub const DAY_US: i64 = 86_400_000_000;
+
+/// Continuous jobs of a type that fill slots at most, and those that one transaction adds.
+const MAX_FILL: usize = 60;
+const FILL_BATCH: usize = 10;
+/// The delay of the job that comes behind them, in µs: by then they run.
+const FILL_DELAY_US: i64 = 15_000_000;
+
+/// The store of a process that has just started.
+fn open(setting: &Setting, link: &Arc<Link>) -> Store {
+    let engine = SimEngine::new(setting.store.clone(), Some(link.clone()));
+    let store = Store::new(engine, Arc::new(SimRuntime(link.clone())));
+    link.set_clock(store.clock());
+    lock(&setting.meters).push(store.meter().clone());
+    store
+}
+
 /// A client.
 pub struct Client {
     setting: Arc<Setting>,
     link: Arc<Link>,
-    runtime: Arc<SimRuntime>,
+    runtime: Arc<dyn Runtime>,
     store: Store,
+    /// Keeps its clock with the others'.
+    keeper: Option<AbortOnDropHandle<()>>,
     keys: Keyspace,
     dice: Dice,
     number: u32,
@@ -43,18 +70,28 @@ impl Client {
     pub fn new(setting: &Arc<Setting>, number: u32) -> Self {
         let core = &setting.core;
         let link = Link::new(core, Place::Client(number), setting.plan.rates, 0, 0);
-        let engine = SimEngine::new(setting.store.clone(), Some(link.clone()));
-        let runtime = Arc::new(SimRuntime(link.clone()));
-        let store = Store::new(engine, runtime.clone());
-        lock(&setting.meters).push(store.meter().clone());
+        let store = open(setting, &link);
+        let runtime = store.runtime().clone();
         let dice = core.dice.fork(3);
         let (setting, keys) = (setting.clone(), Keyspace::default());
-        Client { setting, link, runtime, store, keys, dice, number, jobs: BTreeMap::new(), hub: None }
+        Client {
+            setting,
+            link,
+            runtime,
+            store,
+            keeper: None,
+            keys,
+            dice,
+            number,
+            jobs: BTreeMap::new(),
+            hub: None,
+        }
     }
 
     /// Does everything that it has planned. Returns the client, to clean up at the end.
     pub async fn work(mut self) -> Self {
         let plan = self.setting.plan.clone();
+        self.keep_time().await;
         if self.number == 0 && plan.flood > 0 {
             let script = Script::long(self.dice.below(FLOOD_MS));
             let job_type = self.dice.choose(&plan.types).clone();
@@ -63,10 +100,13 @@ impl Client {
                 (0..plan.flood).map(|n| (key(n), self.locking(script.clone()))).collect();
             // A job takes four rows at most: where the outcome of an attempt was not known it may have ended by the next
             // one. And there are some others, one for each tenant among them. What it waits for takes three each.
-            let rows = if plan.eligibility.is_some() { 16 } else { 5 };
+            // Of each one read is proven, and of what it waits for one.
+            let (rows, reads) = if plan.eligibility.is_some() { (16, 6) } else { (5, 2) };
+            let limits = plan.limits;
+            let most = (limits.transaction_writes / rows).min(limits.transaction_conflicts / reads);
             let has_hub = plan.eligibility.as_ref().is_some_and(|plan| plan.hub);
             self.hub = has_hub.then(|| new[0].0.clone());
-            for batch in new.chunks(plan.limits.transaction_writes / rows) {
+            for batch in new.chunks(most) {
                 self.add(batch.to_vec(), None, None, false).await;
             }
             self.hub = None;
@@ -77,6 +117,9 @@ impl Client {
             sleep(self.dice.ms(0, think_ms)).await;
             if self.setting.core.is_ending() {
                 break;
+            }
+            if plan.jumps && self.setting.core.is_chaos() && self.dice.chance(50) {
+                self.set_clock().await;
             }
             if plan.eligibility.as_ref().is_some_and(|plan| self.dice.chance(plan.filters)) {
                 self.change_filters().await;
@@ -104,6 +147,52 @@ impl Client {
             }
         }
         self
+    }
+
+    /// Its machine's clock is set, and perhaps it starts anew: as a server does, before it answers anything.
+    async fn set_clock(&mut self) {
+        let by_us = i64::try_from(self.dice.below(JUMP_MS) * 1_000).expect("a few hours");
+        let by_us = if self.dice.chance(500) { by_us } else { -by_us };
+        self.tell("sets its clock", by_us.to_string());
+        self.link.shift_clock(by_us);
+        if self.dice.chance(500) {
+            self.tell("starts anew", String::new());
+            self.store = open(&self.setting, &self.link);
+            self.runtime = self.store.runtime().clone();
+            self.keep_time().await;
+        }
+    }
+
+    /// Compares its clock with the others', and does so again and again.
+    async fn keep_time(&mut self) {
+        while clock::compare(&self.store, &self.keys).await.is_err() {}
+        let keeper = Timekeeper { store: self.store.clone(), keys: self.keys.clone() };
+        let never = CancellationToken::new();
+        self.keeper = Some(AbortOnDropHandle::new(tokio::spawn(keeper.run(never))));
+    }
+
+    /// Adds as many continuous jobs to each type as there are slots, and then one that is delayed: it has its turn all the same.
+    pub async fn fill(&mut self) {
+        let plan = self.setting.plan.clone();
+        let slots = plan.nodes as usize * lock(&self.setting.tunables).max_jobs;
+        for job_type in &plan.types {
+            let key = |n| (job_type.clone(), format!("s{n}"));
+            for batch in (0..slots.min(MAX_FILL)).collect::<Vec<_>>().chunks(FILL_BATCH) {
+                self.add(batch.iter().map(|n| (key(*n), Script::idle())).collect(), None, None, false).await;
+            }
+            let later_us = self.runtime.now_us() + FILL_DELAY_US;
+            let key = (job_type.clone(), "later".to_owned());
+            self.add(vec![(key, Script::long(0))], Some(later_us), None, false).await;
+        }
+    }
+
+    /// Adds a job to each type that waits for a day.
+    pub async fn wait_a_day(&mut self) {
+        for job_type in self.setting.plan.types.clone() {
+            let then_us = self.runtime.now_us() + DAY_US;
+            let key = (job_type, "tomorrow".to_owned());
+            self.add(vec![(key, Script::long(0))], Some(then_us), None, false).await;
+        }
     }
 
     /// Cancels what would run for ever, once, and one of the clients removes all filters. Whether something had to be.
@@ -139,7 +228,15 @@ impl Client {
     }
 
     async fn add_somehow(&mut self, new: Vec<(JobKey, Script)>) {
-        let delay = self.dice.chance(300).then(|| self.dice.ms(0, 20_000));
+        let long = self.setting.plan.jumps && self.dice.chance(200);
+        let delay = match long {
+            true => Some(self.dice.ms(0, DELAY_MS)),
+            false => self.dice.chance(300).then(|| self.dice.ms(0, 20_000)),
+        };
+        if long {
+            // The world does not last so long.
+            self.jobs.extend(new.iter().map(|(key, _)| (key.clone(), true)));
+        }
         let not_before_us = delay.map(|delay| self.runtime.now_us() + delay.as_micros() as i64);
         let max_attempts = self.dice.chance(300).then(|| self.dice.between(1, 3) as u32);
         let once = self.dice.chance(250);
@@ -177,6 +274,7 @@ impl Client {
                 not_before_us,
                 max_attempts,
                 tenant: self.setting.plan.tenant(&self.dice),
+                timeouts: self.setting.plan.timeouts(&self.dice),
                 continuous: script.is_continuous(),
                 locks: script.locks.clone(),
                 after: after(n),

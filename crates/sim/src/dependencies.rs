@@ -18,13 +18,21 @@ use crate::model::JobRows;
 
 /// What jobs wait for, by their keys, and for what.
 #[derive(Default)]
-pub struct Dependencies(BTreeMap<JobKey, BTreeMap<JobKey, Wait>>);
+pub struct Dependencies {
+    waits: BTreeMap<JobKey, BTreeMap<JobKey, Wait>>,
+    /// Jobs that run, and whose next run was refused.
+    refused: BTreeSet<JobKey>,
+    /// When one that waited for each of these last heard of its end, in µs since the world began.
+    told_us: BTreeMap<JobKey, i64>,
+}
 
 /// What one job waits for.
 struct Wait {
     accepted: Vec<Outcome>,
     otherwise: Otherwise,
     end: Option<End>,
+    /// It has heard of the end.
+    is_told: bool,
 }
 
 /// How it has ended: one of these, where a run and the removal of its job or its worker come together.
@@ -115,7 +123,7 @@ impl Dependencies {
         for (key, old) in commit.jobs {
             let Some(outcomes) = commit.outcomes(key, old.as_ref()) else { continue };
             let end = End { outcomes, at_us: commit.now_us };
-            let waiters = self.0.values_mut().filter_map(|waits| waits.get_mut(key));
+            let waiters = self.waits.values_mut().filter_map(|waits| waits.get_mut(key));
             waiters.filter(|wait| wait.end.is_none()).for_each(|wait| wait.end = Some(end.clone()));
         }
         let mut asked = BTreeSet::new();
@@ -125,10 +133,16 @@ impl Dependencies {
                 OpKind::Add if op.once && old.as_ref().is_some_and(|old| old.then != Then::Remove) => {}
                 OpKind::Add => {
                     let waits = self.declared(commit, key, &op.new[n])?;
-                    self.0.insert(key.clone(), waits);
+                    self.refused.remove(key);
+                    self.waits.insert(key.clone(), waits);
                     asked.insert(key);
                 }
-                OpKind::Cancel | OpKind::Remove | OpKind::Retry => drop(self.0.remove(key)),
+                OpKind::Cancel | OpKind::Remove | OpKind::Retry => {
+                    self.waits.remove(key);
+                    self.refused.remove(key);
+                }
+                // With what was refused, if it was.
+                OpKind::Restart if self.refused.remove(key) => drop(self.waits.remove(key)),
                 OpKind::Restart | OpKind::SetClass | OpKind::Filter => {}
             }
         }
@@ -137,7 +151,9 @@ impl Dependencies {
         }
         let mut refused = BTreeSet::new();
         for key in commit.jobs.keys() {
-            if self.check(commit, key, asked.contains(key))? {
+            self.note_told(commit, key);
+            let was = commit.jobs[key].as_ref().map(|old| old.state);
+            if self.check(commit, key, was, asked.contains(key))? {
                 refused.insert(key.clone());
             }
         }
@@ -160,7 +176,8 @@ impl Dependencies {
             let end = final_outcome(other.state)
                 .map(|outcome| End { outcomes: BTreeSet::from([outcome]), at_us: commit.now_us });
             let (accepted, otherwise) = (after.accepted.clone(), after.otherwise);
-            waits.insert(on, Wait { accepted, otherwise, end });
+            let is_told = end.is_some();
+            waits.insert(on, Wait { accepted, otherwise, end, is_told });
         }
         Ok(waits)
     }
@@ -170,7 +187,7 @@ impl Dependencies {
         let mut seen = BTreeSet::new();
         let mut open = vec![key];
         while let Some(next) = open.pop() {
-            let waits = self.0.get(next).into_iter().flatten().filter(|(_, wait)| wait.end.is_none());
+            let waits = self.waits.get(next).into_iter().flatten().filter(|(_, wait)| wait.end.is_none());
             for (on, _) in waits {
                 ensure(on != key, "no jobs wait for each other", || format!("{key:?} and {next:?}"))?;
                 if seen.insert(on) {
@@ -181,14 +198,32 @@ impl Dependencies {
         Ok(())
     }
 
+    /// Notes which ends a job has heard of.
+    fn note_told(&mut self, commit: &Commit<'_>, key: &JobKey) {
+        let (Some(waits), Some(rows)) = (self.waits.get_mut(key), commit.known.get(key)) else { return };
+        for (on, wait) in waits.iter_mut().filter(|(_, wait)| wait.end.is_some() && !wait.is_told) {
+            if rows.after.iter().all(|(other, _)| other != on) {
+                wait.is_told = true;
+                self.told_us.insert(on.clone(), commit.now_us);
+            }
+        }
+    }
+
     /// Checks a job that was touched. Whether it was cancelled, or its next run was, for the sake of what it waited for.
-    fn check(&mut self, commit: &Commit<'_>, key: &JobKey, asked: bool) -> Result<bool, Broken> {
+    fn check(
+        &mut self,
+        commit: &Commit<'_>,
+        key: &JobKey,
+        was: Option<State>,
+        asked: bool,
+    ) -> Result<bool, Broken> {
         let Some(job) = commit.record(key) else {
-            self.0.remove(key);
+            self.waits.remove(key);
+            self.refused.remove(key);
             return Ok(false);
         };
         let none = BTreeMap::new();
-        let waits = self.0.get(key).unwrap_or(&none);
+        let waits = self.waits.get(key).unwrap_or(&none);
         let story = || {
             let told = waits.iter().map(|(on, wait)| {
                 let outcomes = wait.end.as_ref().map(|end| &end.outcomes);
@@ -224,29 +259,51 @@ impl Dependencies {
             let told = format!("job `{}` of type `{}`", on.1, on.0);
             job.refused.as_ref().is_some_and(|reason| reason.contains(&told))
         };
+        let ran = was.is_some_and(State::is_claimed);
+        let ends_now = waits
+            .values()
+            .any(|wait| wait.may_cancel() && wait.end.as_ref().is_some_and(|end| end.at_us == commit.now_us));
         let refused = match job.state {
             State::Cancelled => {
                 let told = waits.iter().filter(|(_, wait)| wait.may_cancel()).any(refuses);
-                ensure(told, "a job is cancelled only for an end that it does not accept", story)?;
-                true
+                // A pass that rejects one job frees those that wait for that, and may reject them, too.
+                let freed = was == Some(State::Delayed) && waits.values().all(Wait::may_free);
+                ensure(told || freed, "a job is cancelled only for an end that it does not accept", story)?;
+                told
             }
-            state if state.is_claimed() => {
+            state if state.is_claimed() && ran => {
                 let may = waits.values().any(Wait::may_cancel);
                 ensure(may, EARLY, story)?;
-                true
+                // It must not start again, when this run is over.
+                return Ok(self.refused.insert(key.clone()));
+            }
+            // That run came to its own end; where several end in a commit, just after the next one was refused.
+            state if state.is_final() && (self.refused.contains(key) || ran && ends_now) => {
+                !self.refused.contains(key)
             }
             _ => {
+                ensure(
+                    !self.refused.contains(key),
+                    "a job whose next run was refused does not start again",
+                    story,
+                )?;
                 ensure(waits.values().all(Wait::may_free), EARLY, story)?;
                 false
             }
         };
-        self.0.remove(key);
+        self.waits.remove(key);
+        self.refused.remove(key);
         Ok(refused)
     }
 
-    /// Since when a job waits for what has ended already.
+    /// Since when a job waits for what has ended already, and no other one has heard of that end: those are as many as there are, some in each
+    /// transaction.
     pub fn untold_since_us(&self, key: &JobKey, rows: &JobRows) -> Option<i64> {
-        let waits = self.0.get(key)?;
-        rows.after.iter().filter_map(|(on, _)| Some(waits.get(on)?.end.as_ref()?.at_us)).min()
+        let waits = self.waits.get(key)?;
+        let since_us = |on: &JobKey| {
+            let at_us = waits.get(on)?.end.as_ref()?.at_us;
+            Some(self.told_us.get(on).map_or(at_us, |told_us| at_us.max(*told_us)))
+        };
+        rows.after.iter().filter_map(|(on, _)| since_us(on)).min()
     }
 }

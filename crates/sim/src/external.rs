@@ -20,6 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::Answer;
+use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, Held, LockAt, Spot};
 use turnwise_queue::{Claim, Error, Job, Result};
 use turnwise_store::Runtime;
@@ -42,6 +43,8 @@ pub const WAIT: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause before a request is repeated.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long a worker leaves a run to the nodes that is over its time.
+const OVERDUE: Duration = Duration::from_secs(4);
 /// How late somebody tidies up after a run: most jobs that are tried again run again by then.
 const LATE: Duration = Duration::from_secs(2);
 
@@ -193,11 +196,11 @@ impl Me {
             match self.clone().work(&worker.id, &mut stopped).await {
                 End::Expired => {
                     self.tell("is no member", &worker.id);
-                    self.setting.checker.moves_out(&worker.id);
+                    self.setting.checker.moves_out(&worker.id, false);
                 }
                 End::Asked => {
                     self.tell("leaves", &worker.id);
-                    self.setting.checker.moves_out(&worker.id);
+                    self.setting.checker.moves_out(&worker.id, true);
                     loop {
                         let id = worker.id.clone();
                         let left = self.call(Duration::ZERO, |external, _| async move {
@@ -302,8 +305,22 @@ impl Me {
                 }
             });
             let mut play = std::pin::pin!(AssertUnwindSafe(play).catch_unwind());
+            // A worker that knows when the run's time is over ends it, too, later than the nodes take it away.
+            let Timeouts { run_us, heartbeat_us } = job.terms.timeouts;
+            let late = run_us.into_iter().chain(heartbeat_us).min();
+            let late = late.map(|us| OVERDUE + Duration::from_micros(us.unsigned_abs()));
             let given_up = async {
-                stop.cancelled().await;
+                let overdue = async {
+                    match late {
+                        Some(late) => self.runtime.sleep(late).await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => {}
+                    () = overdue => stop.cancel(),
+                }
                 self.runtime.sleep(self.setting.plan.options.stop_grace).await;
             };
             let mut given_up = std::pin::pin!(given_up);

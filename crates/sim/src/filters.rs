@@ -37,6 +37,10 @@ pub struct Filters {
     free_since_us: BTreeMap<JobKey, (i64, bool)>,
     /// When a job of each type was last taken out of the queue, or came back, in µs since the world began.
     sorted_us: BTreeMap<String, i64>,
+    /// When one that was kept by filters that have changed was last put back into the queue.
+    rejudged_us: i64,
+    /// When a job of each bucket last began to run, or ended, in µs since the world began.
+    moved_us: BTreeMap<Bucket, i64>,
     touched: Touched,
 }
 
@@ -107,7 +111,7 @@ impl Filters {
     }
 
     /// A job is claimed.
-    pub fn claimed(&mut self, key: &JobKey, job: &Job) -> Result<(), Broken> {
+    pub fn claimed(&mut self, key: &JobKey, job: &Job, now_us: i64) -> Result<(), Broken> {
         let story = || format!("{key:?} {:?}: {}", self.decides(job), in_words(Some(job)));
         let buckets =
             self.buckets(job).ok_or_else(|| ("no job starts that a filter pauses or rejects", story()))?;
@@ -117,15 +121,19 @@ impl Filters {
         })?;
         for (bucket, most) in buckets {
             self.running.entry(bucket.clone()).or_default().insert(key.clone());
+            self.moved_us.insert(bucket.clone(), now_us);
             self.touched.claimed.entry(bucket).or_default().push(most);
         }
         Ok(())
     }
 
     /// A claim has ended.
-    pub fn released(&mut self, key: &JobKey) {
-        for jobs in self.running.values_mut() {
-            self.touched.released |= jobs.remove(key);
+    pub fn released(&mut self, key: &JobKey, now_us: i64) {
+        for (bucket, jobs) in &mut self.running {
+            if jobs.remove(key) {
+                self.touched.released = true;
+                self.moved_us.insert(bucket.clone(), now_us);
+            }
         }
     }
 
@@ -167,6 +175,9 @@ impl Filters {
     pub fn lets_go(&mut self, key: &JobKey, old: &Job, new: &Job, now_us: i64) -> bool {
         self.sorted_us.insert(key.0.clone(), now_us);
         let has_changed = self.kept.get(key).is_some_and(|version| *version < self.changes_us.len());
+        if has_changed {
+            self.rejudged_us = now_us;
+        }
         let may = old.limited.is_some() || has_changed;
         may && (old.order_us, &old.tenant, old.class) == (new.order_us, &new.tenant, new.class)
     }
@@ -228,15 +239,31 @@ impl Filters {
         self.changes_us.last().map_or(sorted_us, |changed_us| sorted_us.max(*changed_us))
     }
 
+    /// When the buckets of those that wait were last in motion, by type: a pass that meets that runs again.
+    pub fn contended_us(&self, known: &BTreeMap<JobKey, JobRows>) -> BTreeMap<String, i64> {
+        let mut contended_us = BTreeMap::new();
+        for (key, rows) in known {
+            let job = rows.record.as_ref().filter(|job| job.state == State::Pending || job.limited.is_some());
+            let buckets = job.and_then(|job| self.buckets(job)).unwrap_or_default();
+            let moved_us = buckets.keys().filter_map(|bucket| self.moved_us.get(bucket)).max();
+            if let Some(moved_us) = moved_us {
+                let latest = contended_us.entry(key.0.clone()).or_insert(*moved_us);
+                *latest = (*latest).max(*moved_us);
+            }
+        }
+        contended_us
+    }
+
     /// Since when a job that waits could start, as far as filters and buckets go.
     pub fn free_since_us(&self, key: &JobKey) -> Option<i64> {
         self.free_since_us.get(key).map(|(since_us, _)| *since_us)
     }
 
-    /// Since when the filters are others than those that keep a job.
+    /// Since when the filters are others than those that keep a job, and no other such job was put back: those are as many as there are, some in
+    /// each transaction.
     pub fn outdated_since_us(&self, key: &JobKey, job: &Job) -> Option<i64> {
         let by_filter = job.limited.as_ref().map(|limit| matches!(limit.bucket, Bucket::Filter(_)));
         let version = self.kept.get(key).filter(|_| job.paused.is_some() || by_filter == Some(true))?;
-        self.changes_us.get(*version).copied()
+        self.changes_us.get(*version).map(|changed_us| self.rejudged_us.max(*changed_us))
     }
 }

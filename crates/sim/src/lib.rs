@@ -10,11 +10,13 @@
 //! - [`locking`]: what jobs lock, in worlds where they do. [`locks`]: the invariants of that.
 //! - [`eligibility`]: which jobs may run, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of that.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the invariants, and what is known to check them.
+//! - [`turns`]: what takes many cycles to be seen: turns by shares, and running jobs spread over workers.
 //! - [`mutants`], [`mutate`]: mistakes that must be caught, and the command that makes them.
 //! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: what it tells of itself.
 
 pub mod check;
 pub mod client;
+mod clocks;
 pub mod core;
 pub mod dependencies;
 pub mod dice;
@@ -39,4 +41,5 @@ pub mod show;
 pub mod store;
 pub mod tenants;
 pub mod trace;
+pub mod turns;
 pub mod world;

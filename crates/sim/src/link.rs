@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep, sleep_until};
-use turnwise_store::{Error, Result, Runtime};
+use turnwise_store::{Clock, Error, Result, Runtime};
 
 use crate::core::{Core, lock};
 use crate::dice::Dice;
@@ -64,8 +64,8 @@ pub struct Link {
     inner_dice: Dice,
     skew_us: AtomicI64,
     drift_ppm: i64,
-    /// The latest time that was told here, in µs since the epoch.
-    told_us: AtomicI64,
+    /// What those who live here go by.
+    clock: Mutex<Option<Arc<Clock>>>,
     paused_until: Mutex<Option<Instant>>,
     unavailable_until: Mutex<Option<Instant>>,
     dead: AtomicBool,
@@ -84,7 +84,7 @@ impl Link {
             inner_dice: core.dice.fork(2),
             skew_us: AtomicI64::new(skew_us),
             drift_ppm,
-            told_us: AtomicI64::new(i64::MIN),
+            clock: Mutex::default(),
             paused_until: Mutex::default(),
             unavailable_until: Mutex::default(),
             dead: AtomicBool::new(false),
@@ -112,9 +112,9 @@ impl Link {
         *lock(&self.paused_until) = Some(Instant::now() + duration);
     }
 
-    /// Whether it is paused now.
+    /// Whether it is paused now; at the moment of its end, when nothing of it has gone on yet, too.
     pub fn is_paused(&self) -> bool {
-        lock(&self.paused_until).is_some_and(|until| until > Instant::now())
+        lock(&self.paused_until).is_some_and(|until| until >= Instant::now())
     }
 
     /// Cuts the connection to the store for a while.
@@ -137,9 +137,14 @@ impl Link {
         self.skew_us.fetch_add(by_us, Relaxed);
     }
 
-    /// The latest time that this process was told, in µs since the epoch.
-    pub fn told_us(&self) -> i64 {
-        self.told_us.load(Relaxed)
+    /// What those who live here go by, from now on.
+    pub fn set_clock(&self, clock: &Arc<Clock>) {
+        *lock(&self.clock) = Some(clock.clone());
+    }
+
+    /// What they go by, in µs since the epoch.
+    pub fn clock_us(&self) -> i64 {
+        lock(&self.clock).as_ref().map_or(i64::MIN, |clock| clock.now_us())
     }
 
     /// What its commits are for, from now on.
@@ -194,18 +199,21 @@ impl Runtime for SimRuntime {
     fn now_us(&self) -> i64 {
         let link = &self.0;
         let elapsed_us = link.core.elapsed_us();
-        let now_us = link.core.now_us()
+        link.core.now_us()
             + link.skew_us.load(Relaxed)
-            + elapsed_us.saturating_mul(link.drift_ppm) / 1_000_000;
-        link.told_us.fetch_max(now_us, Relaxed);
-        now_us
+            + elapsed_us.saturating_mul(link.drift_ppm) / 1_000_000
+    }
+
+    fn elapsed_us(&self) -> i64 {
+        let elapsed_us = self.0.core.elapsed_us();
+        elapsed_us + elapsed_us.saturating_mul(self.0.drift_ppm) / 1_000_000
     }
 
     async fn sleep(&self, duration: Duration) {
         // A clock that runs fast waits shorter.
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let rate = u64::try_from(1_000_000 + self.0.drift_ppm).expect("no clock runs backwards");
-        sleep(Duration::from_micros((u128::from(us) * 1_000_000 / u128::from(rate)) as u64)).await;
+        sleep(Duration::from_micros((u128::from(us) * 1_000_000).div_ceil(u128::from(rate)) as u64)).await;
         self.0.gate().await;
     }
 

@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use turnwise_queue::State;
+use turnwise_queue::deadlines::Timeouts;
 use turnwise_worker::Membership;
 
 use crate::check::{Known, in_words, is_kept};
 use crate::core::{Violation, lock};
 use crate::external::{self, Life};
-use crate::ledger::{Did, JobKey};
+use crate::ledger::{ClaimKey, Did, JobKey};
 use crate::link::Link;
-use crate::model::WorkerRow;
+use crate::model::{self, WorkerRow};
 use crate::node::{Process, Setting};
 use crate::plan::{EXTERNAL, STARTUP_JITTER};
 use crate::trace::Place;
@@ -25,8 +26,11 @@ use crate::trace::Place;
 /// Beyond its deadline a promise has this long: a few transactions with their retries, and the longest wait between two pings.
 pub const SLACK: Duration = Duration::from_secs(5);
 
+/// After a run's time is over: the looks of whoever holds it to that, and the commit.
+const OVERDUE: Duration = Duration::from_secs(10);
+
 /// Where jobs lock, or filters may keep them, on a slow store: a pass takes a second or two there, and is done again when a lock that it has
-/// proven free was taken or given back meanwhile, or the filters have changed.
+/// proven free was taken or given back meanwhile, or the filters have changed. So does a transaction that tells jobs of an end, or of that change.
 const SLOW_PASSES: Duration = Duration::from_secs(15);
 
 /// How long it may take to record the end of a run, with its retries on a store that is slow.
@@ -83,11 +87,12 @@ pub fn look(
 
 /// What is seen.
 pub struct Look<'a> {
-    setting: &'a Setting,
-    known: &'a Known,
+    pub(crate) setting: &'a Setting,
+    pub(crate) known: &'a Known,
     well: BTreeMap<Place, Arc<Link>>,
     unclear: BTreeSet<Place>,
-    now_us: i64,
+    /// In µs since the world began.
+    pub(crate) now_us: i64,
 }
 
 fn broken(invariant: &'static str, story: String) -> Result<(), Violation> {
@@ -95,7 +100,12 @@ fn broken(invariant: &'static str, story: String) -> Result<(), Violation> {
 }
 
 impl Look<'_> {
-    fn is_older(&self, at_us: i64, than: Duration) -> bool {
+    /// The time, by the clock of the node that is last.
+    pub(crate) fn clock_us(&self) -> i64 {
+        self.nodes().map(|link| link.clock_us()).min().unwrap_or(0)
+    }
+
+    pub(crate) fn is_older(&self, at_us: i64, than: Duration) -> bool {
         self.now_us - at_us > i64::try_from(than.as_micros()).expect("a few minutes")
     }
 
@@ -154,9 +164,10 @@ impl Look<'_> {
 
     /// Whoever waits for the end of a job hears of it, and whoever a filter keeps, of its change.
     fn told(&self) -> Result<(), Violation> {
+        let time = if self.setting.plan.is_slow() { SLOW_PASSES } else { SLACK };
         for (key, rows) in &self.known.jobs {
             let untold_us = self.known.dependencies.untold_since_us(key, rows);
-            if untold_us.is_some_and(|since_us| self.is_older(since_us, SLACK)) {
+            if untold_us.is_some_and(|since_us| self.is_older(since_us, time)) {
                 let story = format!("{key:?}: {}", in_words(rows.record.as_ref()));
                 return broken("whoever waits for the end of a job hears of it", story);
             }
@@ -164,7 +175,7 @@ impl Look<'_> {
                 continue;
             };
             let outdated_us = filters.outdated_since_us(key, job);
-            if outdated_us.is_some_and(|since_us| self.is_older(since_us, SLACK)) {
+            if outdated_us.is_some_and(|since_us| self.is_older(since_us, time)) {
                 let story = format!("{key:?}: {}", in_words(Some(job)));
                 return broken("who was kept by filters that have changed is judged anew", story);
             }
@@ -198,8 +209,11 @@ impl Look<'_> {
                     && most < slots(&worker.1)
             })
         };
-        // By the clock of whoever is last.
-        let told_us = self.nodes().map(|link| link.told_us()).min().unwrap_or(0);
+        let clock_us = self.clock_us();
+        // A slow pass loses to whoever comes to its jobs' buckets, or leaves them, while it lasts: one of them goes on, and it is not this one.
+        let slow_filters = self.known.filters.as_ref().filter(|_| self.setting.plan.is_slow());
+        let contended_us =
+            slow_filters.map(|filters| filters.contended_us(&self.known.jobs)).unwrap_or_default();
         for (key, rows) in &self.known.jobs {
             let Some(job) = &rows.record else { continue };
             let changed_us = self.known.changed_us[key];
@@ -213,6 +227,7 @@ impl Look<'_> {
             };
             // A pass looks at as many jobs as there is room for. So while jobs leave the queue for filters and buckets, those behind them wait.
             let sorted_us = self.known.filters.as_ref().map_or(0, |filters| filters.sorted_since_us(&key.0));
+            let sorted_us = sorted_us.max(contended_us.get(&key.0).copied().unwrap_or(0));
             // Who was kept and goes back is no newer for that. Of one that locks it is not known how it stands with its locks while it is kept.
             let could_start = self.known.filters.as_ref().and_then(|filters| filters.free_since_us(key));
             let could_start = could_start
@@ -230,10 +245,28 @@ impl Look<'_> {
                     if job.unmet == 0
                         && !is_kept(job)
                         && self.is_older(changed_us, self.start_within(&key.0))
-                        && told_us - job.order_us > 2 * SLACK.as_micros() as i64
+                        && clock_us - job.order_us > 2 * SLACK.as_micros() as i64
                         && has_room(&key.0) =>
                 {
                     return broken("a delayed job starts when its time has come", story());
+                }
+                State::Delayed | State::Crashing
+                    if self.is_older(changed_us, self.start_within(&key.0))
+                        && self.known.clocks.is_late(key, self.now_us)
+                        && has_room(&key.0) =>
+                {
+                    return broken("nothing waits for much longer than it was told to", story());
+                }
+                // Whether or not there is room: running jobs are stopped only for those that are pending.
+                State::Delayed | State::Crashing
+                    if job.unmet == 0
+                        && !is_kept(job)
+                        && self.releases_within(&key.0).is_some_and(|time| {
+                            self.is_older(changed_us.max(self.setting.core.calm_since_us()), time)
+                                && clock_us - job.order_us > time.as_micros() as i64
+                        }) =>
+                {
+                    return broken("a delayed job is pending when its time has come", story());
                 }
                 _ => {}
             }
@@ -254,6 +287,7 @@ impl Look<'_> {
         };
         let changed_us = self.known.changed_us[key];
         let options = &self.setting.plan.options;
+        self.over(key, &claim_key, &story)?;
         match self.known.executions.get(&claim_key) {
             None if self.is_older(
                 self.known.claims[&claim_key].1,
@@ -274,6 +308,34 @@ impl Look<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A run that is over its time is taken away, where clocks agree. What happened before the calm is not judged.
+    fn over(&self, key: &JobKey, claim: &ClaimKey, story: impl Fn() -> String) -> Result<(), Violation> {
+        let job = self.known.jobs[key].record.as_ref().expect("its state was just read");
+        let plan = &self.setting.plan;
+        if plan.skews {
+            return Ok(());
+        }
+        let slow = if plan.is_slow() { SLOW_PASSES } else { Duration::ZERO };
+        let late = 2 * plan.options.stop_grace + OVERDUE + slow;
+        let is_over = |timeout_us: Option<i64>, since_us: Option<i64>| {
+            let (Some(timeout_us), Some(since_us)) = (timeout_us, since_us) else { return false };
+            let since_us = since_us.max(self.setting.core.calm_since_us());
+            self.is_older(since_us, Duration::from_micros(timeout_us.unsigned_abs()) + late)
+        };
+        let Timeouts { run_us, heartbeat_us } = job.terms.timeouts;
+        let begun_us = self.known.claims.get(claim).map(|(_, begun_us)| *begun_us);
+        // A continuous run in a process may have nothing to do. Its record may be that of a next run, which is not continuous.
+        let active = self.known.jobs[key].places.get(&model::Place::Active(claim.0.clone()));
+        let continuous =
+            active.and_then(|row| model::active(row).ok()).is_some_and(|active| active.continuous);
+        let may_rest = continuous && !self.known.externals.contains(&claim.0);
+        let silent = heartbeat_us.filter(|_| job.state == State::Running && !may_rest);
+        if is_over(run_us, begun_us) || is_over(silent, self.known.beats.get(claim).copied()) {
+            return broken("a run that is over its time is taken away", story());
+        }
+        Ok(())
     }
 
     /// A run that waits for a lock has it soon after it is free.
@@ -297,6 +359,13 @@ impl Look<'_> {
         let asks_more = self.known.locks.is_some() || self.known.filters.is_some();
         let slow = asks_more && self.setting.plan.is_slow();
         self.longest_wait(job_type) + if slow { SLOW_PASSES } else { SLACK }
+    }
+
+    /// How soon a job is pending whose time has come, if that does not depend on whether a worker asks for jobs: a worker without a free slot looks
+    /// with each ping.
+    fn releases_within(&self, job_type: &str) -> Option<Duration> {
+        let within = self.setting.plan.options.health_interval + 2 * SLACK;
+        (job_type != EXTERNAL && !self.setting.plan.is_slow()).then_some(within)
     }
 
     /// How long a worker may take to hear of a job: an external one asks again only when it was answered.

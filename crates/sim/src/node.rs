@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor, MonitorOptions, Options,
-    Retention, RetentionOptions, Tunables, Worker, membership_events,
+    Deadlines, Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor, MonitorOptions,
+    Options, Retention, RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
 };
 
 use crate::check::Checker;
@@ -92,7 +92,8 @@ const DRIFT_PPM: u64 = 20_000;
 pub struct Node {
     number: u32,
     lives: u32,
-    skew_us: i64,
+    /// By how much its clock is wrong, in µs.
+    pub skew_us: i64,
     drift_ppm: i64,
     /// Who lives there now.
     pub process: Option<Process>,
@@ -182,14 +183,25 @@ async fn live(
     let engine = SimEngine::new(setting.store.clone(), Some(link.clone()));
     let runtime = Arc::new(SimRuntime(link.clone()));
     let store = Store::new(engine, runtime.clone());
+    link.set_clock(store.clock());
     lock(&setting.meters).push(store.meter().clone());
     let _services = services(&setting, &link, &store);
     let mut workers = Vec::new();
     for job_type in &setting.plan.types {
-        let Tunables { max_jobs, max_history, backoff, fair, queue } = lock(&setting.tunables).clone();
+        let Tunables { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue } =
+            lock(&setting.tunables).clone();
         let node = link.place.to_string();
-        let options =
-            Options { node, max_jobs, max_history, backoff, fair, queue, ..setting.plan.options.clone() };
+        let options = Options {
+            node,
+            max_jobs,
+            max_history,
+            backoff,
+            on_lost,
+            timeouts,
+            fair,
+            queue,
+            ..setting.plan.options.clone()
+        };
         let handler = Arc::new(SimHandler { link: link.clone(), checker: setting.checker.clone() });
         loop {
             let started =
@@ -220,26 +232,43 @@ async fn live(
 /// What a server runs beside its workers. They end when what is returned is dropped.
 fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<AbortOnDropHandle<()>> {
     let (plan, keys) = (&setting.plan, Keyspace::default());
-    let Options { health_interval, health_timeout, max_history, backoff, queue, .. } = plan.options.clone();
+    let Options { health_interval, health_timeout, max_history, backoff, on_lost, queue, .. } =
+        plan.options.clone();
     let node = link.place.to_string();
     let shares = plan.options.fair.shares.clone();
-    let options =
-        ExternalOptions { node, health_interval, health_timeout, max_history, backoff, shares, queue };
+    let options = ExternalOptions {
+        node,
+        health_interval,
+        health_timeout,
+        max_history,
+        backoff,
+        on_lost,
+        timeouts: Arc::default(),
+        shares,
+        queue,
+    };
     let external = External::new(store.clone(), keys.clone(), options);
     lock(&setting.servers).insert(link.place, Server { link: link.clone(), external: external.clone() });
     let options = MonitorOptions { interval: health_interval, max_history };
     let (watched, keys_of) = (store.clone(), keys.clone());
-    let monitor = Monitor { store: watched, keys: keys_of, options: options.into(), external };
+    let monitor =
+        Monitor { store: watched, keys: keys_of, options: options.into(), external: external.clone() };
     let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
     let retention = Retention { store: store.clone(), keys: keys.clone(), options: options.into() };
     // They never stop by themselves here: a process that has left has no more work for them.
     let never = CancellationToken::new();
     let listener = listen(setting.clone(), link.clone(), store.clone());
+    let timekeeper = Timekeeper { store: store.clone(), keys: keys.clone() };
     let mut tasks = vec![
+        tokio::spawn(timekeeper.run(never.clone())),
         tokio::spawn(monitor.run(never.clone())),
         tokio::spawn(retention.run(never.clone())),
         tokio::spawn(listener),
     ];
+    if plan.timeouts {
+        let deadlines = Deadlines { store: store.clone(), keys: keys.clone(), external };
+        tasks.push(tokio::spawn(deadlines.run(never.clone())));
+    }
     if plan.eligibility.is_some() {
         let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
         tasks.push(tokio::spawn(dependencies.run(never.clone())));

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnwise_policy::backoff;
+use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
+use turnwise_queue::deadlines::Timeouts;
 use turnwise_store::Limits;
 use turnwise_worker::{FairRules, Options, RotationRules};
 
@@ -15,6 +16,7 @@ use crate::dice::Dice;
 use crate::eligibility::EligibilityPlan;
 use crate::link::{Rates, SLOW_STORE_MS};
 use crate::locking::LockPlan;
+use crate::node::QUIET_PERIOD;
 
 /// From this seed on worlds have jobs that lock.
 pub const LOCKS_FROM: u64 = 1_000_000;
@@ -67,12 +69,18 @@ pub struct Plan {
     pub changes: bool,
     /// Clocks are wrong.
     pub skews: bool,
+    /// They are set by hours, forward and back.
+    pub jumps: bool,
     /// What a transaction may have: much, or as little as with etcd.
     pub limits: Limits,
     /// How jobs lock, if they do.
     pub locks: Option<LockPlan>,
     /// Which jobs may run, if not all may.
     pub eligibility: Option<EligibilityPlan>,
+    /// Some runs are held to their time.
+    pub timeouts: bool,
+    /// In the end, before jobs have their turns, continuous jobs take all slots.
+    pub fills: bool,
     /// The workers' settings.
     pub options: Options,
 }
@@ -99,6 +107,7 @@ pub fn fair_rules(dice: &Dice, tenants: u32) -> FairRules {
         max_churn: usize::try_from(*dice.choose(&[0, 1, 2, 20])).expect("a small number"),
         startup_jitter: STARTUP_JITTER.mul_f64(*dice.choose(&[0.0, 0.1, 1.0])),
         idle_turn: dice.ms(0, 10_000),
+        quiet_period: QUIET_PERIOD,
     };
     FairRules {
         fairness: *dice.choose(&Fairness::ALL),
@@ -149,6 +158,7 @@ impl Plan {
             stop_grace: dice.ms(500, 5_000),
             max_history: usize::try_from(dice.between(1, 20)).expect("a small number"),
             backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 3, health_threshold_us: 20_000_000 },
+            on_lost: OnLost::ALL[usize::from(seed.is_multiple_of(4))],
             ..Options::default()
         };
         let tenants = u32::try_from(*dice.choose(&[1, 2, 3, 8])).expect("a small number");
@@ -160,6 +170,10 @@ impl Plan {
             true => Rates { slow: 0, unknown: 0, latency_ms: 3, ..rates },
             false => rates,
         };
+        let skews = dice.chance(600) && !quiet;
+        let jumps = skews && dice.chance(400);
+        // Where others come all the time nothing is late.
+        let ops = if jumps { ops.min(30) } else { ops };
         let externals = if dice.chance(300) { dice.between(1, 4) } else { 0 };
         Plan {
             externals: u32::try_from(externals).expect("a small number"),
@@ -179,12 +193,26 @@ impl Plan {
             pauses: dice.chance(700) && !quiet,
             cuts: dice.chance(600) && !quiet,
             changes: dice.chance(600),
-            skews: dice.chance(600) && !quiet,
-            limits: *dice.choose(&[Limits::DEFAULT, Limits::SMALL]),
+            skews,
+            jumps,
+            limits: *dice.choose(&[Limits::DEFAULT, Limits::ETCD, Limits::SMALL]),
             locks,
             eligibility,
+            timeouts: seed % 3 == 1,
+            fills: seed % 3 == 2,
             options,
         }
+    }
+
+    /// How long a job's runs may take, where some are held to their time.
+    pub fn timeouts(&self, dice: &Dice) -> Timeouts {
+        if !self.timeouts || dice.chance(500) {
+            return Timeouts::default();
+        }
+        let us = |often: u64| {
+            dice.chance(often).then(|| i64::try_from(dice.between(3, 12) * 1_000_000).expect("some seconds"))
+        };
+        Timeouts { run_us: us(400), heartbeat_us: us(700) }
     }
 
     /// The types of the jobs that clients add.

@@ -97,6 +97,11 @@ impl Rows {
                 let bounds = (Bound::Included(begin), Bound::Excluded(end));
                 begin < end && self.chains.range::<Bytes, _>(bounds).any(|(_, chain)| newer(chain))
             })
+            || changes.arrivals.iter().filter(|(begin, end)| begin < end).any(|(begin, end)| {
+                // What has gone is not noticed, as on an engine that keeps nothing of it.
+                let is_there = |chain: &Vec<(u64, Option<Bytes>)>| matches!(chain.last(), Some((_, Some(_))));
+                self.chains.range::<Bytes, _>(begin..end).any(|(_, chain)| newer(chain) && is_there(chain))
+            })
     }
 
     /// How many things a commit has to prove on an engine that compares each: keys that were read, ranges, and every row
@@ -106,7 +111,8 @@ impl Rows {
             let rows = self.chains.range::<Bytes, _>(begin..end);
             rows.filter(|(_, chain)| as_of(chain, version).is_some()).count()
         });
-        changes.read_keys.len() + changes.read_ranges.len() + seen.sum::<usize>()
+        let ranges = changes.read_ranges.len() + changes.arrivals.len();
+        changes.read_keys.len() + ranges + seen.sum::<usize>()
     }
 
     /// Writes the changes as the next version; returns it, and what became of each row that was touched.

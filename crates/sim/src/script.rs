@@ -107,6 +107,11 @@ impl Script {
         Script { runs: vec![(Act::Done, ms)], ..Script::default() }
     }
 
+    /// Runs of a continuous job that has nothing to do.
+    pub fn idle() -> Self {
+        Script { runs: vec![(Act::Idle, 0); ENDLESS_RUNS], ..Script::default() }
+    }
+
     /// Whether a run of it goes on until it is stopped.
     pub fn is_endless(&self) -> bool {
         self.runs.iter().any(|(act, _)| matches!(act, Act::Forever | Act::Late | Act::Idle))
@@ -231,9 +236,12 @@ impl SimHandler {
             }
             Act::Report => {
                 let mut stopped = false;
+                // One that is held to reports is longer than it may be silent.
+                let heartbeat = job.terms.timeouts.heartbeat_us.unwrap_or(0).unsigned_abs();
+                let pause = (time / 5).max(Duration::from_micros(heartbeat / 2));
                 for n in 0..REPORTS {
                     say(Said::Progress(n));
-                    stopped = stopped || stopped_within(time / 5).await;
+                    stopped = stopped || stopped_within(pause).await;
                 }
                 stopped
             }
@@ -320,7 +328,8 @@ impl JobHandler for SimHandler {
         let claim = job.job.claim.clone().expect("a claimed job has a claim");
         let say = |said| match said {
             Said::Progress(n) => job.report(&n),
-            Said::Idle => job.idle(true),
+            // One that never ends may have nothing to do, and need not report then; any other is to report.
+            Said::Idle => job.idle(job.job.continuous),
         };
         let asks = AsksHere { job: &job, runtime: SimRuntime(self.link.clone()) };
         match self.play(&job.job, &job.options, &job.stop, &asks, say).await {

@@ -13,7 +13,7 @@ use turnwise_store::Limits;
 use turnwise_worker::{Options, Tunables};
 
 use crate::check::{Checker, Known, in_words};
-use crate::client::Client;
+use crate::client::{Client, DAY_US};
 use crate::core::{Core, Stats, Violation, lock};
 use crate::dice::Dice;
 use crate::engine::Writer;
@@ -27,6 +27,7 @@ use crate::plan::{EXTERNAL, Plan, fair_rules};
 use crate::script::PANIC;
 use crate::store::SimStore;
 use crate::trace::Place;
+use crate::turns::{self, Turns};
 
 /// What is still on its way when the faults stop: an operation may be slow on its way there and back, and its transaction is
 /// tried again after a pause.
@@ -38,6 +39,8 @@ const POLL: Duration = Duration::from_secs(2);
 const END: Duration = Duration::from_secs(3_600);
 /// Looks at whether jobs start, in a calm, after another such time.
 const LOOK: Duration = Duration::from_secs(5);
+/// With more nodes turns are not looked at.
+const MAX_NODES_FOR_TURNS: u32 = 6;
 /// The longest pause of a node, in ms: beyond every health timeout.
 const PAUSE_MS: u64 = 60_000;
 /// The longest time without the store, in ms.
@@ -48,6 +51,8 @@ const HASTE_MS: u64 = 1_000;
 const RESTART_MS: u64 = 20_000;
 /// The most that a clock is set forward or back, in ms.
 const SHIFT_MS: u64 = 10_000;
+/// The same, where clocks are set by hours.
+pub const JUMP_MS: u64 = 3 * 3_600_000;
 
 /// Between the moment from which, or up to which, a run is charged, and that in which its claim is given or ended: its transaction with
 /// its retries, and the answer.
@@ -88,8 +93,9 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
             })),
         );
         core.note(Place::World, "seed", format!("{seed} {plan:?}"));
-        let Options { max_jobs, max_history, backoff, fair, queue, .. } = plan.options.clone();
-        let tunables = Tunables { max_jobs, max_history, backoff, fair, queue };
+        let Options { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue, .. } =
+            plan.options.clone();
+        let tunables = Tunables { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue };
         let setting = Arc::new(Setting {
             core: core.clone(),
             store,
@@ -311,9 +317,14 @@ impl World {
                 }
                 80..85 if plan.skews => {
                     let by_us = i64::try_from(dice.below(SHIFT_MS) * 1_000).expect("a few seconds");
+                    let by_us = match plan.jumps && dice.chance(700) {
+                        true => i64::try_from(dice.below(JUMP_MS) * 1_000).expect("a few hours"),
+                        false => by_us,
+                    };
                     let by_us = if dice.chance(500) { by_us } else { -by_us };
                     core.note(link.place, "sets its clock", by_us.to_string());
                     link.shift_clock(by_us);
+                    node.skew_us += by_us;
                 }
                 95.. if plan.changes => change(&setting),
                 85..95 => {
@@ -406,6 +417,62 @@ impl World {
         })
     }
 
+    /// Clients do nothing now: jobs have their turns. Not in a crowd, where so many cycles would take minutes.
+    async fn turns(&mut self, clients: &mut [Client]) -> Result<(), Violation> {
+        let setting = self.setting.clone();
+        if setting.plan.is_slow() || setting.plan.nodes > MAX_NODES_FOR_TURNS {
+            return Ok(());
+        }
+        self.restart_those_that_left();
+        if let Some(client) = clients.first_mut().filter(|_| setting.plan.fills) {
+            client.fill().await;
+        }
+        if let Some(client) = clients.first_mut().filter(|_| setting.plan.jumps) {
+            client.wait_a_day().await;
+            self.a_day_passes().await;
+        }
+        self.calm().await?;
+        setting.core.note(Place::World, "looks at turns", "");
+        let mut turns = Turns::default();
+        let until_us = setting.core.elapsed_us() + turns::TIME.as_micros() as i64;
+        while setting.core.elapsed_us() < until_us {
+            let turns = Mutex::new(&mut turns);
+            self.look(|look| lock(&turns).look(look))?;
+            self.look(liveness::check_starts)?;
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// All clocks are set forward, once workers sleep until what is next.
+    async fn a_day_passes(&mut self) {
+        sleep(liveness::SLACK).await;
+        // They may be hours behind the time that is agreed on.
+        let by_us = 2 * DAY_US;
+        for node in &mut self.nodes {
+            node.skew_us += by_us;
+            if let Some(process) = &node.process {
+                process.link.shift_clock(by_us);
+            }
+        }
+        self.setting.core.note(Place::World, "sets all clocks", by_us.to_string());
+        self.setting.core.disturb(Duration::ZERO);
+    }
+
+    fn restart_those_that_left(&mut self) {
+        let setting = self.setting.clone();
+        for node in &mut self.nodes {
+            if node.process.as_ref().is_none_or(Process::has_left) {
+                node.start(&setting);
+            }
+        }
+        for actor in &mut self.actors {
+            if actor.life.as_ref().is_none_or(Life::has_left) {
+                actor.start(&setting);
+            }
+        }
+    }
+
     /// Everything works now: every job reaches its end.
     async fn finish(&mut self, clients: Vec<JoinHandle<Client>>) -> Result<(), Violation> {
         let setting = self.setting.clone();
@@ -416,21 +483,13 @@ impl World {
                 story: format!("a client ended badly: {error}"),
             })?);
         }
+        self.turns(&mut ready).await?;
         let end_us = setting.core.elapsed_us() + END.as_micros() as i64;
         loop {
             for client in &mut ready {
                 client.clean_up().await;
             }
-            for node in &mut self.nodes {
-                if node.process.as_ref().is_some_and(Process::has_left) {
-                    node.start(&setting);
-                }
-            }
-            for actor in &mut self.actors {
-                if actor.life.as_ref().is_some_and(Life::has_left) {
-                    actor.start(&setting);
-                }
-            }
+            self.restart_those_that_left();
             let open = setting.checker.known(|known| {
                 let open = known.jobs.iter().filter_map(|(key, rows)| {
                     let job = rows.record.as_ref()?;

@@ -206,11 +206,16 @@ impl Meter {
                 add(&self.unavailable, 1);
                 self.fails(call, reason);
             }
+            Error::NoRoom { .. } => {
+                add(&self.unavailable, 1);
+                self.fails(call, &error.to_string());
+            }
             Error::UnknownOutcome(reason) => {
                 add(&self.unknown_outcomes, 1);
                 self.fails(call, reason);
             }
-            Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) | Error::Corrupt(_) => {}
+            Error::Corrupt(reason) => self.fails(call, reason),
+            Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) => {}
         }
     }
 
@@ -275,9 +280,9 @@ impl Metered {
 
     pub(crate) async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         let rows = changes.puts.len() + changes.clear_ranges.len() + changes.versionstamped.len();
-        let begun_us = self.meter.runtime.now_us();
+        let begun_us = self.meter.runtime.elapsed_us();
         let result = self.snapshot.commit(changes).await;
-        let took_us = self.meter.runtime.now_us().saturating_sub(begun_us);
+        let took_us = self.meter.runtime.elapsed_us().saturating_sub(begun_us);
         add(&self.meter.commits, 1);
         add(&self.meter.commit_us, usize::try_from(took_us).unwrap_or(0));
         if result.is_ok() {

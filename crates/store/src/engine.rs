@@ -1,8 +1,8 @@
 //! What every storage engine must offer.
 //!
 //! An engine is strictly serializable: a commit succeeds only if nothing in its `read_keys` and
-//! `read_ranges` was written after its snapshot was taken, and a snapshot taken after a commit was
-//! acknowledged sees it. An acknowledged commit is durable.
+//! `read_ranges` was written after its snapshot was taken, nor anything set in its `arrivals`, and a snapshot taken after a
+//! commit was acknowledged sees it. An acknowledged commit is durable.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// A key and its value.
 pub type KeyValue = (Bytes, Bytes);
@@ -35,7 +35,7 @@ pub struct Limits {
     /// Most rows a transaction may write.
     pub transaction_writes: usize,
     /// Most things that a commit may have to prove: a key that was read, a range that was read, and each row
-    /// that was seen in it.
+    /// that was seen in it; a range into which nothing may have come counts once.
     pub transaction_conflicts: usize,
     /// How long a transaction may live, in milliseconds.
     pub transaction_ms: u64,
@@ -52,14 +52,41 @@ impl Limits {
         transaction_ms: 5_000,
     };
 
-    /// What etcd takes unless it is configured otherwise (`--max-txn-ops`, `--max-request-bytes`): everything above the
-    /// store must get by with it.
-    pub const SMALL: Limits = Limits {
+    /// What etcd takes unless it is configured otherwise (`--max-txn-ops`, `--max-request-bytes`).
+    pub const ETCD: Limits = Limits {
         transaction_bytes: 1_500_000,
-        transaction_writes: 128,
-        transaction_conflicts: 128,
+        transaction_writes: 960,
+        transaction_conflicts: 120,
         ..Limits::DEFAULT
     };
+
+    /// The smallest limits that an engine may have: everything above the store works with them, whatever the data. A store that takes fewer
+    /// writes or conflicts is not opened ([`Limits::check`]); with fewer bytes it takes smaller options and documents.
+    pub const SMALL: Limits = Limits {
+        transaction_bytes: 1_300_000,
+        transaction_writes: 480,
+        transaction_conflicts: 112,
+        ..Limits::DEFAULT
+    };
+
+    /// Whether everything above the store can work within these numbers of writes and conflicts.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] with the limit that is below [`Limits::SMALL`].
+    pub fn check(&self) -> Result<()> {
+        let needed = Limits::SMALL;
+        let wrong = [
+            ("writes", self.transaction_writes, needed.transaction_writes),
+            ("conflicts", self.transaction_conflicts, needed.transaction_conflicts),
+        ];
+        let Some((what, has, needs)) = wrong.into_iter().find(|(_, has, needs)| has < needs) else {
+            return Ok(());
+        };
+        Err(Error::Misuse(format!(
+            "a transaction of this store has room for {has} {what}, and {needs} are needed: raise etcd's --max-txn-ops to 128 or more, and \
+             name it in the URL"
+        )))
+    }
 }
 
 /// One bounded read of consecutive keys.
@@ -82,6 +109,9 @@ pub struct Changes {
     pub read_keys: Vec<Bytes>,
     /// Ranges in which no key must have been written since the snapshot.
     pub read_ranges: Vec<(Bytes, Bytes)>,
+    /// Ranges in which no key must have been set since the snapshot. That one was cleared, and is not there at the commit, may go
+    /// unnoticed.
+    pub arrivals: Vec<(Bytes, Bytes)>,
     /// Ranges to clear, before `puts` are applied.
     pub clear_ranges: Vec<(Bytes, Bytes)>,
     /// Keys to set, or to clear where the value is `None`, in key order.
@@ -115,4 +145,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Waits until `key` holds something else than `seen` (`None`: no value).
     async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch>;
+
+    /// Returns once the engine cannot go on in this process, with the reason in one line. Whoever uses it should end: opened
+    /// anew it works, or says what is wrong. What may pass by itself never ends an engine.
+    async fn ended(&self) -> String {
+        std::future::pending().await
+    }
 }

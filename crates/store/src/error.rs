@@ -19,6 +19,15 @@ pub enum Error {
     /// The engine cannot be reached or cannot work now; nothing was written. Try again later.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// The disk is full, or something else of which there is only so much; nothing was written. Try again later: it works again
+    /// by itself once there is room.
+    #[error("the store has no room: {what} ({place})")]
+    NoRoom {
+        /// What there is no more of: `the disk is full`.
+        what: &'static str,
+        /// Where, and what the system said.
+        place: String,
+    },
     /// The commit may or may not have happened. Run it again only if it is idempotent.
     #[error("it is unknown whether the transaction was committed: {0}")]
     UnknownOutcome(String),
@@ -57,13 +66,17 @@ impl Error {
     /// Whether running the same, idempotent transaction again can succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Error::Conflict | Error::TooOld { .. } | Error::Unavailable(_) | Error::UnknownOutcome(_) => true,
+            Error::Conflict
+            | Error::TooOld { .. }
+            | Error::Unavailable(_)
+            | Error::NoRoom { .. }
+            | Error::UnknownOutcome(_) => true,
             Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) | Error::Corrupt(_) => false,
         }
     }
 
     /// Whether the store could not be asked, or did not answer.
     pub(crate) fn is_away(&self) -> bool {
-        matches!(self, Error::Unavailable(_) | Error::UnknownOutcome(_))
+        matches!(self, Error::Unavailable(_) | Error::NoRoom { .. } | Error::UnknownOutcome(_))
     }
 }

@@ -16,6 +16,7 @@
 //!   Engine: snapshot · commit · watch         embedded/ (one process), etcd/, foundationdb/ (many)
 //! ```
 
+mod clock;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod counters;
@@ -32,11 +33,12 @@ pub mod runtime;
 mod transaction;
 mod url;
 
+pub use clock::Clock;
 pub use counters::{Condition, Counters, Meter};
 pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
 pub use error::{Error, Result};
 pub use foundationdb_tuple as tuple;
-pub use open::open;
+pub use open::{open, open_to_read};
 pub use retry::{MaybeStoreError, Store};
 pub use runtime::Runtime;
 pub use transaction::{Isolation, Proof, Transaction};

@@ -9,6 +9,20 @@ use crate::{Engine, Error, Result, Runtime, Store, StoreUrl};
 /// The folder of the embedded store within the data directory.
 const EMBEDDED_FOLDER: &str = "store";
 
+/// Opens a store to read it, beside others that do the same. An embedded one is not written to, so that its disk may be
+/// read-only; one that a server uses is refused. A shared one is opened as ever.
+///
+/// # Errors
+/// As [`open`]; [`Error::Misuse`] if there is no embedded store.
+pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
+    match url {
+        StoreUrl::Embedded { data_dir } => {
+            Ok(Store::new(Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?, runtime))
+        }
+        url => open(url, runtime).await,
+    }
+}
+
 /// Opens a store.
 ///
 /// # Errors
@@ -35,5 +49,6 @@ pub async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
             ));
         }
     };
+    engine.limits().check()?;
     Ok(Store::new(engine, runtime))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::counters::{Meter, Metered};
-use crate::{Condition, Counters, Engine, Error, Limits, Result, Runtime, Transaction, Watch};
+use crate::{Clock, Condition, Counters, Engine, Error, Limits, Result, Runtime, Transaction, Watch};
 
 /// Attempts before a transaction gives up. With the pauses below they span about half a minute.
 const MAX_ATTEMPTS: u32 = 40;
@@ -31,6 +31,8 @@ impl MaybeStoreError for Error {
 #[derive(Clone)]
 pub struct Store {
     engine: Arc<dyn Engine>,
+    clock: Arc<Clock>,
+    /// The same.
     runtime: Arc<dyn Runtime>,
     meter: Arc<Meter>,
     limits: Limits,
@@ -39,11 +41,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store on `engine`.
+    /// A store on `engine`. Its users go by a [`Clock`] of its own, which follows that of `runtime`.
     pub fn new(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>) -> Self {
+        let clock = Clock::new(runtime);
+        let runtime: Arc<dyn Runtime> = clock.clone();
         let meter = Meter::new(runtime.clone());
         let limits = engine.limits();
-        Store { engine, runtime, meter, limits, patience: None }
+        Store { engine, clock, runtime, meter, limits, patience: None }
     }
 
     /// The same store, held to tighter limits than its engine's: for tests of what must also run on engines that take less.
@@ -65,6 +69,11 @@ impl Store {
         &self.runtime
     }
 
+    /// The clock among these.
+    pub fn clock(&self) -> &Arc<Clock> {
+        &self.clock
+    }
+
     /// The bounds of its transactions.
     pub fn limits(&self) -> Limits {
         self.limits
@@ -80,6 +89,11 @@ impl Store {
         &self.meter
     }
 
+    /// Returns once this store cannot go on in this process; see [`Engine::ended`].
+    pub async fn ended(&self) -> String {
+        self.engine.ended().await
+    }
+
     /// Whether this store works, as far as the latest calls tell.
     pub fn condition(&self) -> Condition {
         self.meter.condition()
@@ -87,7 +101,7 @@ impl Store {
 
     /// Begins one transaction, for callers that want to decide about retries themselves.
     pub async fn begin(&self) -> Result<Transaction> {
-        let begun_us = self.runtime.now_us();
+        let begun_us = self.runtime.elapsed_us();
         let snapshot = self.engine.snapshot().await;
         self.meter.began(&snapshot);
         let snapshot = Metered { snapshot: snapshot?, meter: self.meter.clone() };
@@ -108,9 +122,9 @@ impl Store {
         let mut attempt = 0;
         let give_up_us = self.patience.map(|patience| {
             let patience_us = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
-            self.runtime.now_us().saturating_add(patience_us)
+            self.runtime.elapsed_us().saturating_add(patience_us)
         });
-        let is_late = || give_up_us.is_some_and(|at_us| self.runtime.now_us() >= at_us);
+        let is_late = || give_up_us.is_some_and(|at_us| self.runtime.elapsed_us() >= at_us);
         loop {
             attempt += 1;
             let error = match self.bounded_attempt(&body).await {

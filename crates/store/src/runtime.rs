@@ -1,8 +1,8 @@
 //! Time and randomness as a trait, so that a simulation can own both.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -11,11 +11,21 @@ use tokio::sync::oneshot;
 /// The clock and the dice of everything above the store.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// Microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch. This clock may be set, forward and back.
     fn now_us(&self) -> i64;
 
-    /// Returns after `duration` has passed on this runtime's clock.
+    /// Microseconds since any fixed moment, by a clock that is never set. It may stand still while the machine is suspended.
+    fn elapsed_us(&self) -> i64;
+
+    /// Returns after `duration` has passed on the clock of [`Runtime::elapsed_us`].
     async fn sleep(&self, duration: Duration);
+
+    /// Returns when [`Runtime::now_us`] shows `at_us`. That of a store ([`crate::Clock`]) wakes up early when it is set forward.
+    async fn sleep_until(&self, at_us: i64) {
+        while let Ok(left_us @ 1..) = u64::try_from(at_us.saturating_sub(self.now_us())) {
+            self.sleep(Duration::from_micros(left_us)).await;
+        }
+    }
 
     /// A random number.
     fn random(&self) -> u64;
@@ -30,6 +40,11 @@ impl Runtime for System {
     fn now_us(&self) -> i64 {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    fn elapsed_us(&self) -> i64 {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        i64::try_from(START.elapsed().as_micros()).unwrap_or(i64::MAX)
     }
 
     async fn sleep(&self, duration: Duration) {
@@ -48,7 +63,9 @@ pub struct Manual {
 }
 
 struct ManualState {
-    now_us: i64,
+    elapsed_us: i64,
+    /// What the clock shows beyond that, in µs: it changes when the clock is set.
+    set_us: i64,
     rng: StdRng,
     /// Sleepers by the moment they wake; the second part of the key keeps equal moments apart.
     sleepers: BTreeMap<(i64, u64), oneshot::Sender<()>>,
@@ -59,7 +76,8 @@ impl Manual {
     /// A clock that stands at `now_us`.
     pub fn new(now_us: i64, seed: u64) -> Arc<Self> {
         let state = ManualState {
-            now_us,
+            elapsed_us: now_us,
+            set_us: 0,
             rng: StdRng::seed_from_u64(seed),
             sleepers: BTreeMap::new(),
             next_sleeper: 0,
@@ -74,12 +92,18 @@ impl Manual {
     /// Moves the clock forward and wakes everyone whose time has come, earliest first.
     pub fn advance(&self, duration: Duration) {
         let mut state = self.state();
-        state.now_us = add_us(state.now_us, duration);
-        let after_now = (state.now_us.saturating_add(1), 0);
+        state.elapsed_us = add_us(state.elapsed_us, duration);
+        let after_now = (state.elapsed_us.saturating_add(1), 0);
         let later = state.sleepers.split_off(&after_now);
         for (_, wake) in std::mem::replace(&mut state.sleepers, later) {
             let _ = wake.send(());
         }
+    }
+
+    /// Sets the clock forward or back, as the owner of a machine may. No time passes, and no sleeper wakes.
+    pub fn set_clock(&self, by_us: i64) {
+        let mut state = self.state();
+        state.set_us = state.set_us.saturating_add(by_us);
     }
 
     /// Waits until someone sleeps whose moment is at least `duration` away, so that a test moves the clock
@@ -94,7 +118,7 @@ impl Manual {
             let slept = self.slept.notified();
             {
                 let mut state = self.state();
-                let from = add_us(state.now_us, duration);
+                let from = add_us(state.elapsed_us, duration);
                 state.sleepers.retain(|_, wake| !wake.is_closed());
                 if state.sleepers.range((from, 0)..).count() >= count {
                     return;
@@ -112,14 +136,19 @@ fn add_us(now_us: i64, duration: Duration) -> i64 {
 #[async_trait]
 impl Runtime for Manual {
     fn now_us(&self) -> i64 {
-        self.state().now_us
+        let state = self.state();
+        state.elapsed_us.saturating_add(state.set_us)
+    }
+
+    fn elapsed_us(&self) -> i64 {
+        self.state().elapsed_us
     }
 
     async fn sleep(&self, duration: Duration) {
         let woken = {
             let mut state = self.state();
             let (wake, woken) = oneshot::channel();
-            let at_us = add_us(state.now_us, duration);
+            let at_us = add_us(state.elapsed_us, duration);
             state.next_sleeper += 1;
             let sleeper = state.next_sleeper;
             state.sleepers.insert((at_us, sleeper), wake);

@@ -46,14 +46,19 @@ struct Pending {
     /// Keys that are written within a range that was cleared before. An engine whose commits cannot do both to one key
     /// clears what is around them, in one more step for each.
     splits: usize,
+    /// Ranges into which nothing may come.
+    arrivals: Vec<(Bytes, Bytes)>,
     /// Rows that were seen in `read_ranges`.
     rows_seen: usize,
     bytes: usize,
 }
 
-/// Of the writes and of the conflicts that a transaction may have, those that a batch leaves free for its last step. The
-/// largest step is the end of a replication whose document has the largest body: 12 pieces, 12 other rows.
+/// Of the conflicts that a transaction may have, those that a batch leaves free for its last step. The largest step is the end of a
+/// run with a place in each of eleven buckets, with what its handler reads: 22 for the buckets, 8 others.
 const STEP: usize = 32;
+/// The same of the writes. The largest step is the end of such a run that holds as many locks as a small store takes, and of a
+/// replication whose document has the largest body: 33 rows for the buckets, 15 for locks, 12 pieces, 20 others.
+const STEP_WRITES: usize = 96;
 
 impl Pending {
     /// The own write that decides the value of `key`, if there is one.
@@ -88,7 +93,7 @@ impl Pending {
 
     /// How many things the commit proves.
     fn conflicts(&self) -> usize {
-        self.read_keys.len() + self.read_ranges.len() + self.rows_seen
+        self.read_keys.len() + self.read_ranges.len() + self.arrivals.len() + self.rows_seen
     }
 }
 
@@ -108,13 +113,6 @@ struct OwnWrites {
 pub struct Proof {
     range: Option<(Bytes, Bytes)>,
     seen: Seen,
-}
-
-impl Proof {
-    /// How many conflicts it takes ([`Transaction::has_room_for`]).
-    pub fn conflicts(&self) -> usize {
-        usize::from(self.range.is_some()) + self.seen.rows
-    }
 }
 
 /// Rows of the snapshot that a range read came across.
@@ -211,6 +209,15 @@ impl Transaction {
         pending.bytes += begin.len() + end.len() + seen.bytes;
         pending.rows_seen += seen.rows;
         pending.read_ranges.push((begin, end));
+    }
+
+    /// Makes the commit fail if someone else writes a row to what was read meanwhile. That rows of it are cleared may go unnoticed: for
+    /// who wants to know that there are no others. One conflict, however many rows were seen.
+    pub fn prove_arrivals(&self, proof: Proof) {
+        let Some((begin, end)) = proof.range else { return };
+        let mut pending = self.pending();
+        pending.bytes += begin.len() + end.len();
+        pending.arrivals.push((begin, end));
     }
 
     /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. With them, what was
@@ -342,18 +349,18 @@ impl Transaction {
     }
 
     /// Whether a batch may go on in this transaction: less than two fifths of the bytes that it may have are used up,
-    /// less than a quarter of its time, and of the writes and conflicts that it may have [`STEP`] are left, or half of a
-    /// very small number. So a batch is as large as a store that is slow, or rows that are large, or an engine that takes
+    /// less than a quarter of its time, and of the writes and conflicts that it may have [`STEP_WRITES`] and [`STEP`] are left, or
+    /// half of a very small number. So a batch is as large as a store that is slow, or rows that are large, or an engine that takes
     /// few rows at once allow; one more step of any kind still fits.
     pub fn has_room(&self) -> bool {
-        let age_us = self.runtime.now_us().saturating_sub(self.begun_us);
+        let age_us = self.runtime.elapsed_us().saturating_sub(self.begun_us);
         let time_us = i64::try_from(self.limits.transaction_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
-        let below = |most: usize| most - STEP.min(most / 2);
+        let below = |most: usize, step: usize| most - step.min(most / 2);
         let pending = self.pending();
         age_us < time_us / 4
             && pending.bytes < self.limits.transaction_bytes / 5 * 2
-            && pending.written() < below(self.limits.transaction_writes)
-            && pending.conflicts() < below(self.limits.transaction_conflicts)
+            && pending.written() < below(self.limits.transaction_writes, STEP_WRITES)
+            && pending.conflicts() < below(self.limits.transaction_conflicts, STEP)
     }
 
     /// Whether a step that writes `writes` rows and has to prove `conflicts` reads fits into this transaction.
@@ -381,6 +388,7 @@ impl Transaction {
         let changes = Changes {
             read_keys: pending.read_keys.into_keys().collect(),
             read_ranges: pending.read_ranges,
+            arrivals: pending.arrivals,
             clear_ranges: pending.cleared,
             puts: pending.writes.into_iter().collect(),
             versionstamped: pending.versionstamped.into_iter().collect(),

@@ -60,7 +60,7 @@ async fn add_row(store: &Store, task: u64) -> Result<u64> {
     Ok(row)
 }
 
-/// The child: adds rows until it is killed, or until the disk refuses.
+/// The child: adds rows until it is killed, or until the disk refuses; then until it refuses no more, and so on.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -68,36 +68,43 @@ fn child() {
     runtime.block_on(async {
         let segment_bytes = std::env::var(SEGMENT).unwrap().parse().unwrap();
         let store = open(Path::new(&folder), segment_bytes);
-        let tasks: Vec<_> = (0..TASKS)
-            .map(|task| {
-                let store = store.clone();
-                tokio::spawn(async move {
-                    loop {
-                        match add_row(&store, task).await {
-                            // One write, so that no line is torn.
-                            Ok(row) => say(&format!("done {task} {row}")),
-                            Err(error) => return error,
-                        }
-                    }
-                })
-            })
-            .collect();
-        for task in tasks {
-            match task.await.unwrap() {
-                Error::UnknownOutcome(_) => say("unknown"),
-                Error::Unavailable(_) => say("unavailable"),
-                error => say(&format!("unexpected {error}")),
+        loop {
+            let tasks: Vec<_> = (0..TASKS).map(|task| tokio::spawn(add_rows(store.clone(), task))).collect();
+            for task in tasks {
+                match task.await.unwrap() {
+                    Error::UnknownOutcome(_) => say("unknown"),
+                    Error::NoRoom { .. } => say("no room"),
+                    error => say(&format!("unexpected {error}")),
+                }
             }
+            // Still readable, but not writable.
+            let read = store.transact::<_, Error, _, _>(|tx| async move { count(&tx, 0).await }).await;
+            say(if read.is_ok() { "readable" } else { "unreadable" });
+            let touch = || async {
+                let tx = store.begin().await?;
+                // More than the rows for which there was no room.
+                tx.set(key::pack(&space(), &"touched"), Bytes::from(vec![b'.'; 90_000]))?;
+                tx.commit().await
+            };
+            say(match touch().await {
+                Err(Error::NoRoom { .. } | Error::UnknownOutcome(_)) => "refused",
+                _ => "not refused",
+            });
+            while touch().await.is_err() {}
+            say("goes on");
         }
-        // Still readable, but no more writable.
-        let tx = store.begin().await.unwrap();
-        say(if count(&tx, 0).await.is_ok() { "readable" } else { "unreadable" });
-        tx.set(count_key(0), Bytes::new()).unwrap();
-        say(match tx.commit().await {
-            Err(Error::Unavailable(_)) => "refused",
-            _ => "not refused",
-        });
     });
+}
+
+async fn add_rows(store: Store, task: u64) -> Error {
+    loop {
+        match add_row(&store, task).await {
+            // One write, so that no line is torn.
+            Ok(row) => say(&format!("done {task} {row}")),
+            Err(Error::Conflict) => {}
+            Err(error) => return error,
+        }
+    }
 }
 
 fn say(line: &str) {
@@ -143,7 +150,8 @@ fn note(acknowledged: &mut BTreeMap<u64, u64>, line: &str) -> bool {
 
 /// Opens the store again: everything acknowledged is there, and no transaction is there by half.
 async fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) {
-    let tx = open(folder, SMALL).begin().await.unwrap();
+    let store = open(folder, SMALL);
+    let tx = store.begin().await.unwrap();
     for task in 0..TASKS {
         let count = count(&tx, task).await.unwrap();
         if let Some(last) = acknowledged.get(&task) {
@@ -180,50 +188,57 @@ async fn everything_acknowledged_survives_kill_9() {
     assert_eq!(acknowledged.len() as u64, TASKS);
 }
 
-/// Runs a child that cannot make any file larger than `blocks` of `ulimit`, until it gives up. Returns what
-/// was acknowledged, and what the child said in the end.
-#[cfg(unix)]
-fn until_refused(folder: &Path, segment_bytes: u64, blocks: u32) -> (BTreeMap<u64, u64>, Vec<String>) {
+/// Runs a child that cannot make any file larger than `blocks` of `ulimit`, until it is refused; then one that can, which has to
+/// go on by itself; then kills it.
+#[cfg(target_os = "linux")]
+async fn refused_and_going_on(folder: &Path, segment_bytes: u64, blocks: u32) {
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"")]);
-    let (mut child, lines) = start(Some(command), folder, segment_bytes);
+    command.args(["-c", &format!("trap '' XFSZ; ulimit -S -f {blocks}; exec \"$0\" \"$@\"")]);
+    let (mut child, mut lines) = start(Some(command), folder, segment_bytes);
     let mut acknowledged = BTreeMap::new();
-    let end = lines.filter(|line| !note(&mut acknowledged, line)).collect();
-    child.wait().unwrap();
-    (acknowledged, end)
-}
-
-#[cfg(unix)]
-#[tokio::test]
-async fn a_log_that_cannot_be_written_ends_the_writing_and_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    // The file of rows is larger than the limit from the beginning.
-    drop(open(folder.path(), LARGE));
-    let (acknowledged, end) = until_refused(folder.path(), LARGE, 400);
-    assert_eq!(acknowledged.len() as u64, TASKS, "the log has room for some");
-    let (tasks, after) = end.split_at(TASKS as usize);
-    assert!(tasks.iter().all(|line| line == "unknown" || line == "unavailable"), "{tasks:?}");
-    assert!(tasks.iter().any(|line| line == "unknown"), "{tasks:?}");
-    assert_eq!(after, ["readable", "refused"]);
-    check(folder.path(), &acknowledged).await;
-}
-
-#[cfg(unix)]
-#[tokio::test]
-async fn a_checkpoint_that_cannot_be_written_ends_the_writing_and_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut acknowledged, end) = until_refused(folder.path(), SMALL, 3_000);
-    assert_eq!(acknowledged.len() as u64, TASKS, "some checkpoints succeed");
-    let (tasks, after) = end.split_at(TASKS as usize);
-    assert!(tasks.iter().all(|line| line == "unavailable"), "nothing was written by half: {tasks:?}");
-    assert_eq!(after.last().map(String::as_str), Some("refused"));
-    check(folder.path(), &acknowledged).await;
-    // With room on the disk it goes on.
-    let (mut child, lines) = start(None, folder.path(), SMALL);
-    for line in lines.take(200) {
+    let mut until = |wanted: &str| {
+        let mut said = Vec::new();
+        for line in lines.by_ref() {
+            if line == wanted {
+                return said;
+            }
+            if !note(&mut acknowledged, &line) {
+                said.push(line);
+            }
+        }
+        panic!("the child ended after {said:?}");
+    };
+    let said = until("refused");
+    let (tasks, after) = said.split_at(TASKS as usize);
+    assert!(tasks.iter().all(|line| line == "unknown" || line == "no room"), "{tasks:?}");
+    assert_eq!(after, ["readable"]);
+    let pid = child.id().to_string();
+    let raised = Command::new("prlimit").args(["--pid", &pid, "--fsize=unlimited"]).status().unwrap();
+    assert!(raised.success());
+    until("goes on");
+    for line in lines.by_ref().take(300) {
         assert!(note(&mut acknowledged, &line), "{line}");
     }
+    assert_eq!(acknowledged.len() as u64, TASKS);
     child.kill().unwrap();
+    for line in lines {
+        assert!(note(&mut acknowledged, &line), "{line}");
+    }
     child.wait().unwrap();
-    check(folder.path(), &acknowledged).await;
+    check(folder, &acknowledged).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_log_that_cannot_grow_refuses_and_goes_on_once_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    // The first MB has room; no segment is ever full, so nothing goes to the base.
+    refused_and_going_on(folder.path(), LARGE, 2_100).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_written_is_written_once_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    refused_and_going_on(folder.path(), SMALL, 3_000).await;
 }

@@ -10,6 +10,8 @@
 //!
 //! The passwords, tokens and cookies of tests come from [`canary`], which watches for them where they must not be.
 //!
+//! What turnwise imitates is compared with a real [`CouchDb`], where there is one to start.
+//!
 //! A test of several nodes needs a store that they share: [`EtcdCluster`] starts real etcd members and hurts them, and a
 //! [`Link`] before one of them can be cut.
 //!
@@ -32,7 +34,9 @@
 //! Everything here panics, with the reason, when a peer misbehaves: a test without its peer has nothing to say.
 
 pub mod canary;
+pub mod chaos;
 mod compare;
+mod couchdb;
 mod database;
 pub mod dataset;
 pub mod disk;
@@ -47,6 +51,7 @@ mod random;
 pub mod soak;
 
 pub use compare::{Difference, Summary, compare, compare_some};
+pub use couchdb::CouchDb;
 pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
 pub use etcd::{EtcdCluster, EtcdOptions};

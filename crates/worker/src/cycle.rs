@@ -15,13 +15,13 @@ use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::claims::Claiming;
 use turnwise_queue::rate_limits::{self, Tally};
 use turnwise_queue::tenants::Pending;
-use turnwise_queue::{Claim, Job, Keyspace, Result, State, claims, jobs, locks, tenants};
+use turnwise_queue::{Claim, Job, Keyspace, Result, State, Terms, claims, jobs, locks, tenants};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
 use crate::fair_share::{FairShare, Front, SORT_BATCH};
 use crate::filters::{Admission, Bench};
-use crate::locks::{Chosen, Habits, LocksView, choose};
+use crate::locks::{Chosen, Habits, LocksView, Scanned, choose};
 
 /// Jobs that one pass claims at most; fewer where the transaction has no more room for them.
 const CLAIM_BATCH: usize = 500;
@@ -69,6 +69,8 @@ pub(crate) struct Claimant<'a> {
     pub overdue: &'a BTreeSet<String>,
     /// Chooses among others' jobs.
     pub dice: u64,
+    /// What holds for the runs.
+    pub terms: Terms,
     /// History entries that a job keeps.
     pub max_history: usize,
 }
@@ -183,7 +185,7 @@ pub(crate) struct Pass {
     /// There are pending jobs, all of them reserved by others in this process, who may fail to claim them.
     pub left_to_others: bool,
     /// Jobs that were left to other contenders while there is room for them here: those may have none. Where none of them lock, the first
-    /// alone: when it has gone, they are at work.
+    /// alone: when it has gone, they are at work; but all of them where this worker takes nothing at once.
     pub left_to_contenders: BTreeSet<String>,
     /// Tenants whose queues are empty now.
     pub drained: Vec<Arc<str>>,
@@ -193,6 +195,22 @@ pub(crate) struct Pass {
     pub wake_seen: Option<Bytes>,
     /// There are jobs whose locks are not free: the value, before the pass, of what changes when some are given back.
     pub lock_wake_seen: Option<Option<Bytes>>,
+}
+
+impl Pass {
+    fn nothing(wake_seen: Option<Bytes>) -> Pass {
+        Pass {
+            claimed: Vec::new(),
+            more: false,
+            sorted_out: false,
+            left_to_others: false,
+            left_to_contenders: BTreeSet::new(),
+            drained: Vec::new(),
+            next_due_us: None,
+            wake_seen,
+            lock_wake_seen: None,
+        }
+    }
 }
 
 /// A wait that can be held on to.
@@ -224,29 +242,42 @@ impl Leftovers {
     }
 }
 
-/// One pass. The jobs are the worker's once the transaction is committed.
+/// One pass. The jobs are the worker's once the transaction is committed. Without room it only makes pending what has waited for its time, or for a
+/// place in a bucket.
 pub(crate) async fn pass(
     tx: &Transaction,
     keys: &Keyspace,
     claimant: Claimant<'_>,
     now_us: i64,
 ) -> Result<Pass> {
-    let Claimant { job_type, running, max_jobs, fair, hold, part, overdue, dice, .. } = claimant;
+    let Claimant { job_type, running, max_jobs, failed, fair, hold, part, overdue, dice, .. } = claimant;
     let eager = !overdue.is_empty();
     let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
     let mine = |id: &str| eager || part.has(id);
-    // Before anything becomes pending: then the stamp of its tenant is not known.
-    fair.look(tx, wake_seen.as_ref(), now_us).await?;
-    let delayed = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
     let room = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
+    if room > 0 {
+        // Before anything becomes pending: then the stamp of its tenant is not known.
+        fair.look(tx, wake_seen.as_ref(), now_us).await?;
+    }
+    let delayed = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
     let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
-    let held_back = rate_limits::look(tx, keys, job_type, room, mine, turns).await?;
-    let others = hold.map_or(0, Hold::len);
-    let window = claimant.depth(room);
-    let depth = part.front(window) + others;
+    // Without room, too: running jobs may be stopped for those that are pending, and for no others.
+    let (turn, most) = (&fair.rotation, room.max(1));
+    let held_back = rate_limits::look(tx, keys, job_type, turn, most, failed == 0, mine, turns).await?;
     let mut released = delayed.released;
     released.extend(held_back.released);
     let left_before = delayed.left.or(held_back.left);
+    if room == 0 {
+        fair.made_pending(&released);
+        return Ok(Pass {
+            left_to_contenders: left_before.into_iter().collect(),
+            next_due_us: delayed.next_due_us,
+            ..Pass::nothing(wake_seen)
+        });
+    }
+    let others = hold.map_or(0, Hold::len);
+    let window = claimant.depth(room);
+    let depth = part.front(window) + others;
     let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, mine).await?;
     let mut claims = Claims {
         tx,
@@ -263,7 +294,7 @@ pub(crate) async fn pass(
     if queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none()) {
         let looked = pass_with_locks(&mut claims, queue, wake_seen.as_ref(), room).await?;
         let has_room = running + claims.claimed.len() < max_jobs;
-        let left = looked.left.into_iter().chain(left_before).filter(|_| has_room);
+        let left = looked.left.into_iter().filter(|_| has_room).chain(left_before);
         return Ok(Pass {
             drained: drained(&looked.queue, &claims.claimed, &released),
             claimed: claims.claimed,
@@ -277,7 +308,9 @@ pub(crate) async fn pass(
         });
     }
     let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
-    let left = seen.iter().find(|id| !part.has(id)).cloned();
+    // Where the first one goes, others are at work. Who leaves all of them to those looks at each: it could be the only one with room for the last.
+    let looked_at = if part.is_none() { usize::MAX } else { 1 };
+    let left: Vec<String> = seen.iter().filter(|id| !part.has(id)).take(looked_at).cloned().collect();
     let chosen = part.choose(seen, queue.beyond, eager, dice);
     let chosen_jobs = chosen.len();
     let front: Vec<String> = match hold {
@@ -311,7 +344,10 @@ pub(crate) async fn pass(
         || held_back.more
         || sorted_out && has_room
         || has_room && (front.len() == window || queue.beyond && !claimed.is_empty() || queue.again);
-    let left_to_contenders = left_before.or(left).filter(|_| has_room).into_iter().collect();
+    let left_to_contenders = match left_before {
+        Some(before) => BTreeSet::from([before]),
+        None => left.into_iter().filter(|_| has_room).collect(),
+    };
     let next_due_us = delayed.next_due_us;
     let drained = drained(&queue, &claimed, &released);
     let lock_wake_seen = None;
@@ -340,8 +376,7 @@ struct Looked {
 }
 
 /// Claims what can start of a front in which some jobs lock. Compares more of them than there is room for; and if none can start, still more of them,
-/// up to [`window::MAX`]. What stands behind so many that cannot start waits, too: a pass that looked further would cost more than what
-/// it finds.
+/// up to [`window::MAX`]. Behind so many it takes what a [scan](crate::locks::Scan) finds that can start.
 async fn pass_with_locks(
     claims: &mut Claims<'_>,
     mut queue: Front,
@@ -353,10 +388,14 @@ async fn pass_with_locks(
     let eager = !overdue.is_empty();
     let mine = |id: &str| eager || part.has(id);
     let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
+    let stamps = (wake.cloned(), lock_wake.clone());
     let mut window = rules.window(room);
     let mut view = None;
+    // What is known of the window, once a scan has looked behind it.
+    let mut behind: Option<Chosen> = None;
+    let mut scan_again_us = None;
     loop {
-        if queue.beyond {
+        if queue.beyond && behind.is_none() {
             let depth = part.front(window) + hold.map_or(0, Hold::len);
             queue = match view {
                 None => fair.front(tx, wake, [], depth, mine).await?,
@@ -432,12 +471,36 @@ async fn pass_with_locks(
             own.retain(|pending| !claims.tried.contains(&pending.id));
         }
         let nothing = claims.claimed.is_empty() && !not_started && !taken;
-        if nothing
-            && queue.beyond
-            && let Some(wider) = window::wider(window)
-        {
-            window = wider;
-            continue;
+        if nothing && queue.beyond && behind.is_none() {
+            if let Some(wider) = window::wider(window) {
+                window = wider;
+                continue;
+            }
+            if looked.reserve.is_none() && room > 0 {
+                let startable = |jobs: &[&Pending]| {
+                    let all = choose((&*view, habits), job_type, rules, (jobs, &[]), jobs.len(), now_us);
+                    all.start.into_iter().collect()
+                };
+                match fair.scan.look(tx, keys, job_type, &stamps, now_us, startable).await? {
+                    Scanned::Found(jobs) => {
+                        queue = fair.front_of(jobs);
+                        behind = Some(looked);
+                        continue;
+                    }
+                    Scanned::Unfinished => not_started = true,
+                    Scanned::Nothing(again_us) => scan_again_us = again_us,
+                }
+            }
+        }
+        if let Some(window) = behind.take() {
+            // Without room for more, what was not looked at can still start.
+            let offered = own.iter().filter(|_| !looked.no_room).map(|pending| &pending.id);
+            let tried = claims.tried.iter().chain(offered).cloned().collect();
+            scan_again_us = fair.scan.forget(&tried);
+            looked.reserve = None;
+            looked.blocked |= window.blocked;
+            looked.ages_out_us = looked.ages_out_us.into_iter().chain(window.ages_out_us).min();
+            looked.left.extend(window.left);
         }
         if let Some(id) = &looked.reserve {
             let wants = own.iter().find(|pending| pending.id == *id).map(|pending| &pending.locks);
@@ -457,6 +520,7 @@ async fn pass_with_locks(
             || any && (room == CLAIM_BATCH || has_room && (queue.beyond || looked.no_room))
             || has_room && queue.again;
         let Chosen { left, ages_out_us, blocked, .. } = looked;
+        let ages_out_us = ages_out_us.into_iter().chain(scan_again_us).min();
         let lock_wake_seen = blocked.then_some(lock_wake);
         return Ok(Looked { queue, more, left_to_others: taken && !any, left, ages_out_us, lock_wake_seen });
     }
@@ -508,7 +572,7 @@ impl Claims<'_> {
     /// Claims a job, if it is there, no filter forbids it, its buckets have room, and its locks are free.
     async fn claim(&mut self, id: &str) -> Result<Claiming> {
         let Claims { tx, keys, claimant, now_us, .. } = *self;
-        let Claimant { job_type, worker, numbers, queue, max_history, .. } = claimant;
+        let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
         self.tried.insert(id.to_owned());
         let mut filter = None;
         if let Some(bench) = &self.bench {
@@ -528,9 +592,20 @@ impl Claims<'_> {
         let claim = Claim { worker: worker.to_owned(), number };
         let levels = &queue.levels;
         let (tally, filter) = (&mut self.tally, filter.as_ref());
-        let claiming =
-            claims::claim_within(tx, keys, levels, tally, filter, job_type, id, &claim, now_us, max_history)
-                .await?;
+        let claiming = claims::claim_within(
+            tx,
+            keys,
+            levels,
+            tally,
+            filter,
+            &terms,
+            job_type,
+            id,
+            &claim,
+            now_us,
+            max_history,
+        )
+        .await?;
         if let Claiming::Limited(full) = &claiming {
             self.sorted_out = true;
             let stamp = self.bench.as_ref().map(Bench::stamp);

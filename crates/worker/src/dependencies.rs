@@ -1,12 +1,13 @@
 //! Tells jobs of ends that they wait for, where the transaction that ended something could not tell all of them.
 
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::{Keyspace, Result, dependencies};
+use turnwise_queue::dependencies::{self, Unsettled};
+use turnwise_queue::{Error, Keyspace, Result, rate_limits};
 use turnwise_store::{Isolation, Store, Watch};
 
 use crate::service::keep_up;
 
-/// Settles what ends have left behind ([`dependencies::settle`]). Any number of servers may do the same.
+/// Settles what ends have left behind ([`dependencies::settle`], [`rate_limits::mark_rest`]). Any number of servers may do the same.
 #[derive(Clone)]
 pub struct Dependencies {
     /// Where the jobs are.
@@ -21,23 +22,41 @@ impl Dependencies {
         keep_up(&self.store, &stop, "cannot tell jobs of ends that they wait for", || self.pass()).await;
     }
 
-    /// Settles all that there is; returns what ends when there is more.
+    /// Settles all that there is, some of each group in turn: none waits for another one's dependents. Returns what ends when there is more.
     async fn pass(&self) -> Result<Watch> {
         let (store, keys) = (&self.store, &self.keys);
         let wake = &keys.unsettled_wake();
+        let mut last: Option<Unsettled> = None;
+        let (mut done, mut failed) = (false, None);
         loop {
+            let after = last.as_ref();
+            // The wake key first: what comes after this look changes it.
+            let looked = store.transact(|tx| async move {
+                let seen = tx.get_with(wake, Isolation::Snapshot).await?;
+                let next = dependencies::next_unsettled(&tx, keys, after).await?;
+                let marked = next.is_none() && rate_limits::mark_rest(&tx, keys).await?;
+                Ok::<_, Error>((seen, next, marked))
+            });
+            let (seen, next, marked) = looked.await?;
+            done |= marked;
+            let Some(group) = next else {
+                // Whoever was passed is looked at again, as long as there is progress.
+                match failed {
+                    _ if std::mem::take(&mut done) => last = None,
+                    Some(error) => return Err(error),
+                    None => return Ok(store.watch(wake.clone(), seen).await?),
+                }
+                continue;
+            };
             let now_us = store.runtime().now_us();
-            // The wake key first: what comes after this look changes it. It cannot be read after it was set.
-            let (seen, settled) = store
-                .transact(|tx| async move {
-                    let seen = tx.get_with(wake, Isolation::Snapshot).await?;
-                    let settled = dependencies::settle(&tx, keys, now_us).await?;
-                    Ok::<_, turnwise_queue::Error>((seen, settled))
-                })
-                .await?;
-            if settled == 0 {
-                return Ok(store.watch(wake.clone(), seen).await?);
+            let of = &group;
+            match store.transact(|tx| async move { dependencies::settle(&tx, keys, of, now_us).await }).await
+            {
+                Ok(_) => done = true,
+                // One that cannot be settled keeps no other one from it.
+                Err(error) => failed = Some(error),
             }
+            last = Some(group);
         }
     }
 }

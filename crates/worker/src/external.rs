@@ -17,18 +17,20 @@ use futures::future::{Either, pending};
 use serde_json::value::RawValue;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
-use turnwise_policy::backoff;
+use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::contention::{MAX_CONTENDERS, Part};
 use turnwise_policy::fair_share::Shares;
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
-use turnwise_queue::workers::GivenBack;
-use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, locks, workers};
+use turnwise_queue::deadlines::{self, Due, Over, Timeouts};
+use turnwise_queue::workers::{GivenBack, Removal};
+use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, Terms, jobs, locks, workers};
 use turnwise_store::{Store, Transaction, Watch};
 
 use crate::accounts::{Account, Accounts, Known};
 use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Reserved, pass};
+use crate::deadlines::Beats;
 use crate::locks::{Habits, LockWake};
-use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove_and};
+use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::record::crashed;
 use crate::{Live, QueueRules};
 
@@ -55,6 +57,10 @@ pub struct ExternalOptions {
     pub max_history: usize,
     /// How long crashed jobs wait.
     pub backoff: backoff::Rules,
+    /// What the loss of its worker is to a job.
+    pub on_lost: OnLost,
+    /// How long runs of jobs may take that do not say it themselves, by their type.
+    pub timeouts: Arc<BTreeMap<String, Timeouts>>,
     /// Each tenant's entitlement.
     pub shares: Arc<Shares>,
     /// How jobs that lock are ordered.
@@ -69,6 +75,8 @@ impl Default for ExternalOptions {
             health_timeout: DEFAULT_HEALTH_TIMEOUT,
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
+            on_lost: OnLost::default(),
+            timeouts: Arc::default(),
             shares: Arc::default(),
             queue: Arc::default(),
         }
@@ -85,6 +93,8 @@ pub struct External {
     reserved: Arc<Reserved>,
     contenders: Arc<Contenders>,
     accounts: Arc<Accounts>,
+    /// What is known of runs that are held to their time.
+    pub(crate) beats: Arc<Beats>,
     /// For jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
     habits: Arc<Habits>,
@@ -134,6 +144,7 @@ impl External {
             reserved: Arc::default(),
             contenders: Arc::default(),
             accounts: Arc::default(),
+            beats: Arc::default(),
             lock_wake,
             habits: Arc::default(),
         }
@@ -182,11 +193,11 @@ impl External {
     /// # Errors
     /// `Halt` if it is no member (any more): it stops all its jobs and registers anew.
     pub async fn ping(&self, job_type: &str, worker: &str) -> Result<Vec<u64>> {
-        let keys = &self.keys;
+        let (keys, now_us) = (&self.keys, self.store.runtime().now_us());
         let pinged = self
             .store
             .transact(|tx| async move {
-                workers::ping(&tx, keys, job_type, worker).await?;
+                workers::ping(&tx, keys, job_type, worker, now_us).await?;
                 let requests = jobs::cancel_requests(&tx, keys, job_type, worker).await?;
                 if requests.is_empty() {
                     jobs::forget_signal(&tx, keys, job_type, worker).await?;
@@ -245,8 +256,11 @@ impl External {
             let mut late: Watch;
             let given = match self.give(job_type, worker, received, limit, (part, &overdue), sifted).await? {
                 Given::Jobs { jobs, .. } => return Ok(jobs),
-                Given::Nothing { pass, .. } if pass.sorted_out && !leave.is_cancelled() => {
-                    sifted += 1;
+                Given::Nothing { pass, .. }
+                    if (pass.sorted_out || pass.more && pass.left_to_contenders.is_empty())
+                        && !leave.is_cancelled() =>
+                {
+                    sifted += u32::from(pass.sorted_out);
                     continue;
                 }
                 _ if last => return Ok(Vec::new()),
@@ -285,7 +299,7 @@ impl External {
                 None => Either::Right(pending()),
             };
             let due = match given.next_due_us {
-                Some(at_us) => Either::Left(runtime.sleep(until(at_us, runtime.now_us()))),
+                Some(at_us) => Either::Left(runtime.sleep_until(at_us)),
                 None => Either::Right(pending()),
             };
             let pause = part.pause(runtime.random());
@@ -342,8 +356,10 @@ impl External {
         sifted: u32,
     ) -> Result<Given> {
         let dice = self.store.runtime().random();
-        let (store, keys, max_history) = (&self.store, &self.keys, self.options.get().max_history);
-        let queue = &*self.options.get().queue;
+        let (store, keys, options) = (&self.store, &self.keys, self.options.get());
+        let ExternalOptions { max_history, backoff, on_lost, .. } = options;
+        let timeouts = options.timeouts.get(job_type).copied().unwrap_or_default();
+        let (queue, terms) = (&*options.queue, Terms { backoff, on_lost, timeouts });
         // Until the commit: then everyone sees that they are no longer pending.
         let hold = &self.reserved.hold();
         let account = self.account(job_type);
@@ -400,6 +416,7 @@ impl External {
                     part,
                     overdue,
                     dice,
+                    terms,
                     max_history,
                 };
                 let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
@@ -422,6 +439,7 @@ impl External {
             Ok(Given::Jobs { jobs, pass }) => {
                 if let Some(pass) = pass {
                     fair.drained(&pass.drained, pass.wake_seen.as_ref());
+                    jobs.iter().for_each(|accepted| self.beats.given(worker, &accepted.job));
                 }
                 for accepted in jobs {
                     account.given(worker, &accepted.job);
@@ -445,12 +463,15 @@ impl External {
         claim: u64,
         info: &RawValue,
     ) -> Result<Answer> {
-        let (claim, now_us) = (&claim_of(worker, claim), self.store.runtime().now_us());
-        self.store
+        let (number, claim, now_us) = (claim, &claim_of(worker, claim), self.store.runtime().now_us());
+        let answer = self
+            .store
             .transact(
                 |tx| async move { claims::update(&tx, &self.keys, job_type, id, claim, info, now_us).await },
             )
-            .await
+            .await?;
+        self.beats.reported(job_type, worker, number, now_us);
+        Ok(answer)
     }
 
     /// Ends a run. Returns the job as it is now, or `None` if it was removed. Repeating it is harmless, and
@@ -512,6 +533,7 @@ impl External {
                 return Err(error);
             }
         };
+        self.beats.ended(job_type, worker, number);
         Ok(match ended {
             Ended::Recorded(job) => {
                 if !account.ended(worker, number, by_itself)
@@ -531,6 +553,23 @@ impl External {
                 Some(*job)
             }
         })
+    }
+
+    /// Takes a run that is over its time away from its worker, unless it has reported since.
+    pub(crate) async fn expire(&self, due: &Due, over: Over) -> Result<()> {
+        let (keys, max_history) = (&self.keys, self.options.get().max_history);
+        let now_us = self.store.runtime().now_us();
+        let expired = self
+            .store
+            .transact(|tx| async move { deadlines::expire(&tx, keys, due, over, now_us, max_history).await })
+            .await?;
+        if let Some(run) = expired {
+            let Due { job_type, id, claim, .. } = due;
+            tracing::warn!(job_type, job = id, worker = claim.worker, "taken from its worker: {over}");
+            self.beats.ended(job_type, &claim.worker, claim.number);
+            self.given_back(job_type, &claim.worker, &[run]);
+        }
+        Ok(())
     }
 
     /// Runs of a worker have ended here, because it was removed: they are charged.
@@ -559,7 +598,7 @@ impl External {
                 let max_history = self.options.get().max_history;
                 let account = self.account(job_type);
                 let charge = |runs: &[GivenBack]| account.given_back(worker, runs);
-                remove_and(&self.store, &self.keys, job_type, worker, max_history, charge).await?;
+                remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge).await?;
                 account.left(worker);
                 account.tend(&self.store, &self.keys, job_type).await;
                 Ok(())
@@ -591,10 +630,6 @@ async fn waiting(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str
 
 fn claim_of(worker: &str, number: u64) -> Claim {
     Claim { worker: worker.to_owned(), number }
-}
-
-fn until(at_us: i64, now_us: i64) -> Duration {
-    Duration::from_micros(u64::try_from(at_us.saturating_sub(now_us)).unwrap_or(0))
 }
 
 /// Who takes jobs from each type's queue, as it was found not long ago.

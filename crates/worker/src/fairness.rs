@@ -30,6 +30,8 @@ pub struct RotationRules {
     pub startup_jitter: Duration,
     /// A continuous job that has nothing to do keeps its slot for at least this long.
     pub idle_turn: Duration,
+    /// The workers of a type must not have changed for this long before one gives running jobs back so that others have their part.
+    pub quiet_period: Duration,
 }
 
 impl Default for RotationRules {
@@ -39,6 +41,7 @@ impl Default for RotationRules {
             max_churn: 20,
             startup_jitter: Duration::from_secs(5),
             idle_turn: Duration::from_secs(10),
+            quiet_period: Duration::from_secs(60),
         }
     }
 }

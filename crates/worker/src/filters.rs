@@ -72,7 +72,7 @@ impl Bench {
         id: &str,
         now_us: i64,
     ) -> Result<Admission> {
-        let Some(job) = jobs::get(tx, keys, job_type, id).await? else { return Ok(Admission::SortedOut) };
+        let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::SortedOut) };
         let options: Json = match self.rules.ask_for_options() {
             true => serde_json::from_str(jobs::options(tx, keys, &job).await?.get()).unwrap_or(Json::Null),
             false => Json::Null,

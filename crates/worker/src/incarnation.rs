@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::contention::{MAX_CONTENDERS, Part};
+use turnwise_queue::workers::Removal;
 use turnwise_queue::{Error, Job, Result, claims, jobs, workers};
 use turnwise_store::{Error as StoreError, Isolation, Watch};
 
@@ -32,6 +33,8 @@ const PASS_ATTEMPTS: u32 = 10;
 const IMMEDIATE_PASS_ATTEMPTS: u32 = 3;
 /// Jobs that start together are this far apart, on average, up to the jitter that is allowed.
 const START_PAUSE: Duration = Duration::from_millis(10);
+/// The pause before a worker that is above its part takes what others have left: they have far more than their own pause to take it.
+const GIVING_PAUSE: Duration = Duration::from_secs(1);
 /// Jobs that are adopted in one transaction.
 const ADOPT_BATCH: usize = 50;
 
@@ -72,6 +75,12 @@ pub(crate) struct Incarnation {
     neighbours: Observations,
     /// Who takes jobs from the same queue, as of the last ping.
     pub(crate) contenders: Vec<String>,
+    /// Since when these are the same, in µs.
+    pub(crate) members_since_us: i64,
+    /// Others have room for some of its jobs: until the next cycle it takes only what they leave.
+    pub(crate) is_above_its_part: bool,
+    /// The last round in which it gave jobs back, where workers do so by turns.
+    pub(crate) gave_in_round: i64,
     /// Tasks that give back the jobs of dead neighbours; each returns whom it was for.
     removals: JoinSet<Vec<String>>,
     /// The neighbours that these are at.
@@ -86,6 +95,8 @@ pub(crate) struct Running {
     pub turn: Turn,
     /// Its priority class.
     pub class: i8,
+    /// It declares locks.
+    pub locks: bool,
     /// Up to when its key has grown, in µs.
     pub grown_us: i64,
 }
@@ -124,6 +135,9 @@ impl Incarnation {
             looked_us: BTreeMap::new(),
             neighbours,
             contenders: Vec::new(),
+            members_since_us: now_us,
+            is_above_its_part: false,
+            gave_in_round: i64::MIN,
             removals: JoinSet::new(),
             being_removed: BTreeSet::new(),
             tuned,
@@ -136,6 +150,11 @@ impl Incarnation {
         }
         let runtime = self.shared.store.runtime().clone();
         Box::pin(async move { runtime.sleep(duration).await })
+    }
+
+    fn sleep_until(&self, at_us: i64) -> Sleep {
+        let runtime = self.shared.store.runtime().clone();
+        Box::pin(async move { runtime.sleep_until(at_us).await })
     }
 
     /// Works until it is stopped or removed.
@@ -168,14 +187,14 @@ impl Incarnation {
                 return End::Removed;
             }
             look |= any;
-            if look && !self.is_full() {
+            // Without a free slot, too: what is due becomes pending, and running jobs may be stopped for it.
+            if look {
                 match self.fill_slots(std::mem::take(&mut overdue)).await {
                     Ok(pass) => {
                         look = pass.more;
                         let dice = self.shared.store.runtime().random();
-                        leftovers
-                            .note(pass.left_to_contenders.clone(), || self.sleep(self.part().pause(dice)));
-                        due = pass.next_due_us.map(|at_us| self.sleep(self.until(at_us)));
+                        leftovers.note(pass.left_to_contenders.clone(), || self.sleep(self.pause(dice)));
+                        due = pass.next_due_us.map(|at_us| self.sleep_until(at_us));
                         wake = self.watch_wake(pass.wake_seen).await;
                         lock_wake = match pass.lock_wake_seen {
                             Some(seen) => self.watch(self.shared.keys.lock_wake(), seen).await,
@@ -201,6 +220,8 @@ impl Incarnation {
                     }
                     self.sync().await;
                     self.charge_between_cycles();
+                    // Without a free slot it watches nothing: others may have delayed jobs that are due now.
+                    look |= full;
                     health = self.sleep(self.shared.options.health_interval);
                 }
                 () = or_never(&mut signal) => {
@@ -241,11 +262,11 @@ impl Incarnation {
                     look = true;
                 }
                 () = slots.news.notified() => look = true,
-                () = ready(()), if look && !full => {}
+                () = ready(()), if look => {}
                 () = or_never(&mut wake), if !full => { wake = None; look = true; }
                 () = or_never(&mut lock_wake), if !full => { lock_wake = None; look = true; }
-                () = or_never(&mut due), if !full => { due = None; look = true; }
-                left = leftovers.overdue(), if !full => { overdue = left; look = true; }
+                () = or_never(&mut due) => { due = None; look = true; }
+                left = leftovers.overdue() => { overdue = left; look = true; }
             }
         }
     }
@@ -295,7 +316,9 @@ impl Incarnation {
     /// claim more than there are slots for.
     async fn pass(&self, overdue: &BTreeSet<String>) -> Result<Pass> {
         let Shared { store, keys, job_type, options, habits, .. } = &*self.shared;
-        let Tunables { max_jobs, max_history, queue, .. } = self.shared.tunables.get();
+        let tunables = self.shared.tunables.get();
+        let Tunables { max_jobs, max_history, queue, .. } = &tunables;
+        let (max_jobs, max_history) = (*max_jobs, *max_history);
         let lent = queue.lent(max_jobs, self.slots.waiting());
         let claimant = Claimant {
             job_type,
@@ -306,12 +329,13 @@ impl Incarnation {
             sifted: self.sifted,
             numbers: Numbers::Counted(&self.next_claim),
             fair: &self.fair,
-            queue: &queue,
+            queue,
             habits,
             hold: None,
             part: self.part(),
             overdue,
             dice: store.runtime().random(),
+            terms: tunables.terms(),
             max_history,
         };
         // A ping does not wait for a pass that others are always faster than.
@@ -336,8 +360,19 @@ impl Incarnation {
         }
     }
 
-    /// What of the queue's front is this worker's now.
-    pub(crate) fn part(&self) -> Part {
+    /// What of the queue's front this worker takes at once.
+    fn part(&self) -> Part {
+        if self.is_above_its_part { self.division().of_none() } else { self.division() }
+    }
+
+    /// The pause before it takes what it has skipped for others.
+    fn pause(&self, dice: u64) -> Duration {
+        let pause = self.part().pause(dice);
+        if self.is_above_its_part { GIVING_PAUSE + pause } else { pause }
+    }
+
+    /// What of the queue's front is this worker's now, in the division among all.
+    pub(crate) fn division(&self) -> Part {
         match self.contenders.is_empty() {
             true => Part::ALL,
             false => Part::new(&self.contenders, &self.id, self.shared.store.runtime().now_us()),
@@ -361,7 +396,11 @@ impl Incarnation {
     fn know(&mut self, contenders: Vec<String>) {
         let all = (contenders.len() < MAX_CONTENDERS).then(|| contenders.iter().cloned().collect());
         self.fair.know_members(all);
-        self.contenders = contenders;
+        if self.contenders != contenders {
+            self.is_above_its_part = false;
+            self.members_since_us = self.shared.store.runtime().now_us();
+            self.contenders = contenders;
+        }
     }
 
     /// Looks at what others have charged to tenants, if it is time to. What is not known only costs fairness.
@@ -393,8 +432,9 @@ impl Incarnation {
         }
         let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us);
         controls.set_key(key);
-        let class = job.class;
-        self.running.insert(claim, Running { controls: controls.clone(), turn, class, grown_us: started_us });
+        let (class, locks) = (job.class, !job.locks.is_none());
+        let running = Running { controls: controls.clone(), turn, class, locks, grown_us: started_us };
+        self.running.insert(claim, running);
         let delay_us = match duration_us(spread) {
             0 => 0,
             spread_us => self.shared.store.runtime().random() % spread_us.unsigned_abs(),
@@ -513,10 +553,11 @@ impl Incarnation {
     /// Whether it could show that it lives; an error that may pass counts as such.
     async fn ping(&self) -> bool {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let now_us = self.shared.store.runtime().now_us();
         let pinged = self
             .shared
             .store
-            .transact(|tx| async move { workers::ping(&tx, keys, job_type, &self.id).await });
+            .transact(|tx| async move { workers::ping(&tx, keys, job_type, &self.id, now_us).await });
         match pinged.await {
             Ok(()) => true,
             Err(Error::Halt) => false,
@@ -532,10 +573,10 @@ impl Incarnation {
     async fn ping_and_look(&mut self) -> bool {
         let shared = self.shared.clone();
         let Shared { store, keys, job_type, .. } = &*shared;
-        let (id, neighbours) = (&self.id, &self.neighbours);
+        let (id, neighbours, now_us) = (&self.id, &self.neighbours, store.runtime().now_us());
         let ring = store
             .transact(|tx| async move {
-                workers::ping(&tx, keys, job_type, id).await?;
+                workers::ping(&tx, keys, job_type, id, now_us).await?;
                 let contenders = workers::contenders(&tx, keys, job_type, MAX_CONTENDERS).await?;
                 let ring = workers::neighbours(&tx, keys, job_type, id, WINDOW).await?;
                 let full = ring.len() == WINDOW;
@@ -601,7 +642,9 @@ impl Incarnation {
         self.fair.close().await;
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let max_history = self.shared.tunables.get().max_history;
-        if let Err(error) = remove(&self.shared.store, keys, job_type, &self.id, max_history).await {
+        let left =
+            remove(&self.shared.store, keys, job_type, &self.id, Removal::Left, max_history, |_| ()).await;
+        if let Err(error) = left {
             tracing::error!(%error, "cannot leave the membership");
         }
     }

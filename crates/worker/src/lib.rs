@@ -5,9 +5,9 @@
 //! one transaction, and starts a task per job ([`run`]). Nothing but rows of the store coordinates workers.
 //!
 //! Workers of one type watch each other ([`neighbours`]); a server speaks for those of other processes, in any
-//! language ([`External`]), watches them ([`Monitor`]), tells jobs of ends that they wait for ([`Dependencies`]), releases
-//! paused jobs when filters change ([`Filters`]), and removes
-//! what ended long ago ([`Retention`]). Servers are
+//! language ([`External`]), watches them ([`Monitor`]), holds their runs to their time ([`Deadlines`]), tells jobs of ends that they wait for ([`Dependencies`]), releases
+//! paused jobs when filters change ([`Filters`]), removes
+//! what ended long ago ([`Retention`]), and keeps its clock with the others' ([`Timekeeper`]). Servers are
 //! members, too ([`join_nodes`]).
 //!
 //! ```no_run
@@ -28,6 +28,7 @@
 
 mod accounts;
 mod cycle;
+mod deadlines;
 mod dependencies;
 mod events;
 mod external;
@@ -47,8 +48,10 @@ mod retention;
 mod rotate;
 mod run;
 mod service;
+mod timekeeper;
 mod worker;
 
+pub use deadlines::Deadlines;
 pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS};
@@ -56,9 +59,10 @@ pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
 pub use filters::Filters;
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
-pub use locks::{LockError, QueueRules, weigh};
+pub use locks::{LockError, QueueRules, Weight, startable, weigh};
 pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nodes::{Joined, join_nodes};
 pub use retention::{Retention, RetentionOptions};
+pub use timekeeper::Timekeeper;
 pub use worker::{Options, Tunables, Worker};

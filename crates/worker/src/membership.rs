@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use turnwise_queue::workers::{GivenBack, Removed};
+use turnwise_queue::workers::{GivenBack, Removal, Removed};
 use turnwise_queue::{Error, Health, Keyspace, Result, workers};
 use turnwise_store::Store;
 
@@ -74,23 +74,13 @@ pub(crate) async fn join(
         .await
 }
 
-/// Removes a worker, in as many transactions as it takes.
+/// Removes a worker, in as many transactions as it takes, and tells of the runs that it has ended.
 pub(crate) async fn remove(
     store: &Store,
     keys: &Keyspace,
     job_type: &str,
     worker: &str,
-    max_history: usize,
-) -> Result<()> {
-    remove_and(store, keys, job_type, worker, max_history, |_| ()).await
-}
-
-/// [`remove`], and tells of the runs that it has ended.
-pub(crate) async fn remove_and(
-    store: &Store,
-    keys: &Keyspace,
-    job_type: &str,
-    worker: &str,
+    why: Removal,
     max_history: usize,
     tell: impl Fn(&[GivenBack]),
 ) -> Result<()> {
@@ -98,7 +88,8 @@ pub(crate) async fn remove_and(
         let now_us = store.runtime().now_us();
         let removed = store
             .transact(|tx| async move {
-                workers::remove_some(&tx, keys, job_type, worker, REMOVE_BATCH, now_us, max_history).await
+                workers::remove_some(&tx, keys, job_type, worker, why, REMOVE_BATCH, now_us, max_history)
+                    .await
             })
             .await?;
         tell(&removed.given_back);
@@ -131,14 +122,15 @@ pub(crate) async fn remove_dead_and(
     max_history: usize,
     tell: impl Fn(&[GivenBack]),
 ) {
-    tracing::warn!(worker, job_type, "shows no sign of life: its jobs become pending again");
+    tracing::warn!(worker, job_type, "misses its heartbeats: it is removed, and its jobs are taken away");
     loop {
         let now_us = store.runtime().now_us();
         let removed = store
             .transact(|tx| async move {
                 match workers::health(&tx, keys, job_type, worker).await? {
                     Some(health) if health == seen => {
-                        workers::remove_some(&tx, keys, job_type, worker, REMOVE_BATCH, now_us, max_history)
+                        let (why, limit) = (Removal::Lost, REMOVE_BATCH);
+                        workers::remove_some(&tx, keys, job_type, worker, why, limit, now_us, max_history)
                             .await
                     }
                     // It moved, or someone else was faster.
@@ -186,8 +178,8 @@ pub(crate) async fn remove_predecessors(
             })
             .await?;
         for worker in page {
-            tracing::info!(%worker, job_type, "an earlier worker did not leave by itself: its jobs are pending again");
-            remove(store, keys, job_type, &worker, options.max_history).await?;
+            tracing::info!(%worker, job_type, "an earlier worker did not leave by itself: its jobs are taken away");
+            remove(store, keys, job_type, &worker, Removal::Lost, options.max_history, |_| ()).await?;
         }
         if last.is_none() {
             return Ok(());
@@ -217,7 +209,7 @@ mod tests {
         };
         store.transact(|tx| async move { workers::register(&tx, keys, "t", row) }).await.expect("registers");
         let seen = health().await.expect("a member");
-        store.transact(|tx| async move { workers::ping(&tx, keys, "t", "w").await }).await.expect("pings");
+        store.transact(|tx| async move { workers::ping(&tx, keys, "t", "w", 1).await }).await.expect("pings");
         remove_dead(&store, keys, "t", "w", seen, 20).await;
         let moved = health().await.expect("removed though it lives");
         remove_dead(&store, keys, "t", "w", moved, 20).await;

@@ -22,12 +22,8 @@ use crate::membership::{DEFAULT_HEALTH_INTERVAL, duration_us, remove_dead_and};
 use crate::neighbours::{Condition, Observations};
 use crate::{External, Live};
 
-/// Job types that are watched at most.
-const MAX_TYPES: usize = 10_000;
-/// Workers that one read takes at most.
+/// Workers, of whichever types, that one read takes at most.
 const BATCH: usize = 1_000;
-/// Workers of one type that are watched at most.
-const MAX_WORKERS: usize = 100_000;
 
 /// Settings of the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,10 +94,9 @@ impl Monitor {
             return Ok(());
         }
         let types = &mut seen.types;
-        let names = self.store.transact(|tx| async move { rows::types(&tx, keys, MAX_TYPES).await }).await?;
-        types.retain(|name, _| names.binary_search(name).is_ok());
-        for job_type in names {
-            let workers = self.workers(&job_type).await?;
+        let by_type = self.workers().await?;
+        types.retain(|name, _| by_type.contains_key(name));
+        for (job_type, workers) in by_type {
             let patient = workers.iter().map(|(worker, health)| {
                 let patience = if health.external { 1 } else { 2 };
                 let timeout_us = health.timeout_us.saturating_mul(patience);
@@ -134,21 +129,25 @@ impl Monitor {
         tried && self.store.runtime().now_us().saturating_sub(since_us) >= duration_us(interval)
     }
 
-    async fn workers(&self, job_type: &str) -> Result<Vec<(String, Health)>> {
-        let mut workers = Vec::new();
-        let mut after: Option<String> = None;
-        while workers.len() < MAX_WORKERS {
-            let (keys, from) = (&self.keys, after.as_deref());
+    /// All workers there are, by type: as many as ping all the time.
+    async fn workers(&self) -> Result<BTreeMap<String, Vec<(String, Health)>>> {
+        let mut workers: BTreeMap<String, Vec<(String, Health)>> = BTreeMap::new();
+        let mut last: Option<(String, String)> = None;
+        loop {
+            let (keys, after) = (&self.keys, last.as_ref());
+            let after = after.map(|(job_type, worker)| (job_type.as_str(), worker.as_str()));
             let page = self
                 .store
-                .transact(|tx| async move { rows::healths(&tx, keys, job_type, from, BATCH).await })
+                .transact(|tx| async move { rows::all_healths(&tx, keys, after, BATCH).await })
                 .await?;
-            after = (page.len() == BATCH).then(|| page[BATCH - 1].0.clone());
-            workers.extend(page);
-            if after.is_none() {
-                break;
+            let is_last = page.len() < BATCH;
+            last = page.last().map(|(job_type, worker, _)| (job_type.clone(), worker.clone()));
+            for (job_type, worker, health) in page {
+                workers.entry(job_type).or_default().push((worker, health));
+            }
+            if is_last {
+                return Ok(workers);
             }
         }
-        Ok(workers)
     }
 }

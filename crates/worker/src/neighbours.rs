@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn health(counter: u64) -> Health {
-        Health { counter, timeout_us: 15 * S, external: false }
+        Health { counter, timeout_us: 15 * S, external: false, seen_us: None }
     }
 
     /// One look at workers that are named in the order of the ring.
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_timeout_that_is_no_multiple_of_the_interval_is_rounded_up() {
         let mut observations = observations();
-        let health = Health { counter: 1, timeout_us: 11 * S, external: false };
+        let health = Health { counter: 1, timeout_us: 11 * S, external: false, seen_us: None };
         let mut looks = 0;
         while mine(observations.look(vec![("a".into(), health)])).is_empty() {
             looks += 1;
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn the_longest_timeout_does_not_overflow() {
         let mut observations = Observations::new(Duration::MAX);
-        let health = Health { counter: 1, timeout_us: i64::MAX, external: false };
+        let health = Health { counter: 1, timeout_us: i64::MAX, external: false, seen_us: None };
         observations.look(vec![("a".into(), health)]);
         assert_eq!(mine(observations.look(vec![("a".into(), health)])).len(), 1);
     }

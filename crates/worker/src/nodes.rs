@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use turnwise_queue::nodes::{self, NODE_TYPE};
-use turnwise_queue::{Error, Health, Keyspace, NodeOptions, Result, workers};
+use turnwise_queue::{Error, Health, Keyspace, NodeOptions, Result, clock, workers};
 use turnwise_store::Store;
 
 use crate::membership::{check_health_times, new_id, remove_dead, remove_predecessors, row};
@@ -52,14 +52,16 @@ pub async fn join_nodes(
 ) -> Result<Joined> {
     check_health_times(options.health_interval, options.health_timeout)?;
     let options = Options { max_jobs: 0, node_options: Some(node), ..options.clone() };
-    if options.exclusive {
-        remove_predecessors(store, keys, NODE_TYPE, &options).await?;
-    }
-    let (id, started_us) = new_id(store);
     let asked = match patience {
         Some(patience) => store.impatient(patience),
         None => store.clone(),
     };
+    // Before anything of this process has a time.
+    clock::compare(&asked, keys).await?;
+    if options.exclusive {
+        remove_predecessors(store, keys, NODE_TYPE, &options).await?;
+    }
+    let (id, started_us) = new_id(store);
     let own = &row(&id, started_us, &options);
     for _ in 0..MAX_NAMESAKES {
         let namesake = asked

@@ -9,8 +9,10 @@ use turnwise_store::{Error, Store};
 use crate::Live;
 use crate::membership::duration_us;
 
-/// Job types that are looked after at most.
-const MAX_TYPES: usize = 10_000;
+/// Job types that one read takes at most.
+const TYPES: usize = 100;
+/// Job types that one pass is at, about. The next one goes on after them.
+const TYPES_PER_PASS: usize = 2_000;
 /// Jobs that one transaction removes at most.
 const BATCH: usize = 200;
 /// Jobs that one pass removes at most.
@@ -53,9 +55,10 @@ impl Retention {
     pub async fn run(self, stop: CancellationToken) {
         let runtime = self.store.runtime().clone();
         let mut changes = self.options.changes();
+        let mut round = Round::default();
         loop {
             let pass = async {
-                match self.pass().await {
+                match self.pass(&mut round).await {
                     Ok(true) => PAUSE,
                     Ok(false) => self.options.get().interval,
                     Err(error) => {
@@ -78,34 +81,49 @@ impl Retention {
         }
     }
 
-    /// Removes up to [`MAX_PER_PASS`] jobs; whether there may be more. The types take turns, so that one with many
-    /// jobs does not hold up the others.
-    async fn pass(&self) -> Result<bool> {
+    /// Removes up to [`MAX_PER_PASS`] jobs; whether there may be more. The types take turns, a batch each, from one pass to the next, so that
+    /// one with many jobs does not hold up the others.
+    async fn pass(&self, round: &mut Round) -> Result<bool> {
         let (store, keys) = (&self.store, &self.keys);
         let before_us = store.runtime().now_us().saturating_sub(duration_us(self.options.get().retention));
-        let mut types = store.transact(|tx| async move { jobs::types(&tx, keys, MAX_TYPES).await }).await?;
-        let mut removed = 0;
-        while !types.is_empty() {
-            let mut more = Vec::new();
+        let (mut removed, mut looked) = (0, 0);
+        while looked < TYPES_PER_PASS {
+            let after = round.after.as_deref();
+            let types =
+                store.transact(|tx| async move { jobs::types_after(&tx, keys, after, TYPES).await }).await?;
+            let is_last = types.len() < TYPES;
+            looked += types.len();
             for job_type in types {
                 let tx = store.begin().await?;
                 let pruned = jobs::prune(&tx, keys, &job_type, before_us, BATCH).await?;
                 match tx.commit().await {
-                    Ok(_) => {}
+                    Ok(_) => {
+                        removed += pruned;
+                        round.removed |= pruned > 0;
+                    }
                     // Another node is at it: two who remove from one end only get in each other's way.
-                    Err(Error::Conflict) => continue,
+                    Err(Error::Conflict) => {}
                     Err(error) => return Err(error.into()),
                 }
-                removed += pruned;
+                round.after = Some(job_type);
                 if removed >= MAX_PER_PASS {
                     return Ok(true);
                 }
-                if pruned > 0 {
-                    more.push(job_type);
-                }
             }
-            types = more;
+            // After a round in which there was something there may be more.
+            if is_last && !std::mem::take(round).removed {
+                return Ok(false);
+            }
         }
-        Ok(false)
+        Ok(true)
     }
+}
+
+/// One round of all types, which may take several passes.
+#[derive(Default)]
+struct Round {
+    /// The type that was looked at last.
+    after: Option<String>,
+    /// Some of its jobs were removed.
+    removed: bool,
 }

@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use turnwise_policy::contention::MAX_CONTENDERS;
 use turnwise_policy::fair_share::Fairness;
+use turnwise_policy::rotation::balance::{self, Load};
 use turnwise_policy::rotation::{self, Rules, Scheme, Stop, Tenant, Waiting, Why};
-use turnwise_queue::Result;
 use turnwise_queue::tenants::Pending;
+use turnwise_queue::{Result, workers};
 use turnwise_store::Isolation;
 
 use crate::fair_share::CHARGE_INTERVAL;
@@ -97,9 +99,72 @@ impl Incarnation {
         self.charge_all();
         self.sync().await;
         self.fair.look_for_keys();
-        if let Err(error) = self.rotate(When::Cycle).await {
-            tracing::warn!(%error, "no job makes way for others in this cycle: the queue cannot be read");
+        let rotated = match self.rotate(When::Cycle).await {
+            Ok(rotated) => rotated,
+            Err(error) => {
+                tracing::warn!(%error, "no job makes way for others in this cycle: the queue cannot be read");
+                return;
+            }
+        };
+        if let Err(error) = self.balance(rotation, rotated.stopped).await {
+            tracing::warn!(%error, "no job is given back in this cycle: the workers cannot be read");
         }
+    }
+
+    /// Where the workers of the type have been the same for a while, and others are emptier in proportion to their slots: gives continuous jobs back for
+    /// them to take, those first that declare no locks, of these the longest running.
+    ///
+    /// Like rotation, workers decide one after the other, and each knows what the one before it did. A job that is given back keeps its place in
+    /// its tenant's queue; this worker leaves it, and all that comes, to the others until its next cycle ([`Incarnation::part`]).
+    async fn balance(&mut self, rotation: RotationRules, stopped: usize) -> Result<()> {
+        self.is_above_its_part = false;
+        let most = rotation.max_churn.saturating_sub(stopped);
+        let now_us = self.shared.store.runtime().now_us();
+        let stable_us = now_us.saturating_sub(self.members_since_us);
+        let is_one_of_all = (2..MAX_CONTENDERS).contains(&self.contenders.len());
+        if most == 0 || !is_one_of_all || stable_us < duration_us(rotation.quiet_period) {
+            return Ok(());
+        }
+        let (rank, workers) = self.rank();
+        let phase_us = duration_us(SHORTEST_PHASE);
+        let mut round = i64::MAX;
+        if duration_us(rotation.interval) / workers < phase_us {
+            round = now_us.div_euclid(2 * phase_us);
+            if round.rem_euclid(workers) != rank || round == self.gave_in_round {
+                return Ok(());
+            }
+        }
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let members = workers::list(&self.shared.store.begin().await?, keys, job_type).await?;
+        let elsewhere = self.fair.running_elsewhere();
+        let is_stopping = |running: &Running| running.controls.stop.is_cancelled();
+        let own_jobs = self.running.values().filter(|running| !is_stopping(running)).count();
+        let Some(own) = members.iter().position(|member| member.id == self.id) else { return Ok(()) };
+        let loads: Vec<Load> = members
+            .iter()
+            .map(|member| Load {
+                // Of external workers it is not known what each of them runs.
+                slots: if member.external { 0 } else { member.slots },
+                running: elsewhere.get(&member.id).copied().unwrap_or(0),
+            })
+            .enumerate()
+            .map(|(place, load)| if place == own { Load { running: own_jobs, ..load } } else { load })
+            .collect();
+        let surplus = balance::surplus(own, &loads);
+        self.is_above_its_part = surplus > 0;
+        self.gave_in_round = round;
+        let mut jobs: Vec<&mut Running> = self
+            .running
+            .values_mut()
+            .filter(|running| running.turn.rotates && !running.controls.stop.is_cancelled())
+            .collect();
+        jobs.sort_by_key(|running| (running.locks, running.turn.started_us));
+        for running in jobs.into_iter().take(surplus.min(most)) {
+            tracing::debug!(tenant = %running.turn.tenant, "a job is given back: another worker has room for it");
+            running.controls.stop.cancel();
+            self.fair.stops(&mut running.turn);
+        }
+        Ok(())
     }
 
     /// Charges running jobs between cycles: with each ping, where other workers' cycles go by it, and now and then where there are
@@ -271,7 +336,7 @@ impl Incarnation {
         }
         self.looked_us = before;
         let also = within.into_iter().map(|(tenant, (_, jobs))| (tenant, jobs)).collect();
-        let part = self.part();
+        let part = self.division();
         if self.fair.by_keys() {
             let depth = part.front(max_churn + free);
             let front = self.fair.front(&tx, wake_seen.as_ref(), [], depth, |id| part.has(id)).await?;

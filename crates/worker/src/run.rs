@@ -1,5 +1,6 @@
 //! One job's run: its handler as a task, its reports, and its end, each fenced by the claim.
 
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,8 +11,9 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::claims::{self, Answer};
+use turnwise_queue::deadlines::{Over, Timeouts};
 use turnwise_queue::{Claim, Error, Job, Keyspace};
-use turnwise_store::Store;
+use turnwise_store::{Runtime, Store};
 
 use crate::handler::Idle;
 use crate::locks::{Habits, JobLocks, LockWake, Slots, Waits};
@@ -97,14 +99,16 @@ pub(crate) struct Held {
     pub crashes: u32,
     pub attempts: u32,
     pub max_attempts: Option<u32>,
+    pub timeouts: Timeouts,
 }
 
 impl Held {
     fn new(job: &Job) -> Self {
         let claim = job.claim.clone().expect("a claimed job has a claim");
         let Job { id, started_us, crashes, attempts, max_attempts, .. } = job;
-        let (started_us, crashes) = (*started_us, *crashes);
-        Held { id: id.clone(), claim, started_us, crashes, attempts: *attempts, max_attempts: *max_attempts }
+        let (started_us, crashes, timeouts) = (*started_us, *crashes, job.terms.timeouts);
+        let (attempts, max_attempts) = (*attempts, *max_attempts);
+        Held { id: id.clone(), claim, started_us, crashes, attempts, max_attempts, timeouts }
     }
 }
 
@@ -146,7 +150,7 @@ pub(crate) async fn run(
         handler.run(context).await
     }));
     let mut run = Run { shared, held, reports, controls };
-    let Some(outcome) = run.supervise(task).await else { return Ended::Halted };
+    let Some(outcome) = run.supervise(task, delay).await else { return Ended::Halted };
     let info = run.reports.borrow().clone();
     let Run { shared, held, controls, .. } = run;
     let (makes_way, key) = (controls.makes_way.load(Relaxed), controls.key());
@@ -161,9 +165,9 @@ struct Run {
 }
 
 impl Run {
-    /// Waits for the handler's end; meanwhile writes its reports and passes on what the worker wants. `None`
-    /// if the claim was lost.
-    async fn supervise(&mut self, mut task: AbortOnDropHandle<Outcome>) -> Option<Outcome> {
+    /// Waits for the handler's end, which begins after `delay`; meanwhile writes its reports, passes on what the worker wants, and holds it
+    /// to its time. `None` if the claim was lost.
+    async fn supervise(&mut self, mut task: AbortOnDropHandle<Outcome>, delay: Duration) -> Option<Outcome> {
         let runtime = self.shared.store.runtime().clone();
         let Options { report_interval, stop_grace, .. } = self.shared.options;
         // The first report is written at once; one that comes early after another waits for the interval to pass.
@@ -171,6 +175,12 @@ impl Run {
         let mut due = true;
         let mut unwritten = false;
         let mut reporting = true;
+        let mut over = None;
+        let timeout = |us: Option<i64>| us.map(|us| Duration::from_micros(us.unsigned_abs()));
+        let heartbeat = timeout(self.held.timeouts.heartbeat_us);
+        let mut run_over = std::pin::pin!(after(&*runtime, timeout(self.held.timeouts.run_us), delay));
+        let mut silent = std::pin::pin!(after(&*runtime, heartbeat, delay));
+        let mut rested = self.rests(0);
         loop {
             if due && unwritten {
                 (due, unwritten) = (false, false);
@@ -191,24 +201,53 @@ impl Run {
                     // The sender is dropped with the context, when the handler ends.
                     reporting = changed.is_ok();
                     unwritten |= reporting;
+                    silent.set(after(&*runtime, heartbeat, Duration::ZERO));
+                    rested = self.rests(rested.waited);
                 }
                 () = &mut interval, if !due => due = true,
+                Some(run_us) = async { run_over.as_mut().await; self.held.timeouts.run_us } => {
+                    over = Some(Over::Run(run_us));
+                    break;
+                }
+                Some(heartbeat_us) = async { silent.as_mut().await; self.held.timeouts.heartbeat_us } => {
+                    let rests = self.rests(rested.waited);
+                    let rested_before = std::mem::replace(&mut rested, rests);
+                    if !rests.now && !rested_before.now {
+                        over = Some(Over::Heartbeat(heartbeat_us));
+                        break;
+                    }
+                    silent.set(after(&*runtime, heartbeat, Duration::ZERO));
+                }
             }
         }
+        self.controls.stop.cancel();
         // Asked to stop: it has the grace period to do so by itself.
         let grace = std::pin::pin!(runtime.sleep(stop_grace));
-        tokio::select! {
+        let stopped = tokio::select! {
             biased;
             () = self.controls.halt.cancelled() => {
                 self.abort(task).await;
-                None
+                return None;
             }
-            ended = &mut task => Some(outcome(ended)),
+            ended = &mut task => outcome(ended),
             () = grace => {
                 tracing::warn!(job = %self.held.id, "did not stop within its grace period: aborted");
-                Some(self.abort(task).await)
+                self.abort(task).await
             }
-        }
+        };
+        Some(match (over, stopped) {
+            (Some(over), Outcome::Stopped | Outcome::Crashed(_) | Outcome::Parked { .. }) => {
+                Outcome::Crashed(over.to_string())
+            }
+            (_, stopped) => stopped,
+        })
+    }
+
+    /// Whether the run need not report: it waits for a lock or has done so since it had waited `waited` times, or it has nothing to do.
+    fn rests(&self, waited: u64) -> Rests {
+        let Controls { waits, idle, .. } = &self.controls;
+        let times = waits.times();
+        Rests { now: waits.now() || times > waited || idle.is_idle(), waited: times }
     }
 
     /// Takes the handler's task off its thread, and returns once it is really gone: only then may anyone else have
@@ -248,6 +287,21 @@ impl Run {
             Err(error) => tracing::warn!(job = %id, %error, "progress could not be written"),
         }
         Ok(())
+    }
+}
+
+/// Whether a run need not report, and how often it had waited for a lock.
+#[derive(Clone, Copy)]
+struct Rests {
+    now: bool,
+    waited: u64,
+}
+
+/// Ends after `time`, that begins after `delay`; never without one.
+async fn after(runtime: &dyn Runtime, time: Option<Duration>, delay: Duration) {
+    match time {
+        Some(time) => runtime.sleep(delay.saturating_add(time)).await,
+        None => pending().await,
     }
 }
 

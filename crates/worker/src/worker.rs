@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use turnwise_policy::backoff;
-use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result};
+use turnwise_policy::backoff::{self, OnLost};
+use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result, Terms, clock};
 use turnwise_store::{Runtime, Store};
 
 use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
@@ -41,6 +42,10 @@ pub struct Options {
     pub max_history: usize,
     /// How long crashed jobs wait.
     pub backoff: backoff::Rules,
+    /// What the loss of its worker is to a job.
+    pub on_lost: OnLost,
+    /// How long runs of jobs may take that do not say it themselves.
+    pub timeouts: Timeouts,
     /// How jobs are shared out among tenants, and whether they make way for others.
     pub fair: FairRules,
     /// How jobs that lock are ordered.
@@ -59,12 +64,24 @@ pub struct Tunables {
     pub max_jobs: usize,
     /// History entries that a job keeps, from its next one on.
     pub max_history: usize,
-    /// How long crashed jobs wait, from the next crash on.
+    /// How long crashed jobs wait, from the next crash on; of a lost run, from its start on.
     pub backoff: backoff::Rules,
+    /// What the loss of its worker is to a job, from its next start on.
+    pub on_lost: OnLost,
+    /// How long runs of jobs may take that do not say it themselves, from their next start on.
+    pub timeouts: Timeouts,
     /// How jobs are shared out among tenants, from the next cycle on at the latest.
     pub fair: FairRules,
     /// How jobs that lock are ordered, from the next look at the queue on.
     pub queue: Arc<QueueRules>,
+}
+
+impl Tunables {
+    /// What holds for a run that starts now.
+    pub(crate) fn terms(&self) -> Terms {
+        let Tunables { backoff, on_lost, timeouts, .. } = *self;
+        Terms { backoff, on_lost, timeouts }
+    }
 }
 
 impl Options {
@@ -73,6 +90,8 @@ impl Options {
             max_jobs: self.max_jobs,
             max_history: self.max_history,
             backoff: self.backoff,
+            on_lost: self.on_lost,
+            timeouts: self.timeouts,
             fair: self.fair.clone(),
             queue: self.queue.clone(),
         }
@@ -90,6 +109,8 @@ impl Default for Options {
             stop_grace: Duration::from_secs(5),
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
+            on_lost: OnLost::default(),
+            timeouts: Timeouts::default(),
             fair: FairRules::default(),
             queue: Arc::default(),
             exclusive: false,
@@ -121,6 +142,7 @@ impl Worker {
         options: Options,
     ) -> Result<Worker> {
         check_health_times(options.health_interval, options.health_timeout)?;
+        clock::compare(&store, &keys).await?;
         if options.exclusive {
             remove_predecessors(&store, &keys, job_type, &options).await?;
         }

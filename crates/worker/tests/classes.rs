@@ -3,7 +3,9 @@
 
 mod common;
 
+use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{NewJob, State, jobs};
+use turnwise_worker::{FairRules, Options, RotationRules};
 
 use common::{T, World, done, json};
 
@@ -39,6 +41,33 @@ async fn a_tenants_jobs_start_by_class_and_a_change_counts_at_once() {
     world.store.transact(|tx| async move { jobs::set_class(&tx, keys, T, "d", -10).await }).await.unwrap();
     let worker = world.start(1).await;
     assert_eq!(in_order(&mut world, 5).await, ["e", "d", "c", "a", "b"]);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn where_keys_decide_classes_order_a_tenants_own_jobs() {
+    let mut world = World::new();
+    for (id, class) in [("a", 0), ("b", 5), ("c", -5), ("d", 19), ("e", -20), ("f", 0)] {
+        add(&world, "x", id, class, None).await;
+        world.clock.advance(std::time::Duration::from_millis(1));
+    }
+    // More than a look reads of a queue, and all with keys: they stand behind those of other classes in the store.
+    for n in 0..30 {
+        add(&world, "x", &format!("many{n:02}"), 0, None).await;
+    }
+    let fair = FairRules {
+        fairness: Fairness::Rfc,
+        rotation: Some(RotationRules::default()),
+        ..FairRules::default()
+    };
+    let options = Options { max_jobs: 1, fair, exclusive: true, ..Options::default() };
+    let worker = world.start_with(&world.store, options).await;
+    let order = in_order(&mut world, 36).await;
+    assert_eq!(order[..2], ["e", "c"]);
+    let (later, zero): (Vec<&String>, Vec<&String>) =
+        order[2..].iter().partition(|id| ["b", "d"].contains(&id.as_str()));
+    assert_eq!((later.len(), zero.len()), (2, 32));
+    assert_eq!(order[34..], ["b", "d"], "{order:?}");
     worker.shutdown().await;
 }
 

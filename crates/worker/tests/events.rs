@@ -108,7 +108,7 @@ async fn a_ping_is_no_change() {
     assert_eq!(events.next().await, Membership::Unstable);
     events.quiet(START, START).await;
     assert_eq!(events.next().await, stable(&["a"]));
-    events.world.run(async |tx, keys| workers::ping(tx, keys, T, "a").await).await;
+    events.world.run(async |tx, keys| workers::ping(tx, keys, T, "a", 1).await).await;
     assert!(events.events.next().now_or_never().is_none());
     events.leave("a").await;
     assert_eq!(events.next().await, Membership::Unstable);

@@ -427,7 +427,7 @@ async fn a_worker_that_was_removed_is_told_to_halt_whatever_it_says() {
     halted(external.update(T, &worker, "a", 1, &json("1")).await.err());
     halted(external.end(T, &worker, "a", accepted.claim, completed(), None).await.err());
     let job = world.get("a").await.unwrap();
-    assert_eq!((job.state, &job.history[0].kind), (State::Pending, &EventKind::Stopped));
+    assert_eq!((job.state, &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
     // Leaving twice is no mistake.
     external.leave(T, &worker).await.unwrap();
 }

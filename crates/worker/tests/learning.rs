@@ -15,8 +15,8 @@ use turnwise_policy::predictive_queue::locks::{Mode, Requests};
 use turnwise_queue::locks::{Asked, LockAt, Spot, list};
 use turnwise_queue::{NewJob, State, jobs, learnt};
 use turnwise_worker::{
-    External, ExternalEnd, ExternalOptions, JobContext, Options, Outcome, QueueRules, Worker, handler_fn,
-    weigh,
+    External, ExternalEnd, ExternalOptions, JobContext, Options, Outcome, QueueRules, Weight, Worker,
+    handler_fn, weigh,
 };
 
 use common::{PATIENCE, T, World, done, json};
@@ -152,7 +152,8 @@ impl Learning {
         let World { store, keys, .. } = &self.world;
         let tx = store.begin().await.unwrap();
         let job = jobs::get(&tx, keys, T, id).await.unwrap().unwrap();
-        let (predicted, likely) = weigh(store, &tx, keys, &QueueRules::default(), &job).await.unwrap();
+        let Weight { predicted, likely, .. } =
+            weigh(store, &tx, keys, &QueueRules::default(), &job, &[]).await.unwrap();
         let told = likely
             .iter()
             .map(|likely| (serde_json::to_string(&likely.set).unwrap(), likely.alike, likely.runs));

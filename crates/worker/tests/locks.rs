@@ -679,3 +679,113 @@ async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
     }
     assert_eq!(list(&tx, &keys, None, 10).await.unwrap(), []);
 }
+
+#[tokio::test]
+async fn jobs_that_can_start_pass_any_number_that_wait_for_a_lock() {
+    let mut locking = Locking::new();
+    let (store, keys) = (locking.world.store.clone(), locking.world.keys.clone());
+    let add = |tenant: String, locks: &'static str| {
+        let (store, keys) = (store.clone(), keys.clone());
+        async move {
+            let locks: Requests = serde_json::from_str(locks).unwrap();
+            let new = &NewJob { tenant: tenant.clone(), locks, ..NewJob::new(T, &tenant, json("{}")) };
+            let keys = &keys;
+            store.transact(|tx| async move { jobs::add(&tx, keys, new, 1).await }).await.unwrap();
+        }
+    };
+    for n in 0..1_500 {
+        add(format!("t{n:04}"), r#"{"instance":{"exclusive":["i"]}}"#).await;
+    }
+    // Behind all others, by its tenant's name.
+    for tenant in ["u1", "u2", "u3"] {
+        add(tenant.to_owned(), "{}").await;
+    }
+    add("u4".to_owned(), r#"{"instance":{"exclusive":["j"]}}"#).await;
+    let worker = locking.start(10, QueueRules::default()).await;
+    let mut started = BTreeMap::new();
+    for _ in 0..5 {
+        let run = locking.next().await;
+        started.insert(run.id().to_owned(), run);
+    }
+    assert_eq!(started.keys().filter(|id| id.starts_with('u')).count(), 4, "{:?}", started.keys());
+    // One that comes later starts after the pause between two scans.
+    add("v1".to_owned(), "{}").await;
+    let clock = locking.world.clock.clone();
+    let mut next = std::pin::pin!(locking.next());
+    let run = loop {
+        tokio::select! {
+            biased;
+            run = &mut next => break run,
+            () = tokio::task::yield_now() => clock.advance(Duration::from_millis(1)),
+        }
+    };
+    assert_eq!(run.id(), "v1");
+    worker.shutdown().await;
+}
+
+/// What the engine of another store has written, from which this one was copied: higher than all that follow.
+async fn copied_stamp(locking: &Locking) {
+    locking.world.run(async |tx, keys| Ok(tx.set(keys.lock_wake(), vec![0xff; 10].into())?)).await;
+}
+
+#[tokio::test]
+async fn in_a_copied_store_who_waits_for_a_lock_is_woken() {
+    let mut locking = Locking::new();
+    copied_stamp(&locking).await;
+    let worker = locking.start(3, QueueRules::default()).await;
+    let x = LockAt::new(Spot::resource("instance", "x"), Mode::Exclusive);
+    for id in ["a", "b", "c"] {
+        locking.add(id, FINDS_OUT).await;
+    }
+    let [a, b, c] = locking.started(["a", "b", "c"]).await;
+    granted(a.lock(x.clone())).await;
+    let b_asks = b.lock(x.clone());
+    locking.world.until_state("b", State::Waiting).await;
+    a.end();
+    granted(b_asks).await;
+    // And so is the next one, whose stamp is one of this engine.
+    let c_asks = c.lock(x);
+    locking.world.until_state("c", State::Waiting).await;
+    b.end();
+    granted(c_asks).await;
+    c.end();
+    locking.world.until_state("c", State::Completed).await;
+    worker.shutdown().await;
+    locking.none_left().await;
+}
+
+#[tokio::test]
+async fn in_a_copied_store_who_waits_for_a_lock_does_not_ask_again_and_again() {
+    let mut locking = Locking::new();
+    copied_stamp(&locking).await;
+    let worker = locking.start(3, QueueRules::default()).await;
+    let named = |name| LockAt::new(Spot::resource("instance", name), Mode::Exclusive);
+    for id in ["a", "b", "c"] {
+        locking.add(id, FINDS_OUT).await;
+    }
+    let [a, b, c] = locking.started(["a", "b", "c"]).await;
+    granted(a.lock(named("x"))).await;
+    granted(a.lock(named("y"))).await;
+    let b_asks = b.lock(named("x"));
+    locking.world.until_state("b", State::Waiting).await;
+    locking.world.settle().await;
+    // One that is given back changes the stamp, to a lower one, and that is what the next one sees.
+    a.context.unlock(&[Spot::resource("instance", "y")]).await.unwrap();
+    let c_asks = c.lock(named("x"));
+    locking.world.until_state("c", State::Waiting).await;
+    locking.world.settle().await;
+    let before = locking.world.store.counters();
+    for _ in 0..3 {
+        locking.world.settle().await;
+    }
+    let asked = locking.world.store.counters().since(&before).gets;
+    assert!(asked < 10, "{asked} reads while nothing happens");
+    a.end();
+    granted(b_asks).await;
+    b.end();
+    granted(c_asks).await;
+    c.end();
+    locking.world.until_state("c", State::Completed).await;
+    worker.shutdown().await;
+    locking.none_left().await;
+}

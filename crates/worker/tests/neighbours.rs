@@ -15,6 +15,8 @@ use common::{PATIENCE, T, World, done};
 
 /// Ticks of 5 s that are within two health timeouts of 15 s.
 const TWO_TIMEOUTS: usize = 6;
+/// What the job of a lost worker waits before it runs again: 30 s.
+const BACKOFF_TICKS: usize = 6;
 
 /// Ends a worker like a crash of its process.
 async fn kill(worker: Worker) {
@@ -67,8 +69,13 @@ async fn the_jobs_of_a_dead_worker_are_pending_again_within_two_timeouts_and_not
     for _ in 2..TWO_TIMEOUTS {
         world.tick(1).await;
     }
+    world.until_state("a", State::Crashing).await;
+    for _ in 0..BACKOFF_TICKS {
+        world.tick(1).await;
+    }
     let second = world.next_run().await;
-    assert_eq!((second.id.as_str(), &second.job.history[1].kind), ("a", &EventKind::Stopped));
+    let lost = EventKind::Crashed { reason: format!("its worker {old} was lost") };
+    assert_eq!((second.id.as_str(), &second.job.history[1].kind), ("a", &lost));
     assert_ne!(second.job.claim, first.job.claim);
     second.end(done());
     world.until_state("a", State::Completed).await;
@@ -89,7 +96,7 @@ async fn the_death_of_many_at_once_is_found_as_fast_as_the_death_of_one() {
         world.tick(1).await;
     }
     for ghost in &ghosts {
-        world.until_state(&format!("job of {ghost}"), State::Pending).await;
+        world.until_state(&format!("job of {ghost}"), State::Crashing).await;
         until_gone(&world, ghost).await;
     }
     assert_eq!(world.workers().await.len(), 1);
@@ -108,8 +115,8 @@ async fn a_removal_that_another_one_left_half_done_is_finished() {
         world.tick(1).await;
     }
     until_gone(&world, "ghost").await;
-    for id in ["a", "b", "c"] {
-        assert_eq!(world.get(id).await.unwrap().state, State::Pending);
+    for (id, state) in [("a", State::Pending), ("b", State::Crashing), ("c", State::Crashing)] {
+        assert_eq!(world.get(id).await.unwrap().state, state, "{id}");
     }
     living.shutdown().await;
 }
@@ -145,6 +152,10 @@ async fn a_worker_that_was_paused_comes_back_under_a_new_id_and_changes_nothing_
     // Its first ping hangs in the pause.
     world.tick(2).await;
     for _ in 0..TWO_TIMEOUTS {
+        world.tick(1).await;
+    }
+    world.until_state("a", State::Crashing).await;
+    for _ in 0..BACKOFF_TICKS {
         world.tick(1).await;
     }
     let second = world.next_run().await;
@@ -218,8 +229,10 @@ async fn the_owner_of_an_exclusive_store_keeps_external_workers_and_no_others() 
     for id in ["ghost", "half removed"] {
         assert!(!exists(&world, id).await, "{id}");
     }
-    for id in ["a", "b", "c", "d"] {
-        assert_eq!(world.get(id).await.unwrap().state, State::Pending, "{id}");
+    for (id, state) in
+        [("a", State::Crashing), ("b", State::Crashing), ("c", State::Pending), ("d", State::Crashing)]
+    {
+        assert_eq!(world.get(id).await.unwrap().state, state, "{id}");
     }
     worker.shutdown().await;
 }

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use turnwise_policy::backoff::OnLost;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{State, jobs, tenants, usage};
-use turnwise_worker::{FairRules, Options, RotationRules};
+use turnwise_worker::{FairRules, Options, Outcome, RotationRules};
 
 use common::{PATIENCE, Run, T, Word, World, done};
 
@@ -22,6 +23,7 @@ fn rules(max_churn: usize, shares: &[(&str, u32)]) -> FairRules {
         max_churn,
         startup_jitter: Duration::ZERO,
         idle_turn: Duration::from_secs(10),
+        quiet_period: INTERVAL,
     };
     let shares = shares.iter().map(|(tenant, shares)| ((*tenant).to_owned(), *shares)).collect();
     FairRules { rotation: Some(rotation), shares: Arc::new(shares), ..FairRules::default() }
@@ -391,7 +393,8 @@ async fn a_stop_that_takes_its_time_is_not_followed_by_another_one() {
 async fn what_a_worker_has_charged_stays_when_it_dies() {
     let mut world = World::new();
     add(&world, "a", "a1").await;
-    let worker = world.start_with(&world.store, options(1, rules(1, &[]))).await;
+    let options = Options { on_lost: OnLost::Requeue, ..options(1, rules(1, &[])) };
+    let worker = world.start_with(&world.store, options.clone()).await;
     let _first = world.next_run().await;
     cycle(&world, 1).await;
     let keys = world.keys.clone();
@@ -413,7 +416,7 @@ async fn what_a_worker_has_charged_stays_when_it_dies() {
     assert!(charged.service_us >= 60_000_000, "{charged:?}");
     assert!((charged.virtual_us * 100.0 - charged.service_us as f64).abs() < 1.0, "{charged:?}");
     // Whoever comes after it goes on from there.
-    let worker = world.start_with(&world.store, options(1, rules(1, &[]))).await;
+    let worker = world.start_with(&world.store, options).await;
     let _second = world.next_run().await;
     cycle(&world, 1).await;
     worker.shutdown().await;
@@ -526,4 +529,86 @@ async fn by_keys_whoever_comes_just_after_a_look_at_many_tenants_starts_at_once(
         running.push(world.next_run().await);
     }
     worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_job_whose_backoff_is_over_has_its_turn_where_all_slots_are_taken() {
+    for fairness in [Fairness::VirtualTime, Fairness::Rfc] {
+        let mut world = World::new();
+        add(&world, "a", "crashed").await;
+        let fair = FairRules { fairness, ..rules(2, &[]) };
+        let worker = world.start_with(&world.store, options(2, fair)).await;
+        world.next_run().await.end(Outcome::Crashed("once".to_owned()));
+        world.until_state("crashed", State::Crashing).await;
+        // From here on both slots are taken by jobs that never end, and nothing waits but for its time.
+        let mut running = Running::default();
+        for id in ["a1", "a2"] {
+            add(&world, "a", id).await;
+        }
+        running.start(&mut world, 2).await;
+        let mut started = Vec::new();
+        for _ in 0..12 {
+            cycle(&world, 1).await;
+            started.extend(running.started_meanwhile(&mut world).await);
+        }
+        assert!(started.contains(&"crashed".to_owned()), "{fairness}: {started:?}");
+        worker.shutdown().await;
+    }
+}
+
+/// How many jobs each worker runs.
+async fn loads(world: &World) -> Vec<usize> {
+    let tx = world.store.begin().await.unwrap();
+    let all = jobs::list(&tx, &world.keys, T, None, 1_000).await.unwrap();
+    let mut loads: BTreeMap<String, usize> = BTreeMap::new();
+    for worker in world.workers().await {
+        loads.insert(worker, 0);
+    }
+    for claim in all.into_iter().filter_map(|job| job.claim) {
+        *loads.get_mut(&claim.worker).unwrap() += 1;
+    }
+    loads.into_values().collect()
+}
+
+/// Time passes, in steps that leave every transaction its time, and runs go on.
+async fn time_passes(world: &mut World, running: &mut Running, time: Duration) {
+    const STEP: Duration = Duration::from_secs(2);
+    for _ in 0..time.as_secs() / STEP.as_secs() {
+        world.clock.advance(STEP);
+        world.settle().await;
+        while let Ok(run) = world.runs.try_recv() {
+            running.0.insert(run.id.clone(), run);
+        }
+    }
+}
+
+#[tokio::test]
+async fn workers_that_are_restarted_one_by_one_end_with_equal_parts() {
+    let mut world = World::new();
+    let options = Options { max_jobs: 6, fair: rules(2, &[]), ..Options::default() };
+    let mut running = Running::default();
+    let mut workers = std::collections::VecDeque::new();
+    for _ in 0..3 {
+        workers.push_back(world.start_with(&world.store, options.clone()).await);
+    }
+    world.tick(3).await;
+    for n in 0..9 {
+        add(&world, "a", &format!("a{n}")).await;
+    }
+    running.start_of_all(&mut world, 9).await;
+    for _ in 0..3 {
+        workers.pop_front().unwrap().shutdown().await;
+        time_passes(&mut world, &mut running, INTERVAL).await;
+        workers.push_back(world.start_with(&world.store, options.clone()).await);
+        time_passes(&mut world, &mut running, 4 * INTERVAL).await;
+    }
+    assert_eq!(loads(&world).await, [3, 3, 3]);
+    // Once they are equal nothing moves any more.
+    let started = |running: &Running| running.0.values().map(|run| run.job.started_us).collect::<Vec<_>>();
+    let before = started(&running);
+    time_passes(&mut world, &mut running, 5 * INTERVAL).await;
+    assert_eq!(before, started(&running));
+    for worker in workers {
+        worker.shutdown().await;
+    }
 }

@@ -65,7 +65,7 @@ async fn external_workers_of_all_types_that_fall_silent_are_removed_within_two_t
         // That one is its neighbours' business, as long as there are any.
         assert_eq!(exists(&world, T, "in a process").await, tick < 6, "tick {tick}");
     }
-    assert_eq!(world.get("a").await.unwrap().state, State::Pending);
+    assert_eq!(world.get("a").await.unwrap().state, State::Crashing);
     assert!(exists(&world, T, &lively).await);
 }
 
@@ -134,6 +134,56 @@ async fn nobody_is_dead_while_nobody_can_ping() {
     stop.cancel();
 }
 
+/// Types of which there is something: more than any read takes, or any limit on types that there has been.
+const TYPES: usize = 10_400;
+/// After all of them by name.
+const LAST: &str = "type-z";
+
+/// Does this for each of them.
+async fn of_each_type(
+    world: &World,
+    body: impl AsyncFn(&turnwise_store::Transaction, &turnwise_queue::Keyspace, &str),
+) {
+    for some in (0..TYPES).collect::<Vec<_>>().chunks(50) {
+        let all = async |tx: &turnwise_store::Transaction, keys: &turnwise_queue::Keyspace| {
+            for n in some {
+                body(tx, keys, &format!("type-{n:05}")).await;
+            }
+            Ok(())
+        };
+        world.run(all).await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_of_the_last_of_many_types_is_removed() {
+    let world = World::new();
+    let external = external(&world);
+    let patient = workers::Worker {
+        external: true,
+        health_timeout_us: 3_600_000_000,
+        ..workers::Worker::new("patient", "n", 0, 1)
+    };
+    of_each_type(&world, async |tx, keys, job_type| {
+        workers::register(tx, keys, job_type, &patient).unwrap();
+    })
+    .await;
+    let silent = external.register(LAST, None, 1).await.unwrap().id;
+    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(LAST, "a", json("{}")), 1).await).await;
+    let leave = CancellationToken::new();
+    assert_eq!(external.accept(LAST, &silent, 0, 1, PATIENCE, &leave).await.unwrap().len(), 1);
+    let stop = monitor(&world);
+    for _ in 0..4 {
+        world.tick(1).await;
+        looked(&world).await;
+    }
+    assert!(!exists(&world, LAST, &silent).await);
+    assert!(exists(&world, "type-00000", "patient").await);
+    let job = world.run(async |tx, keys| jobs::get(tx, keys, LAST, "a").await).await.unwrap();
+    assert_eq!(job.state, State::Crashing);
+    stop.cancel();
+}
+
 #[tokio::test]
 async fn an_external_worker_that_was_removed_half_way_is_removed_whole() {
     let world = World::new();
@@ -151,8 +201,8 @@ async fn an_external_worker_that_was_removed_half_way_is_removed_whole() {
         looked(&world).await;
     }
     assert!(!exists(&world, T, &worker).await);
-    for id in ["a", "b", "c"] {
-        assert_eq!(world.get(id).await.unwrap().state, State::Pending);
+    for (id, state) in [("a", State::Pending), ("b", State::Crashing), ("c", State::Crashing)] {
+        assert_eq!(world.get(id).await.unwrap().state, state, "{id}");
     }
 }
 
@@ -211,6 +261,31 @@ async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
     options.set(RetentionOptions { retention: Duration::ZERO, ..options.get() });
     let removed = async {
         while left(&world, T).await != ["pending"] {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, removed).await.expect("it is not removed");
+    stop.cancel();
+    service.await.unwrap();
+}
+
+#[tokio::test]
+async fn jobs_of_the_last_of_many_types_are_removed() {
+    let world = World::new();
+    world.clock.advance(Duration::from_secs(30 * 24 * 60 * 60));
+    of_each_type(&world, async |tx, keys, job_type| {
+        jobs::add(tx, keys, &NewJob::new(job_type, "pending", json("{}")), 1).await.unwrap();
+    })
+    .await;
+    ended(&world, LAST, "old", 1).await;
+    let (store, keys) = (world.store.clone(), world.keys.clone());
+    let stop = CancellationToken::new();
+    let options = Live::from(RetentionOptions::default());
+    let service = tokio::spawn(Retention { store, keys, options }.run(stop.clone()));
+    // A pass is at some of the types, and the next one follows a second later.
+    let removed = async {
+        while !left(&world, LAST).await.is_empty() {
+            world.clock.advance(Duration::from_secs(1));
             tokio::task::yield_now().await;
         }
     };

@@ -176,7 +176,7 @@ async fn a_shutdown_gives_every_job_back_and_leaves_no_worker_row() {
     assert_eq!(world.workers().await, Vec::<String>::new());
     for id in ["a", "b", "c"] {
         let job = world.get(id).await.unwrap();
-        assert_eq!((job.state, &job.history[0].kind), (State::Pending, &EventKind::Stopped));
+        assert_eq!((job.state, &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
     }
     let tx = world.store.begin().await.unwrap();
     for prefix in
@@ -196,6 +196,8 @@ async fn the_jobs_of_a_worker_that_died_run_again_under_a_new_one() {
     drop(worker);
     first.word.closed().await;
     let worker = world.start(10).await;
+    world.clock.wait_for_sleeper(Duration::from_secs(30)).await;
+    world.clock.advance(Duration::from_secs(30));
     let second = world.next_run().await;
     assert_eq!(second.id, "a");
     assert_ne!(second.job.claim, first.job.claim);

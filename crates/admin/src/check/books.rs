@@ -7,12 +7,12 @@ use bytes::Bytes;
 use serde::de::IgnoredAny;
 use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_queue::check::{
-    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_boost, check_learnt, check_stamp,
-    check_usage, key_text, read_record,
+    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_boost, check_clock, check_learnt,
+    check_stamp, check_usage, key_text, read_record,
 };
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
 use turnwise_queue::rate_limits::{LimitedRow, RateRow};
-use turnwise_queue::{Active, Keyspace, State, Then};
+use turnwise_queue::{Active, Claim, Keyspace, State, Then};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{Tally, document_of, is_replicated, unreadable};
 use turnwise_replicator::doc_processor;
@@ -85,6 +85,7 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
         | Row::Lock(job, ..)
         | Row::LockQueue(job, ..)
         | Row::Rate(job, _)
+        | Row::Deadline(job, _)
         | Row::After(job, _)
         | Row::Dependent(job, _, _) => vec![Subject::Job(job.clone())],
         Row::Document(db, id)
@@ -181,6 +182,11 @@ impl<'a> Books<'a> {
                     Place::Active(worker) => match serde_json::from_slice::<Active>(value) {
                         Ok(active) => {
                             self.holders.insert((job.0.clone(), worker.clone()));
+                            if let Some(deadline) = active.deadline {
+                                let claim = Claim { worker: worker.clone(), number: active.claim };
+                                let promised = hash(&("deadline", deadline.at_us, claim));
+                                self.promise(hash(&Subject::Job(job.clone())), promised)?;
+                            }
                             hash(&(place, active.claim, active.cancel_requested))
                         }
                         Err(error) => {
@@ -242,6 +248,16 @@ impl<'a> Books<'a> {
                 };
                 self.find(hash(&Subject::Job(job.clone())), fact)?;
             }
+            Row::Deadline(job, at_us) => {
+                let fact = match serde_json::from_slice::<Claim>(value) {
+                    Ok(claim) => hash(&("deadline", *at_us, claim)),
+                    Err(error) => {
+                        self.enter_unreadable(key, error.to_string());
+                        0
+                    }
+                };
+                self.find(hash(&Subject::Job(job.clone())), fact)?;
+            }
             Row::Roomy(..) => self.findings.extend(check_stamp(key, Some(value))),
             // They are few beside the jobs.
             Row::After(job, _) | Row::Dependent(job, _, _) => self.flag(hash(&Subject::Job(job.clone()))),
@@ -262,6 +278,7 @@ impl<'a> Books<'a> {
             Row::Learnt(slot) => self.findings.extend(check_learnt(key, *slot, value)),
             Row::Usage(..) => self.findings.extend(check_usage(key, value)),
             Row::Boost(_) => self.findings.extend(check_boost(key, value)),
+            Row::Clock => self.findings.extend(check_clock(key, value)),
             Row::Database(db) => self.database(db).0 = serde_json::from_slice(value).ok(),
             Row::Sequence(db) => self.database(db).1 = serde_json::from_slice(value).ok(),
             Row::Local(db, _) | Row::Mirror(db) => drop(self.database(db)),
@@ -277,7 +294,7 @@ impl<'a> Books<'a> {
                 self.findings.extend(check_stamp(key, Some(value)))
             }
             Row::Format | Row::ServerUuid | Row::Config(..) | Row::Unsettled(..) | Row::Filter(_) => {}
-            Row::RateGuard(_) => {}
+            Row::RateGuard(_) | Row::AfterGuard | Row::Unmarked(_) => {}
         }
         Ok(())
     }
@@ -493,6 +510,7 @@ fn family(row: &Row) -> &'static str {
     match row {
         Row::Format => "format",
         Row::ServerUuid => "server",
+        Row::Clock => "clock",
         Row::Job(_) => "jobs",
         Row::Options(..) => "options",
         Row::Place(_, Place::Pending(_)) => "pending",
@@ -507,7 +525,10 @@ fn family(row: &Row) -> &'static str {
         Row::LockWake => "lock_wake",
         Row::Learnt(_) => "learnt",
         Row::Rate(..) => "rates",
+        Row::Deadline(..) => "deadlines",
         Row::RateGuard(_) => "rate_guard",
+        Row::AfterGuard => "after_guard",
+        Row::Unmarked(_) => "unmarked",
         Row::Roomy(..) => "roomy",
         Row::Parked(..) => "parked",
         Row::Unwatched(..) => "unwatched",

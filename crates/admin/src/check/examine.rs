@@ -112,7 +112,14 @@ impl Examiner {
         let locks = held.chain(queued);
         let buckets = record.into_iter().flat_map(|job| &job.buckets);
         let buckets = buckets.map(|bucket| keys.rate_holder(bucket, &key.0, &key.1));
-        let locks: Vec<Bytes> = locks.chain(buckets).collect();
+        let deadlines: BTreeSet<Bytes> = rows
+            .places
+            .iter()
+            .filter(|(place, _)| matches!(place, Place::Active(_)))
+            .filter_map(|(_, value)| serde_json::from_slice::<Active>(value).ok()?.deadline)
+            .map(|deadline| keys.deadline(deadline.at_us, &key.0, &key.1))
+            .collect();
+        let locks: Vec<Bytes> = locks.chain(buckets).chain(deadlines).collect();
         for index in seen.iter().chain(&named).chain(&parked).chain(&locks) {
             if let Some(
                 row @ (Row::Place(..)
@@ -121,6 +128,7 @@ impl Examiner {
                 | Row::Lock(..)
                 | Row::LockQueue(..)
                 | Row::Rate(..)
+                | Row::Deadline(..)
                 | Row::Dependent(..)),
             ) = Row::parse(keys, index)
                 && let Some(value) = get(tx, index).await?

@@ -8,8 +8,8 @@
 //! *Forces.* A copy is of one moment only if nobody writes to the source: an embedded one is locked by being open. On a shared one nobody
 //! may work, which shows in health counters that stand still for their timeout, and in memberships that are the same at the end as at the
 //! beginning: whoever starts meanwhile joins one. Values are copied as bytes: a versionstamp is what the source's engine made it,
-//! and may be higher than any that the target's will make. So whoever compares stamps takes those that it finds first for older than
-//! all others.
+//! and may be higher than any that the target's will make. So whoever compares stamps asks whether they are
+//! equal, or takes those that it finds first for older than all others.
 //!
 //! Every batch proves that the marker is still this run's, so of two copies at once the first one stops.
 

@@ -26,13 +26,18 @@ use crate::{Entry, MAX_CONDITIONS, Rule, Which};
 const OF_A_REQUEST: [&str; 5] = ["shared", "exclusive", "units", "when", "unless"];
 
 impl Reading<'_> {
-    pub(super) fn entry(&mut self, node: &Node<'_>, value: &DeValue<'_>) -> Result<Entry> {
+    /// What is locked; `operation` if it is an operation's, which may have other names, too.
+    pub(super) fn entry(&mut self, node: &Node<'_>, value: &DeValue<'_>, operation: bool) -> Result<Entry> {
         self.count(node)?;
         let table = node.table(value, "a table of levels, as in { node = { shared = [\"{node}\"] } }")?;
         let mut entry = Entry::default();
         for (name, node, value) in node.members(table) {
             if name == BIG_LOCK {
                 entry.big_lock = big_lock(&node, value)?;
+                continue;
+            }
+            // Read with the operation's name; elsewhere there is nothing to be named.
+            if name == super::ALIASES && operation {
                 continue;
             }
             if self.levels.position(name).is_none() {

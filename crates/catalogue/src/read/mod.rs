@@ -11,7 +11,7 @@
 //! steps = "steps"                     # the option that lists the steps of a job of several
 //! learn = ["instance"]                # options that tell what a job will lock, after some runs
 //! locks = { … }                       # what each job of the type locks
-//! operations.NAME = { … }             # what a job of this operation locks beside that
+//! operations.NAME = { … }             # what a job of this operation locks beside that; `aliases` are other names of it
 //! otherwise = { … }                   # what one locks whose operation is none of these
 //! ```
 //!
@@ -32,6 +32,8 @@ use node::{File, Node};
 
 type Result<T> = std::result::Result<T, Wrong>;
 
+/// What an operation says of its other names.
+const ALIASES: &str = "aliases";
 /// What a type may say.
 const OF_A_TYPE: [&str; 6] = ["operation", "steps", "learn", "locks", "operations", "otherwise"];
 
@@ -141,16 +143,25 @@ impl Reading<'_> {
             kind.learn = learn(&node, value)?;
         }
         if let Some((node, value)) = node.member(table, "locks") {
-            kind.locks = Some(self.entry(&node, value)?);
+            kind.locks = Some(self.entry(&node, value, false)?);
         }
         if let Some((node, value)) = node.member(table, "otherwise") {
-            kind.otherwise = Some(self.entry(&node, value)?);
+            kind.otherwise = Some(self.entry(&node, value, false)?);
         }
         if let Some((node, value)) = node.member(table, "operations") {
             let table = node.table(value, "a table for each operation, [jobs.TYPE.operations.NAME]")?;
             for (name, node, value) in node.members(table) {
                 check_name(name).map_err(|problem| node.wrong(problem, "name an operation"))?;
-                kind.operations.insert(name.to_owned(), self.entry(&node, value)?);
+                kind.operations.insert(name.to_owned(), self.entry(&node, value, true)?);
+                self.aliases(&node, value, name, &mut kind.aliases)?;
+            }
+            // Operations may stand below.
+            for (name, node, _) in node.members(table) {
+                if kind.aliases.contains_key(name) {
+                    return Err(
+                        node.wrong("is an alias of another operation, too", "give each a name of its own")
+                    );
+                }
             }
         }
         match (&kind.operation, kind.operations.is_empty()) {
@@ -172,6 +183,29 @@ impl Reading<'_> {
             )),
             _ => Ok(kind),
         }
+    }
+
+    /// The other names of an operation.
+    fn aliases(
+        &mut self,
+        node: &Node<'_>,
+        value: &DeValue<'_>,
+        operation: &str,
+        aliases: &mut BTreeMap<String, String>,
+    ) -> Result<()> {
+        let DeValue::Table(table) = value else { return Ok(()) };
+        let Some((node, value)) = node.member(table, ALIASES) else { return Ok(()) };
+        for (node, value) in node.elements(node.list(value, "a list of names, as in [\"OP_NODE_ADD\"]")?) {
+            self.count(&node)?;
+            let alias = node.text(value, "another name of the operation")?;
+            check_name(alias).map_err(|problem| node.wrong(problem, "name the operation"))?;
+            if aliases.insert(alias.to_owned(), operation.to_owned()).is_some() {
+                return Err(
+                    node.wrong(format!("names {alias:?} twice"), "give each operation names of its own")
+                );
+            }
+        }
+        Ok(())
     }
 
     /// One more operation or request.

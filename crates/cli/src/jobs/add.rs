@@ -33,7 +33,7 @@ Prints the ids of the jobs, one per line. A job that is there under its id alrea
 run again without adding anything twice.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
-max_attempts, after, locks, reason, priority and if_exists. Up to 1,000 lines are added together, all or none.")]
+max_attempts, timeout_ms, heartbeat_timeout_ms, after, locks, reason, priority and if_exists. Up to 1,000 lines are added together, all or none.")]
 pub(crate) struct Args {
     /// The type of the job: the workers that run it
     #[arg(value_name = "TYPE")]
@@ -59,6 +59,12 @@ pub(crate) struct Args {
     /// Fail it for good when this many attempts have crashed; otherwise it is tried for ever
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_attempts: Option<u32>,
+    /// A run that lasts longer is taken from its worker, and crashes: 500ms, 90s, 15m, 2h. Without, the server's setting counts
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    timeout: Option<Duration>,
+    /// The same for a run that reports nothing for so long
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    heartbeat_timeout: Option<Duration>,
     /// Start it when this job has ended; may be given several times
     #[arg(long, value_name = "TYPE/ID")]
     after: Vec<String>,
@@ -127,11 +133,13 @@ async fn add_one(args: &Args) -> Result<(), Failure> {
 
 /// What the arguments say of every job.
 fn defaults(args: &Args) -> anyhow::Result<AddJob> {
-    let delay_ms = args.delay.map(|delay| u64::try_from(delay.as_millis())).transpose();
+    let ms = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_millis())).transpose();
     Ok(AddJob {
         tenant: args.tenant.clone(),
         user: args.user.clone(),
-        delay_ms: delay_ms.context("--delay: too long")?,
+        delay_ms: ms(args.delay).context("--delay: too long")?,
+        timeout_ms: ms(args.timeout).context("--timeout: too long")?,
+        heartbeat_timeout_ms: ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?,
         max_attempts: args.max_attempts,
         reason: args.reason.clone(),
         priority: args.priority,
@@ -170,13 +178,13 @@ fn tell(added: &AddedJob) {
     match added.added {
         Added::Queued | Added::Delayed | Added::Blocked => {}
         Added::Cancelled => {
-            eprintln!("{} is cancelled: a job that it was to wait for has ended otherwise", added.id)
+            tell!("{} is cancelled: a job that it was to wait for has ended otherwise", added.id)
         }
         Added::Exists => {
-            eprintln!("{} was there already and stays as it is; --again runs it again", added.id)
+            tell!("{} was there already and stays as it is; --again runs it again", added.id)
         }
-        Added::RunsAgain => eprintln!("{} runs now, and runs once more after that", added.id),
-        Added::AlreadyWaiting => eprintln!("{} waited already; it has the new options now", added.id),
+        Added::RunsAgain => tell!("{} runs now, and runs once more after that", added.id),
+        Added::AlreadyWaiting => tell!("{} waited already; it has the new options now", added.id),
     }
 }
 
@@ -244,7 +252,7 @@ async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
     if batch.known > 0 {
         let what =
             if args.again { "have the new options now" } else { "stay as they are; --again runs them again" };
-        eprintln!("{} of {added} jobs were there already and {what}", batch.known);
+        tell!("{} of {added} jobs were there already and {what}", batch.known);
     }
     Ok(())
 }
@@ -331,8 +339,19 @@ fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
         _ => anyhow!("column {}: not JSON", error.column()),
     })?;
     job.id.as_deref().map_or(Ok(()), check_id)?;
-    let AddJob { tenant, user, delay_ms, max_attempts, after, reason, priority, if_exists, .. } =
-        defaults(args)?;
+    let AddJob {
+        tenant,
+        user,
+        delay_ms,
+        max_attempts,
+        timeout_ms,
+        heartbeat_timeout_ms,
+        after,
+        reason,
+        priority,
+        if_exists,
+        ..
+    } = defaults(args)?;
     job.priority = job.priority.or(priority);
     if job.after.is_empty() {
         job.after = after;
@@ -346,6 +365,8 @@ fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
         job.delay_ms = job.delay_ms.or(delay_ms);
     }
     job.max_attempts = job.max_attempts.or(max_attempts);
+    job.timeout_ms = job.timeout_ms.or(timeout_ms);
+    job.heartbeat_timeout_ms = job.heartbeat_timeout_ms.or(heartbeat_timeout_ms);
     if args.again {
         job.if_exists = if_exists;
     }

@@ -1,5 +1,6 @@
 //! `turnwise jobs list`.
 
+use turnwise_client::protocol::{Limited, LimitedBy};
 use turnwise_client::{Job, ListJobs, State};
 
 use crate::remote::ServerArgs;
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     /// Only jobs in this state
     #[arg(long, value_parser = parse_state, value_name = "STATE")]
     #[arg(
-        help = "Only jobs in this state: pending, delayed, running, crashing, completed, failed or cancelled"
+        help = "Only jobs in this state: pending, delayed, blocked, paused, limited, running, waiting, crashing, completed, failed or cancelled"
     )]
     state: Option<State>,
     /// Only jobs of this tenant
@@ -58,7 +59,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         row,
     )?;
     if more && !args.json {
-        eprintln!("There may be more: see --limit, or narrow it down with --type, --state and --tenant.");
+        tell!("There may be more: see --limit, or narrow it down with --type, --state and --tenant.");
     }
     Ok(())
 }
@@ -76,13 +77,35 @@ fn row(job: &Job) -> [String; 8] {
         Some(max) => format!("{}/{max}", job.attempts),
         None => job.attempts.to_string(),
     };
-    let about = match (&job.reason, job.summary.get()) {
-        (Some(reason), _) => reason.clone(),
-        (None, "{}") => String::new(),
-        (None, summary) => summary.to_owned(),
+    let kept_by = kept_by(job.paused_by.as_deref(), job.limited.as_ref(), job.waits_for);
+    let about = match (kept_by, &job.reason, job.summary.get()) {
+        (Some(kept_by), ..) => kept_by,
+        (None, Some(reason), _) => reason.clone(),
+        (None, None, "{}") => String::new(),
+        (None, None, summary) => summary.to_owned(),
     };
     let (job_type, id, tenant) = (job.job_type.clone(), job.id.clone(), job.tenant.clone());
     [job_type, id, state.to_owned(), since, crashes, tenant, job.priority.to_string(), about]
+}
+
+/// What keeps a job out of the queue, if it is not its time: the filter or the rate limit by name, or the number of jobs that it waits for.
+pub(crate) fn kept_by(
+    paused_by: Option<&str>,
+    limited: Option<&Limited>,
+    waits_for: Option<u32>,
+) -> Option<String> {
+    match (paused_by, limited, waits_for) {
+        (Some(filter), ..) => Some(format!("paused by filter {filter}")),
+        (_, Some(Limited { by: LimitedBy::Filter, name, limit, .. }), _) => {
+            Some(format!("limited by filter {name} to {limit} at a time"))
+        }
+        (_, Some(Limited { by: LimitedBy::Reason, name, limit, .. }), _) => {
+            Some(format!("limited by rate-limit:{limit}:{name}"))
+        }
+        (_, _, Some(1)) => Some("waits for the end of 1 job".to_owned()),
+        (_, _, Some(jobs)) => Some(format!("waits for the end of {jobs} jobs")),
+        _ => None,
+    }
 }
 
 /// A state as it is written.
@@ -90,6 +113,9 @@ pub(crate) fn state_name(state: State) -> &'static str {
     match state {
         State::Pending => "pending",
         State::Delayed => "delayed",
+        State::Blocked => "blocked",
+        State::Paused => "paused",
+        State::Limited => "limited",
         State::Running => "running",
         State::Waiting => "waiting",
         State::Crashing => "crashing",
@@ -101,6 +127,7 @@ pub(crate) fn state_name(state: State) -> &'static str {
 
 fn parse_state(text: &str) -> Result<State, String> {
     serde_json::from_value(serde_json::Value::from(text)).map_err(|_| {
-        "expected pending, delayed, running, waiting, crashing, completed, failed or cancelled".to_owned()
+        "expected pending, delayed, blocked, paused, limited, running, waiting, crashing, completed, failed or cancelled"
+            .to_owned()
     })
 }

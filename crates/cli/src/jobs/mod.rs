@@ -4,9 +4,10 @@ mod add;
 mod list;
 mod wait;
 
+use anyhow::anyhow;
 use turnwise_client::State;
 
-pub(crate) use self::list::state_name;
+pub(crate) use self::list::{kept_by, state_name};
 
 use crate::Failure;
 use crate::remote::ServerArgs;
@@ -25,14 +26,18 @@ pub(crate) enum Command {
     /// One that waits ends at once; one that runs is stopped by its worker. A replication that belongs to a document is stopped
     /// by deleting the document.
     Cancel(JobArgs),
-    /// End a backoff: a crashing or delayed job is pending at once
+    /// Retry a job now, or many: what crashed, waits, has failed or was cancelled is pending at once
     ///
-    /// Without an id: all crashing jobs of the type, and of replications also documents in state `error`.
+    /// One that is crashing, delayed or blocked waits no longer. One that has failed or was cancelled runs again with the options, tenant, priority,
+    /// locks and limits that it had. Exit code 1 if the job cannot be retried. Without an id: all crashing jobs of a type or a tenant, and of
+    /// replications also documents in state `error`; with --state all that have failed or were cancelled.
     #[command(after_help = "\
 Examples:
   turnwise jobs retry replication                           # after a server has come back
   turnwise jobs retry replication --tenant high/_replicator
-  turnwise jobs retry mail mail-17")]
+  turnwise jobs retry mail mail-17
+  turnwise jobs retry mail --state failed                   # run all that have failed again
+  turnwise jobs retry --tenant acme --state cancelled")]
     Retry(RetryArgs),
     /// Change a job's priority class: -20 (first of its tenant's jobs) to 19 (last)
     ///
@@ -65,15 +70,26 @@ pub(crate) struct JobArgs {
 #[derive(clap::Args)]
 pub(crate) struct RetryArgs {
     /// Its type
-    #[arg(value_name = "TYPE")]
-    job_type: String,
-    /// Its id; without it, all crashing jobs of the type
+    #[arg(value_name = "TYPE", required_unless_present = "tenant")]
+    job_type: Option<String>,
+    /// Its id; without it, all jobs of the type in the state
     id: Option<String>,
     /// Only jobs of this tenant
     #[arg(long, conflicts_with = "id")]
     tenant: Option<String>,
+    /// Only jobs in this state
+    #[arg(long, conflicts_with = "id", value_name = "STATE", value_enum, default_value = "crashing")]
+    state: RetriedState,
     #[command(flatten)]
     server: ServerArgs,
+}
+
+/// The states that many jobs are retried in.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum RetriedState {
+    Crashing,
+    Failed,
+    Cancelled,
 }
 
 /// `turnwise jobs priority`
@@ -118,17 +134,32 @@ async fn cancel(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure
     Ok(())
 }
 
-async fn retry(RetryArgs { job_type, id, tenant, server }: RetryArgs) -> Result<(), Failure> {
+async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> Result<(), Failure> {
     let client = server.client()?;
-    if let Some(id) = id {
-        let retried = client.retry(&job_type, &id).await?;
-        match retried.retried {
-            true => say!("pending"),
-            false => say!("it does not wait for a time: it is {}", list::state_name(retried.state)),
+    if let (Some(job_type), Some(id)) = (&job_type, &id) {
+        let retried = client.retry(job_type, id).await?;
+        // A retry that is repeated finds the job pending already.
+        if retried.retried || retried.state == State::Pending {
+            say!("pending");
+            return Ok(());
         }
-        return Ok(());
+        let hint = match retried.state {
+            State::Completed => "; `turnwise jobs add --again` runs it once more",
+            State::Paused => "; it goes on when the filter is removed (`turnwise why` names it)",
+            State::Limited => "; it goes on when fewer jobs of its rate limit run (`turnwise why` tells)",
+            _ => "",
+        };
+        return Err(Failure::Failed(anyhow!(
+            "it cannot be retried: it is {}{hint}",
+            list::state_name(retried.state)
+        )));
     }
-    match client.retry_all(&job_type, tenant.as_deref()).await? {
+    let state = match state {
+        RetriedState::Crashing => turnwise_client::RetriedState::Crashing,
+        RetriedState::Failed => turnwise_client::RetriedState::Failed,
+        RetriedState::Cancelled => turnwise_client::RetriedState::Cancelled,
+    };
+    match client.retry_all(job_type.as_deref(), tenant.as_deref(), state).await? {
         (jobs, 0) => say!("{jobs} jobs are pending"),
         (jobs, documents) => say!("{jobs} jobs are pending, {documents} documents are tried again"),
     }

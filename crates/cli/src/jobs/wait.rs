@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 Ok(())
             }
             Err(error @ (Error::NoAnswer { .. } | Error::Unavailable(_))) => {
-                eprintln!("turnwise: waits for the server, for a minute at most: {error}");
+                tell!("turnwise: waits for the server, for a minute at most: {error}");
                 Ok(())
             }
             Err(error) => Err(Failure::from(error)),
@@ -117,11 +117,11 @@ async fn follow(client: &Client, job_type: &str, id: &str) -> Result<Job, Failur
                 let kind = serde_json::to_value(event.kind).ok();
                 let kind = kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or("changed");
                 match event.reason {
-                    Some(reason) => eprintln!("{kind}: {reason}"),
-                    None => eprintln!("{kind}"),
+                    Some(reason) => tell!("{kind}: {reason}"),
+                    None => tell!("{kind}"),
                 }
             }
-            JobUpdate::Progress(info) => eprintln!("progress: {info}"),
+            JobUpdate::Progress(info) => tell!("progress: {info}"),
             JobUpdate::End(job) => return Ok(*job),
             JobUpdate::Removed => break,
         }

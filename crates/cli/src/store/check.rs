@@ -19,8 +19,9 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 #[command(after_help = "\
 Reads every row, and repairs nothing. A store on etcd or FoundationDB may be in use meanwhile: what looks wrong is read \
 once more, with all rows that belong to it, in one transaction, so that a job that moved while it was looked at is no finding. \
-Such a check sees each job at one moment, not the whole store at the same. An embedded store is checked while no \
-server uses it.
+Such a check sees each job at one moment, not the whole store at the same. An embedded store that a server uses is \
+refused: stop the server first. Of an embedded store every page and every record of the log is compared with its checksum, \
+and nothing is written, so that its disk may be read-only.
 
 Examples:
   turnwise store check embedded:/var/lib/turnwise
@@ -38,7 +39,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let url = super::parse("URL", &args.url)?;
-    let store = super::open("URL", &url).await?;
+    let store = super::open_to_read("URL", &url).await?;
     let progress = Progress::default();
     let (begun, mut signals) = (Instant::now(), crate::StopSignals::listen());
     let done = tokio::select! {
@@ -126,7 +127,7 @@ async fn show(progress: &Progress) -> std::convert::Infallible {
                 bar.set_message(line);
                 bar.tick();
             }
-            None => eprintln!("{line}"),
+            None => tell!("{line}"),
         }
     }
 }

@@ -88,7 +88,7 @@ async fn show(progress: &Progress) -> std::convert::Infallible {
     if !std::io::stderr().is_terminal() {
         loop {
             tokio::time::sleep(LINE_INTERVAL).await;
-            eprintln!("{}", line(progress, begun.elapsed()));
+            tell!("{}", line(progress, begun.elapsed()));
         }
     }
     let bar = Bar(ProgressBar::no_length());

@@ -14,7 +14,8 @@ use crate::Failure;
 #[command(after_help = "\
 Each line is a row: its key as a JSON array, a tab, its value as JSON. An empty value is null; a versionstamp is \
 {\"$versionstamp\": hex}; a piece of a value that is stored in pieces, and what is no JSON, is {\"$text\": …} or \
-{\"$bytes\": hex}. Rows come in the order of the store.
+{\"$bytes\": hex}. Rows come in the order of the store. Nothing is written, so that the disk of an embedded store may be \
+read-only; one that a server uses is refused.
 
 Job options and replication documents may hold passwords. Without --secrets, options are *****, passwords in \
 documents are hidden as in every answer of a server, and what cannot be looked into is {\"$hidden\": bytes}. With \
@@ -54,7 +55,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if let Some(from) = key("--from", &args.from)? {
         range.0 = range.0.max(from);
     }
-    let store = super::open("URL", &url).await?;
+    let store = super::open_to_read("URL", &url).await?;
     let keys = Keyspace::default();
     let mut scan = Scan::new(&store, range);
     let mut output = BufWriter::with_capacity(1 << 16, std::io::stdout());

@@ -38,6 +38,11 @@ async fn open(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
     turnwise_admin::open_existing(url).await.map_err(|error| cannot_open(name, url, &error))
 }
 
+/// Opens a store that is there, to read it.
+async fn open_to_read(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
+    turnwise_admin::open_to_read(url).await.map_err(|error| cannot_open(name, url, &error))
+}
+
 fn cannot_open(name: &str, url: &StoreUrl, error: &Error) -> Failure {
     Failure::Failed(anyhow!("{name}: cannot open the store {url}: {error}"))
 }

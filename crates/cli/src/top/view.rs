@@ -5,7 +5,7 @@ use std::time::Duration;
 use turnwise_client::{Fairness, QueuedJob, Reason, State, Tenant, TenantOrder, TypeSummary};
 
 use super::Snapshot;
-use crate::jobs::state_name;
+use crate::jobs::{kept_by, state_name};
 use crate::table::{self, Align};
 use crate::tenants::{HEAD, plural, row};
 use crate::units::ago;
@@ -171,8 +171,12 @@ fn some_of_each(jobs: &[QueuedJob], room: usize) -> Vec<&QueuedJob> {
 }
 
 fn type_line(summary: &TypeSummary) -> String {
-    let TypeSummary { job_type, capacity, fairness, tenants, waiting_tenants, delayed, delayed_more } =
+    let TypeSummary { job_type, capacity, fairness, tenants, waiting_tenants, delayed, delayed_more, .. } =
         summary;
+    let kept = [("blocked", summary.blocked), ("paused", summary.paused), ("limited", summary.limited)];
+    let kept = kept.iter().filter(|(_, counted)| counted.jobs > 0);
+    let kept: String =
+        kept.map(|(what, counted)| format!(", {}{} {what}", counted.jobs, plus(counted.more))).collect();
     let slots = match capacity.workers {
         0 => "no worker".to_owned(),
         workers => {
@@ -185,8 +189,15 @@ fn type_line(summary: &TypeSummary) -> String {
         Fairness::Rfc => ", by the RFC's priorities",
     };
     let tenants = plural(*tenants, "tenant", "tenants");
-    let more = if *delayed_more { "+" } else { "" };
-    format!("  {job_type}: {slots}, {tenants} ({waiting_tenants} waiting), {delayed}{more} delayed{fairness}")
+    let more = plus(*delayed_more);
+    format!(
+        "  {job_type}: {slots}, {tenants} ({waiting_tenants} waiting), {delayed}{more} delayed{kept}{fairness}"
+    )
+}
+
+/// After a count that is not complete.
+fn plus(more: bool) -> &'static str {
+    if more { "+" } else { "" }
 }
 
 /// An empty line, the head, and the rows; or what it means that there are none.
@@ -245,6 +256,9 @@ fn job_rows(jobs: &[&QueuedJob], one_type: bool) -> Rows {
 
 fn reason(job: &QueuedJob) -> String {
     let code = job.reason.as_str();
+    if let Some(kept_by) = kept_by(job.paused_by.as_deref(), job.limited.as_ref(), job.waits_for) {
+        return kept_by;
+    }
     match (job.state, job.reason, job.not_before_us, &job.worker) {
         (State::Running | State::Waiting, Reason::Runs, _, Some(worker)) => format!("on {worker}"),
         (State::Running | State::Waiting, _, _, Some(worker)) => format!("{code} on {worker}"),

@@ -107,9 +107,12 @@ async fn a_wrong_field_is_refused_with_its_name() {
         ("use_checkpoints", with("use_checkpoints", json!("no"))),
     ];
     for (field, body) in cases {
-        for (method, path) in [(Method::POST, "/_replicate"), (Method::PUT, "/_replicator/doc")] {
+        for (method, path, refused) in [
+            (Method::POST, "/_replicate", StatusCode::BAD_REQUEST),
+            (Method::PUT, "/_replicator/doc", StatusCode::FORBIDDEN),
+        ] {
             let (status, answer) = server.request(method, path, Some(&body)).await;
-            assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {body}: {answer}");
+            assert_eq!(status, refused, "{path} {body}: {answer}");
             let reason = answer["reason"].as_str().unwrap();
             assert!(reason.contains(field), "{path} {body}: {reason}");
         }
@@ -119,7 +122,7 @@ async fn a_wrong_field_is_refused_with_its_name() {
     let (status, answer) = server.request(Method::PUT, "/_replicator/doc", Some(&contradiction)).await;
     let reason = answer["reason"].as_str().unwrap();
     assert!(
-        status == StatusCode::BAD_REQUEST && reason.contains("doc_ids") && reason.contains("selector"),
+        status == StatusCode::FORBIDDEN && reason.contains("doc_ids") && reason.contains("selector"),
         "{reason}"
     );
     let (status, _) = server.request(Method::GET, "/_replicator/doc", None).await;

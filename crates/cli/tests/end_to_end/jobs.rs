@@ -52,6 +52,7 @@ async fn a_job_is_added_once_and_shown_without_its_options() {
     let server = Home::new("").serve().await;
     let args = ["add", "mail", "--id", "a/b c", "--tenant", "acme", "--options", r#"{"password":"hunter2"}"#];
     let more = ["--summary", r#"{"to":"jan"}"#, "--max-attempts", "3", "--delay", "1h"];
+    let more = [&more[..], &["--timeout", "90s", "--heartbeat-timeout", "1500ms"]].concat();
     let output = jobs(&server, &[&args[..], &more].concat()).await;
     assert_eq!((stdout(&output), stderr(&output)), ("a/b c", ""), "{output:?}");
     let output = jobs(&server, &[&args[..], &more].concat()).await;
@@ -62,6 +63,7 @@ async fn a_job_is_added_once_and_shown_without_its_options() {
     let job: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&job["state"], &job["tenant"]), (&json!("delayed"), &json!("acme")));
     assert_eq!((&job["summary"], &job["max_attempts"]), (&json!({ "to": "jan" }), &json!(3)));
+    assert_eq!((&job["timeout_ms"], &job["heartbeat_timeout_ms"]), (&json!(90_000), &json!(1_500)));
     let output = jobs(&server, &["list"]).await;
     let text = stdout(&output);
     assert!(text.lines().count() == 2 && text.contains("a/b c") && text.contains("delayed"), "{text}");
@@ -249,7 +251,7 @@ async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
     let retried = jobs(&server, &["retry", "mail", "crashes"]).await;
     assert_eq!(stdout(&retried), "pending");
     let again = jobs(&server, &["retry", "mail", "crashes"]).await;
-    assert_eq!(stdout(&again), "it does not wait for a time: it is pending");
+    assert_eq!((again.status.code(), stdout(&again)), (Some(0), "pending"), "a repeated retry is harmless");
     // All that crash, of one tenant or of all. Those that were delayed on purpose stay so, unless they are named.
     let none = jobs(&server, &["retry", "mail", "--tenant", "crashes"]).await;
     assert_eq!(stdout(&none), "0 jobs are pending");
@@ -263,6 +265,55 @@ async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
     assert!(stderr(&nobody).contains("there is no job `nobody` of type `mail`"), "{nobody:?}");
     let both = jobs(&server, &["retry", "mail", "later", "--tenant", "crashes"]).await;
     assert_eq!(both.status.code(), Some(2), "{both:?}");
+
+    // What has ended without success runs again; what cannot be retried is an error.
+    assert!(jobs(&server, &["cancel", "mail", "later"]).await.status.success());
+    assert_eq!(
+        stdout(&jobs(&server, &["retry", "mail", "--state", "cancelled"]).await),
+        "1 jobs are pending"
+    );
+    let given = server.post(&format!("{path}/accept"), &json!({ "received": 2, "limit": 1 })).await;
+    let job = &given["jobs"][0];
+    let id = job["id"].as_str().unwrap();
+    let runs = jobs(&server, &["retry", "mail", id]).await;
+    assert_eq!(runs.status.code(), Some(1), "{runs:?}");
+    assert!(stderr(&runs).contains("it cannot be retried: it is running"), "{runs:?}");
+    let failed = json!({ "claim": job["claim"], "reason": "no such mailbox", "retry": false });
+    server.post(&format!("{path}/jobs/{id}/fail"), &failed).await;
+    assert_eq!(stdout(&jobs(&server, &["retry", "mail", id]).await), "pending");
+    let neither = jobs(&server, &["retry"]).await;
+    assert_eq!(neither.status.code(), Some(2), "{neither:?}");
+}
+
+#[tokio::test]
+async fn what_keeps_a_job_out_of_the_queue_is_shown_in_lists_and_in_top() {
+    let server = Home::new(PATIENT).serve().await;
+    let run = async |args: &[&str]| {
+        let output = turnwise().args(args).env("TURNWISE_SERVER", server.url()).output().await.unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&["jobs", "add", "mail", "--id", "pauses", "--reason", "later"]).await;
+    run(&["jobs", "add", "mail", "--id", "waits", "--after", "mail/pauses"]).await;
+    run(&["filters", "add", "night", "pause", "--when", "reason = 'later'"]).await;
+    accept_none(&server).await;
+    let listed = run(&["jobs", "list"]).await;
+    let line =
+        |text: &str, id: &str| text.lines().find(|line| line.contains(id)).unwrap_or_default().to_owned();
+    assert!(line(&listed, "pauses").contains("paused by filter night"), "{listed}");
+    assert!(line(&listed, "waits").contains("waits for the end of 1 job"), "{listed}");
+    let top = run(&["top", "--once"]).await;
+    assert!(top.contains("0 delayed, 1 blocked, 1 paused"), "{top}");
+    assert!(line(&top, "pauses").contains("paused by filter night"), "{top}");
+    assert!(run(&["jobs", "list", "--state", "blocked"]).await.contains("waits"), "{listed}");
+}
+
+/// A worker asks for jobs, and there are none that it may have.
+async fn accept_none(server: &Server) {
+    let registered = server.post("/v1/workers/mail", &json!({ "slots": 1 })).await;
+    let path = format!("/v1/workers/mail/{}/accept", registered["worker"].as_str().unwrap());
+    let accepted = server.post(&path, &json!({ "received": 0, "limit": 1 })).await;
+    assert_eq!(accepted["jobs"], json!([]));
 }
 
 #[tokio::test]

@@ -3,10 +3,13 @@
 
 mod clients;
 mod command;
+mod disk;
 mod documents;
 mod faults;
 mod jobs;
 mod kill;
+mod memory;
+mod reload;
 mod secrets;
 mod see;
 mod server;

@@ -48,6 +48,38 @@ async fn a_job_says_why_it_waits() {
     }
 }
 
+/// A job's reason is what a worker says, and a worker may say anything.
+#[tokio::test]
+async fn what_others_say_does_not_steer_the_terminal() {
+    let server = Home::new("").serve().await;
+    let evil = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}gone\r";
+    server
+        .post("/v1/jobs/t", &json!({ "id": "a", "summary": { "text": evil }, "options": { "argv": [evil] } }))
+        .await;
+    let worker =
+        server.post("/v1/workers/t", &json!({ "slots": 1 })).await["worker"].as_str().unwrap().to_owned();
+    let given = server.post(&format!("/v1/workers/t/{worker}/accept"), &json!({ "received": 0 })).await;
+    let claim = &given["jobs"][0]["claim"];
+    let failed = json!({ "claim": claim, "reason": evil, "retry": false, "info": { "said": evil } });
+    server.post(&format!("/v1/workers/t/{worker}/jobs/a/fail"), &failed).await;
+    for args in [
+        &["jobs", "list"][..],
+        &["jobs", "list", "--json"],
+        &["jobs", "get", "t", "a"],
+        &["jobs", "get", "t", "a", "--json"],
+        &["jobs", "wait", "t", "a"],
+        &["why", "t", "a"],
+        &["why", "t", "a", "--json"],
+        &["top", "--once"],
+    ] {
+        let output = run(&server, args).await;
+        let shown =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let steering = shown.chars().find(|char| (char.is_control() && *char != '\n') || *char == '\u{202e}');
+        assert_eq!(steering, None, "{args:?}: {shown:?}");
+    }
+}
+
 #[tokio::test]
 async fn where_nothing_is_locked_there_are_no_locks() {
     let server = Home::new("").serve().await;

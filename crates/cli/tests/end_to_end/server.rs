@@ -34,19 +34,42 @@ impl Home {
     /// The same, on a store that others use too.
     pub fn on(store: &str, config: &str) -> Self {
         let home = Home { dir: TempDir::new().unwrap(), store: store.to_owned() };
+        home.configure(config);
+        home
+    }
+
+    /// Writes the configuration, for the next time that a server reads it.
+    pub fn configure(&self, config: &str) {
         let quick = "[replicator]\nretries_per_request = 1\nconnection_timeout = 2000\ncheckpoint_interval = 250\n\
                      backoff_base_ms = 200\nbackoff_max_exponent = 2\n";
-        std::fs::write(home.path("turnwise.ini"), format!("{quick}{config}\n")).unwrap();
-        home
+        std::fs::write(self.path("turnwise.ini"), format!("{quick}{config}\n")).unwrap();
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
+    /// With the store in a folder of somebody else's.
+    pub fn in_folder(data_dir: &Path) -> Self {
+        let mut home = Home::on("", "");
+        home.store = format!("embedded:{}", data_dir.display());
+        home
+    }
+
     /// Everything that all servers of this home have logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Waits until this text was logged so often.
+    pub async fn until_logged(&self, text: &str, times: usize) {
+        let logged = async {
+            while self.log().matches(text).count() < times {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        let logged = tokio::time::timeout(PATIENCE, logged).await;
+        logged.unwrap_or_else(|_| panic!("{text} is not logged: {}", self.log()));
     }
 
     /// The folder with the server's data.
@@ -65,15 +88,36 @@ impl Home {
         server.unwrap_or_else(|| panic!("turnwise ended before it listened: {}", self.log()))
     }
 
+    /// A server without a configuration file.
+    pub async fn serve_without_file(&self) -> Server {
+        let server = self.start(turnwise(), "127.0.0.1:0", false).await;
+        server.unwrap_or_else(|| panic!("turnwise ended: {}", self.log()))
+    }
+
+    /// Starts the built binary where a process may have so many files.
+    pub async fn serve_with_limit(&self, files: u32) -> Server {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={files}")).arg(env!("CARGO_BIN_EXE_turnwise"));
+        self.start(command, "127.0.0.1:0", true).await.unwrap()
+    }
+
     /// The same; `None` if it ends instead.
     pub async fn try_serve_on(&self, listen: &str) -> Option<Server> {
+        self.start(turnwise(), listen, true).await
+    }
+
+    async fn start(&self, mut command: Command, listen: &str, with_file: bool) -> Option<Server> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
-        let mut child = turnwise()
+        let mut child = command
             // Of the crates beneath, too: what they tell of headers and addresses is searched for secrets.
             .args(["--log", "debug,turnwise=trace", "serve", "--listen", listen, "--store"])
             .arg(&self.store)
-            .arg("--config")
-            .arg(self.path("turnwise.ini"))
+            .args(
+                with_file
+                    .then(|| ["--config".into(), self.path("turnwise.ini").into_os_string()])
+                    .into_iter()
+                    .flatten(),
+            )
             .stdout(Stdio::piped())
             .stderr(log)
             .kill_on_drop(true)
@@ -145,6 +189,18 @@ impl Server {
     pub async fn signal(&self, name: &str) {
         let pid = self.child.lock().await.id().unwrap().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
+    }
+
+    /// Changes a limit of its process, as `prlimit` is told to: `--nofile=64`.
+    pub async fn limit(&self, limit: &str) {
+        let pid = self.child.lock().await.id().unwrap().to_string();
+        assert!(Command::new("prlimit").args(["--pid", &pid, limit]).status().await.unwrap().success());
+    }
+
+    /// How many files, connections and the like it has open.
+    pub async fn open_files(&self) -> usize {
+        let pid = self.child.lock().await.id().unwrap();
+        std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
     }
 
     /// Sends SIGTERM and returns the exit status.

@@ -51,3 +51,15 @@ async fn what_stands_in_the_way_is_told_in_one_line() {
     let (code, text) = refused(&["--store", "embedded:/dev/null/x"], None).await;
     assert_eq!((code, text.lines().count()), (1, 1), "{text}");
 }
+
+#[tokio::test]
+async fn a_log_that_is_no_level_is_wrong_usage() {
+    for wrong in ["dbug", "turnwise=dbug"] {
+        let (code, text) = refused(&["--log", wrong, "--store", "embedded:/dev/null/x"], None).await;
+        assert_eq!(code, 2, "{text}");
+        assert!(
+            text.contains("`dbug` is no level: expected a level (off, error, warn, info, debug, trace)"),
+            "{text}"
+        );
+    }
+}

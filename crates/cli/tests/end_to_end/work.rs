@@ -275,7 +275,8 @@ async fn the_commands_of_a_killed_worker_end_and_others_do_its_jobs() {
     line.gone().await;
     let _other = Worker::start(&server, &[], "echo 1");
     let job = until_state(&server, "a", "completed").await;
-    assert_eq!((starts(&job), &job["attempts"]), (2, &json!(0)));
+    assert_eq!((starts(&job), &job["attempts"]), (2, &json!(2)));
+    assert!(job["history"][2]["reason"].as_str().unwrap().ends_with("was lost"), "{job}");
 }
 
 #[tokio::test]
@@ -287,7 +288,7 @@ async fn a_worker_that_was_taken_for_dead_stops_its_commands_and_starts_over() {
     line.heard("go").await;
     let before = server.get("/v1/workers?type=t").await["workers"][0]["id"].clone();
     worker.signal("-STOP").await;
-    until_state(&server, "a", "pending").await;
+    until_state(&server, "a", "crashing").await;
     worker.signal("-CONT").await;
     // The command of the lost claim is gone without a word; the job runs again under a new worker.
     line.heard("go").await;

@@ -110,7 +110,9 @@ async fn members(server: &Server) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_job_ends_once_whatever_happens_to_workers_and_server() {
     let timeout_s = HEALTH_TIMEOUT.as_secs();
-    let home = Home::new(&format!("[workers]\nhealth_interval = 1\nhealth_timeout = {timeout_s}\n"));
+    let home = Home::new(&format!(
+        "[workers]\nhealth_interval = 1\nhealth_timeout = {timeout_s}\n[jobs]\nbackoff_base_ms = 100\n"
+    ));
     let mut server = home.serve().await;
     let address = server.address().to_owned();
     let url = server.url().to_owned();

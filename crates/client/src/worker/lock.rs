@@ -62,6 +62,7 @@ impl Run {
         let wait_ms = u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX);
         let ask = AskLocks { claim: self.job.claim, locks: locks.to_vec(), wait_ms };
         let request = self.locks(Method::POST).json(&ask).map_err(LockError::Refused)?.waiting(WAIT);
+        let _asking = self.asks.begin();
         loop {
             match self.persist::<AskedLocks>(&request).await? {
                 AskedLocks { state: LockState::Held, .. } => return Ok(()),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -23,11 +25,34 @@ pub struct Run {
     pub job: AcceptedJob,
     /// Its type.
     pub job_type: String,
-    /// Cancelled when the run shall end early: its user cancelled the job, or the worker stops. The handler returns
+    /// Cancelled when the run shall end early: its user cancelled the job, its time is over, or the worker stops. The handler returns
     /// [`Outcome::Stopped`] soon then; one that does not is aborted.
     pub stop: CancellationToken,
     pub(super) shared: Arc<Shared>,
     reports: watch::Sender<Option<Box<RawValue>>>,
+    pub(super) asks: Arc<Asks>,
+}
+
+/// How often a run has asked for locks, and how many such requests are under way: a run that waits need not report.
+#[derive(Default)]
+pub(super) struct Asks {
+    now: AtomicUsize,
+    times: AtomicUsize,
+}
+
+impl Asks {
+    /// A request is under way for as long as what this returns is there.
+    pub fn begin(self: &Arc<Self>) -> impl Drop + use<> {
+        struct Asking(Arc<Asks>);
+        impl Drop for Asking {
+            fn drop(&mut self) {
+                self.0.now.fetch_sub(1, Relaxed);
+            }
+        }
+        self.now.fetch_add(1, Relaxed);
+        self.times.fetch_add(1, Relaxed);
+        Asking(self.clone())
+    }
 }
 
 /// Without the job's options: they may hold secrets.
@@ -89,6 +114,10 @@ pub(super) struct Supervisor {
     claim: u64,
     stop: CancellationToken,
     reports: watch::Receiver<Option<Box<RawValue>>>,
+    asks: Arc<Asks>,
+    /// How long the run may last, and report nothing. The server holds it to that, too: here its slot is freed, and its handler ended.
+    timeout: Option<Duration>,
+    heartbeat_timeout: Option<Duration>,
 }
 
 /// The claim is lost, or the worker has expired: nothing more is written.
@@ -106,8 +135,18 @@ impl Supervisor {
         let (sender, reports) = watch::channel(None);
         let (id, claim) = (job.id.clone(), job.claim);
         let job_type = shared.options.job_type.clone();
-        let run = Run { job, job_type, stop: stop.clone(), shared: shared.clone(), reports: sender };
-        (Supervisor { shared, id, claim, stop, reports }, run)
+        let asks = Arc::<Asks>::default();
+        let timeout = job.timeout_ms.map(Duration::from_millis);
+        let heartbeat_timeout = job.heartbeat_timeout_ms.map(Duration::from_millis);
+        let run = Run {
+            job,
+            job_type,
+            stop: stop.clone(),
+            shared: shared.clone(),
+            reports: sender,
+            asks: asks.clone(),
+        };
+        (Supervisor { shared, id, claim, stop, reports, asks, timeout, heartbeat_timeout }, run)
     }
 
     /// To the acknowledged end.
@@ -129,8 +168,12 @@ impl Supervisor {
         let expired = self.shared.expired.clone();
         let stop = self.stop.clone();
         let interval = self.shared.options.report_interval;
-        let mut due = std::pin::pin!(tokio::time::sleep(std::time::Duration::ZERO));
+        let mut due = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         let (mut unsent, mut reporting) = (false, true);
+        let (heartbeat, mut over) = (self.heartbeat_timeout, None);
+        let mut run_over = std::pin::pin!(after(self.timeout));
+        let mut silent = std::pin::pin!(after(heartbeat));
+        let mut asked = 0;
         loop {
             tokio::select! {
                 biased;
@@ -141,6 +184,21 @@ impl Supervisor {
                     // The sender is dropped with the run, when the handler ends.
                     reporting = changed.is_ok();
                     unsent = reporting;
+                    silent.set(after(heartbeat));
+                }
+                () = &mut run_over => {
+                    over = self.timeout.map(|time| format!("it ran for longer than its timeout of {time:?}"));
+                    break;
+                }
+                () = &mut silent => {
+                    let times = self.asks.times.load(Relaxed);
+                    let asks = std::mem::replace(&mut asked, times) != times || self.asks.now.load(Relaxed) > 0;
+                    if !asks && !self.reports.has_changed().unwrap_or(false) {
+                        over = heartbeat
+                            .map(|time| format!("it reported nothing for its heartbeat_timeout of {time:?}"));
+                        break;
+                    }
+                    silent.set(after(heartbeat));
                 }
                 () = &mut due, if unsent => {
                     unsent = false;
@@ -155,17 +213,22 @@ impl Supervisor {
                 }
             }
         }
-        tokio::select! {
+        self.stop.cancel();
+        let ended = tokio::select! {
             biased;
-            () = expired.cancelled() => Err(Halt),
-            ended = &mut *task => Ok(outcome(ended)),
+            () = expired.cancelled() => return Err(Halt),
+            ended = &mut *task => outcome(ended),
             () = tokio::time::sleep(self.shared.options.stop_grace) => {
                 tracing::warn!(job = self.id, "did not stop within its grace period: aborted");
                 task.abort();
                 // The claim is given back only once the handler is really gone.
-                Ok(task.await.unwrap_or(Outcome::Stopped))
+                task.await.unwrap_or(Outcome::Stopped)
             }
-        }
+        };
+        Ok(match (over, ended) {
+            (Some(over), Outcome::Stopped | Outcome::Crashed(_)) => Outcome::Crashed(over),
+            (_, ended) => ended,
+        })
     }
 
     /// Sends the latest report. One that gets lost does not matter: the next one, or the end, tells more.
@@ -254,6 +317,14 @@ impl Supervisor {
 
     fn request(&self, what: &str) -> Request {
         self.shared.request(&["jobs", &self.id, what])
+    }
+}
+
+/// Ends after this time; never without one.
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -12,6 +12,11 @@ use std::collections::HashMap;
 
 use super::locks::{Request, Requests};
 
+/// The line of a job beside others of its window.
+pub fn line<'a>(job: &'a Requests, others: impl Iterator<Item = &'a Requests> + Clone) -> u64 {
+    lines(std::iter::once(job).chain(others)).first().copied().unwrap_or_default()
+}
+
 /// The line of each job of a window.
 pub(crate) fn lines<'a>(window: impl Iterator<Item = &'a Requests> + Clone) -> Vec<u64> {
     let mut named: HashMap<(&str, &str), u64> = HashMap::new();

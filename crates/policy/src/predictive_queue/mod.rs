@@ -13,7 +13,7 @@
 pub mod aging;
 pub mod contention;
 pub mod experience;
-pub(crate) mod line;
+pub mod line;
 pub mod locks;
 pub mod order;
 pub mod queue;

@@ -21,12 +21,14 @@
 //! The work is `O(running + waiting + churn · log tenants)`; how many jobs are pending does not matter, since at
 //! most `max_churn` of each tenant are looked at.
 
+pub mod balance;
 mod rfc;
 #[cfg(test)]
 mod tests;
 mod virtual_time;
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
+use std::collections::HashMap;
 
 use crate::fair_share::virtual_time::Pace;
 
@@ -153,6 +155,22 @@ pub struct Stop {
     pub job: usize,
     /// Why.
     pub why: Why,
+}
+
+/// Jobs with the places of each tenant given to its own jobs by class, lower ones first. `of` tells a job's tenant and class. Places of a tenant, and the
+/// order of its jobs within a class, stay as they are.
+pub fn in_classes<T>(jobs: Vec<T>, of: impl Fn(&T) -> (usize, i16)) -> Vec<T> {
+    let tenants: Vec<usize> = jobs.iter().map(|job| of(job).0).collect();
+    let mut own: HashMap<usize, Vec<(i16, usize, T)>> = HashMap::new();
+    for (place, job) in jobs.into_iter().enumerate() {
+        let (tenant, class) = of(&job);
+        own.entry(tenant).or_default().push((class, place, job));
+    }
+    for jobs in own.values_mut() {
+        // They are taken from the end.
+        jobs.sort_by_key(|(class, place, _)| Reverse((*class, *place)));
+    }
+    tenants.iter().filter_map(|tenant| own.get_mut(tenant)?.pop().map(|(.., job)| job)).collect()
 }
 
 /// Who is stopped at a cycle. Tenants have been charged for what ran until now, and `running` has no job that is being

@@ -1,8 +1,12 @@
 //! Rotation by priority values: the highest running ones make way for the lowest waiting ones.
+//!
+//! Priority classes order a tenant's own jobs, here as everywhere. Keys say which places a tenant has among all; classes say which of its jobs
+//! stand in them. So a class moves nothing between tenants.
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::HashMap;
 
-use super::{Float, Rules, Running, Stop, Waiting, Why};
+use super::{Float, Rules, Running, Stop, Waiting, Why, in_classes};
 
 /// Who is stopped first: the highest, then the longest running.
 fn first_stopped(a: &&Running, b: &&Running) -> Ordering {
@@ -24,43 +28,118 @@ fn first<T: Copy>(mut all: Vec<T>, count: usize, order: impl Fn(&T, &T) -> Order
     all
 }
 
-/// Those of `waiting` for whom no slot is free.
-fn beyond_free(waiting: &[Waiting], free: usize, most: usize) -> Vec<&Waiting> {
-    let mut first = first(waiting.iter().collect(), free.saturating_add(most), first_started);
+/// A job, and the key of the place that it stands in. Of a tenant's places, its jobs of the class that comes first have the first.
+type Placed<'a, T> = (f64, &'a T);
+
+/// The first `count` in that order, by places.
+fn places<'a, T>(
+    all: impl Iterator<Item = &'a T>,
+    count: usize,
+    order: impl Fn(&&'a T, &&'a T) -> Ordering,
+    key: impl Fn(&T) -> f64,
+    class: impl Fn(&T) -> (usize, i16),
+) -> Vec<Placed<'a, T>> {
+    let mut all: Vec<&T> = all.collect();
+    if all.windows(2).all(|pair| class(pair[0]).1 == class(pair[1]).1) {
+        return first(all, count, order).into_iter().map(|job| (key(job), job)).collect();
+    }
+    all.sort_by(order);
+    let keys: Vec<f64> = all.iter().map(|job| key(job)).collect();
+    let jobs = in_classes(all, |job| class(job));
+    keys.into_iter().zip(jobs).take(count).collect()
+}
+
+/// Who makes way first: the highest place; of a tenant the last class.
+fn stopped_first<'a>(jobs: impl Iterator<Item = &'a Running>, count: usize) -> Vec<Placed<'a, Running>> {
+    places(jobs, count, first_stopped, |job| job.key, |job| (job.tenant, -i16::from(job.class)))
+}
+
+/// Those of `waiting` for whom no slot is free, the lowest place first; of a tenant the first class.
+fn beyond_free(waiting: &[Waiting], free: usize, most: usize) -> Vec<Placed<'_, Waiting>> {
+    let class = |job: &Waiting| (job.tenant, i16::from(job.class));
+    let mut first = places(waiting.iter(), free.saturating_add(most), first_started, |job| job.key, class);
     first.split_off(free.min(first.len()))
+}
+
+/// A tenant's job makes way for none of its own of a later class.
+fn may_go_for(running: &Running, waiting: &Waiting) -> bool {
+    running.tenant != waiting.tenant || running.class >= waiting.class
 }
 
 pub(super) fn rotate(running: &[Running], waiting: &[Waiting], rules: &Rules) -> Vec<Stop> {
     let excess = running.len().saturating_sub(rules.max_jobs);
     let (rotating, ending): (Vec<&Running>, Vec<&Running>) = running.iter().partition(|job| job.continuous);
-    let rotating = first(rotating, excess.saturating_add(rules.max_churn), first_stopped);
-    let ending = first(ending, excess.saturating_sub(rotating.len()), first_stopped);
-    let (stopped, rest) = rotating.split_at(excess.min(rotating.len()));
-    let stopped = stopped.iter().chain(&ending);
+    let placed = stopped_first(rotating.iter().copied(), excess.saturating_add(rules.max_churn));
+    let ending = first(ending, excess.saturating_sub(placed.len()), first_stopped);
+    let (stopped, rest) = placed.split_at(excess.min(placed.len()));
+    let stopped = stopped.iter().map(|(_, job)| *job).chain(ending);
     let mut stops: Vec<Stop> = stopped.map(|job| Stop { job: job.job, why: Why::Excess }).collect();
+    let most = stops.len() + rules.max_churn;
 
     let free = rules.max_jobs.saturating_sub(running.len());
     let pairs = rest.iter().zip(beyond_free(waiting, free, rules.max_churn)).take(rules.max_churn);
-    for (running, waiting) in pairs {
-        let why = match Float(running.key).cmp(&Float(waiting.key)) {
+    let mut started: Vec<&Waiting> = Vec::new();
+    for ((running_key, running), (waiting_key, waiting)) in pairs {
+        let why = match Float(*running_key).cmp(&Float(waiting_key)) {
             Ordering::Greater => Why::OwedLess,
             Ordering::Equal => Why::LongestRunning,
             Ordering::Less => break,
         };
-        stops.push(Stop { job: running.job, why });
+        if may_go_for(running, waiting) {
+            stops.push(Stop { job: running.job, why });
+            started.push(waiting);
+        }
     }
+    stop_later_classes(&rotating, waiting, (free, &started), most, &mut stops);
     stops
 }
 
+/// A tenant's jobs make way for its own of classes before theirs, whatever their keys. The slot stays the tenant's: the one that is stopped
+/// waits at its place, and the one of the first class starts there.
+fn stop_later_classes(
+    rotating: &[&Running],
+    waiting: &[Waiting],
+    (free, started): (usize, &[&Waiting]),
+    most: usize,
+    stops: &mut Vec<Stop>,
+) {
+    let classes = rotating.iter().map(|job| job.class).chain(waiting.iter().map(|job| job.class));
+    let (least, last) =
+        classes.fold((i8::MAX, i8::MIN), |(least, last), class| (class.min(least), class.max(last)));
+    if least >= last {
+        return;
+    }
+    let mut own: HashMap<usize, Vec<&Running>> = HashMap::new();
+    for job in rotating.iter().filter(|job| stops.iter().all(|stop| stop.job != job.job)) {
+        own.entry(job.tenant).or_default().push(job);
+    }
+    for jobs in own.values_mut() {
+        jobs.sort_by(|a, b| a.class.cmp(&b.class).then_with(|| first_stopped(b, a)));
+    }
+    for (_, waiting) in beyond_free(waiting, free, usize::MAX) {
+        if stops.len() >= most {
+            return;
+        }
+        if started.iter().any(|started| std::ptr::eq(*started, waiting)) {
+            continue;
+        }
+        let Some(jobs) = own.get_mut(&waiting.tenant) else { continue };
+        if let Some(job) = jobs.pop_if(|job| job.class > waiting.class) {
+            stops.push(Stop { job: job.job, why: Why::LongestRunning });
+        }
+    }
+}
+
 pub(super) fn yield_idle(idle: &[Running], waiting: &[Waiting], free: usize, rules: &Rules) -> Vec<Stop> {
-    let mut idle = first(idle.iter().collect(), idle.len(), first_stopped);
+    let mut idle = stopped_first(idle.iter(), idle.len());
     let mut stops = Vec::new();
-    for waiting in beyond_free(waiting, free, rules.max_churn) {
+    for (key, waiting) in beyond_free(waiting, free, rules.max_churn) {
         // The highest one if that is not lower, else one of the same tenant's.
-        let highest = idle.first().is_some_and(|job| job.key >= waiting.key);
-        let place = if highest { Some(0) } else { idle.iter().position(|job| job.tenant == waiting.tenant) };
+        let highest = idle.first().is_some_and(|(place, job)| *place >= key && may_go_for(job, waiting));
+        let own = |(_, job): &Placed<'_, Running>| job.tenant == waiting.tenant && may_go_for(job, waiting);
+        let place = if highest { Some(0) } else { idle.iter().position(own) };
         if let Some(place) = place {
-            stops.push(Stop { job: idle.remove(place).job, why: Why::Idle });
+            stops.push(Stop { job: idle.remove(place).1.job, why: Why::Idle });
         }
     }
     stops

@@ -176,6 +176,39 @@ fn by_keys_the_highest_make_way_for_the_lowest() {
 }
 
 #[test]
+fn by_keys_classes_order_a_tenants_own_jobs_and_nothing_else() {
+    let of = |class, key, job| Running { class, key, ..job };
+    let wait = |tenant, class, key| Waiting { class, key, ..waiting(tenant, 1) };
+    let three = [of(-5, 9.0, running(0, 0, 9)), of(3, 5.0, running(1, 0, 9)), of(0, 7.0, running(2, 1, 9))];
+    let rotated = |waits: &[Waiting]| stops(&rotate(Scheme::Rfc, &[], &three, waits, &rules(3, 3), NOW_US));
+    // The highest place is the first tenant's, and its job of the last class goes.
+    assert_eq!(rotated(&[wait(2, 19, 1.0)]), [(1, Why::OwedLess)]);
+    // Of jobs of one tenant none goes for a later class, and one goes for an earlier class whatever the keys.
+    assert_eq!(rotated(&[wait(0, 4, 1.0)]), []);
+    assert_eq!(rotated(&[wait(0, -5, 99.0)]), [(1, Why::LongestRunning)]);
+    assert_eq!(
+        rotated(&[wait(0, -20, 99.0), wait(0, -20, 99.0)]),
+        [(1, Why::LongestRunning), (0, Why::LongestRunning)]
+    );
+    // Between tenants a class moves nothing.
+    assert_eq!(rotated(&[wait(2, -20, 99.0)]), []);
+    // So it is with jobs that have nothing to do.
+    let idle = three.map(|job| Running { idle: true, ..job });
+    let yielded =
+        |waits: &[Waiting]| stops(&yield_idle(Scheme::Rfc, &[], &idle, waits, &rules(3, 3), NOW_US));
+    assert_eq!(yielded(&[wait(0, 4, 99.0)]), []);
+    assert_eq!(yielded(&[wait(0, 0, 99.0)]), [(1, Why::Idle)]);
+}
+
+#[test]
+fn places_are_given_by_class_within_each_tenant() {
+    let jobs = vec![(0, 5, 'a'), (1, 0, 'b'), (0, -5, 'c'), (0, 5, 'd'), (1, 0, 'e'), (0, -5, 'f')];
+    let placed: String =
+        in_classes(jobs, |(tenant, class, _)| (*tenant, *class)).iter().map(|job| job.2).collect();
+    assert_eq!(placed, "cbfaed");
+}
+
+#[test]
 fn who_has_nothing_to_do_gives_its_slot_back_early_if_others_are_owed_more() {
     let idle = |job, tenant, seconds: i64| Running {
         idle: true,

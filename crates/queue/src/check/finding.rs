@@ -82,6 +82,10 @@ invariants! {
     RateMarked: "a bucket with room that holds jobs back is marked",
         "nobody looks at these jobs until one more of the bucket ends or is held back",
         "`turnwise jobs retry` puts one of them into the queue, and its end lets the others go";
+    /// A run that servers hold to its time is in their index.
+    DeadlineAgrees: "a run is looked at when its active row says so",
+        "a run that hangs may keep its job; a stray row costs each look at deadlines a little",
+        "restart the job's worker if it runs; a row without a run is cleared by hand";
     /// Rows both ways, their number, and somebody who will tell the job.
     WaitsFor: "what a job waits for is in rows, both ways, and knows of it",
         "the job waits for ever, or starts before what it was to wait for has ended",

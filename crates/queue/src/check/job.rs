@@ -12,7 +12,7 @@ use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
 use crate::rate_limits::{LimitedRow, RateRow};
-use crate::{Active, Job, Keyspace, Parked, State, Then};
+use crate::{Active, Claim, Job, Keyspace, Parked, State, Then};
 
 /// What is known of one job.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +35,8 @@ pub struct JobRows {
     pub queued: BTreeMap<(Spot, i64), QueueRow>,
     /// The buckets that it has a place in.
     pub buckets: BTreeMap<Bucket, RateRow>,
+    /// When servers look at its run, under which claim.
+    pub deadlines: BTreeMap<i64, Claim>,
     /// What it waits for, each with the group that it is in there.
     pub after: BTreeSet<(JobKey, i64)>,
     /// The ways back from there.
@@ -54,10 +56,11 @@ impl JobRows {
             locks,
             queued,
             buckets,
+            deadlines,
             after,
             back,
         } = self;
-        let unlocked = locks.is_empty() && queued.is_empty() && buckets.is_empty();
+        let unlocked = locks.is_empty() && queued.is_empty() && buckets.is_empty() && deadlines.is_empty();
         let unparked = parked.is_empty() && unwatched.is_empty();
         let is_free = after.is_empty() && back.is_empty();
         raw.is_none() && places.is_empty() && pieces.is_empty() && unparked && unlocked && is_free
@@ -104,6 +107,9 @@ impl JobRows {
                 self.queued.insert((spot, ticket), serde_json::from_slice(value)?);
             }
             Row::Rate(_, bucket) => drop(self.buckets.insert(bucket, serde_json::from_slice(value)?)),
+            Row::Deadline(_, at_us) => {
+                self.deadlines.insert(at_us, serde_json::from_slice(value)?);
+            }
             Row::After(_, on) => {
                 let row: AfterRow = serde_json::from_slice(value)?;
                 self.after.insert((on, row.group));
@@ -178,6 +184,10 @@ pub fn check_job(
                 let row = keys.rate_holder(bucket, &key.0, &key.1);
                 found(Invariant::RateAgrees, &row, "there is no record".to_owned());
             }
+            for at_us in rows.deadlines.keys() {
+                let row = keys.deadline(*at_us, &key.0, &key.1);
+                found(Invariant::DeadlineAgrees, &row, "there is no record".to_owned());
+            }
         }
         findings.extend(check_locks(keys, key, rows));
         return findings;
@@ -210,6 +220,13 @@ pub fn check_job(
                             format!("it has claim {}, the record claim {}", active.claim, claim.number);
                         found(Invariant::ActiveAgrees, &row, problem);
                     }
+                    Ok(active) if !is_looked_at(&active, rows, claim) => {
+                        let problem = format!(
+                            "it names {:?}, and the deadlines are {:?}",
+                            active.deadline, rows.deadlines
+                        );
+                        found(Invariant::DeadlineAgrees, &row, problem);
+                    }
                     Ok(active) if active.cancel_requested != job.cancel_requested => {
                         let problem = "only one of row and record says that the job is to be cancelled";
                         found(Invariant::ActiveAgrees, &row, problem.to_owned());
@@ -225,7 +242,8 @@ pub fn check_job(
         Some(_) => found(Invariant::Unclaimed, &record_key, format!("it is {state:?} and has a claim")),
         None => {}
     }
-    if !state.is_claimed() && (job.cancel_requested || job.then != Then::Keep) {
+    let follows = job.cancel_requested || job.then != Then::Keep || job.next_refused.is_some();
+    if !state.is_claimed() && follows {
         let problem = format!("it is {state:?}, and something is to follow the end of its run");
         found(Invariant::Unclaimed, &record_key, problem);
     }
@@ -281,6 +299,10 @@ pub fn check_job(
     if state.is_final() && job.awaited.is_some() {
         found(Invariant::WaitsFor, &record_key, format!("it is {state:?}, and others wait for it"));
     }
+    for at_us in rows.deadlines.keys().filter(|_| !state.is_claimed()) {
+        let row = keys.deadline(*at_us, &key.0, &key.1);
+        found(Invariant::DeadlineAgrees, &row, format!("the record is {state:?}"));
+    }
     let has_key = job.priority.is_some_and(f64::is_finite);
     if job.keyed && (state != State::Pending || !has_key) {
         let problem = format!("it is {state:?} with the priority {:?}", job.priority);
@@ -291,6 +313,12 @@ pub fn check_job(
     }
     findings.extend(check_locks(keys, key, rows));
     findings
+}
+
+/// Whether servers look at a run when its active row says so, and at no other time.
+fn is_looked_at(active: &Active, rows: &JobRows, claim: &Claim) -> bool {
+    let named = active.deadline.map(|deadline| (deadline.at_us, claim.clone()));
+    rows.deadlines == named.into_iter().collect()
 }
 
 /// The keys of the rows that say what a job waits for.

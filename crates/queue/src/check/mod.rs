@@ -21,7 +21,7 @@ pub use job::{JobRows, check_awaited, check_job, read_record, whole};
 pub use lock::{LockTally, check_learnt};
 pub use rate::RateTally;
 pub use row::{Place, Row, WorkerRow, key_text};
-pub use tenant::{check_boost, check_usage, check_waiting};
+pub use tenant::{check_boost, check_clock, check_usage, check_waiting};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 

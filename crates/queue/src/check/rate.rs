@@ -21,6 +21,8 @@ struct InBucket {
     /// Of those that are held back: types, each with the highest limit.
     waiting: BTreeMap<String, u32>,
     marked: BTreeSet<String>,
+    /// For some types it is still to be marked.
+    unmarked: bool,
 }
 
 impl RateTally {
@@ -42,6 +44,7 @@ impl RateTally {
             Row::Roomy(job_type, bucket) => {
                 self.0.entry(bucket.clone()).or_default().marked.insert(job_type.clone());
             }
+            Row::Unmarked(bucket) => self.0.entry(bucket.clone()).or_default().unmarked = true,
             _ => {}
         }
     }
@@ -49,7 +52,7 @@ impl RateTally {
     /// What does not hold.
     pub fn finish(self, keys: &Keyspace) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for (bucket, InBucket { running, most, waiting, marked }) in self.0 {
+        for (bucket, InBucket { running, most, waiting, marked, unmarked }) in self.0 {
             // The latest to start of those that are there obeyed its limit, and since then nobody has come.
             if running > u64::from(most) {
                 let problem =
@@ -57,7 +60,7 @@ impl RateTally {
                 findings.push(Finding::new(Invariant::RateHolds, &keys.rate_holders(&bucket).0, problem));
             }
             for (job_type, most) in waiting {
-                if u64::from(most) > running && !marked.contains(&job_type) {
+                if u64::from(most) > running && !unmarked && !marked.contains(&job_type) {
                     let key = keys.roomy_entry(&job_type, &bucket);
                     let problem =
                         format!("{running} of {bucket} run, of {most}, and jobs of it are held back");

@@ -19,6 +19,8 @@ pub enum Row {
     Format,
     /// The server's UUID.
     ServerUuid,
+    /// The latest time that a node has gone by.
+    Clock,
     /// A job record.
     Job(JobKey),
     /// A piece of a job's options, and its number.
@@ -43,6 +45,8 @@ pub enum Row {
     Rate(JobKey, Bucket),
     /// What claims of some buckets collide on.
     RateGuard(u64),
+    /// That a bucket may have room for jobs of several types, for which it is to be marked.
+    Unmarked(Bucket),
     /// That a bucket may have room for jobs of a type.
     Roomy(String, Bucket),
     /// That a job waits for the end of another one: it, and the other one.
@@ -53,6 +57,8 @@ pub enum Row {
     Unsettled(JobKey, i64),
     /// What wakes those who tell them.
     UnsettledWake,
+    /// What adds that search for a circle collide on.
+    AfterGuard,
     /// A job filter, and its name.
     Filter(String),
     /// The versionstamp of the filters.
@@ -63,6 +69,8 @@ pub enum Row {
     Usage(String, String, String),
     /// How far the keys of a type have been lifted.
     Boost(String),
+    /// When servers look at a job's run.
+    Deadline(JobKey, i64),
     /// What wakes the workers of a type.
     Wake(String),
     /// A row of a worker, and which.
@@ -148,6 +156,7 @@ impl Row {
         Some(match (family.as_ref(), elements.len()) {
             ("format", 1) => Row::Format,
             ("server", 2) if text(1)? == "uuid" => Row::ServerUuid,
+            ("clock", 1) => Row::Clock,
             ("jobs", 3) => Row::Job(pair(1, 2)?),
             ("options", 4) => Row::Options(pair(1, 2)?, piece(3)?),
             ("pending", _) => {
@@ -176,6 +185,7 @@ impl Row {
             ("dependents", 6) => Row::Dependent(pair(4, 5)?, pair(1, 2)?, number(3)?),
             ("unsettled", 4) => Row::Unsettled(pair(1, 2)?, number(3)?),
             ("unsettled_wake", 1) => Row::UnsettledWake,
+            ("after_guard", 1) => Row::AfterGuard,
             ("filters", 2) => Row::Filter(text(1)?),
             ("filters_vs", 1) => Row::FilterStamp,
             ("paused", 4) => Row::Place(pair(1, 3)?, Place::Paused(number(2)?)),
@@ -188,12 +198,14 @@ impl Row {
                 Row::Rate((job_type, id), bucket)
             }
             ("rate_guard", 2) => Row::RateGuard(u64::try_from(number(1)?).ok()?),
+            ("unmarked", 3) => Row::Unmarked(keys.parse_unmarked(key)?),
             ("roomy", 4) => {
                 let (job_type, bucket) = keys.parse_roomy(key)?;
                 Row::Roomy(job_type, bucket)
             }
             ("ended", 4) => Row::Place(pair(1, 3)?, Place::Ended(number(2)?)),
             ("active", 4) => Row::Place(pair(1, 3)?, Place::Active(text(2)?)),
+            ("deadlines", 4) => Row::Deadline(pair(2, 3)?, number(1)?),
             ("wake", 2) => Row::Wake(text(1)?),
             ("workers", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Member),
             ("health", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Health),
@@ -233,6 +245,7 @@ impl Row {
             | Row::Lock(job, ..)
             | Row::LockQueue(job, ..)
             | Row::Rate(job, _)
+            | Row::Deadline(job, _)
             | Row::After(job, _)
             | Row::Dependent(job, _, _) => Some(job),
             _ => None,

@@ -23,6 +23,12 @@ pub fn check_usage(key: &[u8], value: &[u8]) -> Option<Finding> {
     Some(Finding::new(Invariant::Charged, key, problem))
 }
 
+/// Checks the latest time that a node has gone by.
+pub fn check_clock(key: &[u8], value: &[u8]) -> Option<Finding> {
+    let read: Result<i64, _> = serde_json::from_slice(value);
+    read.err().map(|error| Finding::new(Invariant::Readable, key, error.to_string()))
+}
+
 /// Checks how far keys have been lifted.
 pub fn check_boost(key: &[u8], value: &[u8]) -> Option<Finding> {
     let read: Result<Boost, _> = serde_json::from_slice(value);

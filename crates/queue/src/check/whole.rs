@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     Finding, Invariant, JobKey, JobRows, LockTally, Place, RateTally, Row, WorkerRow, check_awaited,
-    check_boost, check_claims, check_job, check_learnt, check_stamp, check_usage, check_waiting,
+    check_boost, check_claims, check_clock, check_job, check_learnt, check_stamp, check_usage, check_waiting,
     check_worker,
 };
 use crate::{Active, Keyspace};
@@ -38,6 +38,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
                 | Row::Lock(..)
                 | Row::LockQueue(..)
                 | Row::Rate(..)
+                | Row::Deadline(..)
                 | Row::After(..)
                 | Row::Dependent(..)),
             ) => {
@@ -65,7 +66,9 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
             Some(Row::Waiting(..)) => drop(waiting.insert(key.clone(), value.clone())),
             Some(Row::Learnt(slot)) => findings.extend(check_learnt(key, slot, value)),
             Some(Row::Usage(..)) => findings.extend(check_usage(key, value)),
+            Some(row @ Row::Unmarked(_)) => rates.enter(&row, value),
             Some(Row::Boost(_)) => findings.extend(check_boost(key, value)),
+            Some(Row::Clock) => findings.extend(check_clock(key, value)),
             Some(_) => {}
         }
     }

@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 use crate::error::{Error, Side};
 use crate::http::{Peer, beginning};
 use crate::query::doc_path;
+use crate::refusal::passes_over_put;
 use crate::stats::Tally;
 use crate::upload::{BodyError, Upload};
 
@@ -70,7 +71,7 @@ pub(crate) struct Copier {
 /// How one attempt on one revision ended.
 enum Outcome {
     Written,
-    /// The target will not have it (401, 403, 413); counted, and gone on without.
+    /// The target will not have it ([`crate::refusal`]); counted, and gone on without.
     Refused,
     /// The source does not answer multipart.
     NoMultipart,
@@ -224,7 +225,7 @@ async fn answered(
                 }
             }
         }
-        Err(error) if matches!(error.status(), Some(401 | 403 | 413)) => {
+        Err(error) if passes_over_put(&error) => {
             tracing::warn!(doc_id = id, %error, "the target refuses a document");
             Ok(Outcome::Refused)
         }

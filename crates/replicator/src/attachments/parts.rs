@@ -13,6 +13,8 @@ const DOC_BYTES: usize = 256 * 1024 * 1024;
 pub(super) trait Body: Send {
     /// The next piece; `None` at the proper end.
     fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
+    /// Waits until so much of it may be held at once.
+    fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send;
     /// Words an error about where it comes from.
     fn fault(&self, fault: Fault) -> Error;
 }
@@ -20,6 +22,10 @@ pub(super) trait Body: Send {
 impl Body for Answer {
     fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send {
         self.chunk()
+    }
+
+    fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send {
+        Answer::hold(self, bytes)
     }
 
     fn fault(&self, fault: Fault) -> Error {
@@ -31,6 +37,10 @@ impl Body for Answer {
 impl<B: Body> Body for &mut Parts<B> {
     fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send {
         self.data()
+    }
+
+    fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send {
+        self.body.hold(bytes)
     }
 
     fn fault(&self, fault: Fault) -> Error {
@@ -88,6 +98,7 @@ impl<B: Body> Parts<B> {
                     self.fault(Fault::Unexpected(format!("a document of more than {DOC_BYTES} bytes")))
                 );
             }
+            self.body.hold(doc.len() + piece.len()).await?;
             doc.extend_from_slice(&piece);
         }
         Ok(doc)

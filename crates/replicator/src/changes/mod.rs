@@ -26,7 +26,6 @@ use tokio::time::Instant;
 use crate::database;
 use crate::error::{Error, Fault};
 use crate::feed_docs::{self, Demand, FeedDocs};
-use crate::fetch::DOC_BYTES;
 use crate::http::{Answer, Peer, beginning};
 use crate::json_stream::{self, Shape, Splitter};
 use crate::pace::Pace;
@@ -43,7 +42,7 @@ const LINGER_ONE_SHOT: Duration = Duration::from_millis(500);
 /// A row larger than this (about 100,000 conflicts of one document) is refused.
 const ROW_BYTES: usize = 8 * 1024 * 1024;
 /// The same where it brings its document: that has a limit of its own, the one that others have.
-const DOC_ROW_BYTES: usize = ROW_BYTES + DOC_BYTES;
+const LARGE_DOC_BYTES: usize = ROW_BYTES / 2;
 /// A batch is full at this size, however few rows it has.
 const BATCH_BYTES: usize = 512 * 1024;
 /// A continuous feed that ends at once again and again is not opened more often than this.
@@ -267,7 +266,7 @@ impl Reader {
         };
         self.patience.attend(Instant::now());
         let shape = if feed == Feed::Continuous { Shape::Lines } else { Shape::Array };
-        let mut splitter = Splitter::new(shape, if with_docs { DOC_ROW_BYTES } else { ROW_BYTES });
+        let mut splitter = Splitter::new(shape, ROW_BYTES);
         let mut last_seq = None;
         let mut heard = false;
         loop {
@@ -309,6 +308,7 @@ impl Reader {
             if rows {
                 self.patience.progress(Instant::now());
             }
+            answer.rest(splitter.is_at_rest());
             // First, and also if a later row of this piece was bad: `since` is beyond these rows, so that nobody will
             // read them again, and no batch may overtake them.
             let some_are_full = !full.is_empty();
@@ -316,6 +316,11 @@ impl Reader {
                 self.pass_on(batch).await;
             }
             parsed.map_err(|cause| answer.malformed(cause))?;
+            if with_docs && splitter.held_bytes() > LARGE_DOC_BYTES {
+                // This one is read when there is memory for it.
+                self.demand.refuse();
+                return Ok(End::Switched);
+            }
             if some_are_full && self.demand.is_wanted() != with_docs {
                 return Ok(End::Switched);
             }

@@ -62,6 +62,6 @@ impl RequestForm {
             Some(body) => Request::post(path, body.clone()),
             None => Request::get(path),
         };
-        request.uncounted().silence(silence)
+        request.uncounted().feed().silence(silence)
     }
 }

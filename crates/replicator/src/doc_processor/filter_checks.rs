@@ -299,7 +299,7 @@ async fn replace(
         Doc { db, id: doc_id, rev: &row.rev, body: &body, replication: &replication, check_us: row.check_us };
     match schedule::start(tx, keys, &mut slot, &doc, id, now_us).await {
         // Its limits are others than when it was written: the job goes on as it is.
-        Err(Error::Invalid(_)) => Ok(false),
+        Err(Error::Invalid(_) | Error::Refused(_)) => Ok(false),
         started => started.map(|()| true),
     }
 }

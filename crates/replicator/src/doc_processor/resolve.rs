@@ -146,7 +146,7 @@ impl DocProcessor {
         let mut tasks: JoinSet<Entry> = JoinSet::new();
         let runtime = self.store.runtime().clone();
         loop {
-            let (pause, wake) = match self.look(&in_flight).await {
+            let (next_us, wake) = match self.look(&in_flight).await {
                 Ok((due, next_us, wake)) => {
                     for entry in due {
                         in_flight.insert(entry.clone());
@@ -158,19 +158,16 @@ impl DocProcessor {
                     }
                     // A full house looks again when one leaves.
                     let full = in_flight.len() >= MAX_IN_FLIGHT;
-                    let until_us = next_us.map(|at_us| at_us.saturating_sub(runtime.now_us()).max(0));
-                    let wait_us =
-                        until_us.filter(|_| !full).map(|us| Duration::from_micros(us.unsigned_abs()));
-                    (wait_us, wake.filter(|_| !full))
+                    (next_us.filter(|_| !full), wake.filter(|_| !full))
                 }
                 Err(error) => {
                     tracing::error!(%error, "cannot read which replications wait for their filters");
-                    (Some(ERROR_PAUSE), None)
+                    (Some(runtime.now_us().saturating_add(duration_us(ERROR_PAUSE))), None)
                 }
             };
             let sleep = async {
-                match pause {
-                    Some(pause) => runtime.sleep(pause).await,
+                match next_us {
+                    Some(next_us) => runtime.sleep_until(next_us).await,
                     None => std::future::pending().await,
                 }
             };
@@ -285,7 +282,9 @@ impl DocProcessor {
                             Doc { db: &entry.db, id: &entry.id, rev, body: &body, replication, check_us };
                         let started =
                             schedule::start(&tx, keys, &mut slot, &doc, &id.to_string(), now_us).await;
-                        let Err(Error::Invalid(reason)) = started else { return started };
+                        let Err(Error::Invalid(reason) | Error::Refused(reason)) = started else {
+                            return started;
+                        };
                         // Checked when it was written, but perhaps with other limits: it will not pass by itself.
                         tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
                         Ok(ended::fail(&tx, keys, &mut slot, &row, &body, &reason, now_us)?)

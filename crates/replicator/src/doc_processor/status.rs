@@ -49,7 +49,7 @@ pub struct Status {
     pub target_proxy: Option<Option<String>>,
 }
 
-/// One document's state; `None` if it has none: design documents, and documents that are not there.
+/// One document's state at `now_us`, in µs; `None` if it has none: design documents, and documents that are not there.
 ///
 /// # Errors
 /// Those of [`databases::check`].
@@ -59,15 +59,16 @@ pub async fn status(
     nodes: &mut Nodes,
     db: &str,
     id: &str,
+    now_us: i64,
 ) -> Result<Option<Status>> {
     databases::check(tx, keys, db).await?;
     match read_row(tx, keys, db, id).await? {
-        Some(row) => Ok(Some(of_row(tx, keys, nodes, db, id, row).await?)),
+        Some(row) => Ok(Some(of_row(tx, keys, nodes, db, id, row, now_us).await?)),
         None => Ok(None),
     }
 }
 
-/// A page of states by document id: reads `limit` rows at most, from `next` on, and tells where the next page begins.
+/// A page of states at `now_us`, in µs, by document id: reads `limit` rows at most, from `next` on, and tells where the next page begins.
 ///
 /// # Errors
 /// Those of [`databases::check`].
@@ -78,6 +79,7 @@ pub async fn statuses(
     db: &str,
     next: Option<Bytes>,
     limit: usize,
+    now_us: i64,
 ) -> Result<(Vec<Status>, Option<Bytes>)> {
     databases::check(tx, keys, db).await?;
     let (begin, end) = keys.replications(db);
@@ -91,7 +93,7 @@ pub async fn statuses(
     for (key, value) in rows {
         let (_, id) = keys.parse_replication(&key).ok_or_else(|| corrupt("replication key"))?;
         let row = rows::decode("replication row", &value)?;
-        found.push(of_row(tx, keys, nodes, db, &id, row).await?);
+        found.push(of_row(tx, keys, nodes, db, &id, row, now_us).await?);
     }
     Ok((found, next))
 }
@@ -103,6 +105,7 @@ async fn of_row(
     db: &str,
     id: &str,
     row: Row,
+    now_us: i64,
 ) -> turnwise_queue::Result<Status> {
     let ended = matches!(row.state, RowState::Completed | RowState::Failed);
     let mut status = Status {
@@ -136,7 +139,7 @@ async fn of_row(
             status.target_proxy = Some(summary.target_proxy);
         }
         status.node = Some(nodes.of_job(tx, keys, &job).await?);
-        status.error_count = job.crashes;
+        status.error_count = job.streak(now_us);
         status.last_updated = timestamp(job.changed_us);
         status.info = match job.reason() {
             Some(reason) => to_raw_value(&serde_json::json!({ "error": reason })).ok(),

@@ -141,6 +141,8 @@ pub fn new_job(
         continuous: replication.continuous,
         after: Vec::new(),
         reasons: Vec::new(),
+        // A document has them, and so has whoever asked.
+        forgets_options: true,
         // Whoever asked for one run is answered with its first end, and asks again: nobody is left to stop it later.
         max_attempts: match origin {
             Origin::Request if !replication.continuous => Some(1),

@@ -60,6 +60,9 @@ pub enum Error {
     /// A member that starts with `_` and means nothing.
     #[error("Bad special document member: {0}")]
     SpecialMember(String),
+    /// The document asks for a replication that there cannot be; the text names the field. CouchDB forbids such documents.
+    #[error("{0}")]
+    Refused(String),
     /// The document, or the request, is wrong in another way; the text says in which.
     #[error("{0}")]
     Invalid(String),
@@ -68,7 +71,7 @@ pub enum Error {
 impl Error {
     /// A field of a document has a problem.
     pub fn field(error: crate::SpecError) -> Self {
-        Error::Invalid(format!("{}: {}", error.field, error.problem))
+        Error::Refused(format!("{}: {}", error.field, error.problem))
     }
 }
 

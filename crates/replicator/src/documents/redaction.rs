@@ -115,6 +115,9 @@ fn restore_endpoint(
     let url_of =
         |endpoint: &Map<String, Value>| endpoint.get("url").and_then(Value::as_str).map(str::to_owned);
     let (new_url, old_url) = (url_of(endpoint), stored.and_then(url_of));
+    // A header may lead the request elsewhere: whoever changes one gives the secrets anew.
+    let headers = |endpoint: &Map<String, Value>| endpoint.get("headers").cloned();
+    let stored = stored.filter(|stored| same_headers(headers(endpoint).as_ref(), headers(stored).as_ref()));
     let trusted = match (&new_url, &old_url) {
         (Some(new), Some(old)) => same_server(old, new),
         _ => false,
@@ -160,7 +163,22 @@ fn restore_all(at: &str, value: &mut Value, stored: Option<&Value>) -> Result<()
     Ok(())
 }
 
-/// Whether two URLs name the same server, and the same user if they name one.
+/// Whether an endpoint's headers are those that are stored, or stand for them.
+fn same_headers(new: Option<&Value>, stored: Option<&Value>) -> bool {
+    let none = Map::new();
+    let members = |headers: Option<&Value>| match headers {
+        None => Some(none.clone()),
+        Some(Value::Object(members)) => Some(members.clone()),
+        Some(_) => None,
+    };
+    let (Some(new), Some(stored)) = (members(new), members(stored)) else { return new == stored };
+    new.len() == stored.len()
+        && new.iter().all(|(name, value)| {
+            let old = stored.iter().find(|(old, _)| old.eq_ignore_ascii_case(name));
+            old.is_some_and(|(_, old)| value == HIDDEN || value == old)
+        })
+}
+
 /// Whether both documents reach the endpoint `field` by the same proxy.
 fn same_proxy(field: &str, a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
     let own = match field {
@@ -179,6 +197,7 @@ fn same_proxy(field: &str, a: &Map<String, Value>, b: &Map<String, Value>) -> bo
     }
 }
 
+/// Whether two URLs name the same server, and the same user if they name one.
 fn same_server(a: &str, b: &str) -> bool {
     match (Url::parse(a), Url::parse(b)) {
         (Ok(a), Ok(b)) => {
@@ -194,7 +213,7 @@ fn same_server(a: &str, b: &str) -> bool {
 
 fn hidden(at: &str) -> Error {
     Error::Invalid(format!(
-        "{at}: `{HIDDEN}` stands for a secret that is not shown, and there is none stored for this server and user; \
+        "{at}: `{HIDDEN}` stands for a secret that is not shown, and there is none stored for this server, user and headers; \
          give the secret itself"
     ))
 }
@@ -285,6 +304,41 @@ mod tests {
         let mut new = map(json!({"source": "http://u:*****@h/db", "proxy": "http://evil"}));
         let unproxied = map(json!({"source": "http://u:secret@h/db"}));
         assert!(restore(&mut new, Some(&unproxied)).is_err());
+    }
+
+    #[test]
+    fn a_hidden_secret_does_not_go_with_other_headers() {
+        let stored = map(
+            json!({"source": {"url": "http://u:1@h/db", "headers": {"Cookie": "c", "X-Route": "a"},
+            "auth": {"basic": {"username": "u", "password": "2"}}}, "target": {"url": "http://t:secret@t/db"}}),
+        );
+        let mut shown = stored.clone();
+        hide(&mut shown);
+        // What is shown may be written back, also with values that are known, and with names in another case.
+        for headers in
+            [json!({"Cookie": "*****", "X-Route": "*****"}), json!({"cookie": "*****", "x-route": "a"})]
+        {
+            let mut same = shown.clone();
+            same["source"]["headers"] = headers;
+            restore(&mut same, Some(&stored)).unwrap();
+            assert_eq!(same["source"]["auth"], stored["source"]["auth"]);
+            assert_eq!(same["source"]["url"], stored["source"]["url"]);
+        }
+        for headers in [
+            json!({"Cookie": "*****", "X-Route": "evil"}),
+            json!({"Cookie": "*****", "X-Route": "*****", "X-Forwarded-Host": "evil"}),
+            json!({"Cookie": "*****"}),
+            json!({}),
+            Value::Null,
+        ] {
+            let mut changed = shown.clone();
+            changed["source"]["headers"] = headers.clone();
+            let error = restore(&mut changed, Some(&stored)).unwrap_err().to_string();
+            assert!(error.starts_with("source"), "{headers}: {error}");
+        }
+        let mut added = shown.clone();
+        added["target"]["headers"] = json!({"X-Route": "evil"});
+        assert!(restore(&mut added, Some(&stored)).unwrap_err().to_string().starts_with("target.url"));
     }
 
     #[test]

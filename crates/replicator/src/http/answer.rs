@@ -16,7 +16,9 @@ use tokio::time::Instant;
 use super::Peer;
 use super::deadline::Deadline;
 use super::gate::Permit;
-use crate::error::{Error, Fault, PeerError};
+use super::trickle::Trickle;
+use crate::error::{Error, Fault, PeerError, excerpt};
+use crate::room::Places;
 
 /// How much of an error's body is read.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -41,7 +43,11 @@ impl Place {
             Fault::Status { status, error, reason, retry_after } => {
                 Fault::Status { status, error: clean(&error), reason: clean(&reason), retry_after }
             }
-            fault @ (Fault::Silent(_) | Fault::TooLong(_) | Fault::Replaced | Fault::LoggedOut) => fault,
+            fault @ (Fault::Silent(_)
+            | Fault::TooLong(_)
+            | Fault::TooSlow { .. }
+            | Fault::Replaced
+            | Fault::LoggedOut) => fault,
         };
         let path = self.path.split('?').next().unwrap_or_default();
         Error::Peer(Box::new(PeerError {
@@ -84,6 +90,10 @@ pub(crate) struct Answer {
     pub(super) timeout: Duration,
     /// When it has to have ended.
     pub(super) deadline: Deadline,
+    /// The memory that it has, if it is large.
+    pub(super) places: Places,
+    /// How little comes of it.
+    pub(super) trickle: Trickle,
     /// Kept as long as the connection is in use.
     pub(super) _permit: Option<Permit>,
 }
@@ -105,6 +115,16 @@ impl Answer {
         self.deadline.began()
     }
 
+    /// Waits until so much of it may be held at once.
+    pub async fn hold(&mut self, bytes: usize) -> Result<(), Error> {
+        self.place.peer.0.room.grow(&mut self.places, bytes).await
+    }
+
+    /// Nothing large of it is held any more.
+    pub fn release(&mut self) {
+        self.places = Places::default();
+    }
+
     /// Words an error about this answer.
     pub fn fault(&self, fault: Fault) -> Error {
         self.place.fault(fault)
@@ -114,9 +134,15 @@ impl Answer {
         self.fault(Fault::Malformed(cause.to_string()))
     }
 
+    /// Whether nothing is due until more comes: the answer is a feed, and all that it has begun is complete.
+    pub fn rest(&mut self, rests: bool) {
+        self.trickle.rest(rests);
+    }
+
     /// The next piece of the body; `None` at its proper end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
         let timeout = self.timeout;
+        self.trickle.waits(Instant::now());
         loop {
             let body = self.response.body_mut();
             let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
@@ -128,6 +154,8 @@ impl Answer {
                 Ok(Some(Ok(frame))) => {
                     // Trailers say nothing here.
                     if let Ok(chunk) = frame.into_data() {
+                        let enough = self.trickle.came(&chunk, Instant::now());
+                        enough.map_err(|fault| self.fault(fault))?;
                         return Ok(Some(chunk));
                     }
                 }
@@ -139,6 +167,7 @@ impl Answer {
     pub async fn bytes(&mut self, limit_bytes: usize) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         while let Some(chunk) = self.chunk().await? {
+            self.hold(body.len() + chunk.len()).await?;
             if body.len() + chunk.len() > limit_bytes {
                 return Err(
                     self.fault(Fault::Unexpected(format!("an answer of more than {limit_bytes} bytes")))
@@ -156,6 +185,19 @@ impl Answer {
             .map_err(|cause| self.malformed(format!("{cause} in {}", beginning(&body))))
     }
 
+    /// The error of an answer with an error's status, without what it says: it may repeat what was sent.
+    pub(super) async fn into_bare_error(mut self, status: StatusCode) -> Error {
+        let retry_after = retry_after(self.response.headers());
+        // The connection is free for the next request when all has been read.
+        let _ = self.bytes(ERROR_BODY_BYTES).await;
+        self.fault(Fault::Status {
+            status: status.as_u16(),
+            error: name(status),
+            reason: String::new(),
+            retry_after,
+        })
+    }
+
     pub(super) async fn into_error(mut self, status: StatusCode) -> Error {
         let retry_after = retry_after(self.response.headers());
         let mut body = Vec::new();
@@ -166,7 +208,7 @@ impl Answer {
                 break;
             }
         }
-        let name = status.canonical_reason().unwrap_or("error").to_lowercase().replace(' ', "_");
+        let name = name(status);
         let (error, reason) = match serde_json::from_slice::<ErrorBody>(&body) {
             Ok(ErrorBody { error, reason }) => {
                 let reason = match reason {
@@ -176,10 +218,15 @@ impl Answer {
                 };
                 (error.unwrap_or(name), reason)
             }
-            Err(_) => (name, String::from_utf8_lossy(&body).into_owned()),
+            Err(_) => (name, excerpt(&body)),
         };
         self.fault(Fault::Status { status: status.as_u16(), error, reason, retry_after })
     }
+}
+
+/// A status in words, as CouchDB's errors are called.
+fn name(status: StatusCode) -> String {
+    status.canonical_reason().unwrap_or("error").to_lowercase().replace(' ', "_")
 }
 
 /// How long the peer asks to wait, if it says so in seconds.
@@ -187,8 +234,7 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The first words of a body, for an error message.
+/// The first words of a body, for an error message; it is cut when its secrets are gone.
 pub(crate) fn beginning(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
-    format!("`{text}`")
+    format!("`{}`", excerpt(body))
 }

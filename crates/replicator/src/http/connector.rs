@@ -22,6 +22,7 @@ use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
@@ -34,6 +35,10 @@ use super::resolver::Resolver;
 /// `connection_timeout`; this ends what goes on without it.
 const LONGEST: Duration = Duration::from_secs(120);
 
+/// The longest that a connection waits for one to be closed, where there may be no more: longer than one that nobody uses is
+/// kept by default.
+const LONGEST_IN_LINE: Duration = Duration::from_secs(100);
+
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
@@ -44,13 +49,21 @@ pub(super) struct Connector {
     connect_to: Arc<ConnectTo>,
     tls: Arc<rustls::ClientConfig>,
     route: Arc<Route>,
+    /// A permit for each connection that may still be made.
+    room: Arc<Semaphore>,
 }
 
 impl Connector {
-    pub fn new(connect_to: ConnectTo, tls: Arc<rustls::ClientConfig>) -> Self {
+    pub fn new(connect_to: ConnectTo, tls: Arc<rustls::ClientConfig>, most: usize) -> Self {
         let mut tcp = HttpConnector::new_with_resolver(Resolver::default());
         tcp.enforce_http(false);
-        Self { tcp, connect_to: Arc::new(connect_to), tls, route: Arc::default() }
+        Self {
+            tcp,
+            connect_to: Arc::new(connect_to),
+            tls,
+            route: Arc::default(),
+            room: Arc::new(Semaphore::new(most)),
+        }
     }
 
     /// The same for another route.
@@ -60,6 +73,11 @@ impl Connector {
         tcp.set_recv_buffer_size(route.socket_options.recbuf);
         tcp.set_send_buffer_size(route.socket_options.sndbuf);
         Self { tcp, route: Arc::new(route.clone()), ..self.clone() }
+    }
+
+    /// Whether no more connections can be made until one is closed.
+    pub fn is_full(&self) -> bool {
+        self.room.available_permits() == 0
     }
 
     async fn connect(mut self, peer: Uri) -> Result<Stream, BoxError> {
@@ -89,10 +107,16 @@ impl Connector {
 
     /// A connection to the server that `at` names, or to where `connect_to` says that it is.
     async fn dial(&mut self, at: &Uri) -> Result<Stream, BoxError> {
+        let permit = match tokio::time::timeout(LONGEST_IN_LINE, self.room.clone().acquire_owned()).await {
+            Ok(permit) => permit?,
+            Err(_) => {
+                return Err("as many connections are open as this process has file descriptors for".into());
+            }
+        };
         let at = self.connect_to.redirected(at);
         let stream = self.tcp.call(at).await?;
         self.route.socket_options.apply(stream.inner())?;
-        Ok(Stream { io: Box::new(stream), proxied: false })
+        Ok(Stream { io: Box::new(stream), proxied: false, _permit: Some(permit) })
     }
 
     async fn secure(&self, peer: &Uri, stream: Stream) -> Result<Stream, BoxError> {
@@ -100,7 +124,7 @@ impl Connector {
         let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned())?;
         let secured = TlsConnector::from(Arc::clone(&self.tls)).connect(name, TokioIo::new(stream)).await;
         let stream = secured.map_err(|cause| explained(host, cause))?;
-        Ok(Stream { io: Box::new(TokioIo::new(stream)), proxied: false })
+        Ok(Stream { io: Box::new(TokioIo::new(stream)), proxied: false, _permit: None })
     }
 }
 
@@ -188,6 +212,8 @@ pub(super) struct Stream {
     io: Box<dyn Io>,
     /// A proxy reads the requests, and has to be told whom they are for.
     proxied: bool,
+    /// Of the connection itself; what is inside of it has none.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection for Stream {

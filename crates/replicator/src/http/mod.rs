@@ -20,6 +20,7 @@ mod resolver;
 mod retries;
 mod socket_options;
 mod tls;
+mod trickle;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +35,10 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Fault, PeerError, Side, shorten};
+use crate::error::{Error, Fault, PeerError, Side, excerpt, shorten};
+use crate::room::{Places, Room};
 use crate::secret::{Scrubber, Secret};
-use crate::spec::Replication;
+use crate::spec::{MinimumProgress, Replication};
 use crate::upload::{Progress, Upload};
 
 use answer::Place;
@@ -56,6 +58,7 @@ use rate_limiter::RateLimiter;
 pub(crate) use retries::Retries;
 pub use socket_options::SocketOptions;
 pub use tls::{MAX_CERTIFICATE_DEPTH, Tls};
+use trickle::Trickle;
 
 /// A request that can be sent again: its body is at hand, or there is none.
 #[derive(Clone, Debug)]
@@ -69,6 +72,8 @@ pub(crate) struct Request {
     uncounted: bool,
     /// Silence after which it has failed, if it is not the peer's.
     silence: Option<Duration>,
+    /// Its answer is a feed.
+    feed: bool,
 }
 
 impl Request {
@@ -80,6 +85,7 @@ impl Request {
             accept: "application/json",
             uncounted: false,
             silence: None,
+            feed: false,
         }
     }
 
@@ -107,6 +113,12 @@ impl Request {
         self
     }
 
+    /// Nothing of its answer is due while there is no news.
+    pub fn feed(mut self) -> Self {
+        self.feed = true;
+        self
+    }
+
     /// For a request to whose answer the peer may need longer than to others: this much silence is no failure.
     pub fn silence(mut self, silence: Duration) -> Self {
         self.silence = Some(silence);
@@ -131,8 +143,11 @@ struct Inner {
     /// Where sessions are opened. What the limiter goes by then.
     login_url: Arc<str>,
     limiter: Arc<RateLimiter>,
+    /// The process's, for large documents.
+    room: Arc<Room>,
     timeout: Duration,
     request_timeout: Option<Duration>,
+    minimum_progress: MinimumProgress,
     retries: u32,
     http_connections: usize,
     connections: Arc<Semaphore>,
@@ -163,6 +178,7 @@ impl Inner {
             side,
             auth: Auth::new(endpoint, auth_plugins, *session_refresh_interval, client.sessions()),
             limiter: Arc::clone(client.limiter()),
+            room: Arc::clone(client.room()),
             login_url: login_url.as_str().into(),
             base: endpoint.url().as_str().into(),
             shown: endpoint.redacted_url(),
@@ -173,6 +189,7 @@ impl Inner {
             }),
             timeout: replication.connection_timeout,
             request_timeout: replication.request_timeout,
+            minimum_progress: replication.minimum_progress,
             retries: replication.retries_per_request,
             http_connections: *http_connections,
             connections: Arc::new(Semaphore::new(*http_connections)),
@@ -218,7 +235,7 @@ impl Peer {
 
     /// A text of this peer's as it may be shown: short, and without secrets.
     pub fn clean(&self, text: &str) -> String {
-        shorten(&self.0.auth.hide(self.0.scrubber.scrub(text)))
+        shorten(&self.0.auth.hide(self.0.scrubber.scrub(&excerpt(text.as_bytes()))))
     }
 
     /// How much of some room the job uses: less than all of it while one of its servers is throttled.
@@ -264,7 +281,11 @@ impl Peer {
         timeout: Duration,
     ) -> Result<Answer, Error> {
         let permit = if request.uncounted { None } else { Some(self.connection().await) };
-        self.exchange(request.method.clone(), &request.path, request.accept, upload, permit, timeout).await
+        let answer =
+            self.exchange(request.method.clone(), &request.path, request.accept, upload, permit, timeout);
+        let mut answer = answer.await?;
+        answer.rest(request.feed);
+        Ok(answer)
     }
 
     /// Sends a body that exists only once, such as a stream of attachments.
@@ -332,7 +353,16 @@ impl Peer {
                 };
                 continue;
             }
-            let answer = Answer { place, response, timeout, deadline, _permit: permit };
+            let trickle = Trickle::new(self.0.minimum_progress, timeout, false);
+            let answer = Answer {
+                place,
+                response,
+                timeout,
+                deadline,
+                trickle,
+                places: Places::default(),
+                _permit: permit,
+            };
             return if status.is_success() { Ok(answer) } else { Err(answer.into_error(status).await) };
         }
     }
@@ -356,16 +386,19 @@ impl Peer {
             *map = headers;
             map.entry(USER_AGENT).or_insert(HeaderValue::from_static(OWN_NAME));
         }
-        if let Some(upload) = &upload {
-            builder = builder.header(CONTENT_TYPE, upload.content_type());
-            if let Some(encoding) = upload.encoding() {
-                builder = builder.header(CONTENT_ENCODING, encoding);
+        let described = upload.as_ref().map(|upload| (upload.content_type().to_owned(), upload.encoding()));
+        let progress = upload.as_ref().map(Upload::progress);
+        let wrong =
+            |cause: http::Error| place.fault(Fault::Unexpected(format!("it cannot be asked for: {cause}")));
+        let mut request = builder.body(Outgoing(upload)).map_err(wrong)?;
+        if let Some((content_type, encoding)) = described {
+            // In place of what the replication's headers say: what is sent is known here.
+            let content_type = HeaderValue::try_from(content_type).map_err(|cause| wrong(cause.into()))?;
+            request.headers_mut().insert(CONTENT_TYPE, content_type);
+            if let Some(encoding) = encoding {
+                request.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(encoding));
             }
         }
-        let progress = upload.as_ref().map(Upload::progress);
-        let request = builder
-            .body(Outgoing(upload))
-            .map_err(|cause| place.fault(Fault::Unexpected(format!("it cannot be asked for: {cause}"))))?;
         limiter.wait(&place.method, limited).await;
         if let Some(permit) = counted {
             // The one of an attempt before goes back first.
@@ -397,18 +430,27 @@ impl Peer {
         let mut headers = self.0.headers.clone();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
-        let Inner { login_url, timeout, .. } = &*self.0;
+        let Inner { login_url, timeout, minimum_progress, .. } = &*self.0;
         let upload = Upload::from_bytes(body, LOGIN_TYPE);
         let sent = self.dispatch(&place, login_url, login_url, headers, Some(upload), None, *timeout).await;
         let (response, deadline) = sent.map_err(fault_of)?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let mut answer = Answer { place, response, timeout: *timeout, deadline, _permit: None };
+        let trickle = Trickle::new(*minimum_progress, *timeout, false);
+        let mut answer = Answer {
+            place,
+            response,
+            timeout: *timeout,
+            deadline,
+            trickle,
+            places: Places::default(),
+            _permit: None,
+        };
         let fault = if status.is_success() {
             // What it says is in its head; the connection is free for the next request when all has been read.
             let _ = answer.bytes(LOGIN_BYTES).await;
             None
         } else {
-            Some(fault_of(answer.into_error(status).await))
+            Some(fault_of(answer.into_bare_error(status).await))
         };
         Ok(LoginAnswer { status, headers, fault })
     }

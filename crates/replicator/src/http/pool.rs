@@ -18,6 +18,7 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::auth::Sessions;
@@ -30,6 +31,7 @@ use super::rate_limiter::RateLimiter;
 use super::socket_options::SocketOptions;
 use super::tls::Tls;
 use crate::error::Error;
+use crate::room::Room;
 
 /// Transports that are shared at most. A job that asks for one more, while all of these are in use, has its own.
 const MAX_TRANSPORTS: usize = 256;
@@ -47,6 +49,8 @@ pub struct Connections {
     pub connect_to: ConnectTo,
     /// Whom an `https` URL may lead to, and who is asking.
     pub tls: Tls,
+    /// Connections at once, at most. Who wants one more waits until one is closed.
+    pub most: usize,
 }
 
 impl Default for Connections {
@@ -55,6 +59,7 @@ impl Default for Connections {
             close_interval: Duration::from_secs(90),
             connect_to: ConnectTo::default(),
             tls: Tls::default(),
+            most: Semaphore::MAX_PERMITS,
         }
     }
 }
@@ -70,6 +75,8 @@ struct Shared {
     gates: Gates,
     /// Who is throttled.
     limiter: Arc<RateLimiter>,
+    /// Memory for large documents.
+    room: Arc<Room>,
     connector: Connector,
     table: Mutex<Table>,
 }
@@ -90,11 +97,19 @@ pub(crate) struct Route {
 pub(crate) struct Transport {
     connector: Connector,
     buffer_bytes: Option<usize>,
-    /// Replaced when the interval changes, which closes the connections that nobody uses.
-    pool: RwLock<legacy::Client<Connector, Outgoing>>,
+    /// Replaced to close the connections that nobody uses: when the interval changes, and when no more can be made.
+    pool: RwLock<Pool>,
+    /// Closes each connection after its request: for while no more can be made.
+    keeps_none: legacy::Client<Connector, Outgoing>,
     /// Goes along with requests that the proxy reads itself.
     proxy_authorization: Option<HeaderValue>,
     last_used: Mutex<Instant>,
+}
+
+/// The connections of a transport.
+struct Pool {
+    client: legacy::Client<Connector, Outgoing>,
+    close_interval: Duration,
 }
 
 /// A transport in use.
@@ -118,9 +133,10 @@ impl Client {
     pub fn with(connections: &Connections) -> Result<Self, Error> {
         let tls = connections.tls.config().map_err(Error::Local)?;
         let table = Table { close_interval: connections.close_interval, transports: HashMap::new() };
-        let connector = Connector::new(connections.connect_to.clone(), Arc::new(tls));
-        let (sessions, gates, limiter) = (Sessions::default(), Gates::default(), Arc::default());
-        Ok(Self(Arc::new(Shared { sessions, gates, limiter, connector, table: Mutex::new(table) })))
+        let connector = Connector::new(connections.connect_to.clone(), Arc::new(tls), connections.most);
+        let (sessions, gates) = (Sessions::default(), Gates::default());
+        let (limiter, room) = (Arc::default(), Arc::default());
+        Ok(Self(Arc::new(Shared { sessions, gates, limiter, room, connector, table: Mutex::new(table) })))
     }
 
     /// From now on a connection that nobody uses is closed after this long. Those that nobody uses now are closed at once.
@@ -131,8 +147,7 @@ impl Client {
         }
         table.close_interval = close_interval;
         for transport in table.transports.values() {
-            let pool = pool(&transport.connector, transport.buffer_bytes, close_interval);
-            *transport.pool.write().unwrap_or_else(PoisonError::into_inner) = pool;
+            transport.begin_anew(Some(close_interval));
         }
     }
 
@@ -143,6 +158,10 @@ impl Client {
 
     pub(super) fn limiter(&self) -> &Arc<RateLimiter> {
         &self.0.limiter
+    }
+
+    pub(super) fn room(&self) -> &Arc<Room> {
+        &self.0.room
     }
 
     pub(super) fn gates(&self) -> &Gates {
@@ -209,7 +228,8 @@ impl Transport {
         let connector = connector.by(route);
         let buffer_bytes = route.socket_options.buffer.map(|bytes| bytes.max(MIN_BUFFER_BYTES));
         Self {
-            pool: RwLock::new(pool(&connector, buffer_bytes, close_interval)),
+            pool: RwLock::new(Pool::new(&connector, buffer_bytes, close_interval)),
+            keeps_none: client(&connector, buffer_bytes, close_interval, 0),
             connector,
             buffer_bytes,
             proxy_authorization: route.proxy.as_ref().and_then(Proxy::authorization),
@@ -228,19 +248,40 @@ impl Transport {
         {
             request.headers_mut().insert(http::header::PROXY_AUTHORIZATION, authorization.clone());
         }
-        let pool = self.pool.read().unwrap_or_else(PoisonError::into_inner).clone();
-        pool.request(request).await
+        let client = if self.connector.is_full() {
+            // Connections that are kept for other servers would keep this one waiting.
+            self.begin_anew(None);
+            self.keeps_none.clone()
+        } else {
+            self.pool.read().unwrap_or_else(PoisonError::into_inner).client.clone()
+        };
+        client.request(request).await
+    }
+
+    /// Closes the connections that nobody uses.
+    fn begin_anew(&self, close_interval: Option<Duration>) {
+        let mut pool = self.pool.write().unwrap_or_else(PoisonError::into_inner);
+        let close_interval = close_interval.unwrap_or(pool.close_interval);
+        *pool = Pool::new(&self.connector, self.buffer_bytes, close_interval);
     }
 }
 
-fn pool(
+impl Pool {
+    fn new(connector: &Connector, buffer_bytes: Option<usize>, close_interval: Duration) -> Self {
+        let client = client(connector, buffer_bytes, close_interval, MAX_IDLE_CONNECTIONS);
+        Pool { client, close_interval }
+    }
+}
+
+fn client(
     connector: &Connector,
     buffer_bytes: Option<usize>,
     close_interval: Duration,
+    most_idle: usize,
 ) -> legacy::Client<Connector, Outgoing> {
     let mut builder = legacy::Client::builder(TokioExecutor::new());
     builder.pool_timer(TokioTimer::new()).pool_idle_timeout(close_interval);
-    builder.pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
+    builder.pool_max_idle_per_host(most_idle);
     if let Some(bytes) = buffer_bytes {
         builder.http1_max_buf_size(bytes);
     }

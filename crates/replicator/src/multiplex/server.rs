@@ -57,7 +57,7 @@ impl Server {
         query.add("feed", "continuous");
         query.add("heartbeat", &(self.0.timeout() / 3).as_millis().max(1).to_string());
         query.add("since", &since.to_query());
-        self.0.send(&Request::get(query.on("_db_updates")).uncounted()).await
+        self.0.send(&Request::get(query.on("_db_updates")).uncounted().feed()).await
     }
 
     /// How far these databases are: at most a hundred, as servers take no more at once.

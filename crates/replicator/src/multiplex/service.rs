@@ -25,6 +25,8 @@ use crate::ownership::Ownership;
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// Groups that are looked at in one pass, at most.
 const GROUPS: usize = 10_000;
+/// Groups that are woken after one look for them.
+const GROUPS_AT_ONCE: usize = 1_000;
 /// Jobs that one transaction wakes, at most.
 const WAKE_BATCH: usize = 100;
 /// Between two such transactions where a whole group is woken: its jobs have slots to wait for anyway.
@@ -190,11 +192,20 @@ impl Service {
     /// Makes every parked job pending.
     async fn wake_everyone(&self) {
         let keys = &self.keys;
-        let groups =
-            tried(&self.store, |tx| async move { parking::groups(&tx, keys, JOB_TYPE, None, GROUPS).await })
-                .await;
-        for group in groups {
-            self.wake_group(&group).await;
+        let mut last: Option<String> = None;
+        loop {
+            let after = last.as_deref();
+            let groups = tried(&self.store, |tx| async move {
+                parking::groups(&tx, keys, JOB_TYPE, after, GROUPS_AT_ONCE).await
+            });
+            let groups = groups.await;
+            for group in &groups {
+                self.wake_group(group).await;
+            }
+            last = groups.into_iter().last();
+            if last.is_none() {
+                return;
+            }
         }
     }
 

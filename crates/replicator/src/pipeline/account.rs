@@ -14,6 +14,10 @@ use crate::stats::{Stats, Tally};
 /// How far a run has come.
 pub(super) struct Account<'a> {
     tally: &'a Tally,
+    /// What was done before: sessions in checkpoints are sums, as CouchDB's are.
+    base: Stats,
+    /// Whether snapshots and the report are sums, too.
+    tells_sums: bool,
     /// What was found of earlier runs.
     start: Start,
     /// Where this run begins.
@@ -45,8 +49,11 @@ impl<'a> Account<'a> {
         info: &Info,
     ) -> Self {
         let start = checkpoints.map(|found| found.start.clone()).unwrap_or_default();
+        let base = start.history.first().map(Session::stats).unwrap_or_default();
         Self {
             tally,
+            base,
+            tells_sums: false,
             start_seq: start_seq(replication, &start),
             checkpointed: start.seq.clone(),
             start,
@@ -57,6 +64,15 @@ impl<'a> Account<'a> {
             pending: None,
             done_when_asked: 0,
         }
+    }
+
+    /// The run goes on where its job has come to, if it has one.
+    pub fn after(mut self, before: Option<&Stats>) -> Self {
+        if let Some(before) = before {
+            self.base = before.clone().larger(&self.base);
+            self.tells_sums = true;
+        }
+        self
     }
 
     /// The source is asked how many changes come after the last one that is done. Answers which that is.
@@ -82,7 +98,7 @@ impl<'a> Account<'a> {
 
     /// This run, as checkpoints remember it.
     pub fn session(&self) -> Session {
-        let stats = self.tally.stats();
+        let stats = self.tally.stats().after(&self.base);
         let through = self.through();
         Session {
             session_id: self.session_id.clone(),
@@ -110,12 +126,13 @@ impl<'a> Account<'a> {
 
     /// A snapshot for whoever watches.
     pub fn stats(&self) -> Stats {
+        let tally = self.tally.stats();
         Stats {
             changes_pending: self.changes_pending(),
-            checkpointed_source_seq: self.checkpointed.clone(),
+            checkpointed_source_seq: Some(self.checkpointed.clone().unwrap_or_else(Seq::none)),
             source_seq: Some(self.source_seq.clone()),
             through_seq: Some(self.through()),
-            ..self.tally.stats()
+            ..if self.tells_sums { tally.after(&self.base) } else { tally }
         }
     }
 
@@ -123,7 +140,7 @@ impl<'a> Account<'a> {
     pub fn report(&self, stopped: bool) -> Report {
         let stats = self.stats();
         let session = self.session();
-        let no_changes = stats.revisions_checked == 0;
+        let no_changes = self.tally.revisions_checked.get() == 0;
         let (session_id, history) = match &self.start.session_id {
             Some(last) if no_changes => (last.clone(), self.start.history.clone()),
             _ => {

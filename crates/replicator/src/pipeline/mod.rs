@@ -60,7 +60,8 @@ pub async fn replicate(replication: &Replication, context: &Context) -> Result<R
             // They may have been written when the database had been replaced already.
             checkpoints.distrust();
         }
-        let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &found.info);
+        let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &found.info)
+            .after(context.before.as_ref());
         let run = Run::new(replication, context, &copier, account, checkpoints);
         match run.run(found.source, found.info).await {
             Err(error) if error.is_replaced() && starts_over < STARTS_OVER => tracing::warn!("{error}"),

@@ -164,7 +164,7 @@ pub(super) fn changes(server: &Peer, name: &str, since: &str) -> Request {
     query.add("include_docs", "true");
     query.add("heartbeat", &heartbeat_ms(server));
     query.add("since", since);
-    Request::new(Method::GET, query.on(&format!("{}/_changes", encode(name)))).uncounted()
+    Request::new(Method::GET, query.on(&format!("{}/_changes", encode(name)))).uncounted().feed()
 }
 
 /// A request for what happens to databases from now on, for ever.
@@ -173,7 +173,7 @@ pub(super) fn database_updates(server: &Peer) -> Request {
     query.add("feed", "continuous");
     query.add("heartbeat", &heartbeat_ms(server));
     query.add("since", "now");
-    Request::new(Method::GET, query.on("_db_updates")).uncounted()
+    Request::new(Method::GET, query.on("_db_updates")).uncounted().feed()
 }
 
 fn heartbeat_ms(server: &Peer) -> String {

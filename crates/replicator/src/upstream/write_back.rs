@@ -59,10 +59,7 @@ impl Follower {
             }
             let later = async {
                 match next_us {
-                    Some(next_us) => {
-                        let wait_us = next_us.saturating_sub(runtime.now_us()).max(0);
-                        runtime.sleep(Duration::from_micros(wait_us.unsigned_abs())).await;
-                    }
+                    Some(next_us) => runtime.sleep_until(next_us).await,
                     None => std::future::pending().await,
                 }
             };

@@ -70,3 +70,35 @@ pub fn wants(asked: &Asked, id: &str, rev: &str) -> bool {
         && asked.path == format!("/{}", turnwise_testkit::encode_segment(id))
         && revs.contains(&format!("\"{rev}\""))
 }
+
+/// Puts revision `1-b` of a document with an attachment of three bytes into `source`, which other servers may call as they like.
+pub fn small(source: &Fake, id: &str, name: &str) {
+    let (id, name) = (id.to_owned(), name.to_owned());
+    let with = move |how: &str, value: Value| {
+        let mut attachment = json!({
+            "content_type": "application/octet-stream", "length": 3, "digest": "md5-kC+90rHfDE9wtKXSNSXpMg==", "revpos": 1,
+        });
+        attachment[how] = value;
+        let revisions = json!({"start": 1, "ids": ["b"]});
+        json!({"_id": id, "_rev": "1-b", "_revisions": revisions, "_attachments": {&name: attachment}})
+    };
+    let stub = with("stub", json!(true));
+    let id = stub["_id"].as_str().unwrap().to_owned();
+    source.put([stub]);
+    source.rule(move |asked| {
+        if asked.path == "/_bulk_get" && asked.parameter("attachments") == Some("true") {
+            let whole = with("data", json!("QUJD"));
+            return Some(Reply::json(200, &json!({"results": [{"id": &id, "docs": [{"ok": whole}]}]})));
+        }
+        if !wants(asked, &id, "1-b") {
+            return None;
+        }
+        let doc = with("follows", json!(true));
+        let body = format!(
+            "--M\r\nContent-Type: multipart/related; boundary=\"R\"\r\n\r\n--R\r\nContent-Type: application/json\r\n\r\n{doc}\
+             \r\n--R\r\nContent-Type: application/octet-stream\r\nContent-Length: 3\r\n\r\nABC\r\n--R--\r\n--M--"
+        );
+        let reply = Reply::steps(200, [Step::Send(body.into())]);
+        Some(reply.content_type("multipart/mixed; boundary=\"M\""))
+    });
+}

@@ -51,6 +51,19 @@ async fn a_connection_that_nobody_uses_is_closed_after_the_interval() {
 }
 
 #[tokio::test]
+async fn a_connection_that_nobody_uses_makes_room_for_one_to_another_server() {
+    let client = client(Connections { most: 1, ..Connections::default() });
+    for _ in 0..3 {
+        // Each has the one connection that there may be, and keeps it for the close interval of 90 s.
+        let server = Server::start().await;
+        let url = server.url("http");
+        let job = run(&client, &url, json!({}));
+        tokio::time::timeout(PATIENCE, job).await.expect("it waits for the idle connection").unwrap();
+        assert_eq!(server.count().accepted, 1);
+    }
+}
+
+#[tokio::test]
 async fn a_connection_that_the_server_has_closed_is_not_used_again() {
     let server = Server::with(Manner { closes: true, ..Manner::default() }).await;
     let client = Client::new().unwrap();

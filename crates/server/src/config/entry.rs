@@ -1,11 +1,13 @@
-//! An entry of the configuration, by section and key: a setting, or a tenant in a section whose keys are tenants.
+//! An entry of the configuration, by section and key: a setting, or a tenant or job type in a section whose keys are such names.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use turnwise_policy::fair_share::Shares;
 use turnwise_protocol::names;
 
-use super::value::{Right, Value};
+use super::value::{Right, Value, seconds};
 use super::{Changes, Config, SETTINGS, Setting};
 
 /// Tenants in a section at most, in a file and in the store.
@@ -40,6 +42,43 @@ pub const TENANT_SHARES: &[TenantShares] = &[
     },
 ];
 
+/// Job types in a section at most, in a file and in the store.
+pub(super) const MAX_TYPES: usize = 1_000;
+/// The longest that a run can be given, in ms: a year.
+const MAX_TIMEOUT_MS: u64 = 365 * 24 * 3_600_000;
+
+/// How long runs may take, by their job's type.
+pub type TypeTimes = BTreeMap<String, Duration>;
+
+/// A section whose keys are job types, each with a time. It can change while servers run.
+pub struct TypeTimeouts {
+    /// The section, without brackets.
+    pub section: &'static str,
+    read: fn(&Config) -> &Arc<TypeTimes>,
+    write: fn(&mut Config) -> &mut Arc<TypeTimes>,
+}
+
+impl TypeTimeouts {
+    /// How many types it names.
+    pub(super) fn len(&self, config: &Config) -> usize {
+        (self.read)(config).len()
+    }
+}
+
+/// All sections whose keys are job types.
+pub const TYPE_TIMEOUTS: &[TypeTimeouts] = &[
+    TypeTimeouts {
+        section: "timeouts",
+        read: |config| &config.jobs.timeouts,
+        write: |config| &mut config.jobs.timeouts,
+    },
+    TypeTimeouts {
+        section: "heartbeat_timeouts",
+        read: |config| &config.jobs.heartbeat_timeouts,
+        write: |config| &mut config.jobs.heartbeat_timeouts,
+    },
+];
+
 /// What a section and a key name.
 #[derive(Clone, Copy)]
 pub(crate) enum Entry<'a> {
@@ -47,14 +86,19 @@ pub(crate) enum Entry<'a> {
     Setting(&'static Setting),
     /// A tenant, as it is written.
     Tenant(&'static TenantShares, &'a str),
+    /// A job type, as it is written.
+    Type(&'static TypeTimeouts, &'a str),
 }
 
 impl<'a> Entry<'a> {
     /// The entry of this name, if there can be one.
     pub fn find(section: &str, key: &'a str) -> Option<Entry<'a>> {
         let shares = || TENANT_SHARES.iter().find(|shares| shares.section == section);
+        let timeouts = || TYPE_TIMEOUTS.iter().find(|timeouts| timeouts.section == section);
         let setting = Setting::find(section, key).map(Entry::Setting);
-        setting.or_else(|| shares().map(|shares| Entry::Tenant(shares, key)))
+        setting
+            .or_else(|| shares().map(|shares| Entry::Tenant(shares, key)))
+            .or_else(|| timeouts().map(|timeouts| Entry::Type(timeouts, key)))
     }
 
     /// All that have a value.
@@ -65,20 +109,25 @@ impl<'a> Entry<'a> {
             let tenants = (shares.read)(config).iter();
             tenants.map(|(tenant, number)| (Entry::Tenant(shares, tenant), number.to_string()))
         });
-        settings.chain(tenants)
+        let types = TYPE_TIMEOUTS.iter().flat_map(|timeouts| {
+            let types = (timeouts.read)(config).iter();
+            types.filter_map(|(job_type, time)| Some((Entry::Type(timeouts, job_type), seconds(*time)?)))
+        });
+        settings.chain(tenants).chain(types)
     }
 
     pub fn section(self) -> &'static str {
         match self {
             Entry::Setting(setting) => setting.section,
             Entry::Tenant(shares, _) => shares.section,
+            Entry::Type(timeouts, _) => timeouts.section,
         }
     }
 
     pub fn key(self) -> &'a str {
         match self {
             Entry::Setting(setting) => setting.key,
-            Entry::Tenant(_, tenant) => tenant,
+            Entry::Tenant(_, name) | Entry::Type(_, name) => name,
         }
     }
 
@@ -90,7 +139,7 @@ impl<'a> Entry<'a> {
     pub fn changes(self) -> Changes {
         match self {
             Entry::Setting(setting) => setting.changes,
-            Entry::Tenant(..) => Changes::Live,
+            Entry::Tenant(..) | Entry::Type(..) => Changes::Live,
         }
     }
 
@@ -102,6 +151,7 @@ impl<'a> Entry<'a> {
                 let mut named = (shares.read)(config).iter();
                 named.find(|(name, _)| *name == tenant).map(|(_, number)| number.to_string())
             }
+            Entry::Type(timeouts, job_type) => seconds(*(timeouts.read)(config).get(job_type)?),
         }
     }
 
@@ -118,6 +168,13 @@ impl<'a> Entry<'a> {
                 let number = Value(value).number(Shares::RANGE)?;
                 let named = Arc::make_mut((shares.write)(config));
                 named.set(tenant, number).map_err(|bad| bad.to_string())
+            }
+            Entry::Type(timeouts, job_type) => {
+                names::check_type(job_type)
+                    .map_err(|problem| format!("a job type as key: {}", problem.problem))?;
+                let time = Value(value).seconds(1..=MAX_TIMEOUT_MS)?;
+                Arc::make_mut((timeouts.write)(config)).insert(job_type.to_owned(), time);
+                Ok(())
             }
         }
     }

@@ -7,21 +7,24 @@
 //! What servers on one store share of it, and how it changes while they run: [`shared`]. Every key and what it does:
 //! `docs/configuration.md`; what it may be: [`settings`].
 
+mod effect;
 mod entry;
 mod parse;
 mod settings;
 mod shared;
 mod value;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnwise_policy::backoff;
+use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_protocol::MAX_WAIT_MS;
+use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::ownership::Periods;
@@ -30,7 +33,7 @@ use turnwise_replicator::{Connections, Defaults};
 use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, QueueRules, RotationRules};
 
 pub(crate) use self::entry::Entry;
-pub use self::entry::{TENANT_SHARES, TenantShares};
+pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, TypeTimes};
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub(crate) use self::shared::{Refused, Shared};
 
@@ -51,6 +54,8 @@ pub struct Config {
     pub max_history: usize,
     /// `[replicator] health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: how long crashed jobs wait.
     pub backoff: backoff::Rules,
+    /// `[replicator] on_lost`: what the loss of its worker is to a replication.
+    pub on_lost: OnLost,
     /// How replications of many tenants share the room, and take turns.
     pub fair_share: FairShare,
     /// What holds for replications that do not say otherwise.
@@ -65,6 +70,8 @@ pub struct Config {
     pub queue: Queue,
     /// `[workers]`: how workers show that they live.
     pub workers: Workers,
+    /// `[listener] names`: further names under which clients may reach this server; `*` is every name.
+    pub listener_names: Vec<String>,
     /// `[command]`: jobs that run programs on this machine.
     pub command: Command,
     /// `[upstream] url`: a CouchDB whose replications run here; with its login.
@@ -142,6 +149,12 @@ pub struct Jobs {
     pub max_history: usize,
     /// `health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: how long crashed jobs wait.
     pub backoff: backoff::Rules,
+    /// `on_lost`: what the loss of its worker is to a job.
+    pub on_lost: OnLost,
+    /// `[timeouts]`: how long a run may last, by type.
+    pub timeouts: Arc<TypeTimes>,
+    /// `[heartbeat_timeouts]`: for how long a run may report nothing, by type.
+    pub heartbeat_timeouts: Arc<TypeTimes>,
     /// `[shares]`: of the tenants of all these types.
     pub shares: Arc<Shares>,
 }
@@ -153,8 +166,26 @@ impl Default for Jobs {
             max_wait: Duration::from_millis(MAX_WAIT_MS),
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
+            on_lost: OnLost::Count,
+            timeouts: Arc::default(),
+            heartbeat_timeouts: Arc::default(),
             shares: Arc::default(),
         }
+    }
+}
+
+impl Jobs {
+    /// How long the runs of each type may take, where that has a bound.
+    pub fn timeouts(&self) -> BTreeMap<String, Timeouts> {
+        let us = |time: &Duration| i64::try_from(time.as_micros()).ok();
+        let mut timeouts: BTreeMap<String, Timeouts> = BTreeMap::new();
+        for (job_type, time) in self.timeouts.iter() {
+            timeouts.entry(job_type.clone()).or_default().run_us = us(time);
+        }
+        for (job_type, time) in self.heartbeat_timeouts.iter() {
+            timeouts.entry(job_type.clone()).or_default().heartbeat_us = us(time);
+        }
+        timeouts
     }
 }
 
@@ -216,11 +247,19 @@ pub struct Command {
     pub max_output_bytes: usize,
     /// `programs`: those that may be run; without, every one.
     pub programs: Option<Vec<String>>,
+    /// `env`: the variables that jobs may set; without, all where every program may be run, and otherwise harmless ones.
+    pub env: Option<Vec<String>>,
 }
 
 impl Default for Command {
     fn default() -> Self {
-        Command { enabled: false, max_jobs: 10, max_output_bytes: MAX_OUTPUT_BYTES, programs: None }
+        Command {
+            enabled: false,
+            max_jobs: 10,
+            max_output_bytes: MAX_OUTPUT_BYTES,
+            programs: None,
+            env: None,
+        }
     }
 }
 
@@ -231,6 +270,8 @@ impl Default for Config {
             max_jobs: 500,
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
+            // A node runs hundreds of them: those of one that dies go on at once on the others, as with CouchDB.
+            on_lost: OnLost::Requeue,
             fair_share: FairShare::default(),
             replication: Defaults::default(),
             connections: Connections::default(),
@@ -238,6 +279,7 @@ impl Default for Config {
             jobs: Jobs::default(),
             queue: Queue::default(),
             workers: Workers::default(),
+            listener_names: Vec::new(),
             command: Command::default(),
             upstream: None,
             periods: Periods::default(),
@@ -268,6 +310,24 @@ impl fmt::Display for Problem {
 impl std::error::Error for Problem {}
 
 impl Config {
+    /// What of a file that was read again is in force at once: what can change while a server runs. The rest stays as it was.
+    pub(crate) fn reloaded(&self, file: Config) -> Config {
+        let running = self.clone();
+        Config {
+            uuid: running.uuid,
+            connections: Connections {
+                close_interval: file.connections.close_interval,
+                ..running.connections
+            },
+            queue: Queue { catalogue: running.queue.catalogue, ..file.queue },
+            workers: running.workers,
+            command: Command { max_jobs: file.command.max_jobs, ..running.command },
+            upstream: running.upstream,
+            periods: running.periods,
+            ..file
+        }
+    }
+
     /// Reads a file. What was ignored is returned beside the configuration, to be told to the user.
     ///
     /// # Errors

@@ -1,15 +1,19 @@
 //! From INI lines to typed settings.
 
+use std::collections::BTreeMap;
+
 use ini_core::{Item, Parser};
 
 use turnwise_replicator::HIDDEN;
 
-use super::entry::{Entry, MAX_TENANTS};
-use super::{Config, Problem, TENANT_SHARES, Workers};
+use super::entry::{Entry, MAX_TENANTS, MAX_TYPES};
+use super::{Config, Problem, TENANT_SHARES, TYPE_TIMEOUTS, Workers, effect};
 
 pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Problem> {
     let mut config = Config::default();
     let mut ignored = Vec::new();
+    // Where each setting was given last.
+    let mut given = BTreeMap::new();
     let mut section = String::new();
     let mut line = 0;
     // An editor's byte order mark is no part of the first section's name.
@@ -37,6 +41,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
                 let expected = "expected names, or absolute paths; leave the line out to allow every program";
                 return Err(problem(format!("[command] programs has no value: {expected}")));
             }
+            Item::Property("env", Some("")) if section == "command" => config.command.env = Some(Vec::new()),
             Item::Property(key, Some("")) => {
                 ignored.push(problem(format!("[{section}] {key} has no value, and is ignored")))
             }
@@ -49,7 +54,16 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
                     let value = if entry.holds_secret() { HIDDEN } else { value };
                     return Err(problem(format!("[{section}] {key} = {value}: expected {right}")));
                 }
+                given.insert((entry.section(), key), line);
             }
+        }
+    }
+    for timeouts in TYPE_TIMEOUTS {
+        let types = timeouts.len(&config);
+        if types > MAX_TYPES {
+            let text =
+                format!("[{}] names {types} job types: expected at most {MAX_TYPES}", timeouts.section);
+            return Err(Problem { file: file.to_owned(), line: 0, text });
         }
     }
     for shares in TENANT_SHARES {
@@ -68,6 +82,11 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
         );
         return Err(Problem { file: file.to_owned(), line: 0, text });
     }
+    ignored.extend(given.into_iter().filter_map(|((section, key), line)| {
+        let text = effect::missing(&config, section, key)?;
+        Some(Problem { file: file.to_owned(), line, text })
+    }));
+    ignored.sort_by_key(|problem| problem.line);
     Ok((config, ignored))
 }
 

@@ -11,6 +11,8 @@ use turnwise_policy::predictive_queue::window;
 use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_replicator::{MAX_CERTIFICATE_DEPTH, Secret};
 
+/// Of `minimum_progress`, in bytes.
+const MAX_MINIMUM_PROGRESS: u64 = 1 << 30;
 const MAX_MS: u64 = 365 * 24 * 3_600_000;
 /// Longest first wait after a crash: 49 days.
 const MAX_BACKOFF_BASE_MS: i64 = u32::MAX as i64;
@@ -69,6 +71,7 @@ use Changes::{InFile, Live};
 
 const AT_START: &str = "It is read when a server starts";
 const ABOUT_CONNECTIONS: &str = "Where connections go, and whom they trust, is said on each machine alone";
+const ABOUT_A_MACHINE_REACHED: &str = "How a machine is reached is said on that machine alone";
 const ABOUT_A_MACHINE: &str = "What may run on a machine is said on that machine alone";
 
 /// All settings, by section.
@@ -206,6 +209,13 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         section: "replicator",
+        key: "on_lost",
+        changes: Live,
+        read: |config| text(config.on_lost.name()),
+        write: |config, value| set(&mut config.on_lost, value.on_lost()),
+    },
+    Setting {
+        section: "replicator",
         key: "worker_processes",
         changes: Live,
         read: |config| text(config.replication.worker_processes),
@@ -331,6 +341,24 @@ pub const SETTINGS: &[Setting] = &[
             text(timeout.map_or(INFINITY.to_owned(), |timeout| timeout.as_millis().to_string()))
         },
         write: |config, value| set(&mut config.replication.request_timeout, value.ms_or_infinity(1..=MAX_MS)),
+    },
+    Setting {
+        section: "replicator",
+        key: "minimum_progress",
+        changes: Live,
+        read: |config| text(config.replication.minimum_progress.bytes),
+        write: |config, value| {
+            set(&mut config.replication.minimum_progress.bytes, value.number(0..=MAX_MINIMUM_PROGRESS))
+        },
+    },
+    Setting {
+        section: "replicator",
+        key: "progress_interval",
+        changes: Live,
+        read: |config| text(config.replication.minimum_progress.interval.as_millis()),
+        write: |config, value| {
+            set(&mut config.replication.minimum_progress.interval, value.ms(1_000..=MAX_MS))
+        },
     },
     Setting {
         section: "replicator",
@@ -465,6 +493,13 @@ pub const SETTINGS: &[Setting] = &[
         write: |config, value| set(&mut config.jobs.backoff.max_exponent, value.number(0..=30)),
     },
     Setting {
+        section: "jobs",
+        key: "on_lost",
+        changes: Live,
+        read: |config| text(config.jobs.on_lost.name()),
+        write: |config, value| set(&mut config.jobs.on_lost, value.on_lost()),
+    },
+    Setting {
         section: "queue",
         key: "window",
         changes: Live,
@@ -521,6 +556,13 @@ pub const SETTINGS: &[Setting] = &[
         write: |config, value| set(&mut config.workers.health_timeout, value.seconds(20..=MAX_HEALTH_MS)),
     },
     Setting {
+        section: "listener",
+        key: "names",
+        changes: InFile(ABOUT_A_MACHINE_REACHED),
+        read: |config| Some(config.listener_names.join(",")).filter(|names| !names.is_empty()),
+        write: |config, value| set(&mut config.listener_names, value.host_names()),
+    },
+    Setting {
         section: "command",
         key: "enabled",
         changes: InFile(ABOUT_A_MACHINE),
@@ -547,6 +589,13 @@ pub const SETTINGS: &[Setting] = &[
         changes: InFile(ABOUT_A_MACHINE),
         read: |config| config.command.programs.as_ref().map(|programs| programs.join(",")),
         write: |config, value| set(&mut config.command.programs, value.programs().map(Some)),
+    },
+    Setting {
+        section: "command",
+        key: "env",
+        changes: InFile(ABOUT_A_MACHINE),
+        read: |config| config.command.env.as_ref().map(|names| names.join(",")),
+        write: |config, value| set(&mut config.command.env, value.variables().map(Some)),
     },
 ];
 

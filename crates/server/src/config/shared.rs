@@ -13,16 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Error, Keyspace};
 use turnwise_store::{Isolation, MaybeStoreError, RangeRead, Store, Transaction};
 
-use super::entry::{Entry, MAX_TENANTS};
-use super::{Changes, Config, SETTINGS, TENANT_SHARES};
+use super::entry::{Entry, MAX_TENANTS, MAX_TYPES};
+use super::{Changes, Config, SETTINGS, TENANT_SHARES, TYPE_TIMEOUTS, effect};
 
-/// Rows that are read at most: every setting, and twice as many tenants as there may be, because those who add the last
+/// Rows that are read at most: every setting, and twice as many tenants and types as there may be, because those who add the last
 /// ones at the same time do not see each other.
-const MAX_ROWS: usize = SETTINGS.len() + 2 * MAX_TENANTS * TENANT_SHARES.len();
+const MAX_ROWS: usize =
+    SETTINGS.len() + 2 * (MAX_TENANTS * TENANT_SHARES.len() + MAX_TYPES * TYPE_TIMEOUTS.len());
 /// Longest value, in bytes.
 const MAX_VALUE_BYTES: usize = 4 << 10;
 /// Without a change, the rows are read again after this long.
@@ -38,8 +40,8 @@ type Rows = BTreeMap<(String, String), String>;
 pub(crate) struct Shared {
     store: Store,
     keys: Keyspace,
-    /// What this server's file says.
-    file: Arc<Config>,
+    /// What this server's file says, as far as it is in force.
+    file: watch::Sender<Arc<Config>>,
 }
 
 /// Why a setting is not changed.
@@ -73,12 +75,45 @@ impl MaybeStoreError for Refused {
 
 impl Shared {
     pub fn new(store: Store, keys: Keyspace, file: Config) -> Shared {
-        Shared { store, keys, file: Arc::new(file) }
+        Shared { store, keys, file: watch::Sender::new(Arc::new(file)) }
     }
 
     /// The same, through another handle of the store.
     pub fn on(&self, store: Store) -> Shared {
         Shared { store, ..self.clone() }
+    }
+
+    /// Takes what can change while a server runs from the file as it is now. Returns the settings that wait for a restart, as
+    /// section and key.
+    pub fn reload(&self, file: Config) -> Vec<(&'static str, String)> {
+        let new = self.file.borrow().reloaded(file.clone());
+        let values = |config| {
+            let all = Entry::all(config).filter(|(entry, _)| matches!(entry.changes(), Changes::InFile(_)));
+            all.map(|(entry, value)| ((entry.section(), entry.key().to_owned()), value))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let (mut wanted, mut running) = (values(&file), values(&new));
+        // One that the file does not name is the store's.
+        let uuid = ("couchdb", "uuid".to_owned());
+        if !wanted.contains_key(&uuid) {
+            running.remove(&uuid);
+        }
+        running.retain(|name, value| wanted.remove(name).as_ref() != Some(value));
+        // Passwords read as stars, so that a change of one alone is not seen in its text.
+        let secrets = [
+            ("upstream", "url", file.upstream != new.upstream),
+            ("replicator", "password", file.connections.tls.password != new.connections.tls.password),
+        ];
+        let secrets = secrets
+            .into_iter()
+            .filter(|(.., differ)| *differ)
+            .map(|(section, key, _)| (section, key.to_owned()));
+        let mut waiting: Vec<(&'static str, String)> =
+            wanted.into_keys().chain(running.into_keys()).chain(secrets).collect();
+        waiting.sort();
+        waiting.dedup();
+        self.file.send_replace(Arc::new(new));
+        waiting
     }
 
     /// What is in force.
@@ -93,7 +128,7 @@ impl Shared {
         if value.len() > MAX_VALUE_BYTES {
             return Err(Refused::Wrong(format!("at most {MAX_VALUE_BYTES} bytes")));
         }
-        entry.write(&mut (*self.file).clone(), value).map_err(Refused::Wrong)?;
+        entry.write(&mut Config::clone(&self.file.borrow()), value).map_err(Refused::Wrong)?;
         self.change(entry, Some(serde_json::Value::from(value).to_string().into())).await
     }
 
@@ -125,11 +160,14 @@ impl Shared {
     /// Hands what is in force to `apply` whenever it may have changed, until it is stopped.
     pub async fn follow(self, apply: impl Fn(&Config) + Send, stop: CancellationToken) {
         let following = async {
+            let mut file = self.file.subscribe();
             let (mut known, mut before) = (None, None);
             loop {
                 let seen = match self.look().await {
                     Ok((rows, seen)) => {
-                        if known.as_ref() != Some(&rows) {
+                        let reloaded = file.has_changed().unwrap_or_default();
+                        file.mark_unchanged();
+                        if known.as_ref() != Some(&rows) || reloaded {
                             let config = self.over(&rows, |problem| tracing::warn!("{problem}"));
                             tell(before.as_ref(), &config);
                             apply(&config);
@@ -153,6 +191,7 @@ impl Shared {
                 };
                 tokio::select! {
                     () = changed => {}
+                    _ = file.changed() => file.mark_changed(),
                     () = self.store.runtime().sleep(LOOK_AGAIN) => {}
                 }
             }
@@ -172,7 +211,7 @@ impl Shared {
 
     /// The file, and the rows over it. What of them is not taken is told.
     fn over(&self, rows: &Rows, tell: impl Fn(String)) -> Config {
-        let mut config = (*self.file).clone();
+        let mut config = Config::clone(&self.file.borrow());
         for ((section, key), value) in rows {
             let written = changeable(section, key).map(|entry| entry.write(&mut config, value));
             match written {
@@ -183,6 +222,8 @@ impl Shared {
                 Err(_) => tell(format!("the shared setting [{section}] {key} is none of this release's")),
             }
         }
+        let names = rows.keys().filter_map(|(section, key)| effect::missing(&config, section, key));
+        names.for_each(|problem| tell(format!("the shared setting {problem}")));
         config
     }
 }
@@ -198,14 +239,18 @@ fn changeable<'a>(section: &str, key: &'a str) -> Result<Entry<'a>, Refused> {
     }
 }
 
-/// Whether one more tenant may be named.
+/// Whether one more tenant or type may be named.
 fn check_room(rows: &Rows, entry: Entry<'_>) -> Result<(), Refused> {
-    let Entry::Tenant(shares, _) = entry else { return Ok(()) };
-    let tenants = rows.keys().filter(|(section, _)| section == shares.section).count();
-    if tenants < MAX_TENANTS {
+    let (most, what) = match entry {
+        Entry::Tenant(..) => (MAX_TENANTS, "tenants"),
+        Entry::Type(..) => (MAX_TYPES, "job types"),
+        Entry::Setting(_) => return Ok(()),
+    };
+    let named = rows.keys().filter(|(section, _)| section == entry.section()).count();
+    if named < most {
         return Ok(());
     }
-    Err(Refused::Wrong(format!("at most {MAX_TENANTS} tenants: leave the others to the default")))
+    Err(Refused::Wrong(format!("at most {most} {what}: leave the others to the default")))
 }
 
 async fn read(tx: &Transaction, keys: &Keyspace) -> Result<Rows, Error> {

@@ -4,7 +4,7 @@
 
 use super::*;
 use std::time::Duration;
-use turnwise_replicator::{AuthPlugin, Secret, SocketOptions, Tls};
+use turnwise_replicator::{AuthPlugin, MinimumProgress, Secret, SocketOptions, Tls};
 
 fn parse(text: &str) -> (Config, Vec<String>) {
     let (config, ignored) = Config::parse("my.ini", text).unwrap();
@@ -25,28 +25,34 @@ fn an_empty_file_gives_the_defaults() {
 fn every_key_that_has_an_effect_has_it() {
     let (config, ignored) = parse(
         "\u{feff}[couchdb]\r\nuuid = B0000000000000000000000000000025\r\n[replicator]\r\nmax_jobs=7\n max_history = 8 \n\
-         health_threshold = 9\nbackoff_base_ms = 10\nbackoff_max_exponent = 11\nworker_processes = 12\n\
+         health_threshold = 9\nbackoff_base_ms = 10\nbackoff_max_exponent = 11\non_lost = count\nworker_processes = 12\n\
          worker_batch_size = 13\nhttp_connections = 14\nconnection_timeout = 15\nretries_per_request = 0\n\
          use_checkpoints = false\ncheckpoint_interval = 17\nuse_bulk_get = false\nvalid_endpoint_protocols = https\n\
          auth_plugins = couch_replicator_auth_session, couch_replicator_auth_noop\nsession_refresh_interval_sec = 31\n\
          max_document_id_length = 240\nmissing_doc_retry_msec = 0\n\
          valid_proxy_protocols = socks5\n\
-         request_timeout = 28\nsocket_options = [{nodelay, false}, {sndbuf, 29}]\nconnection_close_interval = 130\n\
+         request_timeout = 28\nminimum_progress = 280\nprogress_interval = 2800\nsocket_options = [{nodelay, false}, {sndbuf, 29}]\nconnection_close_interval = 130\n\
          connect_to = *.example.com:443:10.0.0.7:8443\nverify_ssl_certificates = false\n\
          ssl_trusted_certificates_file = /ca.pem\nssl_certificate_max_depth = 1\ncert_file = /c.pem\nkey_file = /k.pem\n\
          password = hunter2\nfairness = rfc\nusage_coeff = 0.25\npriority_coeff = .75\nusage_interval = 1001\npriority_interval = 1002\n\
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
-         [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\n\
-         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\n\
+         [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
-    assert_eq!(ignored, Vec::<String>::new());
+    let without_effect =
+        ["checkpoint_interval", "ssl_trusted_certificates_file", "ssl_certificate_max_depth"];
+    assert_eq!(ignored.len(), without_effect.len(), "{ignored:?}");
+    for (problem, key) in ignored.iter().zip(without_effect) {
+        assert!(problem.contains(&format!("[replicator] {key} has no effect: ")), "{problem}");
+    }
     let expected = Config {
         uuid: Some("B0000000000000000000000000000025".into()),
         max_jobs: 7,
         max_history: 8,
         backoff: backoff::Rules { health_threshold_us: 9_000_000, base_us: 10_000, max_exponent: 11 },
+        on_lost: OnLost::Count,
         fair_share: FairShare {
             fairness: Fairness::Rfc,
             rfc: Rfc {
@@ -61,6 +67,7 @@ fn every_key_that_has_an_effect_has_it() {
                 max_churn: 26,
                 startup_jitter: Duration::ZERO,
                 idle_turn: Duration::from_millis(1_005),
+                ..RotationRules::default()
             },
             shares: Arc::new(
                 [("a b/_replicator".to_owned(), 1_000), ("_replicator".to_owned(), 1)].into_iter().collect(),
@@ -82,6 +89,7 @@ fn every_key_that_has_an_effect_has_it() {
             endpoint_schemes: vec!["https".into()],
             proxy_schemes: vec!["socks5".into()],
             request_timeout: Some(Duration::from_millis(28)),
+            minimum_progress: MinimumProgress { bytes: 280, interval: Duration::from_millis(2_800) },
             socket_options: SocketOptions { nodelay: false, sndbuf: Some(29), ..SocketOptions::default() },
         },
         connections: Connections {
@@ -95,6 +103,7 @@ fn every_key_that_has_an_effect_has_it() {
                 key_file: Some("/k.pem".into()),
                 password: Some(Secret::new("hunter2")),
             },
+            ..Connections::default()
         },
         multiplex: Mode::Off,
         jobs: Jobs {
@@ -102,6 +111,13 @@ fn every_key_that_has_an_effect_has_it() {
             max_wait: Duration::from_secs(25),
             max_history: 18,
             backoff: backoff::Rules { health_threshold_us: 19_000_000, base_us: 20_000, max_exponent: 21 },
+            on_lost: OnLost::Requeue,
+            timeouts: Arc::new(
+                [("mail", 90_000), ("command", 500)]
+                    .map(|(job_type, ms)| (job_type.to_owned(), Duration::from_millis(ms)))
+                    .into(),
+            ),
+            heartbeat_timeouts: Arc::new([("mail".to_owned(), Duration::from_millis(2_500))].into()),
             shares: Arc::new([("Default".to_owned(), 27)].into_iter().collect()),
         },
         queue: Queue {
@@ -116,11 +132,13 @@ fn every_key_that_has_an_effect_has_it() {
             health_interval: Duration::from_millis(250),
             health_timeout: Duration::from_millis(1_500),
         },
+        listener_names: vec!["jobs.example".into(), "turnwise".into()],
         command: Command {
             enabled: true,
             max_jobs: 22,
             max_output_bytes: 23,
             programs: Some(vec!["/bin/sh".into(), "ls".into()]),
+            env: Some(vec!["A_1".into(), "LC_*".into()]),
         },
         upstream: Some(Address::parse("http://u:hunter2@couch:5984/").unwrap()),
         periods: Periods { start: Duration::from_millis(500), quiet: Duration::from_secs(28) },
@@ -240,6 +258,7 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
         ("max_output_bytes = 12289", "a whole number from 0 to 12288"),
         ("programs = ls,,sh", "up to 100 texts, separated by commas"),
         ("programs = sh, ./run", "names, or absolute paths, separated by commas"),
+        ("env = A, *", "names of letters, digits and _, or their beginnings and *, separated by commas"),
         ("enabled = maybe", "true or false"),
     ] {
         let expected = format!("my.ini:2: [command] {line}: expected {right}");
@@ -340,11 +359,17 @@ fn every_setting_is_read_as_it_is_written() {
             // Anything may be a password, and none is shown.
             (_, "password") => continue,
             (_, "programs") => "/bin/sh,ls",
+            (_, "env") => "A,LC_*",
+            (_, "names") => "jobs.example,turnwise",
             ("workers", _) => "2.25",
             (_, "fairness") => "rfc",
+            (_, "on_lost") => match setting.read(&config).as_deref() {
+                Some("count") => "requeue",
+                _ => "count",
+            },
             (_, "multiplex") => "off",
             (_, "usage_coeff" | "priority_coeff") => "0.75",
-            (_, "interval" | "idle_turn") => "1234",
+            (_, "interval" | "idle_turn" | "progress_interval") => "1234",
             (_, "usage_interval" | "priority_interval" | "charge_interval") => "2345",
             ("upstream", "url") => "http://couch:5984/",
             (
@@ -400,8 +425,58 @@ fn the_documentation_tells_every_setting() {
                 .iter()
                 .map(|shares| (shares.section.to_owned(), "*tenant*".to_owned(), "yes".to_owned())),
         )
+        .chain(
+            TYPE_TIMEOUTS
+                .iter()
+                .map(|timeouts| (timeouts.section.to_owned(), "*type*".to_owned(), "yes".to_owned())),
+        )
         .collect();
     told.sort();
     expected.sort();
     assert_eq!(told, expected);
+}
+
+#[test]
+fn a_setting_without_an_effect_is_warned_about() {
+    let (config, problems) = parse("[replicator]\nusage_coeff = 0.5\n\npriority_interval = 5000\n");
+    let expected = "has no effect: fairness is virtual_time, and only rfc uses it";
+    assert_eq!(
+        problems,
+        [
+            format!("my.ini:2: [replicator] usage_coeff {expected}"),
+            format!("my.ini:4: [replicator] priority_interval {expected}")
+        ]
+    );
+    // It is taken all the same: the other setting may change at run time.
+    assert_eq!(config.fair_share.rfc.priority_interval_us, Some(5_000_000));
+    for text in ["usage_coeff = 0.5\nfairness = rfc", "fairness = rfc\nusage_coeff = 0.5", "max_jobs = 3"] {
+        assert_eq!(parse(&format!("[replicator]\n{text}\n")).1, Vec::<String>::new(), "{text}");
+    }
+    for text in [
+        "[replicator]\nuse_checkpoints = false\ncheckpoint_interval = 5000\n",
+        "[replicator]\nauth_plugins = basic\nsession_refresh_interval_sec = 60\n",
+        "[replicator]\nverify_ssl_certificates = false\nssl_certificate_max_depth = 3\n",
+        "[command]\nmax_jobs = 3\n",
+    ] {
+        assert!(parse(text).1[0].contains("has no effect"), "{text}");
+    }
+}
+
+#[test]
+fn a_file_that_is_read_again_changes_what_can_change_and_nothing_else() {
+    let (file, _) = parse(
+        "[couchdb]\nuuid = b0000000000000000000000000000025\n[replicator]\nmax_jobs = 7\nfairness = rfc\nidle_turn = 1005\n\
+         connection_close_interval = 130\nconnect_to = a:1:b:2\nverify_ssl_certificates = false\ncluster_quiet_period = 28\n\
+         [jobs]\nretention = 3600\n[queue]\nwindow = 29\ncatalogue = /c.toml\n[workers]\nhealth_interval = 1\n\
+         [command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = ls\n[upstream]\nurl = http://couch:5984/\n",
+    );
+    let running = Config::default();
+    let reloaded = running.reloaded(file.clone());
+    for setting in SETTINGS {
+        let from = match setting.changes {
+            Changes::Live => &file,
+            Changes::InFile(_) => &running,
+        };
+        assert_eq!(setting.read(&reloaded), setting.read(from), "[{}] {}", setting.section, setting.key);
+    }
 }

@@ -4,11 +4,14 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use turnwise_policy::backoff::OnLost;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
 use turnwise_replicator::{AuthPlugin, SocketOptions};
+
+use crate::http::Authority;
 
 /// No bound, as Erlang has it.
 pub(super) const INFINITY: &str = "infinity";
@@ -110,6 +113,12 @@ impl Value<'_> {
         Ok(Duration::from_millis(ms))
     }
 
+    /// What the loss of its worker is to a job.
+    pub fn on_lost(self) -> Result<OnLost, Right> {
+        let known = OnLost::ALL.into_iter().find(|known| known.name() == self.0);
+        known.ok_or_else(|| OnLost::ALL.map(OnLost::name).join(" or "))
+    }
+
     pub fn boolean(self) -> Result<bool, Right> {
         match self.0 {
             "true" => Ok(true),
@@ -143,11 +152,32 @@ impl Value<'_> {
         if right { Ok(list) } else { Err(format!("up to {MAX_LIST} texts, separated by commas")) }
     }
 
+    /// Names of hosts, in lower case and without ports; or `*`.
+    pub fn host_names(self) -> Result<Vec<String>, Right> {
+        let right = || format!("up to {MAX_LIST} host names without ports, separated by commas, or *");
+        let name = |text: String| match text.as_str() {
+            "*" => Some(text),
+            _ => Authority::parse(&text).filter(|host| host.port.is_none()).map(|host| host.name),
+        };
+        self.list().map_err(|_| right())?.into_iter().map(name).collect::<Option<_>>().ok_or_else(right)
+    }
+
     /// Programs: a path that is relative would mean another one in every folder.
     pub fn programs(self) -> Result<Vec<String>, Right> {
         let list = self.list()?;
         let right = list.iter().all(|text| text.starts_with('/') || !text.contains('/'));
         if right { Ok(list) } else { Err("names, or absolute paths, separated by commas".to_owned()) }
+    }
+
+    /// Names of environment variables, or their beginnings with a `*`.
+    pub fn variables(self) -> Result<Vec<String>, Right> {
+        let list = self.list()?;
+        let name = |text: &str| {
+            let name = text.strip_suffix('*').unwrap_or(text);
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        let right = "names of letters, digits and _, or their beginnings and *, separated by commas";
+        if list.iter().all(|text| name(text)) { Ok(list) } else { Err(right.to_owned()) }
     }
 
     /// A server's URL, with a login.

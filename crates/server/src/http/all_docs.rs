@@ -3,14 +3,19 @@
 use axum::body::Body;
 use axum::http::Method;
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use turnwise_replicator::documents::read::{self, Stretch};
 use turnwise_replicator::documents::{Head, databases};
 use turnwise_store::Transaction;
 
-use super::answer::{Batch, Pieces, in_pieces};
+use super::answer::{Batch, Broken, Pieces, in_pieces};
 use super::error::ApiError;
 use super::request::{self, Params, REQUEST_BYTES};
+use super::room::Cost;
+use super::rows::{NoArray, Rows};
 use super::{App, Call, docs};
 
 /// Rows that one transaction reads.
@@ -21,21 +26,23 @@ struct Query {
     db: String,
     stretch: Stretch,
     /// These documents, in this order.
-    keys: Option<Vec<Value>>,
+    keys: Option<Rows>,
     skip: usize,
     limit: usize,
     include_docs: bool,
 }
 
 impl Query {
-    fn new(db: &str, params: &Params) -> Result<Query, ApiError> {
+    fn new(db: &str, params: &Params, keys: Option<Result<Rows, NoArray>>) -> Result<Query, ApiError> {
         let key = params.json_string(&["key"])?;
         let from = params.json_string(&["startkey", "start_key", "startkey_docid", "start_key_doc_id"])?;
         let to = params.json_string(&["endkey", "end_key", "endkey_docid", "end_key_doc_id"])?;
-        let keys = match params.json(&["keys"])? {
+        let in_query = params.get("keys").map(|keys| Rows::of_array(Bytes::copy_from_slice(keys.as_bytes())));
+        let in_query = in_query.transpose().map_err(|_| ApiError::bad_request("`keys` must be JSON"))?;
+        let keys = match keys.or(in_query) {
             None => None,
-            Some(Value::Array(keys)) => Some(keys),
-            Some(_) => return Err(ApiError::bad_request("`keys` body member must be an array.")),
+            Some(Ok(keys)) => Some(keys),
+            Some(Err(NoArray)) => return Err(ApiError::bad_request("`keys` body member must be an array.")),
         };
         if keys.is_some() && (key.is_some() || from.is_some() || to.is_some()) {
             return Err(ApiError::query("`keys` is incompatible with `key`, `start_key` and `end_key`"));
@@ -58,16 +65,19 @@ impl Query {
 }
 
 pub(super) async fn all_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
-    let given = match call.method {
-        Method::POST => request::json_object(body, &call.headers, REQUEST_BYTES).await?,
-        _ => Map::new(),
+    let (given, room) = match call.method {
+        Method::POST => {
+            request::json_rows(app, body, &call.headers, ("keys", REQUEST_BYTES), Cost::ROWS).await?
+        }
+        _ => Default::default(),
     };
-    let query = Query::new(db, &call.params.with(&given))?;
+    let query = Query::new(db, &call.params.with(&given.members), given.rows)?;
     let tx = app.store.begin().await?;
     let (_, counters) = databases::info(&tx, &app.keys, db).await?;
     let app = app.clone();
     Ok(in_pieces(async move |mut pieces| {
         let written = write(&app, &query, counters.documents, &mut pieces).await;
+        drop(room);
         (pieces, written)
     }))
 }
@@ -117,25 +127,25 @@ async fn write_stretch(app: &App, query: &Query, pieces: &mut Pieces) -> Result<
     Ok(())
 }
 
-async fn write_keys(app: &App, query: &Query, keys: &[Value], pieces: &mut Pieces) -> Result<(), ApiError> {
-    let ordered: Vec<&Value> = match query.stretch.descending {
-        true => keys.iter().rev().collect(),
-        false => keys.iter().collect(),
-    };
-    let wanted = &ordered[query.skip.min(ordered.len())..];
-    let mut wanted = wanted[..query.limit.min(wanted.len())].iter().peekable();
+async fn write_keys(app: &App, query: &Query, keys: &Rows, pieces: &mut Pieces) -> Result<(), ApiError> {
+    let nth = |nth: usize| if query.stretch.descending { keys.len() - 1 - nth } else { nth };
+    let ordered = (0..keys.len()).map(|at| keys.get(nth(at)));
+    let mut wanted = ordered.skip(query.skip).take(query.limit).peekable();
     while wanted.peek().is_some() {
         let tx = app.store.begin().await?;
         let mut batch = Batch::default();
         for key in wanted.by_ref().take(PAGE) {
-            let head = match key.as_str() {
-                Some(id) => read::by_key(&tx, &app.keys, &query.db, id).await?,
-                None => None,
+            let head = match serde_json::from_slice::<String>(key) {
+                Ok(id) => read::by_key(&tx, &app.keys, &query.db, &id).await?,
+                Err(_) => None,
             };
-            batch.push(&match head {
-                None => json!({ "key": key, "error": "not_found" }),
-                Some(head) => row(app, &tx, query, head).await?,
-            })?;
+            match head {
+                None => batch.push(&NotFound {
+                    key: serde_json::from_slice(key).map_err(|_| Broken)?,
+                    error: "not_found",
+                })?,
+                Some(head) => batch.push(&row(app, &tx, query, head).await?)?,
+            }
             if batch.is_full() {
                 break;
             }
@@ -144,6 +154,13 @@ async fn write_keys(app: &App, query: &Query, keys: &[Value], pieces: &mut Piece
         pieces.batch(&batch).await?;
     }
     Ok(())
+}
+
+/// The row of a key that no document has.
+#[derive(Serialize)]
+struct NotFound<'a> {
+    key: &'a RawValue,
+    error: &'static str,
 }
 
 async fn row(app: &App, tx: &Transaction, query: &Query, head: Head) -> Result<Value, ApiError> {

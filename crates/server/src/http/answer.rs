@@ -1,5 +1,7 @@
 //! Answers: JSON at once, and JSON in pieces.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -13,6 +15,8 @@ use super::error::ApiError;
 
 /// Pieces of a long answer that wait for a slow reader, at most.
 const PIECES_AHEAD: usize = 4;
+/// A reader that takes no piece for so long is gone: what its request holds in memory is wanted by others.
+const READER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Rows are collected into pieces of about this size, in bytes.
 const PIECE_BYTES: usize = 32 << 10;
 /// Rows that are in memory before they are written have about this size together, in bytes: more than the pieces ahead,
@@ -105,7 +109,10 @@ impl Pieces {
             return Ok(());
         }
         let piece = Bytes::from(std::mem::take(&mut self.buffer));
-        self.to.send(Ok(piece)).await.map_err(|_| Broken)
+        match tokio::time::timeout(READER_TIMEOUT, self.to.send(Ok(piece))).await {
+            Ok(sent) => sent.map_err(|_| Broken),
+            Err(_) => Err(Broken),
+        }
     }
 
     /// Resolves when nobody reads any more.

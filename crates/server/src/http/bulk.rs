@@ -3,14 +3,19 @@
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use turnwise_replicator::doc_processor;
-use turnwise_replicator::documents::{Draft, Error, MAX_BODY_BYTES, Revision, databases, read};
+use turnwise_replicator::documents::{Draft, Error, Head, MAX_BODY_BYTES, Revision, databases, read};
 use turnwise_store::{MaybeStoreError, Transaction};
 
-use super::answer::{self, Batch, in_pieces, ok};
-use super::error::ApiError;
-use super::request::{self, REQUEST_BYTES};
+use super::answer::{self, Batch, in_pieces};
+use super::error::{ApiError, internal};
+use super::request::{self, REQUEST_BYTES, Sent};
+use super::room::Cost;
+use super::rows::{NoArray, Rows};
 use super::{App, Call, docs};
 
 /// Documents that one transaction writes.
@@ -23,51 +28,68 @@ const READ_BATCH: usize = 100;
 /// Writes documents one by one, as in CouchDB: some may be in conflict while others are written. A document that
 /// cannot be right is another matter: then nothing is written at all.
 pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
-    let body = request::json_object(body, &call.headers, REQUEST_BYTES).await?;
-    if body.get("new_edits") == Some(&json!(false)) {
+    let (body, _room) =
+        request::json_rows(app, body, &call.headers, ("docs", REQUEST_BYTES), Cost::DOCUMENTS).await?;
+    if body.members.get("new_edits") == Some(&json!(false)) {
         return Err(docs::no_branches());
     }
-    let Some(Value::Array(docs)) = body.get("docs") else {
-        let reason = match body.get("docs") {
-            None => "POST body must include `docs` parameter.",
-            Some(_) => "`docs` parameter must be an array.",
-        };
-        return Err(ApiError::bad_request(reason));
+    let docs = match body.rows {
+        None => return Err(ApiError::bad_request("POST body must include `docs` parameter.")),
+        Some(Err(NoArray)) => return Err(ApiError::bad_request("`docs` parameter must be an array.")),
+        Some(Ok(docs)) => docs,
     };
     let tx = app.store.begin().await?;
     databases::check(&tx, &app.keys, db).await?;
+    drop(tx);
+    // Twice, so that there are never more of them in memory than a transaction takes.
+    let (own, bytes) = (app.clone(), docs.bytes());
+    let docs = request::beside(bytes, move || check_all(&own, &docs).map(|()| docs)).await??;
+    let (mut rows, mut done) = (b"[".to_vec(), 0);
+    while done < docs.len() {
+        let batch = next_batch(app, &docs, done)?;
+        let written = write_batch(app, db, &batch).await?;
+        for row in &written {
+            if done > 0 {
+                rows.push(b',');
+            }
+            serde_json::to_writer(&mut rows, row).map_err(|error| internal(&error))?;
+            done += 1;
+        }
+    }
+    rows.extend_from_slice(b"]\n");
+    Ok(answer::respond(StatusCode::CREATED, rows.into()))
+}
+
+/// Whether each document could be written, as far as it tells itself.
+fn check_all(app: &App, docs: &Rows) -> Result<(), ApiError> {
     let settings = app.settings.get();
-    let mut drafts = Vec::with_capacity(docs.len());
-    for doc in docs {
-        let object =
-            doc.as_object().ok_or_else(|| ApiError::bad_request("Document must be a JSON object"))?;
-        let draft = Draft::parse(None, object.clone(), &app.new_uuid())?;
+    docs.iter().try_for_each(|text| {
+        let draft = draft(app, text)?;
         doc_processor::check(&settings, &draft).map_err(|error| {
             let mut error = ApiError::from(error);
             error.reason = format!("{} (in document `{}`)", error.reason, draft.id);
             error
-        })?;
-        drafts.push(draft);
-    }
-    let mut rows = Vec::with_capacity(drafts.len());
-    let mut rest = &drafts[..];
-    while !rest.is_empty() {
-        let batch = &rest[..batch_length(rest)];
-        let written = write_batch(app, db, batch).await?;
-        rest = &rest[written.len()..];
-        rows.extend(written);
-    }
-    Ok(answer::json(StatusCode::CREATED, &rows))
+        })
+    })
 }
 
-/// How many documents go into the next transaction: at least one.
-fn batch_length(drafts: &[Draft]) -> usize {
+fn draft(app: &App, text: &[u8]) -> Result<Draft, ApiError> {
+    let object = request::object(text, "Document must be a JSON object")?;
+    Ok(Draft::parse(None, object, &app.new_uuid())?)
+}
+
+/// The documents from the `nth` on that go into the next transaction: at least one.
+fn next_batch(app: &App, docs: &Rows, nth: usize) -> Result<Vec<Draft>, ApiError> {
+    let mut drafts = Vec::new();
     let mut bytes = 0;
-    let fitting = drafts.iter().take(WRITE_BATCH).take_while(|draft| {
-        bytes += serde_json::to_vec(&draft.body).map_or(0, |body| body.len());
-        bytes <= WRITE_BYTES
-    });
-    fitting.count().max(1)
+    for nth in (nth..docs.len()).take(WRITE_BATCH) {
+        bytes += docs.get(nth).len();
+        if bytes > WRITE_BYTES && !drafts.is_empty() {
+            break;
+        }
+        drafts.push(draft(app, docs.get(nth))?);
+    }
+    Ok(drafts)
 }
 
 /// Why one document of a batch stops its transaction.
@@ -147,29 +169,30 @@ fn row_of_error(draft: &Draft, error: Error) -> Value {
 
 pub(super) async fn bulk_get(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let revs = call.params.flag("revs")?;
-    let body = request::json_object(body, &call.headers, REQUEST_BYTES).await?;
-    let Some(Value::Array(wanted)) = body.get("docs") else {
+    let (body, room) =
+        request::json_rows(app, body, &call.headers, ("docs", REQUEST_BYTES), Cost::ROWS).await?;
+    let Some(Ok(wanted)) = body.rows else {
         return Err(ApiError::bad_request("Missing JSON list of 'docs'."));
     };
-    let wanted: Vec<(String, Option<String>)> = wanted
-        .iter()
-        .map(|row| {
-            let id = row["id"].as_str().ok_or_else(|| ApiError::bad_request("document id missed"))?;
-            Ok((id.to_owned(), row["rev"].as_str().map(str::to_owned)))
-        })
-        .collect::<Result<_, ApiError>>()?;
+    let bytes = wanted.bytes();
+    let check = move || {
+        wanted.iter().try_for_each(|row| Wanted::parse(row).map(drop))?;
+        Ok::<_, ApiError>(wanted)
+    };
+    let wanted = request::beside(bytes, check).await??;
     let tx = app.store.begin().await?;
     databases::check(&tx, &app.keys, db).await?;
     let (app, db) = (app.clone(), db.to_owned());
     Ok(in_pieces(async move |mut pieces| {
         let written = async {
             pieces.text("{\"results\":[\n").await?;
-            let mut wanted = wanted.iter().peekable();
-            while wanted.peek().is_some() {
+            let mut rows = wanted.iter().peekable();
+            while rows.peek().is_some() {
                 let tx = app.store.begin().await?;
                 let mut batch = Batch::default();
-                for (id, rev) in wanted.by_ref().take(READ_BATCH) {
-                    let doc = found(&app, &tx, &db, id, rev.as_deref(), revs).await?;
+                for row in rows.by_ref().take(READ_BATCH) {
+                    let Wanted { id, rev } = Wanted::parse(row)?;
+                    let doc = found(&app, &tx, &db, &id, rev.as_deref(), revs).await?;
                     batch.push(&json!({ "id": id, "docs": [doc] }))?;
                     if batch.is_full() {
                         break;
@@ -181,8 +204,31 @@ pub(super) async fn bulk_get(app: &App, call: &Call, body: Body, db: &str) -> Re
             Ok(pieces.text("\n]}\n").await?)
         };
         let written = written.await;
+        drop(room);
         (pieces, written)
     }))
+}
+
+/// What `_bulk_get` is asked for.
+struct Wanted {
+    id: String,
+    rev: Option<String>,
+}
+
+impl Wanted {
+    fn parse(row: &[u8]) -> Result<Wanted, ApiError> {
+        #[derive(Deserialize)]
+        struct Row<'a> {
+            #[serde(borrow)]
+            id: Option<&'a RawValue>,
+            #[serde(borrow)]
+            rev: Option<&'a RawValue>,
+        }
+        let text = |value: Option<&RawValue>| serde_json::from_str::<String>(value?.get()).ok();
+        let row = serde_json::from_slice::<Row<'_>>(row).ok();
+        let (id, rev) = row.map_or((None, None), |row| (text(row.id), text(row.rev)));
+        Ok(Wanted { id: id.ok_or_else(|| ApiError::bad_request("document id missed"))?, rev })
+    }
 }
 
 /// What `_bulk_get` says of one document.
@@ -213,27 +259,54 @@ async fn found(
 
 /// Which of the given revisions are not known here.
 pub(super) async fn revs_diff(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
-    let body = request::json_object(body, &call.headers, REQUEST_BYTES).await?;
-    let mut missing = Map::new();
-    let wanted: Vec<(&String, &Value)> = body.iter().collect();
-    for batch in wanted.chunks(READ_BATCH) {
+    request::check_json(&call.headers)?;
+    let Sent { text, room: _room } =
+        request::bytes(app, body, &call.headers, REQUEST_BYTES, Cost::ROWS).await?;
+    let rows = request::beside(text.len(), move || Rows::of_object(text)).await?;
+    let rows = rows.map_err(|error| request::wrong_json(&error, "Request body must be a JSON object"))?;
+    let mut answer = b"{".to_vec();
+    for first in (0..rows.len()).step_by(2 * READ_BATCH) {
         let tx = app.store.begin().await?;
         databases::check(&tx, &app.keys, db).await?;
-        for (id, revs) in batch {
-            let head = read::by_key(&tx, &app.keys, db, id).await?;
-            let revs = revs.as_array().ok_or_else(|| ApiError::bad_request("revisions must be an array"))?;
-            let mut unknown = Vec::new();
-            for rev in revs {
-                let text = rev.as_str().ok_or_else(|| ApiError::bad_request("Invalid rev format"))?;
-                let parsed: Revision = text.parse()?;
-                if !head.as_ref().is_some_and(|head| head.has(&parsed)) {
-                    unknown.push(rev.clone());
-                }
-            }
-            if !unknown.is_empty() {
-                missing.insert((*id).clone(), json!({ "missing": unknown }));
-            }
+        for nth in (first..rows.len().min(first + 2 * READ_BATCH)).step_by(2) {
+            let id: String = serde_json::from_slice(rows.get(nth))
+                .map_err(|_| ApiError::bad_request("Invalid document id"))?;
+            let head = read::by_key(&tx, &app.keys, db, &id).await?;
+            write_missing(&mut answer, rows.get(nth), rows.get(nth + 1), head.as_ref())?;
         }
     }
-    Ok(ok(&missing))
+    if rows.len() == 0 {
+        databases::check(&app.store.begin().await?, &app.keys, db).await?;
+    }
+    answer.extend_from_slice(b"}\n");
+    Ok(answer::respond(StatusCode::OK, answer.into()))
+}
+
+/// Adds those of a document's revisions that are not known.
+fn write_missing(answer: &mut Vec<u8>, id: &[u8], revs: &[u8], head: Option<&Head>) -> Result<(), ApiError> {
+    let revs = Rows::of_array(Bytes::copy_from_slice(revs));
+    let Ok(Ok(revs)) = revs else { return Err(ApiError::bad_request("revisions must be an array")) };
+    let before = answer.len();
+    for rev in revs.iter() {
+        let text: String =
+            serde_json::from_slice(rev).map_err(|_| ApiError::bad_request("Invalid rev format"))?;
+        let parsed: Revision = text.parse()?;
+        if head.is_some_and(|head| head.has(&parsed)) {
+            continue;
+        }
+        if answer.len() == before {
+            if answer.len() > 1 {
+                answer.push(b',');
+            }
+            answer.extend_from_slice(id);
+            answer.extend_from_slice(b":{\"missing\":[");
+        } else {
+            answer.push(b',');
+        }
+        answer.extend_from_slice(rev);
+    }
+    if answer.len() > before {
+        answer.extend_from_slice(b"]}");
+    }
+    Ok(())
 }

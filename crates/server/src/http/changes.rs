@@ -1,22 +1,26 @@
 //! `_changes`: what was written, as a list or as it comes.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Method;
 use axum::response::Response;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use turnwise_replicator::documents::{Error, Head, changes, databases, names, read};
 use turnwise_store::Transaction;
 
 use super::answer::{Batch, Pieces, in_pieces};
 use super::error::ApiError;
-use super::request::{self, Params, REQUEST_BYTES};
+use super::request::{self, Params};
+use super::room::Cost;
+use super::rows::{NameSet, Rows};
 use super::{App, Call, docs};
 
 /// Changes that one transaction reads.
 const PAGE: usize = 200;
+/// Largest body: the ids that a feed is about. It keeps them for as long as it goes on.
+const IDS_BYTES: usize = 1 << 20;
 /// How long a feed waits for a change, unless it is told otherwise; and the longest it may be told, in ms.
 const TIMEOUT_MS: usize = 60_000;
 const MAX_TIMEOUT_MS: usize = 24 * 3_600_000;
@@ -38,7 +42,7 @@ enum Feed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Filter {
     All,
-    Ids(HashSet<String>),
+    Ids(NameSet),
     Design,
 }
 
@@ -63,7 +67,7 @@ enum Since {
 }
 
 impl Query {
-    fn new(db: &str, params: &Params, doc_ids: Option<&Value>) -> Result<Query, ApiError> {
+    fn new(db: &str, params: &Params, doc_ids: Option<Rows>) -> Result<Query, ApiError> {
         let feed = match params.get("feed") {
             None | Some("normal") => Feed::Normal,
             Some("longpoll") => Feed::Longpoll,
@@ -109,16 +113,21 @@ fn since(text: Option<&str>) -> Result<Since, ApiError> {
     number.parse().ok().filter(|since| *since >= 0).map(Since::After).ok_or_else(malformed)
 }
 
-fn filter(params: &Params, doc_ids: Option<&Value>) -> Result<Filter, ApiError> {
+fn filter(params: &Params, doc_ids: Option<Rows>) -> Result<Filter, ApiError> {
     match params.get("filter") {
         None => Ok(Filter::All),
         Some("_design") => Ok(Filter::Design),
         Some("_doc_ids") => {
-            let parsed = params.json(&["doc_ids"])?;
-            let ids = parsed.as_ref().or(doc_ids).and_then(Value::as_array);
             let wrong = || ApiError::bad_request("`doc_ids` must be an array of document ids");
-            let ids: Option<HashSet<String>> =
-                ids.ok_or_else(wrong)?.iter().map(|id| id.as_str().map(str::to_owned)).collect();
+            let in_query =
+                params.get("doc_ids").map(|ids| Rows::of_array(Bytes::copy_from_slice(ids.as_bytes())));
+            let ids = match in_query {
+                Some(Ok(ids)) => ids.ok(),
+                Some(Err(_)) => None,
+                None => doc_ids,
+            };
+            let ids = ids.ok_or_else(wrong)?;
+            let ids = NameSet::insert_all(ids.iter().map(|id| serde_json::from_slice(id).ok()));
             Ok(Filter::Ids(ids.ok_or_else(wrong)?))
         }
         Some(_) => Err(ApiError::bad_request(
@@ -139,13 +148,13 @@ impl Filter {
 
 pub(super) async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let doc_ids = match call.method {
+        // A feed may go on for long: of its ids it keeps little more than their text.
         Method::POST => {
-            let mut body = request::json_object(body, &call.headers, REQUEST_BYTES).await?;
-            body.shift_remove("doc_ids")
+            request::json_rows(app, body, &call.headers, ("doc_ids", IDS_BYTES), Cost::ROWS).await?.0.rows
         }
         _ => None,
     };
-    let query = Query::new(db, &call.params, doc_ids.as_ref())?;
+    let query = Query::new(db, &call.params, doc_ids.and_then(Result::ok))?;
     let tx = app.store.begin().await?;
     let (database, counters) = databases::info(&tx, &app.keys, db).await?;
     let start = match (query.since, query.descending) {

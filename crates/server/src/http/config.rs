@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::answer::ok;
 use super::error::ApiError;
+use super::room::Cost;
 use super::{App, Call, request};
 use crate::config::{Entry, Refused};
 
@@ -89,11 +90,9 @@ fn unknown() -> ApiError {
 }
 
 async fn put(app: &App, call: &Call, body: Body, section: &str, key: &str) -> Result<Response, ApiError> {
-    if call.headers.get("x-couch-persist").is_some_and(|persist| persist == "false") {
-        return Err(ApiError::bad_request("X-Couch-Persist: settings are for all nodes, and always kept"));
-    }
-    let text = request::bytes(body, &call.headers, BODY_BYTES).await?;
-    let Ok(Value::String(value)) = serde_json::from_slice(&text) else {
+    // `X-Couch-Persist: false` is accepted and has no effect: settings are for all nodes, and always kept.
+    let sent = request::bytes(app, body, &call.headers, BODY_BYTES, Cost::TEXT).await?;
+    let Ok(value) = serde_json::from_slice::<String>(&sent.text) else {
         return Err(ApiError::bad_request("the body must be the value, as a JSON string: \"500\""));
     };
     answer(app.shared.set(section, key, value.trim()).await, section, key)

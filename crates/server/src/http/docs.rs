@@ -11,7 +11,8 @@ use turnwise_replicator::documents::{
 
 use super::answer::{self, ok, with_header};
 use super::error::ApiError;
-use super::request::{self, DOCUMENT_BYTES, Params};
+use super::request::{self, DOCUMENT_BYTES, Params, Sent};
+use super::room::Cost;
 use super::{App, Call};
 
 /// A document as clients see it: with its id and revision, without its secrets.
@@ -131,7 +132,8 @@ pub(super) async fn put(
         return Err(ApiError::bad_request("replication documents have no attachments"));
     }
     check_new_edits(&call.params)?;
-    let text = request::bytes(body, &call.headers, DOCUMENT_BYTES).await?;
+    let Sent { text, room: _room } =
+        request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
     let object = request::object(&text, "Document must be a JSON object")?;
     let mut draft = Draft::parse(Some(id), object, "")?;
     match (&draft.rev, known) {
@@ -162,7 +164,8 @@ pub(super) fn no_branches() -> ApiError {
 
 pub(super) async fn post(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     request::check_json(&call.headers)?;
-    let text = request::bytes(body, &call.headers, DOCUMENT_BYTES).await?;
+    let Sent { text, room: _room } =
+        request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
     let object = request::object(&text, "Document must be a JSON object")?;
     let draft = Draft::parse(None, object, &app.new_uuid())?;
     let written = write(app, db, &draft).await?;
@@ -214,7 +217,8 @@ pub(super) async fn put_local(
     id: &str,
 ) -> Result<Response, ApiError> {
     let known = rev_text(call).map(str::to_owned);
-    let text = request::bytes(body, &call.headers, DOCUMENT_BYTES).await?;
+    let Sent { text, room: _room } =
+        request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
     let mut body = request::object(&text, "Document must be a JSON object")?;
     body.shift_remove("_id");
     let own = body.shift_remove("_rev").and_then(|rev| rev.as_str().map(str::to_owned));

@@ -69,6 +69,7 @@ impl From<DocumentError> for ApiError {
             E::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "document_too_large"),
             E::IllegalId(_) => (StatusCode::BAD_REQUEST, "illegal_docid"),
             E::SpecialMember(_) => (StatusCode::BAD_REQUEST, "doc_validation"),
+            E::Refused(_) => (StatusCode::FORBIDDEN, "forbidden"),
             E::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
         };
         ApiError::new(status, code, error.to_string())
@@ -93,6 +94,13 @@ impl From<StoreError> for ApiError {
                 // Whether the store works is told once, not by every request.
                 tracing::debug!(%error, "a request could not be served");
                 let reason = "the store cannot answer now; nothing was changed, try again";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
+            StoreError::NoRoom { what, .. } => {
+                tracing::debug!(%error, "a request could not be served");
+                let reason = format!(
+                    "the store has no room: {what}; nothing was changed, try again once there is room"
+                );
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }
             StoreError::UnknownOutcome(_) => {

@@ -13,8 +13,6 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at once. More wait to be taken.
-const MAX_CONNECTIONS: usize = 10_000;
 /// How long a connection may take to send the head of its next request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
 /// Largest head of a request: a URL may carry a list of keys.
@@ -24,9 +22,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long answers under way may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Serves until `stop` is cancelled; then answers what is under way, and returns.
-pub(crate) async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// Serves until `stop` is cancelled; then answers what is under way, and returns. More than `most` connections at once wait to
+/// be taken.
+pub(crate) async fn serve(listener: TcpListener, most: usize, router: Router, stop: CancellationToken) {
+    let room = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     while let Some((stream, permit)) = accept(&listener, &room, &stop).await {
         let (router, stop) = (router.clone(), stop.clone());

@@ -8,6 +8,7 @@ mod answer;
 mod bulk;
 mod changes;
 mod config;
+mod cross_site;
 mod databases;
 mod docs;
 mod error;
@@ -15,11 +16,14 @@ mod linger;
 mod listener;
 mod replicate;
 mod request;
+mod room;
 mod root;
 mod route;
+mod rows;
 mod scheduler;
 #[cfg(test)]
 mod slow_reader_tests;
+mod traced;
 mod up;
 pub(crate) mod v1;
 
@@ -31,6 +35,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
 use turnwise_catalogue::Catalogue;
@@ -47,8 +52,10 @@ use self::request::Params;
 use self::route::{Part, Target};
 use crate::config::{Config, Shared};
 
+pub(crate) use self::cross_site::{Authority, Names};
 pub(crate) use self::listener::serve;
-pub(crate) use self::v1::{Accepting, BodyRoom};
+pub(crate) use self::room::Room;
+pub(crate) use self::v1::Accepting;
 
 /// What every request needs.
 #[derive(Clone)]
@@ -72,8 +79,8 @@ pub(crate) struct App {
     pub health: Health,
     /// Which of them are asking for jobs.
     pub accepting: v1::Accepting,
-    /// Memory for bodies of requests of `/v1`.
-    pub body_room: v1::BodyRoom,
+    /// Memory for bodies of requests.
+    pub body_room: Room,
     /// What is configured now.
     pub config: Live<Arc<Config>>,
     /// What jobs lock that do not say it themselves.
@@ -84,6 +91,8 @@ pub(crate) struct App {
     pub commands: Option<Arc<turnwise_command::Handler>>,
     /// How the upstream is, if there is one.
     pub upstream: Option<Live<Condition>>,
+    /// Under which names clients reach this server.
+    pub names: Arc<Names>,
 }
 
 /// See [`App::health`].
@@ -102,6 +111,7 @@ impl App {
     pub fn router(self) -> Router {
         v1::router()
             .fallback(answer_request)
+            .layer(from_fn_with_state(self.names.clone(), cross_site::check))
             .layer(axum::middleware::map_request(|request| async { linger::lingering(request) }))
             .with_state(self)
     }
@@ -159,9 +169,13 @@ fn location(headers: &HeaderMap, db: &str, doc: Option<&str>) -> String {
 
 async fn answer_request(State(app): State<App>, request: Request) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let id = traced::id(request.headers()).unwrap_or_else(|| app.new_uuid()[..10].to_owned());
+    let (request, body_time) = traced::timed(request);
     let response = dispatch(app, request).await.unwrap_or_else(IntoResponse::into_response);
     // No query and no body: they may hold what nobody may read.
-    tracing::debug!(%method, path, status = response.status().as_u16(), "request");
+    tracing::debug!(%method, path, id, status = response.status().as_u16(), "request");
+    let response = answer::with_header(response, traced::REQUEST_ID, &id);
+    let response = answer::with_header(response, traced::BODY_TIME, &body_time.ms().to_string());
     answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
 }
 

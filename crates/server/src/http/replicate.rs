@@ -23,7 +23,7 @@ use super::{App, Call, request};
 const BODY_BYTES: usize = 4_000_000;
 
 pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response, ApiError> {
-    let mut body = request::json_object(body, &call.headers, BODY_BYTES).await?;
+    let (mut body, room) = request::json_object(app, body, &call.headers, BODY_BYTES).await?;
     redaction::restore(&mut body, None)?;
     let cancel = match body.get("cancel") {
         None | Some(Value::Null | Value::Bool(false)) => false,
@@ -41,6 +41,7 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
     let replication = parse(app, &body)?;
     let id = replication_id(app, &replication).await?;
     let before = start(app, &replication, &id, &body).await?;
+    drop((body, room));
     if replication.continuous {
         return Ok(answer::json(StatusCode::ACCEPTED, &json!({ "ok": true, "_local_id": id })));
     }
@@ -48,7 +49,15 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
 }
 
 fn parse(app: &App, body: &Map<String, Value>) -> Result<Replication, ApiError> {
-    Ok(Replication::parse(body, &app.settings.get().defaults).map_err(Error::field)?)
+    Replication::parse(body, &app.settings.get().defaults).map_err(|error| wrong(Error::field(error)))
+}
+
+/// A document that asks for what cannot be is forbidden; a request is wrong.
+fn wrong(error: Error) -> ApiError {
+    match error {
+        Error::Refused(reason) => ApiError::bad_request(reason),
+        error => error.into(),
+    }
 }
 
 /// The id that a request to cancel names.
@@ -141,7 +150,7 @@ async fn start(
     body: &Map<String, Value>,
 ) -> Result<Option<Event>, ApiError> {
     let (keys, now_us) = (&app.keys, app.now_us());
-    let new = &new_job(replication, id, Origin::Request, body, now_us)?;
+    let new = &new_job(replication, id, Origin::Request, body, now_us).map_err(wrong)?;
     let started = app.store.transact(|tx| async move {
         let job = jobs::get(&tx, keys, JOB_TYPE, id).await?.filter(|job| !is_gone(job));
         let Some(job) = job else {

@@ -6,15 +6,21 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
+use futures::StreamExt;
 use serde_json::{Map, Value};
 use turnwise_replicator::documents::MAX_BODY_BYTES;
 
-use super::error::ApiError;
+use super::App;
+use super::error::{ApiError, internal};
+use super::room::{Cost, Full, Held, SMALL_BODY_BYTES};
+use super::rows::Listed;
 
 /// Largest body of a request with one document: the document, and room for spaces between its members.
 pub(crate) const DOCUMENT_BYTES: usize = MAX_BODY_BYTES + (64 << 10);
 /// Largest body of any other request.
 pub(crate) const REQUEST_BYTES: usize = 16 << 20;
+/// Values that a tree of JSON may have: elements of arrays, and members of objects. Each takes up to some 150 bytes, however short its text is.
+pub(crate) const MAX_VALUES: usize = 200_000;
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Parameters that a query may have.
@@ -80,21 +86,45 @@ impl Params {
     }
 }
 
-/// Reads a body to its end.
-pub(crate) async fn bytes(body: Body, headers: &HeaderMap, limit: usize) -> Result<Bytes, ApiError> {
-    let too_large = || {
-        let reason = format!("the request entity is too large: at most {limit} bytes are allowed");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
-    };
-    let length =
-        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > limit as u64) {
-        return Err(too_large());
+/// A body that was read, and the room that it has in memory: kept until the request has been dealt with.
+pub(crate) struct Sent {
+    pub text: Bytes,
+    pub room: Held,
+}
+
+/// Reads a body to its end, once there is room for what it may become.
+pub(crate) async fn bytes(
+    app: &App,
+    body: Body,
+    headers: &HeaderMap,
+    limit: usize,
+    cost: Cost,
+) -> Result<Sent, ApiError> {
+    let full = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", Full::REASON);
+    let length = headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > limit) {
+        return Err(too_large(limit));
     }
-    match tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        // It broke off, and nobody reads the answer; or it was too large.
-        Ok(Err(_)) => Err(too_large()),
+    let mut room = app.body_room.take(length.unwrap_or_default(), cost).await.map_err(full)?;
+    let reading = async {
+        let mut text = Vec::with_capacity(length.unwrap_or_default());
+        let mut pieces = body.into_data_stream();
+        while let Some(piece) = pieces.next().await {
+            // It broke off: nobody reads the answer.
+            let piece = piece.map_err(|_| ApiError::bad_request("the request's body broke off"))?;
+            if text.len() + piece.len() > limit {
+                return Err(too_large(limit));
+            }
+            if text.len() + piece.len() > SMALL_BODY_BYTES && !room.is_some() {
+                room = app.body_room.take(limit, cost).await.map_err(full)?;
+            }
+            text.extend_from_slice(&piece);
+        }
+        Ok::<_, ApiError>(Bytes::from(text))
+    };
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
+        Ok(text) => Ok(Sent { text: text?, room }),
         Err(_) => Err(ApiError::new(
             StatusCode::REQUEST_TIMEOUT,
             "timeout",
@@ -103,40 +133,130 @@ pub(crate) async fn bytes(body: Body, headers: &HeaderMap, limit: usize) -> Resu
     }
 }
 
+fn too_large(limit: usize) -> ApiError {
+    let reason = format!("the request entity is too large: at most {limit} bytes are allowed");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+}
+
 /// A body that must be JSON by its content type, as CouchDB demands it of most requests.
 pub(crate) async fn json_object(
+    app: &App,
     body: Body,
     headers: &HeaderMap,
     limit: usize,
-) -> Result<Map<String, Value>, ApiError> {
+) -> Result<(Map<String, Value>, Held), ApiError> {
     check_json(headers)?;
-    object(&bytes(body, headers, limit).await?, "Request body must be a JSON object")
+    let Sent { text, room } = bytes(app, body, headers, limit, Cost::TREE).await?;
+    Ok((object(&text, "Request body must be a JSON object")?, room))
+}
+
+/// The same, where one member has rows, of which no tree is made.
+pub(crate) async fn json_rows(
+    app: &App,
+    body: Body,
+    headers: &HeaderMap,
+    (name, limit): (&str, usize),
+    cost: Cost,
+) -> Result<(Listed, Held), ApiError> {
+    check_json(headers)?;
+    let Sent { text, room } = bytes(app, body, headers, limit, cost).await?;
+    let name = name.to_owned();
+    let listed = beside(text.len(), move || Listed::parse(text, &name)).await?;
+    let listed = listed.map_err(|error| wrong_json(&error, "Request body must be a JSON object"))?;
+    Ok((listed, room))
+}
+
+/// Whether a request is declared as JSON.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
 pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), ApiError> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = given.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case("application/json") {
+    if is_json(headers) {
         return Ok(());
     }
     let reason = "Content-Type must be application/json";
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
 }
 
+/// Does what takes long with a text of so many bytes beside the threads that answer requests.
+pub(crate) async fn beside<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    match bytes {
+        0..=SMALL_BODY_BYTES => Ok(work()),
+        _ => tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error)),
+    }
+}
+
 /// JSON text that must be an object.
 pub(crate) fn object(text: &[u8], otherwise: &str) -> Result<Map<String, Value>, ApiError> {
-    match serde_json::from_slice(text) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(ApiError::bad_request(otherwise)),
-        // Where, and not what: the text may hold a password.
-        Err(error) => Err(ApiError::bad_request(format!(
-            "invalid UTF-8 JSON: {} at line {} column {}",
-            match error.classify() {
-                serde_json::error::Category::Eof => "it ends too early",
-                _ => "a mistake",
-            },
-            error.line(),
-            error.column()
-        ))),
+    if values(text) > MAX_VALUES {
+        let reason = format!("this JSON has more than {MAX_VALUES} values");
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason));
+    }
+    serde_json::from_slice(text).map_err(|error| wrong_json(&error, otherwise))
+}
+
+/// How many values a tree of this text would have, at most.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut at) = (1, 0);
+    while at < text.len() {
+        match text[at] {
+            b',' | b'[' | b'{' => count += 1,
+            b'"' => {
+                at += 1;
+                while at < text.len() && text[at] != b'"' {
+                    at += if text[at] == b'\\' { 2 } else { 1 };
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    count
+}
+
+/// What is wrong with a text: that it is no JSON, or that it is something else than it must be.
+pub(crate) fn wrong_json(error: &serde_json::Error, otherwise: &str) -> ApiError {
+    let problem = match error.classify() {
+        serde_json::error::Category::Data => return ApiError::bad_request(otherwise),
+        serde_json::error::Category::Eof => "it ends too early",
+        _ => "a mistake",
+    };
+    // Where, and not what: the text may hold a password.
+    let (line, column) = (error.line(), error.column());
+    ApiError::bad_request(format!("invalid UTF-8 JSON: {problem} at line {line} column {column}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn values_are_counted_without_a_tree() {
+        for (text, count) in
+            [("{}", 2), ("{\"a,[\\\"{\": 1}", 2), ("[1,2,{\"a\": [0, 0]}]", 7), ("\"open", 1), ("\"a\\", 1)]
+        {
+            assert_eq!(values(text.as_bytes()), count, "{text}");
+        }
+        let zeros = |count: usize| format!("{{\"a\":[{}0]}}", "0,".repeat(count));
+        assert!(object(zeros(MAX_VALUES - 10).as_bytes(), "").is_ok());
+        assert_eq!(
+            object(zeros(MAX_VALUES).as_bytes(), "").unwrap_err().status,
+            StatusCode::PAYLOAD_TOO_LARGE
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_is_told_apart_from_what_is_no_json() {
+        for (text, reason) in
+            [("[]", "otherwise"), ("1", "otherwise"), ("{", "ends too early"), ("{x}", "a mistake at line 1")]
+        {
+            assert!(object(text.as_bytes(), "otherwise").unwrap_err().reason.contains(reason), "{text}");
+        }
     }
 }

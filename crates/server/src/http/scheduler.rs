@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use serde_json::{Map, Value, json};
-use turnwise_queue::{EventKind, Job, State, jobs};
+use turnwise_queue::{Active, EventKind, Job, State, jobs};
 use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary, timestamp};
 use turnwise_replicator::documents::{Error, databases};
 use turnwise_replicator::{JOB_TYPE, Stats};
@@ -39,9 +39,10 @@ pub(super) async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
     }))
 }
 
-/// Jobs that have ended are not the scheduler's any more; their records wait for whoever asked for them.
+/// Jobs that have ended, or are ending because they were cancelled, are not the scheduler's any more; their records wait for whoever asked
+/// for them.
 fn is_scheduled(job: &Job) -> bool {
-    !job.state.is_final()
+    !job.state.is_final() && !job.cancel_requested
 }
 
 async fn count_jobs(app: &App) -> Result<usize, ApiError> {
@@ -153,7 +154,7 @@ fn event_type(kind: &EventKind) -> &'static str {
     match kind {
         EventKind::Added => "added",
         EventKind::Started => "started",
-        EventKind::Stopped => "stopped",
+        EventKind::Stopped { .. } => "stopped",
         EventKind::Crashed { .. } => "crashed",
         EventKind::Completed => "completed",
         EventKind::Failed { .. } => "failed",
@@ -161,42 +162,70 @@ fn event_type(kind: &EventKind) -> &'static str {
     }
 }
 
+/// The jobs that run, replications first: clients of CouchDB look for those.
 pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
-    let active = jobs::active(&tx, &app.keys, JOB_TYPE, MAX_TASKS).await?;
+    // However many jobs of other types run, replications are all there.
+    let replications = jobs::active(&tx, &app.keys, JOB_TYPE, MAX_TASKS).await?;
+    let others = jobs::all_active(&tx, &app.keys, MAX_TASKS).await?;
+    let others = others.into_iter().filter(|(job_type, ..)| job_type != JOB_TYPE);
+    let active: Vec<_> = replications
+        .into_iter()
+        .map(|(worker, id, active)| (JOB_TYPE.to_owned(), worker, id, active))
+        .chain(others)
+        .filter(|(.., active)| !active.cancel_requested)
+        .take(MAX_TASKS)
+        .collect();
     let (mut tasks, mut nodes) = (Vec::with_capacity(active.len()), Nodes::default());
-    for (worker, id, active) in active {
-        let summary = Summary::parse(&active.summary).ok_or_else(|| internal(&Unreadable))?;
-        let info = active.info.as_deref().map_or("null", |info| info.get());
-        let stats: Option<Map<String, Value>> =
-            serde_json::from_str(info).map_err(|error| internal(&error))?;
-        // A task that has not reported yet has done nothing yet.
-        let stats = match stats {
-            Some(stats) => Value::Object(stats),
-            None => serde_json::to_value(Stats::default()).map_err(|error| internal(&error))?,
-        };
+    for (job_type, worker, id, active) in active {
         let mut task = json!({
             "node": nodes.of_worker(&tx, &app.keys, &worker).await?,
             "pid": pid(&worker, active.claim),
             "process_status": "waiting",
-            "type": "replication",
-            "replication_id": id,
-            "database": summary.database,
-            "doc_id": summary.doc_id,
+            "type": job_type,
             "user": active.user,
-            "source": summary.source,
-            "target": summary.target,
-            "continuous": summary.continuous,
-            "checkpoint_interval": summary.checkpoint_interval,
             "started_on": active.started_us / 1_000_000,
             "updated_on": active.updated_us / 1_000_000,
         });
-        if let (Value::Object(task), Value::Object(stats)) = (&mut task, stats) {
-            task.extend(stats);
+        let fields = match job_type == JOB_TYPE {
+            true => replication(&id, &active)?,
+            false => {
+                let info = active.info.as_ref().map_or("null", |info| info.get());
+                let info: Value = serde_json::from_str(info).map_err(|error| internal(&error))?;
+                json!({ "job_id": id, "tenant": active.tenant, "info": info })
+            }
+        };
+        if let (Value::Object(task), Value::Object(fields)) = (&mut task, fields) {
+            task.extend(fields);
         }
         tasks.push(task);
     }
     Ok(ok(&tasks))
+}
+
+/// What a replication's task has beside the fields of every task.
+fn replication(id: &str, active: &Active) -> Result<Value, ApiError> {
+    let summary = Summary::parse(&active.summary).ok_or_else(|| internal(&Unreadable))?;
+    let mut fields = json!({
+        "replication_id": id,
+        "database": summary.database,
+        "doc_id": summary.doc_id,
+        "source": summary.source,
+        "target": summary.target,
+        "continuous": summary.continuous,
+        "checkpoint_interval": summary.checkpoint_interval,
+    });
+    let info = active.info.as_ref().map_or("null", |info| info.get());
+    let stats: Option<Map<String, Value>> = serde_json::from_str(info).map_err(|error| internal(&error))?;
+    // A task that has not reported yet has done nothing yet.
+    let stats = match stats {
+        Some(stats) => Value::Object(stats),
+        None => serde_json::to_value(Stats::default()).map_err(|error| internal(&error))?,
+    };
+    if let (Value::Object(fields), Value::Object(stats)) = (&mut fields, stats) {
+        fields.extend(stats);
+    }
+    Ok(fields)
 }
 
 /// Which states a request wants to see; none given means all.
@@ -284,7 +313,16 @@ impl DocsQuery {
             loop {
                 let tx = app.store.begin().await?;
                 let mut nodes = Nodes::default();
-                let page = doc_processor::statuses(&tx, &app.keys, &mut nodes, db, next, PAGE).await;
+                let page = doc_processor::statuses(
+                    &tx,
+                    &app.keys,
+                    &mut nodes,
+                    db,
+                    next,
+                    PAGE,
+                    app.store.runtime().now_us(),
+                )
+                .await;
                 let (page, rest) = match page {
                     Ok(page) => page,
                     // Deleted meanwhile.
@@ -315,7 +353,9 @@ impl DocsQuery {
 
 pub(super) async fn doc(app: &App, db: &str, id: &str) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
-    match doc_processor::status(&tx, &app.keys, &mut Nodes::default(), db, id).await? {
+    match doc_processor::status(&tx, &app.keys, &mut Nodes::default(), db, id, app.store.runtime().now_us())
+        .await?
+    {
         Some(status) => Ok(ok(&status)),
         None => Err(ApiError::not_found("missing")),
     }

@@ -52,11 +52,12 @@ impl World {
             store_url: Arc::new(StoreUrl::embedded("store")),
             stop: CancellationToken::new(),
             turns: Turns::default(),
-            body_room: BodyRoom::default(),
+            body_room: Room::default(),
             catalogue: Arc::default(),
             config: Arc::new(Config::default()).into(),
             commands: None,
             upstream: None,
+            names: Arc::new(Names::new("127.0.0.1:7984".parse().unwrap(), "", &[])),
         };
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

@@ -126,6 +126,16 @@ impl TestServer {
         self.send(request.body(body.to_string())).await
     }
 
+    /// A request without a body, whose type is declared all the same.
+    pub async fn bare(&self, method: &str, path: &str) -> Answer {
+        self.send(self.request(method, path).header("content-type", "application/json")).await
+    }
+
+    /// A POST without a body. Its type is declared all the same: without, it might be a form of another site.
+    pub async fn post_empty(&self, path: &str) -> Answer {
+        self.bare("POST", path).await
+    }
+
     /// Writes a document that must be accepted, and returns its revision.
     pub async fn put_ok(&self, path: &str, body: &Value) -> String {
         let answer = self.put(path, body).await;

@@ -14,6 +14,8 @@ pub(super) const CASES: &[Case] = cases![
     reading_what_is_missing_conflicts_with_its_appearance,
     a_phantom_in_a_range_conflicts,
     a_row_that_leaves_a_range_conflicts,
+    an_arrival_conflicts,
+    an_arrival_costs_one_conflict,
     beyond_the_limit_is_no_conflict,
     before_the_last_row_seen_is_a_conflict,
     a_page_that_is_not_full_reaches_to_the_end,
@@ -108,6 +110,45 @@ async fn a_row_that_leaves_a_range_conflicts(scene: Scene) {
     let tx = scene.begin().await;
     tx.get(&key("b")).await.expect("reads");
     assert_conflict(meanwhile(&scene, &tx, |other| other.clear_range(span("a", "c"))).await);
+}
+
+async fn an_arrival_conflicts(scene: Scene) {
+    scene.set(&[("b", "1"), ("d", "1")]).await;
+    for arrival in ["a", "b", "c", "d", "e"] {
+        let tx = scene.begin().await;
+        let (_, proof) = tx.range_to_prove(forwards("a", "f", 100)).await.expect("reads");
+        tx.prove_arrivals(proof);
+        assert_conflict(meanwhile(&scene, &tx, |other| other.set(key(arrival), key("2"))).await);
+        let tx = scene.begin().await;
+        let (_, proof) = tx.range_to_prove(forwards("a", "f", 100)).await.expect("reads");
+        tx.prove_arrivals(proof);
+        meanwhile(&scene, &tx, |other| other.set(key("f"), key("1")))
+            .await
+            .expect("the end is not part of it");
+    }
+    // A key of its own counts whatever becomes of it, also one that is among them.
+    let tx = scene.begin().await;
+    let (_, proof) = tx.range_to_prove(forwards("a", "f", 100)).await.expect("reads");
+    tx.prove_arrivals(proof);
+    tx.get(&key("c")).await.expect("reads");
+    assert_conflict(meanwhile(&scene, &tx, |other| other.clear(key("c"))).await);
+}
+
+async fn an_arrival_costs_one_conflict(scene: Scene) {
+    const ROWS: usize = 200;
+    let limits = crate::Limits { transaction_conflicts: 112, ..scene.store.limits() };
+    let store = scene.store.clone().with_limits(limits);
+    let tx = store.begin().await.expect("begins");
+    for n in 0..ROWS {
+        tx.set(Bytes::from(format!("r{n:03}")), Bytes::new()).expect("sets");
+    }
+    tx.commit().await.expect("commits");
+    let tx = store.begin().await.expect("begins");
+    let (rows, proof) = tx.range_to_prove(forwards("r", "s", 2 * ROWS)).await.expect("reads");
+    assert_eq!(rows.len(), ROWS);
+    tx.prove_arrivals(proof);
+    tx.set(key("mine"), key("1")).expect("sets");
+    tx.commit().await.expect("there is room for one");
 }
 
 async fn beyond_the_limit_is_no_conflict(scene: Scene) {

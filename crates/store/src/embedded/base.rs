@@ -1,84 +1,198 @@
-//! The rows that have left memory, in a B-tree of the storage crate, redb.
+//! The rows that have left memory, in a B-tree of the storage crate, redb, on [pages](super::pages) with checksums.
 //!
 //! Only [checkpoints](super::checkpoint) write here, whole memtables at a time, with the version that the
-//! rows then have. Every commit is made so that opening after a crash need not walk the file (quick repair).
+//! rows then have, and with the segments that the log must have from then on. Every commit is made so that opening after a
+//! crash need not walk the file (quick repair), which also makes it a commit of two phases: its pages are on the disk before
+//! the header refers to them. So a commit that fails at any sync leaves the one before it whole, and after
+//! [opening again](Base::reopen), which writes the header and syncs it, the checkpoint is either there or made anew.
 
+use std::fmt::Display;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, TableDefinition, TableError};
+use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition, TableError};
 
+use super::disk::{Disk, Trouble, TroubleKind, at};
+use super::folder::Folder;
 use super::memtable::Memtable;
+use super::pages::{Backend, Overlay, Pages};
 use crate::{Error, Result};
 
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 /// The version of the newest group of which the rows are here.
 const VERSION: &str = "version";
+/// The segments that the log must have: those that hold, or may hold, what was acknowledged and is not here.
+const FIRST_SEGMENT: &str = "first_segment";
+const LAST_SEGMENT: &str = "last_segment";
 
 /// The file.
 pub(super) struct Base {
-    database: Database,
+    /// `None` while it cannot be opened again.
+    database: Option<Database>,
+    /// Whether it was opened so that its files stay as they are.
+    only_read: bool,
+    pages: Arc<Pages>,
+    cache_bytes: usize,
+}
+
+/// What the base knows of itself and the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stored {
+    /// Of the last checkpoint.
+    pub(super) version: u64,
+    /// The segments that must be there. `None`: the log is of the first format.
+    pub(super) segments: Option<RangeInclusive<u64>>,
 }
 
 /// The rows as they were when the view was taken. Fails once the base is closed.
 pub(super) struct BaseView {
     rows: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
+    pages: Arc<Pages>,
 }
 
 /// Rows of a view, from both ends.
-pub(super) type BaseRows = redb::Range<'static, &'static [u8], &'static [u8]>;
+pub(super) struct BaseRows {
+    rows: redb::Range<'static, &'static [u8], &'static [u8]>,
+    pages: Arc<Pages>,
+}
 
 impl Base {
-    /// Opens the file at `path`, and creates it if it is missing. So much memory is for its pages, at most.
-    pub(super) fn open(path: &Path, cache_bytes: usize) -> Result<Self> {
-        let database = Database::builder()
-            .set_cache_size(cache_bytes)
-            .create(path)
-            .map_err(|error| broken(&error.into()))?;
-        let base = Base { database };
-        if base.stored_version()?.is_none() {
-            base.checkpoint(0, &Memtable::default())?;
+    /// Makes the files of a new store. Until the last of them has its name there is none.
+    pub(super) fn create(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<(), Trouble> {
+        let (rows, sums) =
+            (folder.base().with_extension("redb.new"), folder.sums().with_extension("sums.new"));
+        let pages = Pages::create(&rows, &sums, disk)?;
+        let database = Some(open(Backend(pages.clone()), &pages, cache_bytes)?);
+        let base = Base { database, only_read: false, pages, cache_bytes };
+        base.write(|writing| {
+            writing.open_table(ROWS)?;
+            writing.open_table(META)?.insert(VERSION, 0)?;
+            Ok(())
+        })?;
+        let Base { database, pages, .. } = base;
+        drop(database);
+        Pages::rename(pages, &folder.base(), &folder.sums()).map_err(|error| Trouble::at(&rows, &error))
+    }
+
+    /// Opens the files of a store. So much memory is for their pages, at most.
+    pub(super) fn open(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
+        let pages = Pages::open(&folder.base(), &folder.sums(), disk, true)?;
+        let database = Some(open(Backend(pages.clone()), &pages, cache_bytes)?);
+        Ok(Base { database, only_read: false, pages, cache_bytes })
+    }
+
+    /// Opens the files of a store, and writes nothing.
+    pub(super) fn open_to_read(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
+        if !folder.has_sums() {
+            return Self::open_unsummed(folder, disk, cache_bytes);
         }
-        Ok(base)
+        let pages = Pages::open(&folder.base(), &folder.sums(), disk, false)?;
+        let database = open(overlay(&pages)?, &pages, cache_bytes)?;
+        Ok(Base { database: Some(database), only_read: true, pages, cache_bytes })
     }
 
-    /// The version of the last checkpoint.
-    pub(super) fn version(&self) -> Result<u64> {
-        Ok(self.stored_version()?.unwrap_or(0))
+    /// Opens the file of a store of the first format, once, reads and checks all of it, and writes nothing.
+    fn open_unsummed(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
+        let pages = Arc::new(Pages::without_sums(&folder.base(), disk, false)?);
+        let mut database = open(overlay(&pages)?, &pages, cache_bytes)?;
+        let sound = guarded(&pages, || Ok(database.check_integrity()?))?;
+        match sound {
+            true => Ok(Base { database: Some(database), only_read: true, pages, cache_bytes }),
+            false => {
+                Err(Trouble::damage(pages.path(), "pages do not match the checksums that refer to them"))
+            }
+        }
     }
 
-    fn stored_version(&self) -> Result<Option<u64>> {
-        let reading = self.database.begin_read().map_err(|error| broken(&error.into()))?;
-        let meta = match reading.open_table(META) {
-            Ok(meta) => meta,
-            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(error) => return Err(broken(&error.into())),
-        };
-        let version = meta.get(VERSION).map_err(|error| broken(&error.into()))?;
-        Ok(version.map(|version| version.value()))
+    /// Gives a store of the first format its checksums, after all that is stored has been checked. Can be interrupted at any
+    /// time, and begins anew then: nothing but the new file is written.
+    pub(super) fn add_sums(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<(), Trouble> {
+        let base = Self::open_unsummed(folder, disk, cache_bytes)?;
+        let new = folder.sums().with_extension("sums.new");
+        let written = base.pages.write_sums(&new, disk).and_then(|mut file| file.rename(folder.sums()));
+        written.map_err(|error| Trouble::at(&new, &error))
+    }
+
+    /// Opens the files again after a failure. Views of before fail from now on. A disk that takes no writes can still be read:
+    /// after an error there is a database for reads, unless that could not be opened either.
+    pub(super) fn reopen(&mut self) -> Result<(), Trouble> {
+        drop(self.database.take());
+        self.pages.mend();
+        let opened = open(Backend(self.pages.clone()), &self.pages, self.cache_bytes);
+        self.only_read = opened.is_err();
+        self.database = Some(match opened {
+            Ok(database) => database,
+            Err(trouble) => {
+                self.pages.mend();
+                self.database = Some(open(overlay(&self.pages)?, &self.pages, self.cache_bytes)?);
+                return Err(trouble);
+            }
+        });
+        Ok(())
+    }
+
+    /// Whether it has to be opened again before it can be written to.
+    pub(super) fn has_failed(&self) -> bool {
+        self.database.is_none() || self.only_read || self.pages.failure().is_some()
+    }
+
+    /// Whether it can be read.
+    pub(super) fn is_readable(&self) -> bool {
+        self.database.is_some() && self.pages.failure().is_none()
+    }
+
+    fn database(&self) -> Result<&Database, redb::Error> {
+        self.database.as_ref().ok_or(redb::Error::DatabaseClosed)
+    }
+
+    /// What it knows of itself and the log.
+    pub(super) fn stored(&self) -> Result<Stored, Trouble> {
+        let stored = guarded(&self.pages, || {
+            let meta = match self.database()?.begin_read()?.open_table(META) {
+                Ok(meta) => meta,
+                // A store of the first format that was never completely created.
+                Err(TableError::TableDoesNotExist(_)) => return Ok([None; 3]),
+                Err(error) => return Err(error.into()),
+            };
+            let number = |key: &str| Ok::<_, redb::Error>(meta.get(key)?.map(|number| number.value()));
+            Ok([number(VERSION)?, number(FIRST_SEGMENT)?, number(LAST_SEGMENT)?])
+        });
+        let [version, first, last] = stored?;
+        let segments = first.zip(last).map(|(first, last)| first..=last);
+        Ok(Stored { version: version.unwrap_or(0), segments })
     }
 
     /// The rows as they are now.
-    pub(super) fn view(&self) -> Result<BaseView> {
-        let view = || -> Result<_, redb::Error> { Ok(self.database.begin_read()?.open_table(ROWS)?) };
-        Ok(BaseView { rows: view().map_err(|error| broken(&error))? })
+    pub(super) fn view(&self) -> Result<BaseView, Trouble> {
+        let rows = guarded(&self.pages, || Ok(self.database()?.begin_read()?.open_table(ROWS)?))?;
+        Ok(BaseView { rows, pages: self.pages.clone() })
+    }
+
+    /// Demands from now on that the log has these segments.
+    pub(super) fn demand(&self, segments: &RangeInclusive<u64>) -> Result<(), Trouble> {
+        self.write(|writing| {
+            // Tables that a store of the first format may not have yet.
+            writing.open_table(ROWS)?;
+            let mut meta = writing.open_table(META)?;
+            meta.insert(FIRST_SEGMENT, segments.start())?;
+            meta.insert(LAST_SEGMENT, segments.end())?;
+            Ok(())
+        })
     }
 
     /// Writes the newest rows of a memtable that changes no more, and their version: all or nothing, and
-    /// durable when this returns.
-    pub(super) fn checkpoint(&self, version: u64, memtable: &Memtable) -> Result<()> {
-        let write = || -> Result<_, redb::Error> {
-            let mut writing = self.database.begin_write()?;
-            writing.set_quick_repair(true);
+    /// durable when this returns. From then on the log begins with the segment `first`.
+    pub(super) fn checkpoint(&self, version: u64, memtable: &Memtable, first: u64) -> Result<(), Trouble> {
+        self.write(|writing| {
             let mut rows = writing.open_table(ROWS)?;
             // Most rows of a queue are cleared before they come here: one look at what is stored next tells that for
             // all cleared ones before it.
-            let stored = match self.database.begin_read()?.open_table(ROWS) {
-                Ok(stored) => Some(stored),
-                Err(TableError::TableDoesNotExist(_)) => None,
-                Err(error) => return Err(error.into()),
-            };
+            let stored = self.database()?.begin_read()?.open_table(ROWS)?;
             let mut next_stored = NextStored { rows: stored, found: None };
             memtable.try_for_each_newest(|key, value| -> Result<(), redb::StorageError> {
                 match value {
@@ -88,20 +202,54 @@ impl Base {
                 }
                 Ok(())
             })?;
-            drop(next_stored);
-            drop(rows);
-            writing.open_table(META)?.insert(VERSION, version)?;
-            writing.commit()?;
+            let mut meta = writing.open_table(META)?;
+            meta.insert(VERSION, version)?;
+            meta.insert(FIRST_SEGMENT, first)?;
             Ok(())
-        };
-        write().map_err(|error| broken(&error))
+        })
     }
+
+    fn write(
+        &self,
+        write: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
+    ) -> Result<(), Trouble> {
+        guarded(&self.pages, || {
+            let mut writing = self.database()?.begin_write()?;
+            writing.set_quick_repair(true);
+            write(&writing)?;
+            Ok(writing.commit()?)
+        })
+        // Whatever it was: nothing is built on it.
+        .inspect_err(|trouble| self.pages.fail(trouble))
+    }
+}
+
+fn overlay(pages: &Arc<Pages>) -> Result<Overlay, Trouble> {
+    Overlay::new(pages.clone()).map_err(|error| Trouble::at(pages.path(), &error))
+}
+
+/// Opens what is there, and makes a new one of an empty file.
+fn open(backend: impl StorageBackend, pages: &Pages, cache_bytes: usize) -> Result<Database, Trouble> {
+    guarded(pages, || Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))
+}
+
+/// Asks the storage crate. Where it panics, it has found what it never wrote: its header is all that it reads without a
+/// checksum of ours.
+fn guarded<T>(pages: &Pages, ask: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, Trouble> {
+    let trouble = match catch_unwind(AssertUnwindSafe(ask)) {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error)) => broken(pages, &error),
+        Err(_) => Trouble::damage(pages.path(), "its header, or what it refers to, makes no sense"),
+    };
+    if trouble.kind == TroubleKind::Damage {
+        pages.fail(&trouble);
+    }
+    Err(trouble)
 }
 
 /// Which keys are stored, for someone who asks in the order of keys.
 struct NextStored {
-    /// `None`: nothing is stored yet.
-    rows: Option<redb::ReadOnlyTable<&'static [u8], &'static [u8]>>,
+    rows: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
     /// The first key at or after the last one that was asked for; `Some(None)`: there is none.
     found: Option<Option<Vec<u8>>>,
 }
@@ -109,10 +257,9 @@ struct NextStored {
 impl NextStored {
     /// Whether `key` is stored.
     fn is(&mut self, key: &[u8]) -> Result<bool, redb::StorageError> {
-        let Some(rows) = &self.rows else { return Ok(false) };
         let passed = |found: &Option<Vec<u8>>| found.as_ref().is_some_and(|found| found.as_slice() < key);
         if self.found.as_ref().is_none_or(passed) {
-            let first = rows.range(key..)?.next().transpose()?;
+            let first = self.rows.range(key..)?.next().transpose()?;
             self.found = Some(first.map(|(found, _)| found.value().to_vec()));
         }
         Ok(self.found.as_ref().is_some_and(|found| found.as_deref() == Some(key)))
@@ -122,30 +269,65 @@ impl NextStored {
 impl BaseView {
     /// The value of a key.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let value = self.rows.get(key).map_err(|error| broken(&error.into()))?;
+        let value = guarded(&self.pages, || Ok(self.rows.get(key)?))?;
         Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
     }
 
     /// The rows of `[begin, end)`; `begin` is less than `end`.
     pub(super) fn range(&self, begin: &[u8], end: &[u8]) -> Result<BaseRows> {
-        self.rows.range(begin..end).map_err(|error| broken(&error.into()))
+        let rows = guarded(&self.pages, || Ok(self.rows.range(begin..end)?))?;
+        Ok(BaseRows { rows, pages: self.pages.clone() })
+    }
+
+    /// What failed, if the base has to be opened again.
+    pub(super) fn failure(&self) -> Option<Trouble> {
+        self.pages.failure()
     }
 }
 
-/// The next row of a view, from the front or the back.
-pub(super) fn next_row(rows: &mut BaseRows, reverse: bool) -> Result<Option<(Bytes, Bytes)>> {
-    let row = if reverse { rows.next_back() } else { rows.next() };
-    let Some(row) = row else { return Ok(None) };
-    let (key, value) = row.map_err(|error| broken(&error.into()))?;
-    Ok(Some((Bytes::copy_from_slice(key.value()), Bytes::copy_from_slice(value.value()))))
+impl BaseRows {
+    /// The next row, from the front or the back.
+    pub(super) fn next(&mut self, reverse: bool) -> Result<Option<(Bytes, Bytes)>> {
+        let rows = &mut self.rows;
+        let row = guarded(&self.pages, || {
+            let row = if reverse { rows.next_back() } else { rows.next() };
+            Ok(row.transpose()?)
+        })?;
+        let copied = |(key, value): (redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>)| {
+            (Bytes::copy_from_slice(key.value()), Bytes::copy_from_slice(value.value()))
+        };
+        Ok(row.map(copied))
+    }
 }
 
-/// Errors of the disk may pass, those of the format do not.
-fn broken(error: &redb::Error) -> Error {
+/// What the pages said, if they said something: the storage crate may only repeat that there was an error. Errors of the disk may
+/// pass, those of the format do not.
+fn broken(pages: &Pages, error: &redb::Error) -> Trouble {
+    let unavailable = |error: &dyn Display| Trouble {
+        kind: TroubleKind::Disk,
+        error: Error::Unavailable(format!("{}: {error}", pages.path().display())),
+    };
+    let was_before = matches!(error, redb::Error::PreviousIo | redb::Error::DatabaseClosed);
+    match pages.failure() {
+        // Another read has met it. The rows of this one may be sound.
+        Some(Trouble { kind: TroubleKind::Damage, .. }) if was_before => {
+            return unavailable(&"another part of it is damaged, and it is being opened again");
+        }
+        Some(failure) => return failure,
+        None => {}
+    }
     match error {
         redb::Error::Corrupted(_)
         | redb::Error::UpgradeRequired(_)
-        | redb::Error::TableTypeMismatch { .. } => Error::Corrupt(format!("the file of rows: {error}")),
-        _ => Error::Unavailable(format!("the file of rows: {error}")),
+        | redb::Error::TableTypeMismatch { .. }
+        | redb::Error::TableDoesNotExist(_) => Trouble::damage(pages.path(), error),
+        redb::Error::Io(error) => Trouble::at(pages.path(), error),
+        redb::Error::PreviousIo | redb::Error::DatabaseClosed => unavailable(&"it is being opened again"),
+        error => unavailable(error),
     }
+}
+
+/// Whether there is a file.
+pub(super) fn is_there(path: &Path) -> Result<bool> {
+    fs::exists(path).map_err(|error| at(path, &error))
 }

@@ -2,23 +2,34 @@
 //!
 //! At most one memtable is on its way; when the next one is full before, the committer waits. That bounds
 //! memory and the log: two memtables, three segments.
+//!
+//! What fails is tried again, for as long as the store is open: the base is opened again, the checkpoint made anew. Meanwhile
+//! the committer hears why there is no next segment, and what was acknowledged is in the log.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::base::Base;
-use super::folder::at;
+use super::disk::{DiskFile, DiskFolder, Trouble};
+use super::health::Patience;
 use super::memtable::Memtable;
 use super::view::Tables;
 use super::wal::Segment;
 use super::{Shared, count};
 use crate::{Error, Result};
 
+/// Between two attempts to write the log.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Between two attempts at a checkpoint, each of which fails those who read at that moment, if it fails.
+const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
+
 /// A memtable that changes no more, and the files of the log that can go once it is in the base.
 pub(super) struct Frozen {
     pub(super) version: u64,
     pub(super) memtable: Arc<Memtable>,
-    pub(super) files: Vec<PathBuf>,
+    pub(super) files: Vec<DiskFile>,
+    /// The segment that the log begins with from then on.
+    pub(super) next: u64,
 }
 
 /// What the committer and the thread tell each other.
@@ -34,8 +45,17 @@ struct State {
     frozen: Option<Frozen>,
     /// The segment after the one that takes records.
     spare: Option<Segment>,
+    /// A read has failed: the base has to be opened again.
+    broken: bool,
+    /// Why the latest attempt has failed.
     failed: Option<Error>,
     closed: bool,
+}
+
+/// What there is to do.
+struct Work {
+    frozen: Option<(u64, Arc<Memtable>, u64)>,
+    needs_spare: bool,
 }
 
 impl Checkpoints {
@@ -48,16 +68,21 @@ impl Checkpoints {
     }
 
     /// Waits until no memtable is on its way, and returns the next segment.
+    ///
+    /// # Errors
+    /// Why there is none now. It is tried again.
     pub(super) fn next_segment(&self) -> Result<Segment> {
         let mut state = self.state();
         loop {
-            if let Some(error) = &state.failed {
-                return Err(error.clone());
-            }
             if state.frozen.is_none()
                 && let Some(spare) = state.spare.take()
             {
+                drop(state);
+                self.changed.notify_all();
                 return Ok(spare);
+            }
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
             }
             state = self.wait(state);
         }
@@ -69,10 +94,43 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
+    /// Lets the base be opened again, after a read has failed.
+    pub(super) fn mend(&self) {
+        self.state().broken = true;
+        self.changed.notify_all();
+    }
+
     /// Lets the thread end, after the checkpoint that it is at.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.changed.notify_all();
+    }
+
+    /// Waits until there is something to do. `None` once the store is closed.
+    fn next_work(&self) -> Option<Work> {
+        let mut state = self.state();
+        while state.frozen.is_none() && state.spare.is_some() && !state.broken && !state.closed {
+            state = self.wait(state);
+        }
+        let frozen = state.frozen.as_ref();
+        let frozen = frozen.map(|frozen| (frozen.version, frozen.memtable.clone(), frozen.next));
+        let work = Work { frozen, needs_spare: state.spare.is_none() };
+        (!state.closed).then_some(work)
+    }
+
+    /// Takes down what came of the latest attempt.
+    fn attempted(&self, attempt: &Result<(), Trouble>) {
+        let mut state = self.state();
+        state.failed = attempt.as_ref().err().map(|trouble| trouble.error.clone());
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits before the next attempt, unless the store is closed.
+    fn pause(&self) {
+        // A read that failed meanwhile does not wait.
+        let open = |state: &mut State| !state.closed && !state.broken;
+        drop(self.changed.wait_timeout_while(self.state(), CHECKPOINT_PAUSE, open));
     }
 }
 
@@ -80,79 +138,108 @@ impl Checkpoints {
 pub(super) struct Checkpointer {
     pub(super) shared: Arc<Shared>,
     pub(super) base: Base,
-    /// The folder of the log.
-    pub(super) log: PathBuf,
-    /// The number of the next spare segment.
-    pub(super) next_number: u64,
+    pub(super) log: DiskFolder,
+    /// The segments that the base demands.
+    pub(super) segments: std::ops::RangeInclusive<u64>,
     /// Files of the log that nobody needs any more.
-    pub(super) used: Vec<PathBuf>,
+    pub(super) used: Vec<DiskFile>,
+    pub(super) patience: Patience,
 }
 
 impl Checkpointer {
     /// Makes checkpoints until the store is closed.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
-        let checkpoints = &shared.checkpoints;
-        loop {
-            let mut state = checkpoints.state();
-            while state.frozen.is_none() && state.spare.is_some() && !state.closed {
-                state = checkpoints.wait(state);
-            }
-            if state.closed {
-                return;
-            }
-            let frozen = state
-                .frozen
-                .as_ref()
-                .map(|frozen| (frozen.version, frozen.memtable.clone(), frozen.files.clone()));
-            let needs_spare = state.spare.is_none();
-            drop(state);
-
-            let done = frozen.map(|(version, memtable, files)| {
-                self.bring(version, &memtable).map(|()| self.used.extend(files))
-            });
-            let spare = if needs_spare { self.spare().map(Some) } else { Ok(None) };
-            let mut state = checkpoints.state();
-            match (done.transpose(), spare) {
-                (Ok(done), Ok(spare)) => {
-                    if done.is_some() {
-                        state.frozen = None;
-                    }
-                    if spare.is_some() {
-                        state.spare = spare;
-                    }
-                }
-                (Err(error), _) | (_, Err(error)) => {
-                    tracing::error!(%error, "the store cannot write a checkpoint");
-                    state.failed = Some(error);
-                    drop(state);
-                    checkpoints.changed.notify_all();
-                    return;
+        while let Some(work) = shared.checkpoints.next_work() {
+            let attempt = self.attempt(work);
+            shared.checkpoints.attempted(&attempt);
+            match attempt {
+                Ok(()) => self.patience.works(),
+                Err(trouble) => {
+                    self.patience.bear(&trouble, "the store cannot write a checkpoint", &shared);
+                    // So that reads go on meanwhile. If it fails, the next attempt begins with it.
+                    drop(self.mend());
+                    shared.checkpoints.pause();
                 }
             }
-            drop(state);
-            checkpoints.changed.notify_all();
         }
     }
 
+    /// Opens the base again if it has failed.
+    fn mend(&mut self) -> Result<(), Trouble> {
+        self.shared.checkpoints.state().broken = false;
+        if self.base.has_failed() {
+            let reopened = self.base.reopen();
+            if self.base.is_readable() {
+                self.show(false)?;
+            }
+            reopened?;
+        }
+        Ok(())
+    }
+
+    fn attempt(&mut self, work: Work) -> Result<(), Trouble> {
+        self.mend()?;
+        if let Some((version, memtable, next)) = work.frozen {
+            self.bring(version, &memtable, next)?;
+            if let Some(frozen) = self.shared.checkpoints.state().frozen.take() {
+                self.used.extend(frozen.files);
+            }
+        }
+        if work.needs_spare {
+            let spare = self.spare()?;
+            self.shared.checkpoints.state().spare = Some(spare);
+        }
+        Ok(())
+    }
+
     /// Writes a memtable to the base, and lets new snapshots find it there.
-    fn bring(&self, version: u64, memtable: &Memtable) -> Result<()> {
-        self.base.checkpoint(version, memtable)?;
-        let base = Arc::new(self.base.view()?);
-        self.shared.replace_tables(|tables| Tables { frozen: None, base, ..tables.clone() });
+    fn bring(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<(), Trouble> {
+        if self.shared.health.damage().is_some() {
+            // Nothing is written over what may have to be looked at.
+            return Err(self.shared.health.stopped());
+        }
+        // It may be there already: an error may have come after all was done.
+        let stored = self.base.stored()?;
+        if stored.version < version || stored.segments.is_none_or(|segments| *segments.start() < next) {
+            self.base.checkpoint(version, memtable, next)?;
+        }
+        self.segments = next..=*self.segments.end();
+        self.show(true)?;
         count(&self.shared.counters.checkpoints, 1);
         Ok(())
     }
 
+    /// Lets new snapshots read the base as it is now, without the frozen memtable if that is in it.
+    fn show(&self, has_frozen: bool) -> Result<(), Trouble> {
+        let base = Arc::new(self.base.view()?);
+        self.shared.replace_tables(|tables| {
+            let frozen = tables.frozen.clone().filter(|_| !has_frozen);
+            Tables { frozen, base, ..tables.clone() }
+        });
+        Ok(())
+    }
+
     /// The next segment: a used file if there is one. All other used ones are deleted.
-    fn spare(&mut self) -> Result<Segment> {
-        let old = self.used.pop();
-        for path in self.used.drain(..) {
-            std::fs::remove_file(&path).map_err(|error| at(&path, &error))?;
+    fn spare(&mut self) -> Result<Segment, Trouble> {
+        while self.used.len() > 1
+            && let Some(file) = self.used.last()
+        {
+            std::fs::remove_file(file.path()).map_err(|error| Trouble::at(file.path(), &error))?;
+            self.used.pop();
         }
-        let number = self.next_number;
-        self.next_number += 1;
-        Segment::create(&self.log, number, old.as_deref()).map_err(|error| at(&self.log, &error))
+        let number = self.segments.end() + 1;
+        let mut old = self.used.pop();
+        let made = Segment::create(&self.log, number, &mut old);
+        self.used.extend(old);
+        let segment = made.map_err(|error| Trouble::at(self.log.path(), &error))?;
+        let segments = *self.segments.start()..=number;
+        if let Err(trouble) = self.base.demand(&segments) {
+            self.used.push(segment.into_file());
+            return Err(trouble);
+        }
+        self.segments = segments;
+        Ok(segment)
     }
 }
 
@@ -163,5 +250,8 @@ impl Drop for Checkpointer {
         state.failed.get_or_insert_with(|| Error::Unavailable("checkpoints have ended".into()));
         drop(state);
         self.shared.checkpoints.changed.notify_all();
+        if std::thread::panicking() {
+            self.shared.end("the thread of the store's checkpoints has panicked");
+        }
     }
 }

@@ -6,13 +6,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
-use super::checkpoint::Frozen;
+use super::checkpoint::{Frozen, RETRY_PAUSE};
 use super::conflicts::Window;
+use super::disk::{Trouble, TroubleKind};
+use super::health::Patience;
 use super::memtable::Memtable;
-use super::submissions::{MAX_GROUP, Submission};
+use super::submissions::{Decision, MAX_GROUP, Submission};
 use super::view::Tables;
-use super::wal::{self, Segment};
+use super::wal::{self, Segment, Unwritten};
 use super::{Lease, Published, Shared, count};
 use crate::key::successor;
 use crate::{Changes, Error, RangeRead, Result, Versionstamp};
@@ -31,6 +34,11 @@ type Batch = BTreeMap<Bytes, Option<Bytes>>;
 pub(super) struct Committer {
     shared: Arc<Shared>,
     segment: Segment,
+    /// Whether nobody knows what the end of the segment holds: the next record goes into the next one.
+    spoiled: bool,
+    /// A group of which nobody knows whether it was written. It is written before any other.
+    doubtful: Option<Batch>,
+    disk_patience: Patience,
     window: Window,
     /// The version that was published last: what the next group builds on.
     version: u64,
@@ -50,37 +58,64 @@ struct Held {
 }
 
 impl Committer {
-    /// A committer that goes on from what is published, in the empty log segment `segment`.
-    pub(super) fn new(shared: Arc<Shared>, segment: Segment) -> Self {
+    /// A committer that goes on from what is published, in the log segment `segment`.
+    pub(super) fn new(shared: Arc<Shared>, segment: Segment, disk_patience: Patience) -> Self {
         let newest = shared.published();
         let version = newest.version();
         let held = Held { version, replaced_us: None, lease: Arc::downgrade(&newest.lease) };
-        let (window, held) = (Window::new(version), VecDeque::from([held]));
-        Committer { shared, segment, window, version, held, company: 0, patience: Duration::ZERO }
+        Committer {
+            shared,
+            segment,
+            spoiled: false,
+            doubtful: None,
+            disk_patience,
+            window: Window::new(version),
+            version,
+            held: VecDeque::from([held]),
+            company: 0,
+            patience: Duration::ZERO,
+        }
     }
 
     /// Decides about groups until the store is closed.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
-        while let Some(group) = shared.submissions.next_group(self.company, self.patience) {
-            if let Err(error) = self.commit(group) {
-                tracing::error!(%error, "the store takes no more writes");
-                shared
-                    .submissions
-                    .refuse(&format!("the store has to be opened again, a write has failed: {error}"));
-                shared.watches.wake_all();
+        loop {
+            if let Some(batch) = self.doubtful.take() {
+                if shared.submissions.pause(RETRY_PAUSE) {
+                    return;
+                }
+                self.write_and_publish(batch, Vec::new());
+            } else if let Some(group) = shared.submissions.next_group(self.company, self.patience) {
+                self.commit(group);
+            } else {
+                return self.close();
             }
         }
     }
 
-    /// Writes what is free of conflicts, with one fsync, and tells everyone. An error means that nothing
-    /// more can be written.
-    fn commit(&mut self, group: VecDeque<Submission>) -> Result<()> {
-        let now_us = self.shared.runtime.now_us();
+    /// Lets an empty record follow the last one, so that the last one, too, is found damaged if it is: only what nothing
+    /// follows may be torn.
+    fn close(&mut self) {
+        let nothing = Batch::new();
+        let bytes = wal::record_bytes(nothing.iter());
+        let end = wal::encode(self.segment.number, self.version, nothing.iter(), bytes);
+        if let Ok(end) = end
+            && !self.spoiled
+            && self.segment.append(&end).is_err()
+        {
+            tracing::warn!("the end of the store's log could not be written: nothing is lost");
+        }
+    }
+
+    /// Writes what is free of conflicts, with one fsync, and tells everyone.
+    fn commit(&mut self, group: VecDeque<Submission>) {
+        let now_us = self.shared.runtime.elapsed_us();
         let version = self.version + 1;
         let newest = self.shared.published();
         let mut batch = Batch::new();
         let mut accepted = Vec::with_capacity(group.len());
+        let mut unread = false;
         for submission in group {
             let stamp = stamp(version, accepted.len());
             let checked = self.check(&submission, &batch, now_us);
@@ -90,36 +125,72 @@ impl Committer {
                     accepted.push((submission.answer, stamp));
                 }
                 Err(error) => {
-                    if matches!(error, Error::Conflict) {
-                        count(&self.shared.counters.conflicts, 1);
+                    match error {
+                        Error::Conflict => count(&self.shared.counters.conflicts, 1),
+                        Error::Unavailable(_) | Error::NoRoom { .. } | Error::Corrupt(_) => unread = true,
+                        _ => {}
                     }
                     let _ = submission.answer.send(Err(error));
                 }
             }
         }
-        drop(newest);
-        if accepted.is_empty() {
-            return Ok(());
+        if unread {
+            self.shared.look_after(&newest.tables);
         }
-        let record = match self.write(version, &batch) {
-            Ok(record) => record,
-            Err(failed) => {
-                for (answer, _) in accepted {
-                    let _ = answer.send(Err(failed.for_the_group()));
-                }
-                return Err(failed.error);
+        drop(newest);
+        if !accepted.is_empty() {
+            self.write_and_publish(batch, accepted);
+        }
+    }
+
+    /// Writes the next version, and publishes it; or says why not, and waits a little before the next attempt. After a write
+    /// that failed half-way nobody knows whether the group will be found in the log: it is written again, into another
+    /// segment, and nothing else before it.
+    fn write_and_publish(&mut self, batch: Batch, accepted: Accepted) {
+        let version = self.version + 1;
+        let written = match self.write(version, &batch) {
+            Err(Failed { in_doubt: true, trouble }) => {
+                self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
+                self.write(version, &batch).map_err(|failed| Failed { in_doubt: true, ..failed })
             }
+            written => written,
         };
-        let oldest = self.forget(now_us);
+        match written {
+            Ok(record) => {
+                self.disk_patience.works();
+                self.publish(version, batch, &record, accepted);
+            }
+            Err(Failed { trouble, in_doubt }) => {
+                self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
+                // Nothing was promised to those without an answer: it is still the doubtful group.
+                let in_doubt = in_doubt || accepted.is_empty();
+                for (answer, _) in accepted {
+                    let _ = answer.send(Err(match in_doubt {
+                        true => Error::UnknownOutcome(trouble.error.to_string()),
+                        false => trouble.error.clone(),
+                    }));
+                }
+                self.shared.submissions.refuse_waiting(&trouble.error);
+                match in_doubt {
+                    true => self.doubtful = Some(batch),
+                    false => drop(self.shared.submissions.pause(RETRY_PAUSE)),
+                }
+            }
+        }
+    }
+
+    /// Lets everyone see what was written, and tells them.
+    fn publish(&mut self, version: u64, batch: Batch, record: &Bytes, accepted: Accepted) {
+        let oldest = self.forget(self.shared.runtime.elapsed_us());
         let tables = self.shared.published().tables.clone();
-        tables.active.apply(version, wal::rows(&record), oldest);
+        tables.active.apply(version, wal::rows(record), oldest);
         self.shared.gaps.cut(batch.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key));
         let lease = Lease::new(version);
         let held = Held { version, replaced_us: None, lease: Arc::downgrade(&lease) };
         self.version = version;
         self.shared.publish(lease);
         if let Some(replaced) = self.held.back_mut() {
-            replaced.replaced_us = Some(self.shared.runtime.now_us());
+            replaced.replaced_us = Some(self.shared.runtime.elapsed_us());
         }
         self.held.push_back(held);
         let counters = &self.shared.counters;
@@ -138,7 +209,6 @@ impl Committer {
             let held: Vec<u64> = self.held.iter().map(|held| held.version).collect();
             self.window.merge(&held);
         }
-        Ok(())
     }
 
     /// Whether everything that a transaction has read is still as it read it.
@@ -154,7 +224,8 @@ impl Committer {
                 && (batch.range::<Bytes, _>(begin..end).next().is_some()
                     || self.window.wrote_within(*version, begin, end))
         };
-        if changes.read_keys.iter().any(key_changed) || changes.read_ranges.iter().any(range_changed) {
+        let mut ranges = changes.read_ranges.iter().chain(&changes.arrivals);
+        if changes.read_keys.iter().any(key_changed) || ranges.any(range_changed) {
             return Err(Error::Conflict);
         }
         Ok(())
@@ -186,24 +257,29 @@ impl Committer {
     /// Writes a group to the log, in the next segment if this one is full.
     fn write(&mut self, version: u64, batch: &Batch) -> Result<Bytes, Failed> {
         let bytes = wal::record_bytes(batch.iter());
-        if !self.segment.has_room(bytes, self.shared.segment_bytes) {
+        if self.spoiled || !self.segment.has_room(bytes, self.shared.segment_bytes) {
             self.rotate().map_err(Failed::before_the_log)?;
         }
         let record =
             wal::encode(self.segment.number, version, batch.iter(), bytes).map_err(Failed::before_the_log)?;
         let start = Instant::now();
-        let appended = self.segment.append(&record, self.shared.durable);
+        let appended = self.segment.append(&record);
         self.patience = start.elapsed() / PATIENCE_PART;
-        match appended {
-            Ok(()) => Ok(record),
-            Err(error) => Err(Failed::in_the_log(super::folder::at(self.segment.path(), &error))),
-        }
+        let (error, in_doubt) = match appended {
+            Ok(()) => return Ok(record),
+            Err(Unwritten::Nothing(error)) => (error, false),
+            Err(Unwritten::Doubtful(error)) => (error, true),
+        };
+        self.spoiled |= in_doubt;
+        Err(Failed { trouble: Trouble::at(self.segment.path(), &error), in_doubt })
     }
 
     /// Begins the next segment and a new memtable, and sends the old ones to the base.
     fn rotate(&mut self) -> Result<()> {
         let next = self.shared.checkpoints.next_segment()?;
+        let next_number = next.number;
         let full = std::mem::replace(&mut self.segment, next);
+        self.spoiled = false;
         let mut frozen = None;
         self.shared.replace_tables(|tables| {
             frozen = Some(tables.active.clone());
@@ -219,7 +295,8 @@ impl Committer {
         self.shared.checkpoints.start(Frozen {
             version: self.version,
             memtable,
-            files: vec![full.path().to_owned()],
+            files: vec![full.into_file()],
+            next: next_number,
         });
         Ok(())
     }
@@ -242,31 +319,30 @@ impl Committer {
     }
 }
 
+/// Those who wait for a group, with their stamps.
+type Accepted = Vec<(oneshot::Sender<Decision>, Versionstamp)>;
+
 /// A group that could not be written.
 struct Failed {
-    error: Error,
+    trouble: Trouble,
     /// Whether it may be in the log nevertheless.
-    unknown: bool,
+    in_doubt: bool,
 }
 
 impl Failed {
+    /// The checkpointer knows what to do about its error; here it is only passed on.
     fn before_the_log(error: Error) -> Self {
-        Failed { error, unknown: false }
-    }
-
-    fn in_the_log(error: Error) -> Self {
-        Failed { error, unknown: true }
-    }
-
-    fn for_the_group(&self) -> Error {
-        if self.unknown { Error::UnknownOutcome(self.error.to_string()) } else { self.error.clone() }
+        Failed { trouble: Trouble { kind: TroubleKind::Room, error }, in_doubt: false }
     }
 }
 
 impl Drop for Committer {
     /// Whether closed or panicked: nobody waits for a committer that is gone.
     fn drop(&mut self) {
-        self.shared.submissions.refuse("the store is closed");
+        if std::thread::panicking() {
+            self.shared.end("the thread of the store's commits has panicked");
+        }
+        self.shared.submissions.refuse(&Error::Unavailable("the store is closed".to_owned()));
         self.shared.watches.close();
     }
 }

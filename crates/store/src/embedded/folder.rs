@@ -1,50 +1,87 @@
 //! The folder of a store: who may use it, and what format it has.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::disk::at;
 use crate::{Error, Result};
 
 /// What is in `FORMAT`, before the number.
 const FORMAT_NAME: &str = "turnwise store";
 /// Changes when older versions could not read what this one writes.
-const FORMAT_VERSION: u32 = 1;
-/// Names that may be there before the store was completely created.
-const BEFORE_FORMAT: [&str; 2] = ["LOCK", "FORMAT.new"];
+const FORMAT_VERSION: u32 = 2;
+/// The format before: its pages have no checksums, and its log is not demanded to be there.
+const FIRST_FORMAT: u32 = 1;
+/// Who may do what with a store's folders and files: its owner alone.
+pub(super) const PRIVATE_FOLDER: u32 = 0o700;
+pub(super) const PRIVATE_FILE: u32 = 0o600;
+/// Names that may be there before the store was completely created: its format comes last.
+const BEFORE_FORMAT: [&str; 7] =
+    ["LOCK", "FORMAT.new", "rows.redb", "rows.sums", "rows.redb.new", "rows.sums.new", "log"];
 
-/// A folder that this process alone uses, until it is dropped.
+/// A folder that this process alone uses, until it is dropped; or reads, with others that only read.
 pub(super) struct Folder {
     path: PathBuf,
-    /// The operating system releases the lock with the file, even if the process is killed.
-    _lock: File,
+    /// As it was found. `None`: it was not completely created.
+    format: Option<u32>,
+    /// The operating system releases the lock with the file, even if the process is killed. A disk that is read-only may have
+    /// none, and needs none.
+    _lock: Option<File>,
 }
 
 impl Folder {
     /// Locks the folder and checks its format; creates it if it is missing or empty.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        fs::create_dir_all(path).map_err(|error| at(path, &error))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(PRIVATE_FOLDER)
+            .create(path)
+            .map_err(|error| at(path, &error))?;
         check_strangers(path)?;
         let lock_path = path.join("LOCK");
         let lock = File::options()
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(PRIVATE_FILE)
             .open(&lock_path)
             .map_err(|error| at(&lock_path, &error))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Unavailable(format!(
-                    "{} is already in use by another process",
-                    path.display()
-                )));
-            }
-            Err(TryLockError::Error(error)) => return Err(at(&lock_path, &error)),
-        }
-        let folder = Folder { path: path.to_owned(), _lock: lock };
-        folder.check_format()?;
+        locked(path, &lock_path, lock.try_lock())?;
+        let folder = Folder { path: path.to_owned(), format: read_format(path)?, _lock: Some(lock) };
+        folder.make_private();
         Ok(folder)
+    }
+
+    /// Locks the folder against writers and checks its format; writes nothing.
+    pub(super) fn open_to_read(path: &Path) -> Result<Self> {
+        let lock_path = path.join("LOCK");
+        let lock = match File::open(&lock_path) {
+            Ok(lock) => {
+                locked(path, &lock_path, lock.try_lock_shared())?;
+                Some(lock)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(at(&lock_path, &error)),
+        };
+        let format = read_format(path)?;
+        if format.is_none() {
+            return Err(Error::Misuse(format!("{} is not a turnwise store", path.display())));
+        }
+        Ok(Folder { path: path.to_owned(), format, _lock: lock })
+    }
+
+    /// Rows hold passwords: takes from other users what older versions, or an unpacked backup, have given them.
+    fn make_private(&self) {
+        tighten(&self.path, PRIVATE_FOLDER);
+        tighten(&self.log(), PRIVATE_FOLDER);
+        for folder in [&self.path, &self.log()] {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            for file in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
+                tighten(&file.path(), PRIVATE_FILE);
+            }
+        }
     }
 
     /// The file of the rows that have left memory.
@@ -52,9 +89,24 @@ impl Folder {
         self.path.join("rows.redb")
     }
 
+    /// The file of its pages' checksums.
+    pub(super) fn sums(&self) -> PathBuf {
+        self.path.join("rows.sums")
+    }
+
     /// The folder of the log.
     pub(super) fn log(&self) -> PathBuf {
         self.path.join("log")
+    }
+
+    /// Whether it was completely created.
+    pub(super) fn is_complete(&self) -> bool {
+        self.format.is_some()
+    }
+
+    /// Whether its pages have checksums.
+    pub(super) fn has_sums(&self) -> bool {
+        self.format != Some(FIRST_FORMAT)
     }
 
     /// Makes the names of what was created in it durable.
@@ -62,29 +114,19 @@ impl Folder {
         sync_folder(&self.path).map_err(|error| at(&self.path, &error))
     }
 
-    fn check_format(&self) -> Result<()> {
-        let path = self.path.join("FORMAT");
-        let format = match fs::read_to_string(&path) {
-            Ok(format) => format,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return self.write_format().map_err(|error| at(&path, &error));
-            }
-            Err(error) => return Err(at(&path, &error)),
-        };
-        match format.trim_end().strip_prefix(FORMAT_NAME).map(str::trim) {
-            Some(version) if version == FORMAT_VERSION.to_string() => Ok(()),
-            Some(version) => Err(Error::Corrupt(format!(
-                "{} has format {version}, and this version of turnwise knows format {FORMAT_VERSION} only",
-                self.path.display()
-            ))),
-            None => Err(Error::Corrupt(format!("{} does not name a format of turnwise", path.display()))),
-        }
+    /// Says that everything in it is of this format. The names of everything else in it are durable before.
+    pub(super) fn complete(&mut self) -> Result<()> {
+        self.write_format().map_err(|error| at(&self.path.join("FORMAT"), &error))?;
+        self.format = Some(FORMAT_VERSION);
+        Ok(())
     }
 
     /// Written under another name first, so that there is never half of it.
     fn write_format(&self) -> io::Result<()> {
+        sync_folder(&self.path)?;
         let new = self.path.join("FORMAT.new");
-        let mut file = File::create(&new)?;
+        let mut file =
+            File::options().create(true).truncate(true).write(true).mode(PRIVATE_FILE).open(&new)?;
         writeln!(file, "{FORMAT_NAME} {FORMAT_VERSION}")?;
         file.sync_all()?;
         fs::rename(&new, self.path.join("FORMAT"))?;
@@ -93,6 +135,54 @@ impl Folder {
             sync_folder(parent)?;
         }
         Ok(())
+    }
+}
+
+/// Takes rights away that are not among `mode`. What cannot be changed is told, and is no reason not to go on.
+fn tighten(path: &Path, mode: u32) {
+    let Ok(found) = fs::metadata(path) else { return };
+    let found = found.permissions().mode() & 0o7777;
+    if found & !mode == 0 {
+        return;
+    }
+    match fs::set_permissions(path, Permissions::from_mode(found & mode)) {
+        Ok(()) => {
+            tracing::warn!(path = %path.display(), "other users could read this: now the server's alone can (was {found:o})")
+        }
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "other users can read this, and it holds passwords (mode {found:o})")
+        }
+    }
+}
+
+fn locked(path: &Path, lock_path: &Path, locked: Result<(), TryLockError>) -> Result<()> {
+    match locked {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Error::Unavailable(format!(
+            "{} is already in use by another process, and an embedded store has one user at a time",
+            path.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(at(lock_path, &error)),
+    }
+}
+
+/// The format that a folder says it has.
+fn read_format(folder: &Path) -> Result<Option<u32>> {
+    let path = folder.join("FORMAT");
+    let format = match fs::read_to_string(&path) {
+        Ok(format) => format,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(at(&path, &error)),
+    };
+    let Some(version) = format.trim_end().strip_prefix(FORMAT_NAME).map(str::trim) else {
+        return Err(Error::Corrupt(format!("{} does not name a format of turnwise", path.display())));
+    };
+    match version.parse() {
+        Ok(version @ (FIRST_FORMAT | FORMAT_VERSION)) => Ok(Some(version)),
+        _ => Err(Error::Corrupt(format!(
+            "{} has format {version}, and this version of turnwise knows formats up to {FORMAT_VERSION} only",
+            folder.display()
+        ))),
     }
 }
 
@@ -115,11 +205,6 @@ fn check_strangers(path: &Path) -> Result<()> {
 }
 
 /// Makes the names in a folder durable.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
-}
-
-/// What the disk said, and where.
-pub(super) fn at(path: &Path, error: &io::Error) -> Error {
-    Error::Unavailable(format!("{}: {error}", path.display()))
 }

@@ -28,8 +28,10 @@
 //! 3. Versions grow by one per group and are stored with it; a versionstamp is the version and the place in
 //!    the group.
 //! 4. A record leaves the log only after its rows are in the B-tree, durably, together with their version.
-//! 5. Once the disk has refused a write nobody knows what it holds: the group's outcome is unknown, and
-//!    nothing is written any more until the store is opened again.
+//! 5. After a write or fsync that failed nobody knows what the disk holds: the group's outcome is unknown, nothing is built
+//!    on what it may have written, and it is written again, elsewhere, before any other group ([`committer`]).
+//! 6. What fails for want of room, or once, goes on by itself. What is damaged is not written to ([`health`]); a disk that
+//!    fails for good ends the store ([`Engine::ended`]).
 //!
 //! Reads run where they are called, without a thread pool: they come from memory or from the page cache and
 //! take microseconds, less than a hop to another thread and back would.
@@ -38,33 +40,41 @@ mod base;
 mod checkpoint;
 mod committer;
 mod conflicts;
+mod disk;
 mod folder;
 mod gaps;
+mod health;
 mod memtable;
+mod pages;
 mod snapshot;
 mod submissions;
 mod view;
 mod wal;
 mod watches;
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use self::base::Base;
+use self::base::{Base, BaseView, Stored};
 use self::checkpoint::{Checkpointer, Checkpoints, Frozen};
 use self::committer::Committer;
-use self::folder::Folder;
+use self::disk::{Disk, Trouble, TroubleKind};
+pub use self::disk::{DiskCall, Faults};
+use self::folder::{Folder, PRIVATE_FOLDER};
 use self::gaps::Gaps;
+use self::health::{Health, Patience};
 use self::memtable::Memtable;
 use self::snapshot::EmbeddedSnapshot;
 use self::submissions::Submissions;
 use self::view::Tables;
-use self::wal::Segment;
+use self::wal::{Segment, Unwritten};
 use self::watches::Watches;
 use crate::{Engine, Error, Limits, Result, Runtime, Snapshot, Watch, runtime};
 
@@ -81,6 +91,11 @@ pub struct Options {
     pub cache_bytes: usize,
     /// The clock that the age of transactions is measured on.
     pub runtime: Arc<dyn Runtime>,
+    /// How long a disk may fail, other than for want of room, before the store [ends](Engine::ended).
+    pub disk_patience: Duration,
+    /// Lets the disk fail, for tests.
+    #[doc(hidden)]
+    pub faults: Faults,
 }
 
 impl Default for Options {
@@ -90,6 +105,8 @@ impl Default for Options {
             segment_bytes: 32 << 20,
             cache_bytes: 64 << 20,
             runtime: Arc::new(runtime::System),
+            disk_patience: Duration::from_secs(30),
+            faults: Faults::default(),
         }
     }
 }
@@ -101,6 +118,8 @@ pub struct Embedded {
     shared: Arc<Shared>,
     committer: Option<JoinHandle<()>>,
     checkpointer: Option<JoinHandle<()>>,
+    /// Of a store that is only read; otherwise the checkpointer has it.
+    _base: Option<Base>,
     /// Unlocked last.
     _folder: Folder,
 }
@@ -109,7 +128,6 @@ pub struct Embedded {
 struct Shared {
     runtime: Arc<dyn Runtime>,
     limits: Limits,
-    durable: bool,
     segment_bytes: u64,
     /// What new snapshots see.
     published: RwLock<Arc<Published>>,
@@ -117,6 +135,7 @@ struct Shared {
     submissions: Submissions,
     checkpoints: Checkpoints,
     watches: Arc<Watches>,
+    health: Health,
     counters: Counters,
 }
 
@@ -174,6 +193,23 @@ impl Published {
 }
 
 impl Shared {
+    fn new(options: &Options, version: u64, recovered: &Arc<Memtable>, base: Arc<BaseView>) -> Self {
+        let frozen = (!recovered.is_empty()).then(|| recovered.clone());
+        let tables = Tables { active: Arc::default(), generation: 0, frozen, base };
+        Shared {
+            runtime: options.runtime.clone(),
+            limits: Limits::DEFAULT,
+            segment_bytes: options.segment_bytes,
+            published: RwLock::new(Arc::new(Published { lease: Lease::new(version), tables })),
+            gaps: Gaps::default(),
+            submissions: Submissions::default(),
+            checkpoints: Checkpoints::default(),
+            watches: Arc::default(),
+            health: Health::default(),
+            counters: Counters::default(),
+        }
+    }
+
     fn published(&self) -> Arc<Published> {
         self.published.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -189,6 +225,15 @@ impl Shared {
         let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
         let tables = replace(&published.tables);
         *published = Arc::new(Published { lease: published.lease.clone(), tables });
+    }
+
+    /// Sees to it that a base that has failed a read is opened again.
+    fn look_after(&self, tables: &Tables) {
+        let Some(trouble) = tables.base.failure() else { return };
+        if trouble.kind == TroubleKind::Damage {
+            self.is_damaged(&trouble.error);
+        }
+        self.checkpoints.mend();
     }
 
     fn too_old(&self) -> Error {
@@ -217,53 +262,97 @@ impl Embedded {
 
     /// Opens a store with the given options; see [`open`](Self::open).
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Arc<Self>> {
-        let folder = Folder::open(path.as_ref())?;
-        let base = Base::open(&folder.base(), options.cache_bytes)?;
+        let mut folder = Folder::open(path.as_ref())?;
+        let disk = Disk { durable: options.durable, faults: options.faults.clone() };
+        if !base::is_there(&folder.base())? && (!folder.is_complete() || !folder.has_sums()) {
+            // A store that is new, or whose creation was interrupted before it held anything.
+            if base::is_there(&folder.log())? {
+                return Err(Trouble::damage(&folder.base(), "the file is missing").into());
+            }
+            Base::create(&folder, &disk, options.cache_bytes)?;
+        } else if !folder.has_sums() {
+            tracing::info!("the store is brought to a new format: its pages get checksums");
+            Base::add_sums(&folder, &disk, options.cache_bytes)?;
+        }
+        if !folder.is_complete() || !folder.has_sums() {
+            folder.complete()?;
+        }
+        let base = Base::open(&folder, &disk, options.cache_bytes)?;
+        let Stored { version, segments } = base.stored()?;
         let log = folder.log();
-        let mut version = base.version()?;
-        let found = wal::read(&log, version)?;
-        folder.sync()?;
-        let recovered = Arc::new(Memtable::default());
-        for (next, record) in &found.records {
-            version = *next;
-            recovered.apply(version, wal::rows(record), version);
+        let failed = |error: std::io::Error| Trouble::at(&log, &error);
+        if segments.is_none() && !base::is_there(&log)? {
+            std::fs::DirBuilder::new().mode(PRIVATE_FOLDER).create(&log).map_err(failed)?;
+            folder.sync()?;
         }
+        let found = wal::read(&log, version, segments.as_ref(), &disk, true)?;
+        for unused in &found.unused {
+            std::fs::remove_file(unused).map_err(failed)?;
+        }
+        let (recovered, version) = recovered(&found.records, version);
+        let log_folder = disk.folder(log.clone()).map_err(failed)?;
         let number = found.last_number + 1;
-        let disk = |error: std::io::Error| folder::at(&log, &error);
-        let mut segment = Segment::create(&log, number, None).map_err(disk)?;
+        let mut segment = Segment::create(&log_folder, number, &mut None).map_err(failed)?;
         if let Some((_, record)) = found.records.last() {
-            segment.append(&wal::again(record, number), options.durable).map_err(disk)?;
+            let written = segment.append(&wal::again(record, number));
+            written.map_err(|(Unwritten::Nothing(error) | Unwritten::Doubtful(error))| failed(error))?;
         }
-        let tables = Tables {
-            active: Arc::default(),
-            generation: 0,
-            frozen: (!recovered.is_empty()).then(|| recovered.clone()),
-            base: Arc::new(base.view()?),
+        let first = match segments {
+            Some(segments) if !recovered.is_empty() => *segments.start(),
+            _ => number,
         };
-        let shared = Arc::new(Shared {
-            runtime: options.runtime,
-            limits: Limits::DEFAULT,
-            durable: options.durable,
-            segment_bytes: options.segment_bytes,
-            published: RwLock::new(Arc::new(Published { lease: Lease::new(version), tables })),
-            gaps: Gaps::default(),
-            submissions: Submissions::default(),
-            checkpoints: Checkpoints::default(),
-            watches: Arc::default(),
-            counters: Counters::default(),
-        });
-        let mut checkpointer =
-            Checkpointer { shared: shared.clone(), base, log, next_number: number + 1, used: Vec::new() };
+        let segments = first..=number;
+        base.demand(&segments)?;
+        let shared = Arc::new(Shared::new(&options, version, &recovered, Arc::new(base.view()?)));
+        let patience = || Patience::new(options.disk_patience);
+        let mut checkpointer = Checkpointer {
+            shared: shared.clone(),
+            base,
+            log: log_folder,
+            segments,
+            used: Vec::new(),
+            patience: patience(),
+        };
         if recovered.is_empty() {
             checkpointer.used = found.files;
         } else {
-            shared.checkpoints.start(Frozen { version, memtable: recovered, files: found.files });
+            shared.checkpoints.start(Frozen {
+                version,
+                memtable: recovered,
+                files: found.files,
+                next: number,
+            });
         }
-        let committer = Committer::new(shared.clone(), segment);
-        let mut engine = Embedded { shared, committer: None, checkpointer: None, _folder: folder };
+        let committer = Committer::new(shared.clone(), segment, patience());
+        let mut engine =
+            Embedded { shared, committer: None, checkpointer: None, _base: None, _folder: folder };
         engine.checkpointer = Some(spawn("store-checkpointer", move || checkpointer.run())?);
         engine.committer = Some(spawn("store-committer", move || committer.run())?);
         Ok(Arc::new(engine))
+    }
+
+    /// Opens the store in the folder `path` to read it, beside others that do the same. Nothing is written, not even to a
+    /// store of the format before or one that was not closed, so that the disk may be read-only.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `Misuse` if there is no store.
+    pub fn open_to_read(path: impl AsRef<Path>) -> Result<Arc<Self>> {
+        let folder = Folder::open_to_read(path.as_ref())?;
+        let options = Options::default();
+        let disk = Disk { durable: false, faults: Faults::default() };
+        let base = Base::open_to_read(&folder, &disk, options.cache_bytes)?;
+        let Stored { version, segments } = base.stored()?;
+        let found = wal::read(&folder.log(), version, segments.as_ref(), &disk, false)?;
+        let (recovered, version) = recovered(&found.records, version);
+        let shared = Arc::new(Shared::new(&options, version, &recovered, Arc::new(base.view()?)));
+        shared.submissions.refuse(&Error::Misuse("the store was opened to be read only".to_owned()));
+        Ok(Arc::new(Embedded {
+            shared,
+            committer: None,
+            checkpointer: None,
+            _base: Some(base),
+            _folder: folder,
+        }))
     }
 
     /// What the engine has done since it was opened.
@@ -274,6 +363,15 @@ impl Embedded {
                 .map(|counter| counter.load(Ordering::Relaxed));
         Stats { commits, conflicts, groups, log_bytes, checkpoints }
     }
+}
+
+/// What the log holds beyond the base, and the version that it leads to.
+fn recovered(records: &[(u64, Bytes)], version: u64) -> (Arc<Memtable>, u64) {
+    let memtable = Memtable::default();
+    for (version, record) in records {
+        memtable.apply(*version, wal::rows(record), *version);
+    }
+    (Arc::new(memtable), records.last().map_or(version, |(version, _)| *version))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
@@ -313,12 +411,22 @@ impl Engine for Embedded {
         // Registered first and compared then: a commit in between finds the watch.
         let watch = self.shared.watches.register(key.clone(), seen.clone())?;
         let now = self.shared.published();
-        if now.tables.get(&key, now.version())? != seen {
+        let found = now.tables.get(&key, now.version());
+        if found.is_err() {
+            self.shared.look_after(&now.tables);
+        }
+        if found? != seen {
             return Ok(Box::pin(std::future::ready(())));
         }
         Ok(watch)
     }
+
+    async fn ended(&self) -> String {
+        self.shared.health.ended().await
+    }
 }
 
+#[cfg(test)]
+mod disk_tests;
 #[cfg(test)]
 mod tests;

@@ -19,18 +19,21 @@ pub(super) struct EmbeddedSnapshot {
 
 impl EmbeddedSnapshot {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let taken_us = shared.runtime.now_us();
+        let taken_us = shared.runtime.elapsed_us();
         let published = shared.published();
         EmbeddedSnapshot { shared, published, taken_us }
     }
 
     /// Reads, unless the transaction is too old. Its rows are kept for as long as it may live.
     fn read<T>(&self, read: impl FnOnce(&Tables, u64) -> Result<T>) -> Result<T> {
-        self.shared.check_age(self.taken_us, self.shared.runtime.now_us())?;
+        self.shared.check_age(self.taken_us, self.shared.runtime.elapsed_us())?;
         let result = read(&self.published.tables, self.published.version());
         // Afterwards, because its rows may have been dropped meanwhile.
         if self.published.lease.expired.load(Ordering::SeqCst) {
             return Err(self.shared.too_old());
+        }
+        if result.is_err() {
+            self.shared.look_after(&self.published.tables);
         }
         result
     }

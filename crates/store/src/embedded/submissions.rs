@@ -46,7 +46,7 @@ struct Waiting {
     /// The committer wants to hear when so many wait.
     wanted: usize,
     /// Why nothing is accepted any more.
-    refused: Option<String>,
+    refused: Option<Error>,
     closed: bool,
 }
 
@@ -65,8 +65,8 @@ impl Submissions {
         let (answer, decision) = oneshot::channel();
         let bytes = changes_bytes(&changes);
         let mut waiting = self.waiting();
-        if let Some(reason) = &waiting.refused {
-            return Err(Error::Unavailable(reason.clone()));
+        if let Some(error) = &waiting.refused {
+            return Err(error.clone());
         }
         if waiting.queue.len() >= MAX_WAITING || waiting.bytes >= MAX_WAITING_BYTES {
             return Err(Error::Unavailable("too many transactions wait to commit".into()));
@@ -115,18 +115,31 @@ impl Submissions {
     }
 
     /// Refuses everything from now on, and what waits already: none of it has been written.
-    pub(super) fn refuse(&self, reason: &str) {
+    pub(super) fn refuse(&self, error: &Error) {
+        self.waiting().refused.get_or_insert_with(|| error.clone());
+        self.refuse_waiting(error);
+    }
+
+    /// Refuses what waits: none of it has been written.
+    pub(super) fn refuse_waiting(&self, error: &Error) {
         let mut waiting = self.waiting();
-        waiting.refused = Some(reason.to_owned());
+        waiting.bytes = 0;
         for submission in waiting.queue.drain(..) {
-            let _ = submission.answer.send(Err(Error::Unavailable(reason.to_owned())));
+            let _ = submission.answer.send(Err(error.clone()));
         }
+    }
+
+    /// Waits for as long, or until the store is closed. Whether it is.
+    pub(super) fn pause(&self, longest: Duration) -> bool {
+        let open = |waiting: &mut Waiting| !waiting.closed;
+        let waited = self.arrived.wait_timeout_while(self.waiting(), longest, open);
+        waited.unwrap_or_else(PoisonError::into_inner).0.closed
     }
 
     /// Takes no more transactions; those that wait are still decided about.
     pub(super) fn close(&self) {
         let mut waiting = self.waiting();
-        waiting.refused.get_or_insert_with(|| "the store is closed".to_owned());
+        waiting.refused.get_or_insert_with(|| Error::Unavailable("the store is closed".to_owned()));
         waiting.closed = true;
         drop(waiting);
         self.arrived.notify_one();

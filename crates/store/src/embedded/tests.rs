@@ -116,6 +116,10 @@ impl Runtime for WallClock {
         self.0.load(Ordering::SeqCst)
     }
 
+    fn elapsed_us(&self) -> i64 {
+        self.now_us()
+    }
+
     async fn sleep(&self, _: std::time::Duration) {
         unreachable!("the engine never sleeps")
     }
@@ -295,4 +299,90 @@ proptest! {
     ) {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(run(events, segment_bytes));
     }
+}
+
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// All folders and files of a store.
+fn everything(folder: &Path) -> (Vec<std::path::PathBuf>, Vec<std::path::PathBuf>) {
+    let entries = |folder: &Path| {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    let log = folder.join("log");
+    let files = entries(folder).into_iter().chain(entries(&log)).filter(|path| path.is_file()).collect();
+    (vec![folder.to_owned(), log], files)
+}
+
+#[tokio::test]
+async fn a_store_is_its_owners_alone_also_one_that_was_not() {
+    let outer = tempfile::tempdir().unwrap();
+    let folder = outer.path().join("new/data");
+    let write = async |name: &'static str| {
+        let engine =
+            Embedded::open_with(&folder, Options { segment_bytes: 2_000, ..Options::default() }).unwrap();
+        for _ in 0..20 {
+            let tx = store(&engine).begin().await.unwrap();
+            tx.set(key(name), Bytes::from(vec![b'x'; 500])).unwrap();
+            tx.commit().await.unwrap();
+        }
+    };
+    write("a").await;
+    let check = || {
+        let (folders, files) = everything(&folder);
+        assert!(files.len() >= 4, "{files:?}");
+        for path in &folders {
+            assert_eq!(mode(path), 0o700, "{}", path.display());
+        }
+        for path in &files {
+            assert_eq!(mode(path), 0o600, "{}", path.display());
+        }
+        (folders, files)
+    };
+    let (folders, files) = check();
+    folders.iter().for_each(|path| set_mode(path, 0o755));
+    files.iter().for_each(|path| set_mode(path, 0o644));
+    write("b").await;
+    check();
+}
+
+/// What was deleted is not in the log any more once a checkpoint has brought the rows after it to the base.
+#[tokio::test]
+async fn what_is_deleted_leaves_the_log_with_the_next_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { segment_bytes: 20_000, ..Options::default() };
+    let engine = Embedded::open_with(folder.path(), options).unwrap();
+    let write = async |name: &'static str, value: Option<Vec<u8>>| {
+        let tx = store(&engine).begin().await.unwrap();
+        match value {
+            Some(value) => tx.set(key(name), value.into()).unwrap(),
+            None => tx.clear(key(name)).unwrap(),
+        }
+        tx.commit().await.unwrap();
+    };
+    let found = |what: &[u8]| {
+        let (_, files) = everything(folder.path());
+        let holds = |path: &Path| {
+            std::fs::read(path).is_ok_and(|bytes| bytes.windows(what.len()).any(|part| part == what))
+        };
+        files.into_iter().filter(|path| holds(path)).collect::<Vec<_>>()
+    };
+    let mut secret = vec![b'.'; 15_000];
+    secret.extend_from_slice(b"hunter2");
+    write("job", Some(secret)).await;
+    assert_eq!(found(b"hunter2").len(), 1);
+    write("job", None).await;
+    let before = engine.stats().checkpoints;
+    while engine.stats().checkpoints < before + 2 {
+        write("other", Some(vec![b'x'; 1_000])).await;
+    }
+    // The file that had it is used again by then, and most of it is still to be written.
+    assert_eq!(found(b"hunter2"), Vec::<std::path::PathBuf>::new());
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::base::{BaseView, next_row};
+use super::base::BaseView;
 use super::gaps::Gaps;
 use super::memtable::{Cell, Memtable, span};
 use crate::key::successor;
@@ -132,7 +132,7 @@ impl Scan<'_> {
             || in_frozen.as_mut().and_then(|cells| if reverse { cells.next_back() } else { cells.next() });
         let mut head_active = next_active();
         let mut head_frozen = next_frozen();
-        let mut head_base = next_row(&mut in_base, reverse)?;
+        let mut head_base = in_base.next(reverse)?;
         for _ in 0..STEPS_PER_LOCK {
             let heads = [
                 head_active.map(|(key, _)| key),
@@ -159,7 +159,7 @@ impl Scan<'_> {
             }
             if let Some((_, value)) = head_base.take_if(|(head, _)| *head == key) {
                 known = known.or(Some(Some(value)));
-                head_base = next_row(&mut in_base, reverse)?;
+                head_base = in_base.next(reverse)?;
             }
             match known.flatten() {
                 Some(value) => {

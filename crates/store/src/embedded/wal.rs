@@ -11,21 +11,30 @@
 //! row:     key length u32 · value length u32, or NO_VALUE · key · value
 //! ```
 //!
-//! All numbers are little-endian. The length counts rows only; the checksum covers everything behind it.
+//! All numbers are little-endian. The length counts rows only; the checksum covers everything behind it. Before the records
+//! comes a head of one block: a magic word, the number of the segment, how long the file is at least, and their checksum.
 //!
-//! What must hold: one record is written at a time, and the next one only after its fsync, so that after a
-//! crash at most the last record of the log is incomplete. It was never acknowledged, and is left out. A
-//! record that is damaged in any other place was acknowledged, so the store does not open. The last record
-//! may be whole to the reader and yet not be on the disk, if its fsync has failed. So whoever opens a log
-//! [writes it again](again), into the next segment, before anything is built on it.
+//! What must hold:
+//!
+//! 1. One record is written at a time, and the next one only after its fsync, so that after a crash at most the last record of
+//!    a segment is incomplete. It was never acknowledged, and is left out. A record that is damaged in any other place was
+//!    acknowledged, so the store does not open.
+//! 2. The last record may be whole to the reader and yet not be on the disk, if its fsync has failed. So whoever opens a log
+//!    [writes it again](again), into the next segment, before anything is built on it. And after a failed write or fsync
+//!    nothing more is written to that segment: the record goes into the next one.
+//! 3. Which segments there must be is in the base: a segment is demanded there before it takes its first record, and no more
+//!    once its rows are there. So one that is missing is noticed, even the newest.
+//! 4. A record lies within the length that the head tells, and the file is as long as that before the head tells it. So a file
+//!    that was cut is noticed, wherever it was cut. A file that no head was written to yet holds nothing.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::folder::{at, sync_folder};
+use super::disk::{Disk, DiskFile, DiskFolder, Trouble};
 use crate::{Error, Result};
 
 /// Rows to set, and to remove where there is no value.
@@ -37,6 +46,9 @@ const NO_VALUE: u32 = u32::MAX;
 const ALIGNMENT: usize = 8;
 /// By how much a new file grows at a time: many groups, and still written in about a millisecond.
 const GROWTH_BYTES: u64 = 1 << 20;
+/// The head of a file: a block of its own, so that writing it never touches a record's.
+const FILE_HEAD_BYTES: u64 = 4_096;
+const MAGIC: u64 = u64::from_le_bytes(*b"turnwlog");
 
 /// The length of the record of these rows.
 pub(super) fn record_bytes<'a>(rows: impl Iterator<Item = (&'a Bytes, &'a Option<Bytes>)>) -> usize {
@@ -135,66 +147,120 @@ fn whole_record(bytes: &Bytes, segment: u64) -> Option<(u64, Bytes)> {
 /// A file of the log that takes records.
 pub(super) struct Segment {
     pub(super) number: u64,
-    path: PathBuf,
-    file: File,
+    file: DiskFile,
     /// Where the next record goes.
     position: u64,
-    /// Where the file's own blocks end.
+    /// The length that the head tells.
     allocated: u64,
 }
 
+/// A record was not written.
+pub(super) enum Unwritten {
+    /// Nothing of it.
+    Nothing(io::Error),
+    /// It may be there or not, now or after a crash.
+    Doubtful(io::Error),
+}
+
 impl Segment {
-    /// Creates the segment `number`, from the file `old` if there is one. Its name is durable.
-    pub(super) fn create(folder: &Path, number: u64, old: Option<&Path>) -> io::Result<Self> {
-        let path = path_of(folder, number);
-        if let Some(old) = old {
-            fs::rename(old, &path)?;
+    /// Makes the segment `number`, of the file `old` if there is one, which is left there after an error. Its name and its
+    /// head are durable.
+    pub(super) fn create(log: &DiskFolder, number: u64, old: &mut Option<DiskFile>) -> io::Result<Self> {
+        let path = path_of(log.path(), number);
+        let mut file = match old.take() {
+            Some(file) => file,
+            None => log.disk().create(path.clone())?,
+        };
+        match Self::begin(log, number, path, &mut file) {
+            Ok(allocated) => Ok(Segment { number, file, position: FILE_HEAD_BYTES, allocated }),
+            Err(error) => {
+                *old = Some(file);
+                Err(error)
+            }
         }
-        let file = File::options().create(true).truncate(false).write(true).open(&path)?;
-        sync_folder(folder)?;
-        let allocated = file.metadata()?.len();
-        Ok(Segment { number, path, file, position: 0, allocated })
+    }
+
+    fn begin(log: &DiskFolder, number: u64, path: PathBuf, file: &mut DiskFile) -> io::Result<u64> {
+        if file.path() != path {
+            file.rename(path)?;
+        }
+        // Its records may hold passwords of jobs that are gone: they stay no longer than the checkpoint before.
+        let allocated = file.len()?.max(FILE_HEAD_BYTES);
+        write_zeros(file, FILE_HEAD_BYTES, allocated)?;
+        file.write_at(&file_head(number, allocated), 0)?;
+        file.sync()?;
+        log.sync()?;
+        Ok(allocated)
     }
 
     /// Whether a record of `bytes` belongs here, in a log of segments of `segment_bytes`. A record that is
     /// larger than a segment gets its own.
     pub(super) fn has_room(&self, bytes: usize, segment_bytes: u64) -> bool {
-        self.position == 0 || self.position + bytes as u64 <= segment_bytes
+        let used = self.position - FILE_HEAD_BYTES;
+        used == 0 || used + bytes as u64 <= segment_bytes
     }
 
-    /// Writes a record, and waits for the disk if it is to be `durable`. After an error nobody knows what
-    /// the disk holds.
-    pub(super) fn append(&mut self, record: &[u8], durable: bool) -> io::Result<()> {
-        self.file.write_all(record)?;
-        self.position += record.len() as u64;
-        if durable {
-            if self.position > self.allocated {
-                self.grow()?;
-            }
-            self.file.sync_data()?;
+    /// Writes a record, and waits for the disk. After a doubtful error the segment takes no more.
+    pub(super) fn append(&mut self, record: &[u8]) -> Result<(), Unwritten> {
+        let end = self.position + record.len() as u64;
+        if self.file.is_durable() && end > self.allocated {
+            self.grow(end).map_err(Unwritten::Nothing)?;
         }
+        let written = self.file.write_at(record, self.position).and_then(|()| self.file.sync());
+        written.map_err(Unwritten::Doubtful)?;
+        self.position = end;
         Ok(())
     }
 
-    /// Writes zeros ahead of the records, so that the next ones find their blocks allocated. A disk that has
-    /// no room for that may still have room for records.
-    fn grow(&mut self) -> io::Result<()> {
-        let allocated = self.position.next_multiple_of(GROWTH_BYTES);
-        let zeros = &mut io::Read::take(io::repeat(0), allocated - self.position);
-        self.allocated = match io::copy(zeros, &mut self.file) {
-            Ok(_) => allocated,
-            Err(error) => {
-                tracing::warn!(%error, "no room to grow the log of the store");
-                self.position
-            }
-        };
-        self.file.seek(SeekFrom::Start(self.position)).map(drop)
+    /// Writes zeros ahead of the records, so that the next ones find their blocks allocated. The head tells it once it is so,
+    /// and is on the disk with the next record.
+    fn grow(&mut self, end: u64) -> io::Result<()> {
+        let allocated = end.next_multiple_of(GROWTH_BYTES);
+        write_zeros(&self.file, self.allocated, allocated)?;
+        self.file.sync()?;
+        self.file.write_at(&file_head(self.number, allocated), 0)?;
+        self.allocated = allocated;
+        Ok(())
     }
 
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
+
+    /// The file, to be used again.
+    pub(super) fn into_file(self) -> DiskFile {
+        self.file
+    }
+}
+
+fn write_zeros(file: &DiskFile, begin: u64, end: u64) -> io::Result<()> {
+    let zeros = vec![0; GROWTH_BYTES.min(end.saturating_sub(begin)) as usize];
+    let mut from = begin;
+    while from < end {
+        let bytes = (end - from).min(GROWTH_BYTES);
+        file.write_at(&zeros[..bytes as usize], from)?;
+        from += bytes;
+    }
+    Ok(())
+}
+
+/// The first block of a file.
+fn file_head(segment: u64, length: u64) -> Vec<u8> {
+    let mut head = Vec::with_capacity(FILE_HEAD_BYTES as usize);
+    for number in [MAGIC, segment, length] {
+        head.put_u64_le(number);
+    }
+    head.put_u32_le(crc32fast::hash(&head));
+    head.resize(FILE_HEAD_BYTES as usize, 0);
+    head
+}
+
+/// The segment and the length that the head of a file tells, if it has one.
+fn told_by_head(mut bytes: &[u8]) -> Option<(u64, u64)> {
+    let crc = crc32fast::hash(bytes.get(..24)?);
+    let (magic, segment, length) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
+    (magic == MAGIC && bytes.len() >= 4 && bytes.get_u32_le() == crc).then_some((segment, length))
 }
 
 fn path_of(folder: &Path, number: u64) -> PathBuf {
@@ -206,56 +272,105 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
 pub(super) struct Found {
     /// The records after the checkpoint, with their versions, which follow each other.
     pub(super) records: Vec<(u64, Bytes)>,
-    /// All files.
-    pub(super) files: Vec<PathBuf>,
-    /// The highest number of a segment.
+    /// The files that they, and older ones, are in.
+    pub(super) files: Vec<DiskFile>,
+    /// Files that were begun, and never used.
+    pub(super) unused: Vec<PathBuf>,
+    /// The highest number of a segment that was used.
     pub(super) last_number: u64,
 }
 
-/// Reads the log in `folder`, as far as it is newer than `version`; creates the folder if it is missing.
+/// Reads the log in `folder`, as far as it is newer than `version`. The segments `demanded` must be there; without them, it is
+/// of the first format, or new.
 ///
 /// # Errors
-/// `Corrupt` if a record is missing or damaged that was acknowledged.
-pub(super) fn read(folder: &Path, version: u64) -> Result<Found> {
-    if let Err(error) = fs::create_dir(folder)
-        && error.kind() != ErrorKind::AlreadyExists
-    {
-        return Err(at(folder, &error));
+/// Damage if a record is missing or damaged that was acknowledged.
+pub(super) fn read(
+    folder: &Path,
+    version: u64,
+    demanded: Option<&RangeInclusive<u64>>,
+    disk: &Disk,
+    write: bool,
+) -> Result<Found, Trouble> {
+    let numbers = numbers(folder, demanded.is_some())?;
+    if let Some(missing) = demanded.and_then(|demanded| demanded.clone().find(|n| !numbers.contains(n))) {
+        let path = path_of(folder, missing);
+        return Err(Trouble::damage(
+            &path,
+            "this part of the log is missing: what was acknowledged last is in it",
+        ));
     }
-    let mut numbers = Vec::new();
-    for entry in fs::read_dir(folder).map_err(|error| at(folder, &error))? {
-        let name = entry.map_err(|error| at(folder, &error))?.file_name();
-        let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
-        numbers.push(number.ok_or_else(|| Error::Corrupt(format!("{} is no log segment", name.display())))?);
-    }
-    numbers.sort_unstable();
-    let mut found = Found { last_number: numbers.last().copied().unwrap_or(0), ..Found::default() };
+    let mut found = Found { last_number: demanded.map_or(0, |demanded| *demanded.end()), ..Found::default() };
     let mut last = version;
     for number in numbers {
         let path = path_of(folder, number);
-        let bytes = Bytes::from(fs::read(&path).map_err(|error| at(&path, &error))?);
-        for (next, record) in read_segment(&path, number, &bytes)? {
+        if demanded.is_some_and(|demanded| number > *demanded.end()) {
+            found.unused.push(path);
+            continue;
+        }
+        let is_demanded = demanded.is_some_and(|demanded| demanded.contains(&number));
+        let failed = |error: &io::Error| Trouble::at(&path, error);
+        let file = disk.open(path.clone(), write).map_err(|error| failed(&error))?;
+        let bytes = Bytes::from(file.read().map_err(|error| failed(&error))?);
+        let records = match told_by_head(&bytes) {
+            Some((segment, length)) if segment == number => {
+                if is_demanded && (bytes.len() as u64) < length {
+                    let line = format!("the log is cut: it has {} bytes here, and had {length}", bytes.len());
+                    return Err(Trouble::damage(&path, line));
+                }
+                read_segment(&path, number, &bytes, FILE_HEAD_BYTES as usize)?
+            }
+            _ if is_demanded => {
+                return Err(Trouble::damage(&path, "the head of this part of the log is damaged"));
+            }
+            Some(_) => Vec::new(),
+            None => read_segment(&path, number, &bytes, 0)?,
+        };
+        for (next, record) in records {
             if next <= last {
                 // In the B-tree already, or written again.
                 continue;
             }
             if next != last + 1 {
-                return Err(Error::Corrupt(format!(
-                    "{}: the log goes on with version {next} after {last}",
-                    path.display()
-                )));
+                return Err(Trouble::damage(
+                    &path,
+                    format!("the log goes on with version {next} after {last}"),
+                ));
             }
             last = next;
             found.records.push((next, record));
         }
-        found.files.push(path);
+        found.files.push(file);
+        found.last_number = found.last_number.max(number);
     }
     Ok(found)
 }
 
-fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<(u64, Bytes)>> {
+/// The numbers of the segments in a folder, in order.
+fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>, Trouble> {
+    let failed = |error: &io::Error| Trouble::at(folder, error);
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound && !demanded => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Trouble::damage(folder, "the log is missing: what was acknowledged last is in it"));
+        }
+        Err(error) => return Err(failed(&error)),
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|error| failed(&error))?.file_name();
+        let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
+        numbers
+            .push(number.ok_or_else(|| Trouble::damage(&folder.join(&name), "this is no part of the log"))?);
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn read_segment(path: &Path, number: u64, bytes: &Bytes, begin: usize) -> Result<Vec<(u64, Bytes)>, Trouble> {
     let mut records: Vec<(u64, Bytes)> = Vec::new();
-    let mut position = 0;
+    let mut position = begin;
     while let Some((version, record)) = whole_record(&bytes.slice(position..), number) {
         position += record.len();
         records.push((version, record));
@@ -266,10 +381,8 @@ fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<(u64, Byt
     while ahead + HEADER_BYTES <= bytes.len() {
         let may_be_one = bytes[ahead + 8..ahead + 16] == own_number;
         if may_be_one && whole_record(&bytes.slice(ahead..), number).is_some() {
-            return Err(Error::Corrupt(format!(
-                "{}: the record at byte {position} is damaged, and one at {ahead} is whole",
-                path.display()
-            )));
+            let line = format!("the record at byte {position} is damaged, and one at {ahead} is whole");
+            return Err(Trouble::damage(path, line));
         }
         ahead += ALIGNMENT;
     }
@@ -280,6 +393,7 @@ fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<(u64, Byt
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::disk::Faults;
     use super::*;
 
     fn batch(n: u8) -> BTreeMap<Bytes, Option<Bytes>> {
@@ -296,22 +410,43 @@ mod tests {
         encode(segment, version, batch.iter(), record_bytes(batch.iter())).unwrap()
     }
 
+    fn disk() -> Disk {
+        Disk { durable: true, faults: Faults::default() }
+    }
+
+    fn segment(folder: &Path, number: u64) -> Segment {
+        Segment::create(&disk().folder(folder.to_owned()).unwrap(), number, &mut None).unwrap()
+    }
+
+    fn append(segment: &mut Segment, version: u64) {
+        let record = record(segment.number, version);
+        assert!(segment.append(&record).is_ok());
+    }
+
     /// A log with the versions 1 to 4 in one segment, and 5 in the next.
     fn log() -> (tempfile::TempDir, Vec<u64>) {
         let folder = tempfile::tempdir().unwrap();
-        let mut segment = Segment::create(folder.path(), 1, None).unwrap();
+        let mut first = segment(folder.path(), 1);
         let mut ends = Vec::new();
         for version in 1..=4 {
-            segment.append(&record(1, version), true).unwrap();
-            ends.push(segment.position);
+            append(&mut first, version);
+            ends.push(first.position);
         }
-        let mut segment = Segment::create(folder.path(), 2, None).unwrap();
-        segment.append(&record(2, 5), false).unwrap();
+        append(&mut segment(folder.path(), 2), 5);
         (folder, ends)
     }
 
+    fn demanding(folder: &Path, version: u64, demanded: RangeInclusive<u64>) -> Result<Found> {
+        Ok(read(folder, version, Some(&demanded), &disk(), true)?)
+    }
+
+    fn versions_of(found: Found) -> Vec<u64> {
+        found.records.into_iter().map(|(version, _)| version).collect()
+    }
+
     fn versions(folder: &Path, version: u64) -> Result<Vec<u64>> {
-        Ok(read(folder, version)?.records.into_iter().map(|(version, _)| version).collect())
+        let last = numbers(folder, true)?.last().copied().unwrap_or(1);
+        demanding(folder, version, last..=last).map(versions_of)
     }
 
     fn change(folder: &Path, number: u64, change: impl FnOnce(&mut Vec<u8>)) {
@@ -338,7 +473,7 @@ mod tests {
         assert_eq!(versions(folder.path(), 0).unwrap(), [1, 2, 3, 4, 5]);
         assert_eq!(versions(folder.path(), 3).unwrap(), [4, 5]);
         assert_eq!(versions(folder.path(), 5).unwrap(), [0; 0]);
-        let found = read(folder.path(), 0).unwrap();
+        let found = demanding(folder.path(), 0, 1..=2).unwrap();
         assert_eq!((found.last_number, found.files.len()), (2, 2));
     }
 
@@ -350,16 +485,62 @@ mod tests {
             let torn = usize::try_from(ends[3]).unwrap() - cut;
             change(folder.path(), 1, |bytes| bytes[torn..].fill(0));
             assert_eq!(versions(folder.path(), 0).unwrap(), [1, 2, 3], "without the last {cut} bytes");
-            change(folder.path(), 1, |bytes| bytes.truncate(torn));
-            assert_eq!(versions(folder.path(), 0).unwrap(), [1, 2, 3], "without the last {cut} bytes");
         }
+    }
+
+    #[test]
+    fn a_cut_file_is_noticed_wherever_it_was_cut() {
+        for cut in [1, 8, 100, GROWTH_BYTES as usize / 2, GROWTH_BYTES as usize - 100, GROWTH_BYTES as usize]
+        {
+            let (folder, _) = log();
+            change(folder.path(), 2, |bytes| bytes.truncate(bytes.len() - cut));
+            let error = versions(folder.path(), 0).unwrap_err().to_string();
+            assert!(
+                error.contains("00000002") && (error.contains("is cut") || cut as u64 == GROWTH_BYTES),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_longer_than_its_head_tells_is_one_that_grew() {
+        let (folder, _) = log();
+        change(folder.path(), 2, |bytes| bytes.resize(bytes.len() + 77, 0));
+        assert_eq!(versions(folder.path(), 0).unwrap(), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_segment_that_was_not_demanded_yet_holds_nothing() {
+        let (folder, _) = log();
+        for unfinished in [vec![], vec![7; 100], file_head(1, 5_000)] {
+            fs::write(path_of(folder.path(), 3), unfinished).unwrap();
+            let found = demanding(folder.path(), 0, 1..=2).unwrap();
+            assert_eq!((found.last_number, found.unused.len()), (2, 1));
+            assert_eq!(versions_of(found), [1, 2, 3, 4, 5]);
+            assert!(matches!(demanding(folder.path(), 0, 1..=3), Err(Error::Corrupt(_))));
+        }
+    }
+
+    #[test]
+    fn a_log_of_the_first_format_has_no_heads() {
+        let folder = tempfile::tempdir().unwrap();
+        let first: Vec<u8> = (1..=3).flat_map(|version| record(4, version)).chain([0; 100]).collect();
+        fs::write(path_of(folder.path(), 4), first).unwrap();
+        fs::write(path_of(folder.path(), 5), record(5, 4)).unwrap();
+        let found = read(folder.path(), 1, None, &disk(), true).unwrap();
+        assert_eq!(found.last_number, 5);
+        assert_eq!(versions_of(found), [2, 3, 4]);
+        // And is read so until its rows are in the base.
+        append(&mut segment(folder.path(), 6), 5);
+        assert_eq!(versions_of(demanding(folder.path(), 1, 6..=6).unwrap()), [2, 3, 4, 5]);
+        assert!(read(&folder.path().join("none"), 0, None, &disk(), true).unwrap().records.is_empty());
     }
 
     #[test]
     fn damage_before_the_last_record_is_noticed() {
         let (folder, ends) = log();
         fs::remove_file(path_of(folder.path(), 2)).unwrap();
-        for n in 0..ends[2] {
+        for n in FILE_HEAD_BYTES..ends[2] {
             let n = usize::try_from(n).unwrap();
             change(folder.path(), 1, |bytes| bytes[n] ^= 0x10);
             assert!(matches!(versions(folder.path(), 0), Err(Error::Corrupt(_))), "byte {n}");
@@ -374,14 +555,13 @@ mod tests {
     #[test]
     fn the_last_record_may_be_there_twice() {
         let (folder, _) = log();
-        let last = read(folder.path(), 0).unwrap().records.pop().unwrap().1;
-        let mut segment = Segment::create(folder.path(), 3, None).unwrap();
-        segment.append(&again(&last, 3), true).unwrap();
-        segment.append(&record(3, 6), true).unwrap();
-        let found = read(folder.path(), 3).unwrap();
-        assert_eq!(found.records.iter().map(|(version, _)| *version).collect::<Vec<_>>(), [4, 5, 6]);
+        let last = demanding(folder.path(), 0, 1..=2).unwrap().records.pop().unwrap().1;
+        let mut third = segment(folder.path(), 3);
+        assert!(third.append(&again(&last, 3)).is_ok());
+        append(&mut third, 6);
+        assert_eq!(versions(folder.path(), 3).unwrap(), [4, 5, 6]);
         fs::remove_file(path_of(folder.path(), 2)).unwrap();
-        let found = read(folder.path(), 3).unwrap();
+        let found = demanding(folder.path(), 3, 3..=3).unwrap();
         assert_eq!(found.records[1], (5, again(&last, 3)));
     }
 
@@ -391,6 +571,15 @@ mod tests {
         fs::remove_file(path_of(folder.path(), 1)).unwrap();
         assert!(matches!(versions(folder.path(), 0), Err(Error::Corrupt(_))));
         assert_eq!(versions(folder.path(), 4).unwrap(), [5]);
+        // The newest one is missed because it is demanded, and so is the whole log.
+        fs::remove_file(path_of(folder.path(), 2)).unwrap();
+        let error = demanding(folder.path(), 4, 2..=2).err().unwrap().to_string();
+        assert!(error.contains("00000002: this part of the log is missing"), "{error}");
+        fs::remove_dir(folder.path()).unwrap();
+        let error = demanding(folder.path(), 4, 2..=2).err().unwrap().to_string();
+        assert!(error.contains("the log is missing"), "{error}");
+        fs::create_dir(folder.path()).unwrap();
+        append(&mut segment(folder.path(), 2), 5);
         fs::write(folder.path().join("stranger"), "").unwrap();
         assert!(matches!(versions(folder.path(), 4), Err(Error::Corrupt(_))));
     }
@@ -398,12 +587,34 @@ mod tests {
     #[test]
     fn a_file_that_is_used_again_forgets_its_old_records() {
         let (folder, _) = log();
-        let old = path_of(folder.path(), 1);
-        let mut segment = Segment::create(folder.path(), 3, Some(&old)).unwrap();
-        assert!(segment.allocated > 0);
+        let old = disk().open(path_of(folder.path(), 1), true).unwrap();
+        let log = disk().folder(folder.path().to_owned()).unwrap();
+        let mut third = Segment::create(&log, 3, &mut Some(old)).unwrap();
+        assert_eq!(third.allocated, GROWTH_BYTES);
         assert_eq!(versions(folder.path(), 4).unwrap(), [5]);
-        segment.append(&record(3, 6), true).unwrap();
+        append(&mut third, 6);
         assert_eq!(versions(folder.path(), 4).unwrap(), [5, 6]);
+    }
+
+    #[test]
+    fn a_segment_that_cannot_be_made_leaves_its_file_for_the_next_attempt() {
+        let (folder, _) = log();
+        let failing = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let calls = failing.clone();
+        let faults = Faults::new(move |_, _| match calls.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) {
+            1 => Err(io::Error::from_raw_os_error(28)),
+            _ => Ok(()),
+        });
+        let log = Disk { durable: true, faults }.folder(folder.path().to_owned()).unwrap();
+        let mut old = Some(log.disk().open(path_of(folder.path(), 1), true).unwrap());
+        // It is renamed; renamed and written; written and forced to the disk; and then its name.
+        for call in [1, 2, 2, 3] {
+            failing.store(call, std::sync::atomic::Ordering::SeqCst);
+            assert!(Segment::create(&log, 3, &mut old).is_err());
+            assert!(old.is_some());
+        }
+        assert!(Segment::create(&log, 3, &mut old).is_ok());
+        assert!(old.is_none() && path_of(folder.path(), 3).exists() && !path_of(folder.path(), 1).exists());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! | a key that was there | its revision is the one seen |
 //! | a key that was not | its revision is 0 |
 //! | a range | no key in it has a revision above the snapshot's (which holds for an empty range too), and each row that was seen has the revision seen: etcd keeps nothing of a deleted row that a condition could ask for |
+//! | a range into which nothing may have come | the first of these alone |
 //!
 //! A key that lies in a range needs no condition of its own. What was declared but not read is read first, keys only.
 
@@ -93,7 +94,10 @@ impl Intervals {
 pub(super) struct Needed {
     /// Everything, keys as ranges of one.
     pub(super) all: Intervals,
+    /// The same without `arrivals`: of these each row must be known.
+    strict: Intervals,
     ranges: Intervals,
+    arrivals: Intervals,
     /// Those that are in no range.
     keys: Vec<Bytes>,
 }
@@ -105,16 +109,24 @@ pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
             ranges.add(begin, end);
         }
     }
-    let mut all = ranges.clone();
+    let mut strict = ranges.clone();
     let mut keys = Vec::new();
     for key in &changes.read_keys {
         let key = space.key(key)?;
         if !ranges.contains(&key) {
-            all.add(key.clone(), successor(&key));
+            strict.add(key.clone(), successor(&key));
             keys.push(key);
         }
     }
-    Ok(Needed { all, ranges, keys })
+    let mut arrivals = Intervals::default();
+    for (begin, end) in &changes.arrivals {
+        if let Some((begin, end)) = space.range(begin, end) {
+            arrivals.add(begin, end);
+        }
+    }
+    let mut all = strict.clone();
+    arrivals.iter().for_each(|(begin, end)| all.add(begin.clone(), end.clone()));
+    Ok(Needed { all, strict, ranges, arrivals, keys })
 }
 
 /// What a snapshot has read.
@@ -138,7 +150,7 @@ impl Seen {
 
     /// What of the needed was not read yet.
     pub(super) fn missing(&self, needed: &Needed) -> Intervals {
-        needed.all.without(&self.covered)
+        needed.strict.without(&self.covered)
     }
 
     /// The conditions under which all that is needed is as it was at `revision`. Everything needed was seen.
@@ -155,14 +167,16 @@ impl Seen {
             .iter()
             .map(|key| unchanged(key, self.revisions.get(key).copied().unwrap_or_default()))
             .collect();
+        let none_newer = |begin: &Bytes, end: &Bytes| Compare {
+            result: CompareResult::Less as i32,
+            target: CompareTarget::Mod as i32,
+            key: begin.clone(),
+            with: Some(CompareWith::ModRevision(revision + 1)),
+            range_end: end.clone(),
+        };
+        compares.extend(needed.arrivals.iter().map(|(begin, end)| none_newer(begin, end)));
         for (begin, end) in needed.ranges.iter() {
-            compares.push(Compare {
-                result: CompareResult::Less as i32,
-                target: CompareTarget::Mod as i32,
-                key: begin.clone(),
-                with: Some(CompareWith::ModRevision(revision + 1)),
-                range_end: end.clone(),
-            });
+            compares.push(none_newer(begin, end));
             let rows = self.revisions.range::<Bytes, _>(begin..end);
             compares.extend(rows.map(|(key, revision)| unchanged(key, *revision)));
         }
@@ -444,6 +458,20 @@ mod tests {
                 "p/x.. = 9",
             ]
         );
+    }
+
+    #[test]
+    fn of_arrivals_no_row_needs_to_be_known() {
+        let changes = Changes {
+            read_keys: vec![key("d")],
+            arrivals: vec![(key("b"), key("f")), (key("c"), key("e"))],
+            ..Changes::default()
+        };
+        let mut seen = Seen::default();
+        seen.add(space().range(b"d", b"d\0").unwrap(), &[row("d", 5)], false);
+        let needed = needed(&space(), &changes).unwrap();
+        assert!(seen.missing(&needed).iter().next().is_none());
+        assert_eq!(told(&seen.compares(&needed, 10)), ["p/d.. = 5", "p/b..p/f < 11"]);
     }
 
     #[test]

@@ -289,6 +289,7 @@ mod tests {
         Changes {
             read_keys: keys(reads),
             read_ranges: ranges(reads),
+            arrivals: Vec::new(),
             clear_ranges: ranges(clears),
             puts: keys(sets).into_iter().map(|key| (key, Some(Bytes::new()))).collect(),
             versionstamped: stamped.map(key).collect(),

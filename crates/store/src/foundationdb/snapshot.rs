@@ -56,7 +56,7 @@ impl FoundationdbSnapshot {
             let key = shared.key(key);
             transaction.add_conflict_range(&key, &successor(&key), ConflictRangeType::Read)?;
         }
-        for (begin, end) in &changes.read_ranges {
+        for (begin, end) in changes.read_ranges.iter().chain(&changes.arrivals) {
             let (begin, end) = (shared.key(begin), shared.key(end));
             transaction.add_conflict_range(&begin, &end, ConflictRangeType::Read)?;
         }

@@ -273,13 +273,13 @@ fn row(n: usize) -> Bytes {
 #[test]
 fn a_batch_leaves_room_for_one_more_step() {
     let tx = few_on(Rows::new());
-    for n in 0..128 {
-        assert_eq!(tx.has_room(), n < 96, "{n} writes");
+    for n in 0..480 {
+        assert_eq!(tx.has_room(), n < 480 - 96, "{n} writes");
         tx.set(row(n), value(0)).unwrap();
     }
-    assert!(matches!(tx.set(row(128), value(0)), Err(Error::TooMany { limit: 128, .. })));
+    assert!(matches!(tx.set(row(480), value(0)), Err(Error::TooMany { limit: 480, .. })));
     let tx = few_on(Rows::new());
-    for n in 0..96 {
+    for n in 0..112 - 32 {
         assert!(tx.has_room(), "{n} reads");
         block_on(tx.get(&row(n))).unwrap();
     }
@@ -289,19 +289,21 @@ fn a_batch_leaves_room_for_one_more_step() {
 #[test]
 fn rows_seen_in_a_range_must_be_proved_unless_it_is_a_snapshot_read() {
     let rows: Rows = (0..200).map(|n| (row(n), value(0))).collect();
-    let read = RangeRead { begin: row(0), end: row(9_999), limit: 127, reverse: false };
+    let read = RangeRead { begin: row(0), end: row(9_999), limit: 111, reverse: false };
     let tx = few_on(rows.clone());
     block_on(tx.range_with(read.clone(), Isolation::Serializable)).unwrap();
     tx.set(key(0), value(0)).unwrap();
     block_on(tx.commit()).unwrap();
 
     let tx = few_on(rows.clone());
-    block_on(tx.range_with(RangeRead { limit: 128, ..read.clone() }, Isolation::Serializable)).unwrap();
-    assert!(matches!(tx.set(key(0), value(0)), Err(Error::TooMany { limit: 128, .. })));
-    assert!(matches!(block_on(tx.commit()), Err(Error::TooMany { limit: 128, .. })));
+    block_on(tx.range_with(RangeRead { limit: 112, ..read.clone() }, Isolation::Serializable)).unwrap();
+    assert!(matches!(tx.set(key(0), value(0)), Err(Error::TooMany { limit: 112, .. })));
+    assert!(matches!(block_on(tx.commit()), Err(Error::TooMany { limit: 112, .. })));
 
     let tx = few_on(rows);
-    block_on(tx.range_with(RangeRead { limit: 200, ..read }, Isolation::Snapshot)).unwrap();
+    block_on(tx.range_with(RangeRead { limit: 200, ..read.clone() }, Isolation::Snapshot)).unwrap();
+    let (_, proof) = block_on(tx.range_to_prove(RangeRead { limit: 200, ..read })).unwrap();
+    tx.prove_arrivals(proof);
     assert!(tx.has_room());
     tx.set(key(0), value(0)).unwrap();
     block_on(tx.commit()).unwrap();
@@ -311,12 +313,12 @@ fn rows_seen_in_a_range_must_be_proved_unless_it_is_a_snapshot_read() {
 fn writing_into_a_cleared_range_costs_one_more() {
     let tx = few_on(Rows::new());
     tx.clear_range((row(0), row(9_999))).unwrap();
-    for n in 0..63 {
+    for n in 0..239 {
         tx.set(row(n), value(0)).unwrap();
         tx.set(row(n), value(1)).unwrap();
     }
     tx.set_versionstamp(row(0)).unwrap();
-    assert!(tx.set(row(63), value(0)).is_err(), "1 + 2 * 64 rows");
+    assert!(tx.set(row(239), value(0)).is_err(), "1 + 2 * 240 rows");
     // What is cleared again costs nothing any more.
     tx.clear_range((row(0), row(9_999))).unwrap();
     assert!(tx.has_room());

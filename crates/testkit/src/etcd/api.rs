@@ -138,6 +138,11 @@ impl EtcdCluster {
         self.call("kv/deleterange", &json!({ "key": encode(key) })).await;
     }
 
+    /// Clears all keys under a prefix.
+    pub async fn clear(&self, prefix: &str) {
+        self.call("kv/deleterange", &json!({ "key": encode(prefix), "range_end": end_of(prefix) })).await;
+    }
+
     /// The number of keys under a prefix.
     pub async fn count(&self, prefix: &str) -> u64 {
         let range = json!({ "key": encode(prefix), "range_end": end_of(prefix), "count_only": true });

@@ -193,6 +193,10 @@ pub(super) fn answer(shared: &Arc<Shared>, asked: &Asked) -> Reply {
             Reply::json(200, &Value::Object(missing))
         }
         ("POST", "/_bulk_get") => bulk_get(shared, asked),
+        ("POST", "/_ensure_full_commit") => {
+            let started = &shared.database().started;
+            Reply::json(201, &json!({ "ok": true, "instance_start_time": started }))
+        }
         ("POST", "/_bulk_docs") => {
             {
                 let mut database = shared.database();

@@ -8,7 +8,7 @@
 //! them. So does each charger with its own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
@@ -145,7 +145,14 @@ impl Inner {
             let page = usage::of_type(&tx, keys, job_type, after, READ_BATCH).await?;
             let is_last = page.len() < READ_BATCH;
             rows.extend(page);
-            if is_last || rows.len() >= MAX_ROWS {
+            if is_last {
+                break;
+            }
+            if rows.len() >= MAX_ROWS {
+                static ONCE: Once = Once::new();
+                ONCE.call_once(|| {
+                    tracing::warn!(job_type, "there are more than {MAX_ROWS} charges: what other nodes have charged to the last tenants by name does not count");
+                });
                 break;
             }
         }

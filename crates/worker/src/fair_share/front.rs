@@ -1,5 +1,6 @@
 //! The first jobs that wait, of all tenants, in the order in which they are to start.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::contention::Part;
 use turnwise_policy::fair_share::virtual_time::{Candidate, apportion, first};
+use turnwise_policy::rotation::in_classes;
 use turnwise_queue::Result;
 use turnwise_queue::tenants::{self, Pending};
 use turnwise_store::Transaction;
@@ -75,9 +77,7 @@ impl FairShare {
         depth: usize,
         mine: impl Fn(&str) -> bool,
     ) -> Result<Front> {
-        for tenant in also {
-            self.state().suspect(&tenant);
-        }
+        self.made_pending(&also.into_iter().collect::<Vec<_>>());
         self.look_in_order(tx, wake, depth, &mine, false).await
     }
 
@@ -188,6 +188,30 @@ impl FairShare {
         Ok(heads)
     }
 
+    /// These jobs in the order in which they are to start, as a front behind which there may be more.
+    pub fn front_of(&self, found: Vec<(String, Pending)>) -> Front {
+        let now_us = self.now_us();
+        let state = self.state();
+        let mut queues: BTreeMap<String, Vec<Pending>> = BTreeMap::new();
+        for (tenant, mut pending) in found {
+            if state.by_keys() && pending.key.is_none() {
+                pending.key = Some(state.key(&tenant, None, pending.order_us, now_us).get());
+            }
+            queues.entry(tenant).or_default().push(pending);
+        }
+        let mut tenants = Vec::with_capacity(queues.len());
+        let mut candidates = Vec::with_capacity(queues.len());
+        for (tenant, queue) in &queues {
+            tenants.push(Looked { tenant: tenant.as_str().into(), seen: queue.len(), is_all: false });
+            candidates.push(state.candidate(tenant));
+        }
+        let mut jobs = in_order(&candidates, queues.into_values().collect());
+        if state.by_keys() {
+            jobs = ordered_by_key(jobs);
+        }
+        Front { jobs, tenants, beyond: true, ..Front::default() }
+    }
+
     /// Who comes first: no more of them than there may be jobs.
     fn candidates(&self, depth: usize) -> (Vec<Arc<str>>, Vec<Candidate>) {
         let state = self.state();
@@ -241,6 +265,19 @@ impl FairShare {
         let again = !beyond && state.waiting.must_be_read_again(wake);
         Front { jobs, tenants: looked, beyond: beyond || again, again, to_sort: Vec::new() }
     }
+}
+
+/// Jobs in the order of their keys, each with its tenant. Keys say which places are a tenant's, classes which of its jobs stand there.
+pub(super) fn ordered_by_key(mut jobs: Vec<(Pending, usize)>) -> Vec<(Pending, usize)> {
+    jobs.sort_by(|(one, _), (other, _)| by_key(one, other));
+    in_classes(jobs, |(job, tenant)| (*tenant, job.class.into()))
+}
+
+/// The order of jobs where keys decide.
+fn by_key(one: &Pending, other: &Pending) -> Ordering {
+    let place = |job: &Pending| (job.key.unwrap_or(f64::MAX), job.order_us);
+    let ((one_key, one_us), (other_key, other_us)) = (place(one), place(other));
+    one_key.total_cmp(&other_key).then(one_us.cmp(&other_us)).then_with(|| one.id.cmp(&other.id))
 }
 
 /// Jobs of tenants in the order in which they are to start, each with its tenant.

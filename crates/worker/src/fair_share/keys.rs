@@ -14,12 +14,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::fair_share::{Fairness, rfc};
-use turnwise_queue::tenants::{self, Pending};
+use turnwise_queue::tenants;
 use turnwise_queue::usage::{self, Boost};
 use turnwise_queue::{Error, Result, jobs};
 use turnwise_store::Transaction;
 
-use super::front::{CONCURRENT_READS, Front, Looked};
+use super::front::{CONCURRENT_READS, Front, Looked, ordered_by_key};
 use super::{FairShare, Inner, State, Turn};
 use crate::fairness::{boost_of, usage_of};
 
@@ -32,7 +32,7 @@ const COUNTED_AT_ONCE: u64 = 20_000;
 const CONCURRENT_COUNTS: usize = 8;
 /// Jobs that one transaction sorts anew at most.
 pub(crate) const SORT_BATCH: usize = 100;
-/// Tenants whose queues one look by keys is at.
+/// Tenants whose queues one look by keys is at. Where there are more, half of them are the first by virtual time, and the others take turns.
 const MAX_TENANTS: usize = 1_000;
 /// Jobs of a tenant's queue that such a look reads at least.
 const LEAST_SEEN: usize = 8;
@@ -54,13 +54,15 @@ pub(super) struct Keys {
     pub turn_back: Vec<Arc<str>>,
     /// Cycles in which they are still to be found.
     turn_back_cycles: u32,
+    /// Of the tenants that take turns in looks, so many come before the next one.
+    seen: usize,
 }
 
 impl Default for Keys {
     fn default() -> Self {
         let (boost, pending, turn_back) = (None, BTreeMap::new(), Vec::new());
         // Before this worker started, others may have gone by keys.
-        Keys { boost, pending, turn_back, turn_back_cycles: TURN_BACK_CYCLES }
+        Keys { boost, pending, turn_back, turn_back_cycles: TURN_BACK_CYCLES, seen: 0 }
     }
 }
 
@@ -183,20 +185,17 @@ impl FairShare {
         mine: &impl Fn(&str) -> bool,
     ) -> Result<Front> {
         let now_us = self.now_us();
-        let (all, tenants): (usize, Vec<Arc<str>>) = {
-            let state = self.state();
-            let first = state.waiting.in_order().take(MAX_TENANTS).map(|(tenant, _)| tenant.clone());
-            (state.waiting.len(), first.collect())
-        };
+        let (all, tenants) = self.state().some_of_all();
         self.count(tx, tenants.iter().cloned()).await?;
         let most = (4 * depth).div_ceil(tenants.len().max(1)).clamp(LEAST_SEEN, depth.max(LEAST_SEEN));
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let read = |tenant: Arc<str>| async move {
             let mut jobs = tenants::front(tx, keys, job_type, &tenant, most).await?;
             let is_all = jobs.len() < most;
-            if !is_all && jobs.iter().all(|job| job.key.is_none()) {
+            let keyed = jobs.iter().filter(|job| job.key.is_some()).count();
+            if !is_all {
                 // Those with keys stand behind them, wherever they belong.
-                jobs.extend(tenants::keyed(tx, keys, job_type, &tenant, most).await?);
+                jobs.extend(tenants::keyed(tx, keys, job_type, &tenant, most).await?.into_iter().skip(keyed));
             }
             Ok::<_, Error>((tenant, jobs, is_all))
         };
@@ -212,11 +211,7 @@ impl FairShare {
             front.tenants.push(Looked { tenant, seen: queue.len(), is_all });
         }
         self.give_keys(tx, &mut front, mine).await?;
-        let place = |job: &Pending| (job.key.unwrap_or(f64::MAX), job.order_us);
-        front.jobs.sort_by(|(a, _), (b, _)| {
-            let ((a_key, a_us), (b_key, b_us)) = (place(a), place(b));
-            a_key.total_cmp(&b_key).then(a_us.cmp(&b_us)).then_with(|| a.id.cmp(&b.id))
-        });
+        front.jobs = ordered_by_key(std::mem::take(&mut front.jobs));
         front.beyond |= front.jobs.len() > depth;
         front.jobs.truncate(depth);
         if !front.beyond {
@@ -249,7 +244,8 @@ impl FairShare {
             let priority = priorities.get(&job.id);
             let key = state.key(tenant, priority.copied().flatten(), job.order_us, now_us).get();
             job.key = Some(key);
-            if priority.is_some() {
+            // The class comes before the key, and in a row it does not: jobs of other classes stay with those without keys, which are sorted by it.
+            if priority.is_some() && job.class == 0 {
                 front.to_sort.push((job.id.clone(), Some(key)));
             }
         }
@@ -318,6 +314,18 @@ impl State {
         self.rules.rotation.is_some() && self.rules.fairness == Fairness::Rfc
     }
 
+    /// How many tenants wait, and those of them that one look is at.
+    pub(super) fn some_of_all(&mut self) -> (usize, Vec<Arc<str>>) {
+        let all = self.waiting.len();
+        let first = if all > MAX_TENANTS { MAX_TENANTS / 2 } else { all };
+        let from = self.keys.seen.checked_rem(all - first).unwrap_or(0);
+        let in_order = || self.waiting.in_order().map(|(tenant, _)| tenant.clone());
+        let others = in_order().skip(first + from).take(MAX_TENANTS - first);
+        let tenants = in_order().take(first).chain(others).collect();
+        self.keys.seen = from + MAX_TENANTS - first;
+        (all, tenants)
+    }
+
     fn boost(&self) -> Option<&rfc::Boost> {
         self.keys.boost.as_ref().filter(|boost| follows(boost, &self.rules.rfc))
     }
@@ -349,7 +357,7 @@ impl State {
     }
 
     /// What a job is sorted by: by what it was after its last run, or as if it had run for one interval when it was added.
-    fn key(&self, tenant: &str, priority: Option<f64>, since_us: i64, now_us: i64) -> rfc::Key {
+    pub(super) fn key(&self, tenant: &str, priority: Option<f64>, since_us: i64, now_us: i64) -> rfc::Key {
         match priority {
             Some(priority) => rfc::Key::stored(priority),
             None => rfc::Key::of(self.increment(tenant, now_us), self.v(since_us.min(now_us))),

@@ -15,7 +15,7 @@ mod tests;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,13 +23,14 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_policy::fair_share::virtual_time::{Candidate, Expectation, LEAST_COST_US, Ledger, Pace, first};
 use turnwise_policy::fair_share::{Shares, rfc};
 use turnwise_policy::rotation;
+use turnwise_queue::rate_limits::Rotation;
 use turnwise_queue::usage::Charged;
 use turnwise_queue::{Keyspace, Result, tenants};
 use turnwise_store::{Store, Transaction};
 
 use crate::FairRules;
 use crate::filters::Judge;
-use crate::locks::Waits;
+use crate::locks::{Scan, Waits};
 use crate::membership::duration_us;
 
 pub(crate) use front::Front;
@@ -51,6 +52,10 @@ pub(crate) struct FairShare {
     inner: Arc<Inner>,
     /// The filters, which are asked about whoever is next.
     pub judge: Judge,
+    /// What can start behind jobs whose locks are not free.
+    pub scan: Scan,
+    /// Where looks at what rate limits hold back go on.
+    pub rotation: Rotation,
     /// Writes the rows, while there is something to write.
     keeper: Mutex<Option<AbortOnDropHandle<()>>>,
 }
@@ -136,7 +141,8 @@ impl FairShare {
         };
         let (job_type, charger) = (job_type.to_owned(), charger.to_owned());
         let inner = Inner { store, keys, job_type, charger, state: Mutex::new(state) };
-        FairShare { inner: Arc::new(inner), judge: Judge::default(), keeper: Mutex::default() }
+        let (judge, scan, rotation) = (Judge::default(), Scan::default(), Rotation::default());
+        FairShare { inner: Arc::new(inner), judge, scan, rotation, keeper: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -253,14 +259,26 @@ impl FairShare {
     /// Whose turn it is among tenants with so many jobs each: one place for each of up to `most` jobs.
     pub fn turns(&self, tenants: &[(String, usize)], most: usize) -> Vec<usize> {
         let state = self.state();
-        let candidate = |(tenant, _): &(String, usize)| {
-            let (shares, expected_us) = (state.shares(tenant), state.expected_us(tenant));
-            let next = state.ledger.next(tenant, shares, expected_us);
-            Candidate { next, step: expected_us / f64::from(shares) }
-        };
-        let candidates: Vec<Candidate> = tenants.iter().map(candidate).collect();
+        let candidates: Vec<Candidate> = tenants.iter().map(|(tenant, _)| state.candidate(tenant)).collect();
         let jobs: Vec<usize> = tenants.iter().map(|(_, jobs)| *jobs).collect();
         first(&candidates, &jobs, most)
+    }
+
+    /// Jobs of these tenants have been made pending.
+    pub fn made_pending<'a>(&self, tenants: impl IntoIterator<Item = &'a String>) {
+        let mut state = self.state();
+        tenants.into_iter().for_each(|tenant| state.suspect(tenant));
+    }
+
+    /// How many jobs each of the others runs, by the rows that were read last.
+    pub fn running_elsewhere(&self) -> BTreeMap<String, usize> {
+        let mut running: BTreeMap<String, usize> = BTreeMap::new();
+        for (charger, charged) in self.state().others.values().flatten() {
+            let more = usize::try_from(charged.running).unwrap_or(usize::MAX);
+            let jobs = running.entry(charger.clone()).or_default();
+            *jobs = jobs.saturating_add(more);
+        }
+        running
     }
 
     /// Whether a tenant has jobs that wait, as far as is known.
@@ -331,7 +349,14 @@ impl FairShare {
             let page = tenants::waiting(tx, keys, job_type, after, WAITING_BATCH).await?;
             let is_last = page.len() < WAITING_BATCH;
             rows.extend(page);
-            if is_last || rows.len() >= MAX_WAITING {
+            if is_last {
+                break;
+            }
+            if rows.len() >= MAX_WAITING {
+                static ONCE: Once = Once::new();
+                ONCE.call_once(|| {
+                    tracing::warn!(job_type, "more than {MAX_WAITING} tenants have jobs that wait: those behind them by name wait longer");
+                });
                 break;
             }
         }
@@ -360,6 +385,13 @@ impl Inner {
 impl State {
     fn shares(&self, tenant: &str) -> u32 {
         self.rules.shares.of(tenant)
+    }
+
+    /// Where a tenant stands among those whose jobs wait.
+    fn candidate(&self, tenant: &str) -> Candidate {
+        let (shares, expected_us) = (self.shares(tenant), self.expected_us(tenant));
+        let next = self.ledger.next(tenant, shares, expected_us);
+        Candidate { next, step: expected_us / f64::from(shares) }
     }
 
     fn interval_us(&self) -> Option<f64> {

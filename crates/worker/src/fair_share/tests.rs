@@ -136,3 +136,22 @@ async fn one_look_counts_a_bounded_part_of_what_waits_and_the_next_ones_the_rest
     let state = fair.state();
     assert!(names.iter().all(|tenant| state.jobs(tenant) == JOBS as u64));
 }
+
+#[test]
+fn of_more_tenants_than_a_look_by_keys_is_at_all_are_looked_at_in_turn() {
+    let mut state = state();
+    for n in 0..2_600 {
+        state.suspect(&format!("t{n:04}"));
+    }
+    let mut seen = BTreeSet::new();
+    for look in 1..=6 {
+        let (all, tenants) = state.some_of_all();
+        assert_eq!(all, 2_600);
+        assert!((501..=1_000).contains(&tenants.len()), "{} in look {look}", tenants.len());
+        assert_eq!(&*tenants[0], "t0000", "who is first is in each of them");
+        seen.extend(tenants);
+    }
+    assert_eq!(seen.len(), 2_600);
+    let (all, tenants) = state.some_of_all();
+    assert_eq!((all, tenants.len()), (2_600, 1_000));
+}

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::predictive_queue::contention::Predicted;
 use turnwise_policy::predictive_queue::experience::{Experience, Likely, Traits, guess};
+use turnwise_policy::predictive_queue::line::line;
 use turnwise_policy::predictive_queue::locks::Requests;
+use turnwise_queue::tenants::{self, Pending};
 use turnwise_queue::{Job, Keyspace, Result, learnt};
 use turnwise_store::{Store, Transaction};
 
-use super::QueueRules;
 use super::view::LocksView;
+use super::{QueueRules, choose};
 
 /// For so long what was read is good enough, in µs.
 const FRESH_US: i64 = 30_000_000;
@@ -22,6 +24,10 @@ const FRESH_US: i64 = 30_000_000;
 const MAX_READ: usize = 64;
 /// Values that are remembered, at most.
 const MAX_KNOWN: usize = 4_096;
+/// Pending jobs that [`startable`] looks at, at most.
+const MAX_COUNTED: usize = 20_000;
+/// And in one read.
+const COUNT_PAGE: usize = 1_000;
 /// Reads that are under way at the same time.
 const AT_ONCE: usize = 16;
 
@@ -113,8 +119,45 @@ impl Habits {
     }
 }
 
-/// What a pending job weighs against all that is held and waited for, as a pass would see it now, and what it will probably lock that it
-/// does not know yet.
+/// How many pending jobs of a type could start by their locks, one beside the other: counts up to `most`, among the first [`MAX_COUNTED`] by tenant.
+///
+/// # Errors
+/// The store's.
+pub async fn startable(
+    store: &Store,
+    tx: &Transaction,
+    keys: &Keyspace,
+    rules: &QueueRules,
+    job_type: &str,
+    most: usize,
+) -> Result<usize> {
+    let (habits, now_us) = (Habits::default(), store.runtime().now_us());
+    let view = LocksView::read(tx, keys, &rules.levels, (&habits, now_us)).await?;
+    let (mut startable, mut from) = (0, None);
+    for _ in 0..MAX_COUNTED / COUNT_PAGE {
+        let (page, next) = tenants::page(tx, keys, job_type, from, COUNT_PAGE).await?;
+        let jobs: Vec<&Pending> = page.iter().map(|(_, pending)| pending).collect();
+        startable += choose((&view, &habits), job_type, rules, (&jobs, &[]), jobs.len(), now_us).start.len();
+        if startable >= most || next.is_none() {
+            break;
+        }
+        from = next;
+    }
+    Ok(startable.min(most))
+}
+
+/// What a pending job weighs.
+#[derive(Debug)]
+pub struct Weight {
+    /// Against all that is held and waited for, as a pass would see it now.
+    pub predicted: Predicted,
+    /// How many others of the window name what it wants for itself: each makes it older by a tick.
+    pub line: u64,
+    /// What it will probably lock that it does not know yet.
+    pub likely: Vec<Likely>,
+}
+
+/// What a pending job weighs beside the others of its window.
 ///
 /// # Errors
 /// The store's.
@@ -124,14 +167,22 @@ pub async fn weigh(
     keys: &Keyspace,
     rules: &QueueRules,
     job: &Job,
-) -> Result<(Predicted, Vec<Likely>)> {
+    others: &[Pending],
+) -> Result<Weight> {
     // Nobody else's, so that it tells what is known now.
     let habits = Habits::default();
     let now_us = store.runtime().now_us();
     let view = LocksView::read(tx, keys, &rules.levels, (&habits, now_us)).await?;
-    habits.look(tx, keys, std::iter::once(&job.traits), now_us).await?;
+    let traits = std::iter::once(&job.traits).chain(others.iter().map(|other| &other.traits));
+    habits.look(tx, keys, traits, now_us).await?;
     let guess = habits.guess(&job.locks, &job.traits);
     let wanted = guess.as_ref().map_or(&job.locks, |(guessed, _)| guessed);
+    let guesses: Vec<_> = others.iter().map(|other| habits.guess(&other.locks, &other.traits)).collect();
+    let others = others.iter().zip(&guesses);
+    let line = line(
+        wanted,
+        others.map(|(other, guess)| guess.as_ref().map_or(&other.locks, |(guessed, _)| guessed)),
+    );
     let predicted = view.foreseen().weigh(wanted, rules.rules.least_base());
-    Ok((predicted, guess.map(|(_, likely)| likely).unwrap_or_default()))
+    Ok(Weight { predicted, line, likely: guess.map(|(_, likely)| likely).unwrap_or_default() })
 }

@@ -3,6 +3,7 @@
 //! - [`QueueRules`]: the settings.
 //! - [`view`]: who holds what, who waits and who has reserved, of all job types, as one pass sees it.
 //! - [`window`]: which jobs of the queue's front start, reserve, or are left for another time.
+//! - [`scan`]: which jobs can start behind more that cannot than a window holds.
 //! - [`likely`]: what past runs tell of jobs that do not know what they lock.
 //! - [`run`]: the locks that a running job asks for.
 //! - [`wake`]: one watch of the store for all that wait for locks in a process.
@@ -10,6 +11,7 @@
 mod external;
 mod likely;
 mod run;
+mod scan;
 mod view;
 mod wake;
 mod window;
@@ -18,9 +20,10 @@ use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_policy::predictive_queue::{self, aging};
 
 pub(crate) use likely::Habits;
-pub use likely::weigh;
+pub use likely::{Weight, startable, weigh};
 pub use run::LockError;
 pub(crate) use run::{JobLocks, Slots, Waits};
+pub(crate) use scan::{Scan, Scanned};
 pub(crate) use view::LocksView;
 pub(crate) use wake::LockWake;
 pub(crate) use window::{Chosen, choose};
@@ -52,7 +55,7 @@ impl Default for QueueRules {
 
 impl QueueRules {
     /// How many jobs are compared first by a pass that has room for so many.
-    pub(crate) fn window(&self, room: usize) -> usize {
+    pub fn window(&self, room: usize) -> usize {
         predictive_queue::window::first(self.window, room)
     }
 

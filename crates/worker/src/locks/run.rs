@@ -99,11 +99,18 @@ struct Lent {
     since_us: Option<i64>,
     /// How long it did so before, in µs.
     before_us: i64,
+    /// How often it has waited.
+    times: u64,
 }
 
 impl Waits {
     pub fn now(&self) -> bool {
         self.lent().waits
+    }
+
+    /// How often it has waited, this time included if it does.
+    pub fn times(&self) -> u64 {
+        self.lent().times
     }
 
     pub fn lent_us(&self, now_us: i64) -> i64 {
@@ -114,11 +121,13 @@ impl Waits {
     fn begin(&self, lends: bool, now_us: i64) {
         let mut lent = self.lent();
         (lent.waits, lent.since_us) = (true, lends.then_some(now_us));
+        lent.times += 1;
     }
 
     fn over(&self, now_us: i64) {
         let before_us = self.lent_us(now_us);
-        *self.lent() = Lent { waits: false, since_us: None, before_us };
+        let mut lent = self.lent();
+        (lent.waits, lent.since_us, lent.before_us) = (false, None, before_us);
     }
 
     fn lent(&self) -> std::sync::MutexGuard<'_, Lent> {

@@ -20,16 +20,21 @@ struct Inner {
     store: Store,
     keys: Keyspace,
     state: Mutex<State>,
-    /// A later stamp is known. Not a `watch` channel: that wakes those who wait in an order that no seed replays.
+    /// There was another look. Not a `watch` channel: that wakes those who wait in an order that no seed replays.
     news: Notify,
+    /// Somebody needs another look.
+    again: Notify,
     /// Nobody waits any more.
     deserted: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// The latest stamp that is known; they only grow.
-    latest: Option<Bytes>,
+    /// Looks that have begun.
+    begun: u64,
+    /// The number of the latest look, and what it found. Stamps are compared for being equal alone: those of a copied store were given by
+    /// another engine, and may be higher than all that follow.
+    latest: Option<(u64, Option<Bytes>)>,
     /// How many wait.
     waiting: usize,
     is_running: bool,
@@ -39,20 +44,26 @@ struct State {
 
 impl LockWake {
     pub fn new(store: Store, keys: Keyspace) -> Self {
-        let (news, deserted) = (Notify::new(), Notify::new());
-        LockWake { inner: Arc::new(Inner { store, keys, state: Mutex::default(), news, deserted }) }
+        let (news, again, deserted) = (Notify::new(), Notify::new(), Notify::new());
+        LockWake { inner: Arc::new(Inner { store, keys, state: Mutex::default(), news, again, deserted }) }
     }
 
-    /// Returns once a lock has been given back after the snapshot in which [`Keyspace::lock_wake`] was `seen`.
+    /// Returns once a lock has been given back after the snapshot in which [`Keyspace::lock_wake`] was `seen`: a look that has begun since this
+    /// call has found another stamp. So whoever asks, and calls this, again and again does so no more often than locks are given back.
     pub async fn changed(&self, seen: Option<Bytes>) {
         let inner = &self.inner;
         let _waits = Waits::new(inner);
+        let before = inner.state().begun;
         loop {
-            // Before the look: what comes after it is heard of.
+            // Before the comparison: what comes after it is heard of.
             let mut news = pin!(inner.news.notified());
             news.as_mut().enable();
-            if inner.state().latest > seen {
-                return;
+            match &inner.state().latest {
+                // The watch tells when there is another one.
+                Some((_, stamp)) if *stamp == seen => {}
+                Some((number, _)) if *number > before => return,
+                // That look may have been older than `seen`.
+                _ => inner.again.notify_one(),
             }
             news.await;
         }
@@ -116,6 +127,7 @@ impl Inner {
                         return;
                     }
                 }
+                () = self.again.notified() => {}
                 () = watch => {}
             }
         }
@@ -124,14 +136,14 @@ impl Inner {
     /// Tells the stamp, and watches for the next one.
     async fn look(&self) -> Result<turnwise_store::Watch> {
         let key = self.keys.lock_wake();
-        let stamp = self.store.begin().await?.get_with(&key, Isolation::Snapshot).await?;
-        {
+        let number = {
             let mut state = self.state();
-            if stamp > state.latest {
-                state.latest.clone_from(&stamp);
-                self.news.notify_waiters();
-            }
-        }
+            state.begun += 1;
+            state.begun
+        };
+        let stamp = self.store.begin().await?.get_with(&key, Isolation::Snapshot).await?;
+        self.state().latest = Some((number, stamp.clone()));
+        self.news.notify_waiters();
         self.store.watch(key, stamp).await
     }
 }

@@ -128,7 +128,7 @@ impl World {
 
     pub async fn status(&self, id: &str) -> Option<Value> {
         let tx = self.store().begin().await.unwrap();
-        let status = status(&tx, self.keys(), &mut Nodes::default(), DB, id).await.unwrap();
+        let status = status(&tx, self.keys(), &mut Nodes::default(), DB, id, 9).await.unwrap();
         status.map(|status| serde_json::to_value(status).unwrap())
     }
 

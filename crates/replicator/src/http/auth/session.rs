@@ -33,7 +33,7 @@ use super::basic;
 use crate::endpoint::{Credentials, Endpoint};
 use crate::error::Fault;
 use crate::http::Proxy;
-use crate::secret::{HIDDEN, Secret};
+use crate::secret::{Scrubber, Secret};
 
 /// The cookie's name.
 const COOKIE: &str = "AuthSession";
@@ -438,10 +438,13 @@ impl Session {
             Standing::Cookie(cookie) => Some(&cookie.value),
             _ => None,
         };
-        let secrets = current.into_iter().chain(&state.earlier).map(Secret::reveal);
-        secrets.filter(|secret| secret.len() >= MIN_HIDDEN_BYTES).fold(text, |text, secret| {
-            if text.contains(secret) { text.replace(secret, HIDDEN) } else { text }
-        })
+        let mut scrubber = Scrubber::default();
+        for secret in current.into_iter().chain(&state.earlier) {
+            if secret.reveal().len() >= MIN_HIDDEN_BYTES {
+                scrubber.add(None, secret);
+            }
+        }
+        scrubber.scrub(&text)
     }
 }
 

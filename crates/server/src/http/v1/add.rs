@@ -6,10 +6,11 @@ use axum::response::Response;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_ATTEMPTS,
-    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, NewJob, names,
+    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, MAX_TIMEOUT_MS, NewJob, names,
 };
+use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::has_room;
-use turnwise_queue::{DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, jobs};
+use turnwise_queue::{After, DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, dependencies, jobs};
 use turnwise_store::{Error as StoreError, Store, Transaction};
 
 use super::body::Json;
@@ -50,9 +51,10 @@ pub(super) async fn add_job(
 /// Add many jobs
 ///
 /// Much faster than one by one. One that is wrong, and nothing is added. They are written in one transaction, all of
-/// them or none, where the store takes so many at once, as the embedded one and FoundationDB do. Others (etcd) take some
-/// dozens: then they are written in several transactions, in order, and if the store fails in between the answer is
-/// `unknown_outcome`, and the first of them may be there. Repeating the request is harmless where each job has an id.
+/// them or none, where the store takes so many at once: the embedded one always, FoundationDB some hundred jobs that have
+/// up to 1 MB together, etcd some dozens. More are written in several transactions, in order, and if the store fails in
+/// between the answer is `unknown_outcome`, and the first of them may be there. Repeating the request is harmless where
+/// each job has an id.
 #[utoipa::path(
     post, path = "/jobs", tag = "jobs", operation_id = "add_jobs", request_body = AddJobs,
     responses(
@@ -82,8 +84,21 @@ const JOB_BYTES: usize = 100_000;
 struct Ready {
     job: turnwise_queue::NewJob,
     if_exists: IfExists,
+    given: Given,
     /// Its id was made here: nobody else can have it.
     made: bool,
+}
+
+/// The members that a request states. A job that is added again keeps what it has of the others.
+struct Given {
+    tenant: bool,
+    user: bool,
+    options: bool,
+    summary: bool,
+    max_attempts: bool,
+    reasons: bool,
+    /// By the request, or by the catalogue from the options that the request states.
+    locks: bool,
 }
 
 /// Adds jobs, in as few transactions as the store allows. `place` names the n-th one in errors.
@@ -118,17 +133,21 @@ async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> R
 /// Adds the first jobs in one transaction: at least one, and as many as the store takes at once.
 async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Result<Vec<AddedJob>> {
     let mut most = ready.len();
+    let mut announced = false;
     loop {
         let some = &ready[..most];
         let added = app.store.transact(|tx| async move {
             let mut added = Vec::with_capacity(some.len());
-            for Ready { job, if_exists, made } in some {
+            for Ready { job, if_exists, given, made } in some {
                 if is_full(&app.store, &tx, added.len()) {
                     break;
                 }
                 let done = match if_exists {
                     IfExists::Keep => jobs::add_once(&tx, &app.keys, job, now_us).await?,
-                    IfExists::Again => jobs::add(&tx, &app.keys, job, now_us).await?,
+                    IfExists::Again => {
+                        let job = with_kept(app, &tx, job, given).await?;
+                        jobs::add(&tx, &app.keys, &job, now_us).await?
+                    }
                 };
                 let done = match done {
                     jobs::Added::Queued => Added::Queued,
@@ -154,9 +173,70 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
             {
                 most /= 2;
             }
+            // It waits for many whose records are large: they are written before it.
+            Err(turnwise_queue::Error::Store(error))
+                if error.is_too_much() && !announced && !ready[0].job.after.is_empty() =>
+            {
+                announce(app, &ready[0].job.after, now_us).await?;
+                announced = true;
+            }
             added => return added,
         }
     }
+}
+
+/// The job with what it has already, if it is there, of all that the request does not state.
+async fn with_kept(
+    app: &App,
+    tx: &Transaction,
+    new: &turnwise_queue::NewJob,
+    given: &Given,
+) -> turnwise_queue::Result<turnwise_queue::NewJob> {
+    let mut new = new.clone();
+    let Some(old) = jobs::get(tx, &app.keys, &new.job_type, &new.id).await? else {
+        if new.job_type == turnwise_command::JOB_TYPE && !given.options {
+            let problem = "must be given: there is no such job that has some".to_owned();
+            return Err(turnwise_queue::Error::Invalid { field: "options", problem });
+        }
+        return Ok(new);
+    };
+    if !given.options {
+        new.options = jobs::options(tx, &app.keys, &old).await?;
+    }
+    new.continuous = old.continuous;
+    if !given.tenant {
+        new.tenant = old.tenant;
+    }
+    if !given.user {
+        new.user = old.user;
+    }
+    if !given.summary {
+        new.summary = old.summary;
+    }
+    if !given.max_attempts {
+        new.max_attempts = old.max_attempts;
+    }
+    if !given.reasons {
+        new.reasons = old.reasons;
+    }
+    if !given.locks {
+        // One that runs may have been added again already, with others.
+        new.locks = old.next_locks.unwrap_or(old.locks);
+    }
+    new.traits = catalogue::traits(&new, &app.catalogue);
+    Ok(new)
+}
+
+/// Prepares an add that waits for many, in as many transactions as that takes.
+async fn announce(app: &App, after: &[After], now_us: i64) -> turnwise_queue::Result<()> {
+    let mut from = 0;
+    while from < after.len() {
+        from = app
+            .store
+            .transact(|tx| async move { dependencies::announce(&tx, &app.keys, after, from, now_us).await })
+            .await?;
+    }
+    Ok(())
 }
 
 /// Whether the store takes fewer rows in one transaction than a request may need: then its jobs are added in several.
@@ -188,8 +268,19 @@ fn prepare(
     let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
     checked(names::check_type(&new.job_type))?;
     let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
+    let given = Given {
+        tenant: new.tenant.is_some(),
+        user: new.user.is_some(),
+        options: new.options.is_some(),
+        summary: new.summary.is_some(),
+        max_attempts: new.max_attempts.is_some(),
+        reasons: !new.reason.is_empty(),
+        locks: new.locks.is_some() || new.options.is_some() && app.catalogue.line(&new.job_type).is_some(),
+    };
     let options = new.options.unwrap_or_else(empty);
-    owned::check_addable(commands, &new.job_type, &options).map_err(|error| error.at(place))?;
+    // Those that it keeps were checked when they were given.
+    let checked_options = (given.options || new.if_exists == IfExists::Keep).then_some(&*options);
+    owned::check_addable(commands, &new.job_type, checked_options).map_err(|error| error.at(place))?;
     let made = new.id.is_none();
     let id = new.id.unwrap_or_else(|| app.new_uuid());
     checked(names::check_id(&id))?;
@@ -212,6 +303,15 @@ fn prepare(
     if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
         return Err(bad(&format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
     }
+    let timeout_us = |name: &str, ms: Option<u64>| match ms.map(|ms| (ms, i64::try_from(ms))) {
+        None => Ok(None),
+        Some((ms, Ok(timeout))) if (1..=MAX_TIMEOUT_MS).contains(&ms) => Ok(Some(timeout * 1_000)),
+        Some(_) => Err(bad(&format!("{name}: must be from 1 to {MAX_TIMEOUT_MS} (a year)"))),
+    };
+    let timeouts = Timeouts {
+        run_us: timeout_us("timeout_ms", new.timeout_ms)?,
+        heartbeat_us: timeout_us("heartbeat_timeout_ms", new.heartbeat_timeout_ms)?,
+    };
     let class = new.priority.map(class_of).transpose().map_err(|problem| bad(&problem))?;
     if new.after.len() > MAX_AFTER {
         return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", new.after.len())));
@@ -240,6 +340,7 @@ fn prepare(
         summary: new.summary.unwrap_or_else(empty),
         not_before_us: delayed_us.max(new.not_before_us),
         max_attempts: new.max_attempts,
+        timeouts,
         ..turnwise_queue::NewJob::new(&new.job_type, &id, options)
     };
     job.locks = match stated {
@@ -259,5 +360,5 @@ fn prepare(
         );
         return Err(V1Error::too_large(problem, "keep large data elsewhere, and its address in the options"));
     }
-    Ok(Ready { job, if_exists: new.if_exists, made })
+    Ok(Ready { job, if_exists: new.if_exists, given, made })
 }

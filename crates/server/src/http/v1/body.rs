@@ -1,31 +1,24 @@
 //! Bodies: read within their bounds, and taken as what the schema says.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::body::HttpBody;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use futures::StreamExt;
 use serde::Deserializer;
 use serde::de::{DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
-use tokio::sync::{Semaphore, SemaphorePermit};
-use turnwise_protocol::{MAX_BODY_BYTES, MAX_DEPTH, Object, codes};
+use turnwise_protocol::{MAX_BODY_BYTES, MAX_DEPTH, Nothing, Object, codes};
 
 use super::error::{Result, V1Error};
 use super::extract::{SEE_OPENAPI, shortened};
-use crate::http::App;
+use crate::http::room::{Cost, Full, Held, Room, SMALL_BODY_BYTES};
+use crate::http::{App, request};
 
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Memory for bodies that are being read, in KiB: for some fifty of the largest. More of them wait, unread.
-const BODY_ROOM_KB: usize = 256 << 10;
-/// A body up to this size needs no room: whatever others send, small requests are answered. With every connection that there can
-/// be sending one, they take 640 MB.
-const SMALL_BODY_BYTES: usize = 64 << 10;
-/// How long a body may wait for room.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// A body of at most `MAX` bytes: a JSON object that is a `T`.
 pub(super) struct Json<T, const MAX: usize = MAX_BODY_BYTES>(pub T);
 
@@ -34,7 +27,8 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
         check_content_type(request.headers())?;
-        let mut reader = Reader { room: &app.body_room, bytes: Vec::new(), held: None };
+        let kept = request.extensions().get::<Kept>().cloned();
+        let mut reader = Reader { room: &app.body_room, bytes: Vec::new(), held: Held::default() };
         match tokio::time::timeout(BODY_TIMEOUT, reader.read(request, MAX)).await {
             Ok(read) => read?,
             Err(_) => {
@@ -43,14 +37,34 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
                 return Err(V1Error::new(StatusCode::REQUEST_TIMEOUT, codes::TIMEOUT, reason, hint));
             }
         }
-        parse(&reader.bytes).map(Json)
+        let parsed = parse(&reader.bytes).map(Json);
+        if let Some(kept) = kept {
+            *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = reader.held;
+        }
+        parsed
+    }
+}
+
+/// The room of a request's body, kept until the request is answered: what was read from the body is in memory until then.
+#[derive(Clone, Default)]
+pub(super) struct Kept(Arc<Mutex<Held>>);
+
+/// The body of a request that says everything in its path: an empty object, or no bytes.
+pub(super) struct NoBody;
+
+impl FromRequest<App> for NoBody {
+    type Rejection = V1Error;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        if request.body().is_end_stream() {
+            return Ok(NoBody);
+        }
+        Json::<Nothing, SMALL_BODY_BYTES>::from_request(request, app).await.map(|_| NoBody)
     }
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<()> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = given.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case("application/json") {
+    if request::is_json(headers) {
         return Ok(());
     }
     Err(V1Error::new(
@@ -61,21 +75,11 @@ fn check_content_type(headers: &HeaderMap) -> Result<()> {
     ))
 }
 
-/// Memory for all bodies that are being read.
-#[derive(Clone)]
-pub(crate) struct BodyRoom(Arc<Semaphore>);
-
-impl Default for BodyRoom {
-    fn default() -> Self {
-        BodyRoom(Arc::new(Semaphore::new(BODY_ROOM_KB)))
-    }
-}
-
 struct Reader<'a> {
-    room: &'a BodyRoom,
+    room: &'a Room,
     bytes: Vec<u8>,
     /// The room that the body has, until it is parsed.
-    held: Option<SemaphorePermit<'a>>,
+    held: Held,
 }
 
 impl Reader<'_> {
@@ -100,7 +104,7 @@ impl Reader<'_> {
             if bytes > limit {
                 return Err(too_large());
             }
-            if bytes > SMALL_BODY_BYTES && self.held.is_none() {
+            if bytes > SMALL_BODY_BYTES && !self.held.is_some() {
                 self.reserve(limit).await?;
             }
             self.bytes.extend_from_slice(&piece);
@@ -110,15 +114,9 @@ impl Reader<'_> {
 
     /// Takes room for a body, if it needs any.
     async fn reserve(&mut self, bytes: usize) -> Result<()> {
-        if bytes > SMALL_BODY_BYTES {
-            let kb = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
-            let waiting = tokio::time::timeout(ROOM_TIMEOUT, self.room.0.acquire_many(kb));
-            let Ok(held) = waiting.await else {
-                let (reason, hint) = ("too many large bodies are being sent", "try again later");
-                return Err(V1Error::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, reason, hint));
-            };
-            self.held = Some(held.expect("nobody closes it"));
-        }
+        self.held = self.room.take(bytes, Cost::TEXT).await.map_err(|_| {
+            V1Error::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, Full::REASON, "try again later")
+        })?;
         self.bytes.reserve_exact(bytes.min(SMALL_BODY_BYTES));
         Ok(())
     }
@@ -270,8 +268,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_body_waits_for_room_and_a_small_one_does_not() {
-        let room = BodyRoom(Arc::new(Semaphore::new(8 << 10)));
-        let reader = || Reader { room: &room, bytes: Vec::new(), held: None };
+        let room = Room::of_kb(24 << 10);
+        let reader = || Reader { room: &room, bytes: Vec::new(), held: Held::default() };
         let declared = |bytes: usize| {
             let request = Request::builder().header(header::CONTENT_LENGTH, bytes);
             request.body(axum::body::Body::from(vec![b' '; bytes])).unwrap()

@@ -132,6 +132,12 @@ impl From<StoreError> for V1Error {
                 "the store cannot answer now; nothing was changed",
                 "try again, later each time",
             ),
+            StoreError::NoRoom { what, .. } => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                codes::UNAVAILABLE,
+                format!("the store has no room: {what}; nothing was changed"),
+                "try again once there is room: the server goes on by itself",
+            ),
             StoreError::UnknownOutcome(_) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 codes::UNKNOWN_OUTCOME,

@@ -232,7 +232,7 @@ impl Follower {
             let data = JobEvent {
                 at_us: event.at_us,
                 kind: view::event_kind(&event.kind),
-                state: if n == newest { view::state(job.state) } else { state_after(&event.kind) },
+                state: if n == newest { view::state(job) } else { state_after(&event.kind) },
                 reason: event.kind.reason().map(str::to_owned),
             };
             self.last = Some(*event_id);
@@ -275,7 +275,7 @@ async fn watch(store: &Store, key: Bytes, seen: Option<Bytes>) -> Result<turnwis
 /// Where a job stands after an event, if more have happened since.
 fn state_after(kind: &EventKind) -> api::State {
     match kind {
-        EventKind::Added | EventKind::Stopped => api::State::Pending,
+        EventKind::Added | EventKind::Stopped { .. } => api::State::Pending,
         EventKind::Started => api::State::Running,
         EventKind::Crashed { .. } => api::State::Crashing,
         EventKind::Completed => api::State::Completed,

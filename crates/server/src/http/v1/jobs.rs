@@ -7,13 +7,15 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{
-    Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Prioritized, Removed, Retried, SetPriority, WaitAnswer,
+    Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, SetPriority,
+    WaitAnswer,
 };
 use turnwise_queue::{State as QueueState, jobs};
+use turnwise_store::Transaction;
 use utoipa::IntoParams;
 
 use super::add::class_of;
-use super::body::Json;
+use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Params};
 use super::{BadBody, Common, NoJob, owned, view};
@@ -95,47 +97,77 @@ pub(super) async fn wait_for_job(
 /// One that waits ends at once; the worker of one that runs is told to stop it. A job that has ended stays as it is.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/cancel", tag = "jobs", operation_id = "cancel_job", params(JobPath),
+    request_body = Nothing,
     responses(
         (status = 200, body = Cancelled, description = "It is cancelled, is being stopped, or had ended."),
         (status = 403, body = turnwise_protocol::Error,
             description = "`forbidden`: the replication belongs to a document."),
-        NoJob, Common,
+        NoJob, BadBody, Common,
     ),
 )]
-pub(super) async fn cancel_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+pub(super) async fn cancel_job(
+    State(app): State<App>,
+    Named(path): Named<JobPath>,
+    _: NoBody,
+) -> Result<Response> {
     let (app, path, now_us) = (&app, &path, app.now_us());
     let cancelled = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
         let job = jobs::get(&tx, keys, job_type, id).await?;
         let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
         owned::check_stoppable(&job)?;
-        let state = match jobs::cancel(&tx, keys, job_type, id, now_us).await? {
-            jobs::Cancelled::Now => QueueState::Cancelled,
-            jobs::Cancelled::Requested | jobs::Cancelled::AlreadyEnded => job.state,
-        };
-        Ok::<_, V1Error>(Cancelled { state: view::state(state) })
+        jobs::cancel(&tx, keys, job_type, id, now_us).await?;
+        Ok::<_, V1Error>(Cancelled { state: state_of(app, &tx, path).await? })
     });
     Ok(answer::ok(&cancelled.await?))
 }
 
+/// Where a job stands, with what the transaction has done to it.
+async fn state_of(
+    app: &App,
+    tx: &Transaction,
+    JobPath { job_type, id }: &JobPath,
+) -> Result<turnwise_protocol::State> {
+    let job = jobs::get(tx, &app.keys, job_type, id).await?;
+    Ok(view::state(&job.ok_or_else(|| V1Error::no_job(job_type, id))?))
+}
+
 /// Retry a job
 ///
-/// One that is crashing or delayed is pending at once, and its next crash counts as the first one in a row. Any other
-/// stays as it is.
+/// One that is crashing, delayed or blocked is pending at once, and its next crash counts as the first one in a row. One that has failed or was
+/// cancelled runs again with what it was added with: options, tenant, priority, locks and reasons; its attempts count from the start. Any other
+/// stays as it is: one that runs, waits for its turn, has completed, is paused or limited. A replication that has ended is run again by
+/// its document, or by `POST /_replicate`: the server keeps no credentials of it.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
-    responses((status = 200, body = Retried, description = "Whether it is pending now, or what it is instead."), NoJob, Common),
+    request_body = Nothing,
+    responses(
+        (status = 200, body = Retried, description = "Whether it is pending now, or what it is instead."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: it is a replication that has ended."),
+        NoJob, BadBody, Common,
+    ),
 )]
-pub(super) async fn retry_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+pub(super) async fn retry_job(
+    State(app): State<App>,
+    Named(path): Named<JobPath>,
+    _: NoBody,
+) -> Result<Response> {
     let (app, path, now_us) = (&app, &path, app.now_us());
     let retried = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
-        match jobs::retry(&tx, &app.keys, job_type, id, now_us).await {
-            Ok(jobs::Retried::Now) => Ok(Retried { retried: true, state: view::state(QueueState::Pending) }),
-            Ok(jobs::Retried::NotDelayed(state)) => Ok(Retried { retried: false, state: view::state(state) }),
-            Err(turnwise_queue::Error::NotFound) => Err(V1Error::no_job(job_type, id)),
-            Err(error) => Err(error.into()),
-        }
+        let job = jobs::get(&tx, &app.keys, job_type, id).await?;
+        let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+        let retried = match job.state {
+            QueueState::Failed | QueueState::Cancelled => {
+                owned::check_rerunnable(job_type)?;
+                jobs::rerun(&tx, &app.keys, job_type, id, now_us).await?
+            }
+            // It would be held back again at once.
+            _ if job.paused.is_some() || job.limited.is_some() => jobs::Retried::Not(job.state),
+            _ => jobs::retry(&tx, &app.keys, job_type, id, now_us).await?,
+        };
+        let state = state_of(app, &tx, path).await?;
+        Ok::<_, V1Error>(Retried { retried: retried == jobs::Retried::Now, state })
     });
     Ok(answer::ok(&retried.await?))
 }
@@ -160,8 +192,10 @@ pub(super) async fn set_priority(
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
         match jobs::set_class(&tx, &app.keys, job_type, id, class).await {
-            Ok(jobs::Classed::Set(state)) => Ok(Prioritized { changed: true, state: view::state(state) }),
-            Ok(jobs::Classed::Ended(state)) => Ok(Prioritized { changed: false, state: view::state(state) }),
+            Ok(classed) => {
+                let changed = matches!(classed, jobs::Classed::Set(_));
+                Ok(Prioritized { changed, state: state_of(app, &tx, path).await? })
+            }
             Err(turnwise_queue::Error::NotFound) => Err(V1Error::no_job(job_type, id)),
             Err(error) => Err(error.into()),
         }

@@ -22,7 +22,7 @@ const MAX_LOOKED_AT: usize = 2_000;
 const BATCH: usize = 100;
 /// A page ends early when its jobs have about this size, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
-/// Types that are told.
+/// Types in a page.
 const MAX_TYPES: usize = 1_000;
 
 /// What types that clients can have never hold.
@@ -137,7 +137,7 @@ pub(super) async fn list_jobs(
         let mut full = false;
         for job in batch {
             last = Some(job.id.clone());
-            let wanted = params.state.is_none_or(|state| view::state(job.state) == state)
+            let wanted = params.state.is_none_or(|state| view::state(&job) == state)
                 && params.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant);
             if wanted {
                 page.push(view::job(&app, &tx, job).await?);
@@ -181,14 +181,34 @@ impl Page {
     }
 }
 
+/// Where a listing of types goes on.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TypesParams {
+    /// The `next` of the page before.
+    #[param(value_type = Option<names::JobType>, nullable = false)]
+    after: Option<String>,
+}
+
 /// List job types
 #[utoipa::path(
-    get, path = "/types", tag = "jobs", operation_id = "list_types",
+    get, path = "/types", tag = "jobs", operation_id = "list_types", params(TypesParams),
     responses((status = 200, body = Types, description = "The types that have jobs."), Common),
 )]
-pub(super) async fn list_types(State(app): State<App>) -> Result<Response> {
+pub(super) async fn list_types(
+    State(app): State<App>,
+    Params(TypesParams { after }): Params<TypesParams>,
+) -> Result<Response> {
+    if let Some(after) = &after {
+        names::check_type(after)?;
+    }
     let tx = app.store.begin().await?;
-    Ok(answer::ok(&Types { types: jobs::types_after(&tx, &app.keys, None, MAX_TYPES).await? }))
+    let mut types = jobs::types_after(&tx, &app.keys, after.as_deref(), MAX_TYPES + 1).await?;
+    let more = types.len() > MAX_TYPES;
+    types.truncate(MAX_TYPES);
+    let next = types.last().filter(|_| more).cloned();
+    Ok(answer::ok(&Types { types, next }))
 }
 
 #[cfg(test)]

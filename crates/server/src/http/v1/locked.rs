@@ -1,17 +1,18 @@
 //! What locks have to do with where a job stands: what it holds, what it cannot have and because of whom, and what it weighs.
 
-use turnwise_policy::predictive_queue::contention::Predicted;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
 use turnwise_queue::locks::{self, Blocked, Blocker, Held, How, LockAt, Spot};
+use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Job, State};
 use turnwise_replicator::doc_processor::timestamp;
 use turnwise_store::Transaction;
-use turnwise_worker::{QueueRules, weigh};
+use turnwise_worker::{QueueRules, Weight, weigh};
 
 use super::error::Result;
 use super::locks::{blocker, shown};
-use super::unknown;
+use super::standing::Picture;
+use super::{place, unknown};
 use crate::http::App;
 
 /// Jobs in the way that are named.
@@ -81,12 +82,16 @@ impl Locked {
     }
 
     /// All that is known, for programs.
-    pub async fn why(self, app: &App, tx: &Transaction, job: &Job, now_us: i64) -> Result<WhyLocks> {
+    pub async fn why(self, app: &App, tx: &Transaction, picture: &Picture, job: &Job) -> Result<WhyLocks> {
         let pending = job.state == State::Pending;
         let (weight, likely) = match pending || job.locks.has_unknown() {
             true => {
-                let (predicted, likely) = weigh(&app.store, tx, &app.keys, &self.rules, job).await?;
-                (pending.then(|| self.weight(&predicted, job, now_us)), likely)
+                let window = match pending {
+                    true => self.window(app, tx, picture, job).await?,
+                    false => Vec::new(),
+                };
+                let weight = weigh(&app.store, tx, &app.keys, &self.rules, job, &window).await?;
+                (pending.then(|| self.weight(&weight, job, picture.now_us)), weight.likely)
             }
             false => (None, Vec::new()),
         };
@@ -110,8 +115,22 @@ impl Locked {
         })
     }
 
-    /// What a pending job weighs, at its age.
-    fn weight(&self, predicted: &Predicted, job: &Job, now_us: i64) -> LockWeight {
+    /// The other jobs that a pass compares with one now.
+    async fn window(
+        &self,
+        app: &App,
+        tx: &Transaction,
+        picture: &Picture,
+        job: &Job,
+    ) -> Result<Vec<Pending>> {
+        let room = picture.capacity.slots.saturating_sub(picture.capacity.running);
+        let front = place::front(app, tx, picture, self.rules.window(room)).await?;
+        let others = front.into_iter().map(|next| next.pending).filter(|other| other.id != job.id);
+        Ok(others.collect())
+    }
+
+    /// What a pending job weighs, at its age and with its line.
+    fn weight(&self, Weight { predicted, line, .. }: &Weight, job: &Job, now_us: i64) -> LockWeight {
         let QueueRules { levels, rules, .. } = &*self.rules;
         let aging = rules.aging;
         let age = aging.age(job.order_us, now_us);
@@ -126,9 +145,10 @@ impl Locked {
                 .collect(),
             total: predicted.total.to_f64(),
             age,
+            line: *line,
             tick_ms: tick_us.unsigned_abs() / 1_000,
             aging_ticks: aging.ticks,
-            aged: aging.aged(predicted.total, age).to_f64(aging),
+            aged: aging.aged(predicted.total, age.saturating_add(*line)).to_f64(aging),
             nothing_us: over.saturating_mul(tick_us),
         }
     }

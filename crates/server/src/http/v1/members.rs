@@ -19,8 +19,6 @@ const MAX_RUNNING: usize = 100;
 const PAGE_RUNNING: usize = 1_000;
 /// Workers that one transaction reads.
 const BATCH: usize = 20;
-/// Types that are looked at.
-const MAX_TYPES: usize = 1_000;
 
 /// The parameters of a listing of workers.
 #[derive(Deserialize, IntoParams)]
@@ -56,39 +54,35 @@ pub(super) async fn list_workers(
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
     }
-    let types = match params.job_type {
-        Some(job_type) => vec![job_type],
-        None => {
-            let tx = app.store.begin().await?;
-            let mut types = workers::types(&tx, &app.keys, MAX_TYPES).await?;
-            // `/v1/nodes` has them.
-            types.retain(|job_type| job_type != NODE_TYPE);
-            types
-        }
-    };
     let (mut page, mut running) = (Vec::new(), 0);
-    for job_type in types {
-        let mut after = match &place {
-            Some(place) if place.job_type > job_type => continue,
-            Some(_) => place.take().filter(|place| place.job_type == job_type).map(|place| place.id),
-            None => None,
+    let mut job_type = match (params.job_type.clone(), &place) {
+        (Some(job_type), _) => Some(job_type),
+        (None, Some(place)) => Some(place.job_type.clone()),
+        (None, None) => type_after(&app, None).await?,
+    };
+    while let Some(of_type) = job_type {
+        let mut after = match place.take() {
+            // There is nothing of that type after it.
+            Some(place) if place.job_type > of_type => break,
+            Some(place) if place.job_type == of_type => Some(place.id),
+            _ => None,
         };
         loop {
             let tx = app.store.begin().await?;
-            let batch = workers::healths(&tx, &app.keys, &job_type, after.as_deref(), BATCH).await?;
+            let batch = workers::healths(&tx, &app.keys, &of_type, after.as_deref(), BATCH).await?;
             let exhausted = batch.len() < BATCH;
             for (id, _) in batch {
                 if page.len() >= params.limit || running >= PAGE_RUNNING {
-                    let next = Place { job_type, id: after.unwrap_or_default() }.text();
+                    let next = Place { job_type: of_type, id: after.unwrap_or_default() }.text();
                     return Ok(answer::ok(&Workers { workers: page, next: Some(next) }));
                 }
                 // Those without a row are being removed.
-                if let Some(row) = workers::get(&tx, &app.keys, &job_type, &id).await? {
-                    let mut jobs = jobs::active_of(&tx, &app.keys, &job_type, &id, MAX_RUNNING + 1).await?;
+                if let Some(row) = workers::get(&tx, &app.keys, &of_type, &id).await? {
+                    let mut jobs = jobs::active_of(&tx, &app.keys, &of_type, &id, MAX_RUNNING + 1).await?;
                     running += jobs.len();
                     let more_running = jobs.len() > MAX_RUNNING;
                     jobs.truncate(MAX_RUNNING);
-                    page.push(shown(&job_type, row, jobs, more_running));
+                    page.push(shown(&of_type, row, jobs, more_running));
                 }
                 after = Some(id);
             }
@@ -96,8 +90,19 @@ pub(super) async fn list_workers(
                 break;
             }
         }
+        job_type = match params.job_type {
+            Some(_) => None,
+            None => type_after(&app, Some(&of_type)).await?,
+        };
     }
     Ok(answer::ok(&Workers { workers: page, next: None }))
+}
+
+/// The next type that has workers. `/v1/nodes` has the nodes.
+async fn type_after(app: &App, after: Option<&str>) -> Result<Option<String>> {
+    let tx = app.store.begin().await?;
+    let types = workers::types_after(&tx, &app.keys, after, 2).await?;
+    Ok(types.into_iter().find(|job_type| job_type != NODE_TYPE))
 }
 
 fn shown(

@@ -45,9 +45,9 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::answer;
+use super::cross_site;
 
 pub(crate) use self::accepting::Accepting;
-pub(crate) use self::body::BodyRoom;
 
 /// Errors that every request may get.
 #[derive(IntoResponses)]
@@ -163,6 +163,8 @@ pub(super) fn router() -> Router<App> {
     let (routes, description) = described();
     let description = openapi::text(&description);
     routes
+        // Not for methods that a route does not have.
+        .route_layer(from_fn(cross_site::check_json))
         .route("/v1/openapi.json", get(move || async move { openapi::answer(description) }))
         .route("/v1", axum::routing::any(error::no_such_path))
         .route("/v1/", axum::routing::any(error::no_such_path))
@@ -176,13 +178,16 @@ pub(super) fn router() -> Router<App> {
 #[error("the handler of a request panicked")]
 struct Panicked;
 
-async fn logged(request: Request, next: Next) -> Response {
+async fn logged(mut request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let room = body::Kept::default();
+    request.extensions_mut().insert(room.clone());
     // A handler that panics is a bug, and still an answer.
     let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => error::V1Error::internal(&Panicked).into_response(),
     };
+    drop(room);
     // No query and no body: they may hold what nobody may read.
     tracing::debug!(%method, path, status = response.status().as_u16(), "request");
     answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))

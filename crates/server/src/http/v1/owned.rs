@@ -31,8 +31,12 @@ impl Commands<'_> {
     }
 }
 
-/// Whether a job may be added. Options that its handler could not read are refused here, where someone reads why.
-pub(super) fn check_addable(commands: &Commands<'_>, job_type: &str, options: &RawValue) -> Result<()> {
+/// Whether a job may be added. Options that its handler could not read are refused here, where the client reads why.
+pub(super) fn check_addable(
+    commands: &Commands<'_>,
+    job_type: &str,
+    options: Option<&RawValue>,
+) -> Result<()> {
     let checked = match (job_type, commands) {
         (REPLICATION, _) => {
             return Err(V1Error::forbidden(
@@ -46,8 +50,10 @@ pub(super) fn check_addable(commands: &Commands<'_>, job_type: &str, options: &R
                 "set [command] enabled = true in the configuration of one, or choose another job type and run your own worker",
             ));
         }
-        (COMMAND, Commands::Here(handler)) => handler.check(options),
-        (COMMAND, Commands::Elsewhere) => turnwise_command::Options::parse(options).map(drop),
+        (COMMAND, Commands::Here(handler)) => options.map_or(Ok(()), |options| handler.check(options)),
+        (COMMAND, Commands::Elsewhere) => {
+            options.map_or(Ok(()), |options| turnwise_command::Options::parse(options).map(drop))
+        }
         _ => Ok(()),
     };
     checked.map_err(|problem| {
@@ -62,6 +68,17 @@ pub(super) fn check_workable(job_type: &str) -> Result<()> {
         REPLICATION | COMMAND => Err(V1Error::forbidden(
             format!("the server itself works on jobs of type `{job_type}`"),
             "choose another job type for your workers",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a job that has ended may be run again with what it was added with.
+pub(super) fn check_rerunnable(job_type: &str) -> Result<()> {
+    match job_type {
+        REPLICATION => Err(V1Error::forbidden(
+            "this replication has ended, and its credentials are not kept",
+            "change its document, or POST to /_replicate again",
         )),
         _ => Ok(()),
     }

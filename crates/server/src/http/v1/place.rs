@@ -3,6 +3,7 @@
 
 use turnwise_policy::fair_share::virtual_time::{Candidate, order};
 use turnwise_policy::fair_share::{Fairness, rfc};
+use turnwise_policy::rotation::in_classes;
 use turnwise_protocol::{Before, MAX_COUNTED, Place};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::{Job, tenants};
@@ -43,6 +44,8 @@ pub(super) struct Found {
 pub(super) struct Next {
     pub tenant: String,
     pub id: String,
+    /// What it wants to lock, among other things.
+    pub pending: tenants::Pending,
     /// Jobs of its tenant before it.
     pub in_tenant: usize,
 }
@@ -63,7 +66,7 @@ pub(super) async fn find(app: &App, tx: &Transaction, picture: &Picture, job: &J
         in_tenant: in_tenant.min(MAX_COUNTED),
         in_tenant_more: in_tenant > MAX_COUNTED,
         overall: in_tenant.min(MAX_COUNTED),
-        overall_more: in_tenant > MAX_COUNTED,
+        overall_more: in_tenant > MAX_COUNTED || picture.unknown_from.is_some(),
     };
     let others = match picture.rules.fairness {
         Fairness::VirtualTime => others_by_tag(picture, &job.tenant, in_tenant),
@@ -284,7 +287,8 @@ pub(super) async fn front(app: &App, tx: &Transaction, picture: &Picture, limit:
             let next = order(&candidates, &jobs).into_iter().take(limit).map(|n| {
                 let in_tenant = taken[n];
                 taken[n] += 1;
-                Next { tenant: names[n].to_owned(), id: queues[n][in_tenant].id.clone(), in_tenant }
+                let pending = queues[n][in_tenant].clone();
+                Next { tenant: names[n].to_owned(), id: pending.id.clone(), pending, in_tenant }
             });
             Ok(next.collect())
         }
@@ -293,21 +297,27 @@ pub(super) async fn front(app: &App, tx: &Transaction, picture: &Picture, limit:
             let queues = fronts(app, tx, picture, &names, limit.min(MAX_KEYED_FRONT)).await?;
             let most = each_of(names.len());
             let mut next = Vec::new();
-            for (tenant, queue) in names.into_iter().zip(queues) {
-                let new = match queue.first() {
-                    Some(first) if first.key.is_none() => new_key(app, tx, picture, tenant, most).await?,
-                    _ => rfc::Key::ZERO,
+            for (number, (tenant, queue)) in names.iter().zip(queues).enumerate() {
+                let new = match queue.iter().any(|pending| pending.key.is_none()) {
+                    true => new_key(app, tx, picture, tenant, most).await?,
+                    false => rfc::Key::ZERO,
                 };
-                for (in_tenant, pending) in queue.into_iter().enumerate() {
-                    let key = pending.key.map_or(new, rfc::Key::stored).get();
-                    let place = Next { tenant: tenant.to_owned(), id: pending.id, in_tenant };
-                    next.push((key, pending.order_us, place));
-                }
+                let keyed = queue
+                    .into_iter()
+                    .map(|pending| (pending.key.map_or(new, rfc::Key::stored).get(), pending));
+                next.extend(keyed.map(|(key, pending)| (key, number, pending)));
             }
-            next.sort_by(|(one, one_us, _), (other, other_us, _)| {
-                one.total_cmp(other).then_with(|| one_us.cmp(other_us))
+            next.sort_by(|(one, _, a), (other, _, b)| {
+                one.total_cmp(other).then_with(|| a.order_us.cmp(&b.order_us))
             });
-            Ok(next.into_iter().take(limit).map(|(.., place)| place).collect())
+            let next = in_classes(next, |(_, tenant, pending)| (*tenant, pending.class.into()));
+            let mut taken = vec![0; names.len()];
+            let next = next.into_iter().take(limit).map(|(_, tenant, pending)| {
+                let in_tenant = taken[tenant];
+                taken[tenant] += 1;
+                Next { tenant: names[tenant].to_owned(), id: pending.id.clone(), pending, in_tenant }
+            });
+            Ok(next.collect())
         }
     }
 }

@@ -33,7 +33,8 @@ pub(super) fn of_pending(picture: &Picture, tenant: &str, in_tenant: usize, over
     }
 }
 
-fn free(picture: &Picture) -> usize {
+/// Slots that no job has.
+pub(super) fn free(picture: &Picture) -> usize {
     picture.capacity.slots.saturating_sub(picture.capacity.running)
 }
 
@@ -88,7 +89,7 @@ pub(super) fn sentence(
             let free = free(picture);
             format!("Starts next: {free} of {} are free.", slots(picture))
         }
-        Reason::AllSlotsTaken => format!("Is next: all {} are taken.", slots(picture)),
+        Reason::AllSlotsTaken => format!("Is next: {}.", taken(picture)),
         Reason::BehindItsTenant => {
             let own = count(place.in_tenant, place.in_tenant_more, "job", "jobs");
             let go = if place.overall == 1 { "goes" } else { "go" };
@@ -98,21 +99,21 @@ pub(super) fn sentence(
                 jobs => format!(" and {jobs} of others"),
             };
             format!(
-                "Waits for its turn: {own} of its tenant `{tenant}`{others} {go} before it, and all {} are taken.",
-                slots(picture)
+                "Waits for its turn: {own} of its tenant `{tenant}`{others} {go} before it, and {}.",
+                taken(picture)
             )
         }
         Reason::TenantHadItsShare if place.overall == 0 => format!(
-            "Is the first of its tenant `{tenant}`, which has had its share: whoever runs is owed as much, and all {} are taken.",
-            slots(picture)
+            "Is the first of its tenant `{tenant}`, which has had its share: whoever runs is owed as much, and {}.",
+            taken(picture)
         ),
         Reason::TenantHadItsShare => {
             let jobs = count(place.overall, place.overall_more, "job", "jobs");
             let of = count(found.others, false, "other tenant", "other tenants");
             let go = if place.overall == 1 { "goes" } else { "go" };
             format!(
-                "Is the first of its tenant `{tenant}`, which has had its share: {jobs} of {of} {go} before it, and all {} are taken.",
-                slots(picture)
+                "Is the first of its tenant `{tenant}`, which has had its share: {jobs} of {of} {go} before it, and {}.",
+                taken(picture)
             )
         }
         Reason::RotatesIn => {
@@ -308,6 +309,14 @@ pub(super) fn runs(job: &Job, node: Option<&str>) -> String {
     match &job.claim {
         Some(claim) => format!("Runs on worker `{}`{node}{since}", claim.worker),
         None => format!("Runs{since}"),
+    }
+}
+
+/// `all 4 slots of 2 workers are taken`
+fn taken(picture: &Picture) -> String {
+    match free(picture) {
+        0 => format!("all {} are taken", slots(picture)),
+        free => format!("{free} of {} are free for those", slots(picture)),
     }
 }
 

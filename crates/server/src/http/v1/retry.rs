@@ -1,17 +1,18 @@
-//! `POST /v1/retry`: the backoffs of many jobs end at once, when what made them crash has been mended.
+//! `POST /v1/retry`: many jobs are retried at once, when what made them crash or fail has been mended.
 
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use turnwise_protocol::{RetriedJobs, names};
+use turnwise_protocol::{Nothing, RetriedJobs, RetriedState, names};
 use turnwise_queue::{State as QueueState, jobs};
 use turnwise_replicator::{JOB_TYPE as REPLICATION, doc_processor};
 use utoipa::IntoParams;
 
-use super::Common;
+use super::body::NoBody;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::Place;
+use super::{BadBody, Common, owned};
 use crate::http::{App, answer};
 
 /// Jobs that one request looks at; `next` tells to go on.
@@ -21,82 +22,178 @@ const BATCH: usize = 100;
 /// Documents in state `error` that one request looks at.
 const MAX_DOCUMENTS: usize = 2_000;
 
-/// Which jobs.
+/// Which jobs: of a type, of a tenant, or of both.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RetryParams {
-    /// Jobs of this type.
+    /// Jobs of this type only.
     #[serde(rename = "type")]
-    #[param(value_type = names::JobType)]
-    job_type: String,
+    #[param(value_type = Option<names::JobType>, nullable = false)]
+    job_type: Option<String>,
     /// Jobs of this tenant only.
     #[param(value_type = Option<names::Name>, nullable = false)]
     tenant: Option<String>,
+    /// Jobs in this state.
+    #[serde(default)]
+    #[param(inline, nullable = false)]
+    state: RetriedState,
     /// The `next` of the answer before.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
     after: Option<String>,
 }
 
-/// Retry all crashing jobs of a type
+/// Retry many jobs
 ///
-/// Each is pending at once, and its next crash counts as the first one in a row. Delayed jobs keep their time. Of
-/// replications, documents in state `error` are tried again, too: up to 2,000 of them with the first request.
+/// All crashing jobs of a type, of a tenant, or of both: each is pending at once, and its next crash counts as the first one in a row. Or all that have
+/// failed or were cancelled: each runs again with what it was added with, and its attempts count from the start. Delayed jobs keep their time. Of
+/// replications, documents in state `error` are retried with the crashing jobs: up to 2,000 of them with the first request. Replications that have ended are
+/// run again by their documents, or by `POST /_replicate`.
 #[utoipa::path(
     post, path = "/retry", tag = "jobs", operation_id = "retry_jobs", params(RetryParams),
-    responses((status = 200, body = RetriedJobs, description = "How many, and whether there may be more."), Common),
+    request_body = Nothing,
+    responses(
+        (status = 200, body = RetriedJobs, description = "How many, and whether there may be more."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: they are replications that have ended."),
+        BadBody, Common,
+    ),
 )]
 pub(super) async fn retry_jobs(
     State(app): State<App>,
     Params(params): Params<RetryParams>,
+    _: NoBody,
 ) -> Result<Response> {
-    let RetryParams { job_type, tenant, after } = params;
-    names::check_type(&job_type)?;
+    let RetryParams { job_type, tenant, state, after } = params;
+    if let Some(job_type) = &job_type {
+        names::check_type(job_type)?;
+    }
     if let Some(tenant) = &tenant {
         names::check_name("tenant", tenant)?;
     }
-    let (tenant, job_type) = (tenant.as_deref(), &job_type);
+    if job_type.is_none() && tenant.is_none() {
+        return Err(V1Error::bad(
+            "type, tenant: one of them is needed",
+            "name the type, the tenant, or both",
+        ));
+    }
+    let which = Which { job_type, tenant, state };
+    if let (Some(job_type), true) = (&which.job_type, state != RetriedState::Crashing) {
+        owned::check_rerunnable(job_type)?;
+    }
     let mut retried = RetriedJobs { jobs: 0, documents: 0, next: None };
-    let mut after = match after.as_deref().map(Place::parse).transpose()? {
-        Some(place) if place.job_type == *job_type => Some(place.id),
-        // One of another type says nothing of this one: it begins anew, which does no harm.
-        _ => {
-            if job_type == REPLICATION {
-                let count = doc_processor::retry_errors(&app.store, &app.keys, tenant, MAX_DOCUMENTS);
-                retried.documents = count.await? as u64;
-            }
-            None
-        }
-    };
+    let mut place = after.as_deref().map(Place::parse).transpose()?;
+    // A place in another type says nothing about this one: it begins anew, which does no harm.
+    if which.job_type.as_ref().is_some_and(|wanted| place.as_ref().is_some_and(|at| at.job_type != *wanted)) {
+        place = None;
+    }
+    if place.is_none() && which.takes_documents() {
+        let tenant = which.tenant.as_deref();
+        let count = doc_processor::retry_errors(&app.store, &app.keys, tenant, MAX_DOCUMENTS);
+        retried.documents = count.await? as u64;
+    }
     for _ in 0..MAX_LOOKED_AT / BATCH {
-        let (app, from, now_us) = (&app, after.as_deref(), app.now_us());
-        let batch = app.store.transact(|tx| async move {
-            let batch = jobs::list(&tx, &app.keys, job_type, from, BATCH).await?;
-            let (mut count, mut last, mut all) = (0, None, batch.len() < BATCH);
-            for job in batch {
-                if last.is_some() && !tx.has_room() {
-                    all = false;
-                    break;
-                }
-                let wanted =
-                    job.state == QueueState::Crashing && tenant.is_none_or(|name| name == job.tenant);
-                // It is read again: what it was when the page was read is nothing to act on.
-                if wanted
-                    && let jobs::Retried::Now = jobs::retry(&tx, &app.keys, job_type, &job.id, now_us).await?
-                {
-                    count += 1;
-                }
-                last = Some(job.id);
-            }
-            Ok::<_, V1Error>((count, last, all))
-        });
-        let (count, last, all) = batch.await?;
+        let at = match place.take() {
+            Some(at) => at,
+            None => match which.first(&app).await? {
+                Some(first) => first,
+                None => return Ok(answer::ok(&retried)),
+            },
+        };
+        let Batch { count, last, exhausted } = batch(&app, &which, &at).await?;
         retried.jobs += count;
-        after = last.or(after);
-        if all {
+        place = match (exhausted, last) {
+            (true, _) => which.type_after(&app, &at.job_type).await?,
+            (false, Some(id)) => Some(Place { id, ..at }),
+            (false, None) => Some(at),
+        };
+        if place.is_none() {
             return Ok(answer::ok(&retried));
         }
     }
-    retried.next = after.map(|id| Place { job_type: job_type.clone(), id }.text());
+    retried.next = place.as_ref().map(Place::text);
     Ok(answer::ok(&retried))
+}
+
+/// Which jobs a request names.
+struct Which {
+    job_type: Option<String>,
+    tenant: Option<String>,
+    state: RetriedState,
+}
+
+impl Which {
+    fn takes_documents(&self) -> bool {
+        let replications = self.job_type.as_ref().is_none_or(|job_type| job_type == REPLICATION);
+        replications && self.state == RetriedState::Crashing
+    }
+
+    fn wants(&self, job: &turnwise_queue::Job) -> bool {
+        let state = match self.state {
+            RetriedState::Crashing => QueueState::Crashing,
+            RetriedState::Failed => QueueState::Failed,
+            RetriedState::Cancelled => QueueState::Cancelled,
+        };
+        job.state == state && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+    }
+
+    /// Before the first job.
+    async fn first(&self, app: &App) -> Result<Option<Place>> {
+        match &self.job_type {
+            Some(job_type) => Ok(Some(Place { job_type: job_type.clone(), id: String::new() })),
+            None => next_type(app, None, self.state).await,
+        }
+    }
+
+    /// Before the first job of the next type, if this is not about one type alone.
+    async fn type_after(&self, app: &App, job_type: &str) -> Result<Option<Place>> {
+        match &self.job_type {
+            Some(_) => Ok(None),
+            None => next_type(app, Some(job_type), self.state).await,
+        }
+    }
+}
+
+async fn next_type(app: &App, after: Option<&str>, state: RetriedState) -> Result<Option<Place>> {
+    let tx = app.store.begin().await?;
+    let types = jobs::types_after(&tx, &app.keys, after, 2).await?;
+    let may_be =
+        |job_type: &String| state == RetriedState::Crashing || owned::check_rerunnable(job_type).is_ok();
+    Ok(types.into_iter().find(may_be).map(|job_type| Place { job_type, id: String::new() }))
+}
+
+/// What one transaction did.
+struct Batch {
+    count: u64,
+    /// The last job that it looked at.
+    last: Option<String>,
+    /// There are no more of this type.
+    exhausted: bool,
+}
+
+async fn batch(app: &App, which: &Which, at: &Place) -> Result<Batch> {
+    let now_us = app.now_us();
+    let after = Some(at.id.as_str()).filter(|id| !id.is_empty());
+    let batch = app.store.transact(|tx| async move {
+        let page = jobs::list(&tx, &app.keys, &at.job_type, after, BATCH).await?;
+        let mut batch = Batch { count: 0, last: None, exhausted: page.len() < BATCH };
+        for job in page {
+            if batch.last.is_some() && !tx.has_room() {
+                batch.exhausted = false;
+                break;
+            }
+            if which.wants(&job) {
+                // It is read again: what it was when the page was read is nothing to act on.
+                let retried = match which.state {
+                    RetriedState::Crashing => {
+                        jobs::retry(&tx, &app.keys, &at.job_type, &job.id, now_us).await?
+                    }
+                    _ => jobs::rerun(&tx, &app.keys, &at.job_type, &job.id, now_us).await?,
+                };
+                batch.count += u64::from(retried == jobs::Retried::Now);
+            }
+            batch.last = Some(job.id);
+        }
+        Ok::<_, V1Error>(batch)
+    });
+    batch.await
 }

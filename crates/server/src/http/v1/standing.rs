@@ -13,6 +13,8 @@ use turnwise_policy::fair_share::virtual_time::{Ledger, Pace, UNKNOWN_COST_US};
 use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_protocol as api;
 use turnwise_protocol::MAX_COUNTED;
+use turnwise_queue::off_queue::{self, KeptBy, OffQueue};
+use turnwise_queue::usage::Charged;
 use turnwise_queue::{NODE_TYPE, State, jobs, tenants, usage, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
@@ -66,7 +68,23 @@ pub(super) struct Picture {
     /// How far keys are lifted, where they decide.
     pub boost_v: f64,
     pub running: Vec<Running>,
-    pub delayed: usize,
+    pub delayed: OffQueue,
+    pub blocked: OffQueue,
+    pub paused: OffQueue,
+    pub limited: OffQueue,
+    /// Of tenants with names from this one on not everything is known: there are too many. But of the one that was asked for it is.
+    pub unknown_from: Option<String>,
+}
+
+/// Whose standing is looked at, where there are more tenants than one look reads.
+#[derive(Clone, Copy)]
+pub(super) enum Of<'a> {
+    /// The first by name.
+    First,
+    /// The first by name behind this one.
+    After(&'a str),
+    /// The first by name, and this one.
+    Tenant(&'a str),
 }
 
 /// How a tenant stands.
@@ -105,19 +123,31 @@ fn rules(app: &App, job_type: &str) -> FairRules {
     }
 }
 
-/// The types to look at: this one, or those that have jobs or workers.
-pub(super) async fn types(app: &App, tx: &Transaction, job_type: Option<&str>) -> Result<Vec<String>> {
+/// The types to look at: this one, or the first of those that have jobs or workers, from `from` on; and the one behind them, if there are
+/// more.
+pub(super) async fn types(
+    app: &App,
+    tx: &Transaction,
+    job_type: Option<&str>,
+    from: Option<&str>,
+) -> Result<(Vec<String>, Option<String>)> {
     if let Some(job_type) = job_type {
-        return Ok(vec![job_type.to_owned()]);
+        return Ok((vec![job_type.to_owned()], None));
     }
-    let with_jobs = jobs::types(tx, &app.keys, MAX_TYPES).await?;
-    let with_workers = workers::types(tx, &app.keys, MAX_TYPES).await?;
-    let types: BTreeSet<String> = with_jobs.into_iter().chain(with_workers).collect();
-    Ok(types.into_iter().filter(|job_type| job_type != NODE_TYPE).take(MAX_TYPES).collect())
+    // One more than there is room for, and the nodes'.
+    let most = MAX_TYPES + 2;
+    let with_jobs = jobs::types_after(tx, &app.keys, from, most).await?;
+    let with_workers = workers::types_after(tx, &app.keys, from, most).await?;
+    let mut types: BTreeSet<String> = with_jobs.into_iter().chain(with_workers).collect();
+    types.extend(from.map(str::to_owned));
+    types.remove(NODE_TYPE);
+    let mut types: Vec<String> = types.into_iter().take(MAX_TYPES + 1).collect();
+    let behind = if types.len() > MAX_TYPES { types.pop() } else { None };
+    Ok((types, behind))
 }
 
 impl Picture {
-    pub async fn read(app: &App, tx: &Transaction, job_type: &str) -> Result<Picture> {
+    pub async fn read(app: &App, tx: &Transaction, job_type: &str, of: Of<'_>) -> Result<Picture> {
         let (keys, now_us) = (&app.keys, app.now_us());
         let rules = rules(app, job_type);
         let workers = workers::list(tx, keys, job_type).await?;
@@ -135,9 +165,7 @@ impl Picture {
                 boost.map_or(0.0, |boost| boost.at(now_us))
             }
         };
-        let (begin, end) = keys.delayed(job_type);
-        let delayed = RangeRead { begin, end, limit: MAX_COUNTED + 1, reverse: false };
-        let delayed = tx.range_with(delayed, Isolation::Snapshot).await?.len();
+        let off_queue = async |kept_by| off_queue::list(tx, keys, job_type, kept_by, MAX_COUNTED).await;
         let mut picture = Picture {
             job_type: job_type.to_owned(),
             now_us,
@@ -153,16 +181,25 @@ impl Picture {
             highest_last: f64::NEG_INFINITY,
             boost_v,
             running,
-            delayed,
+            delayed: off_queue(KeptBy::Time).await?,
+            blocked: off_queue(KeptBy::Jobs).await?,
+            paused: off_queue(KeptBy::Filter).await?,
+            limited: off_queue(KeptBy::RateLimit).await?,
+            unknown_from: None,
         };
         let contends = |worker: &workers::Worker| match worker.external {
             true => workers::node_contender(&worker.node),
             false => worker.id.clone(),
         };
         let members = workers.iter().filter(|worker| worker.slots > 0).map(contends).collect();
-        picture.read_charges(app, tx, &members).await?;
-        let mut after: Option<String> = None;
-        for _ in 0..MAX_WAITING / BATCH {
+        let from = match of {
+            Of::After(tenant) => Some(tenant),
+            Of::First | Of::Tenant(_) => None,
+        };
+        let charges_from = picture.read_charges(app, tx, &members, from).await?;
+        let mut waiting_from = None;
+        let mut after: Option<String> = from.map(str::to_owned);
+        for read in 1..=MAX_WAITING / BATCH {
             let batch = tenants::waiting(tx, keys, job_type, after.as_deref(), BATCH).await?;
             let exhausted = batch.len() < BATCH;
             after = batch.last().map(|(tenant, _)| tenant.clone());
@@ -172,6 +209,20 @@ impl Picture {
             if exhausted {
                 break;
             }
+            if read == MAX_WAITING / BATCH {
+                waiting_from = after.as_deref().map(next_name);
+            }
+        }
+        picture.unknown_from = charges_from.into_iter().chain(waiting_from).min();
+        if let (Of::Tenant(tenant), Some(unknown_from)) = (of, &picture.unknown_from)
+            && tenant >= unknown_from.as_str()
+        {
+            picture.tenants.remove(tenant);
+            let rows = usage::of_tenant(tx, keys, job_type, tenant).await?;
+            rows.into_iter()
+                .for_each(|(charger, charged)| picture.charge(tenant, &charger, charged, &members));
+            let row = tx.get_with(&keys.waiting_entry(job_type, tenant), Isolation::Snapshot).await?;
+            picture.tenants.entry(tenant.to_owned()).or_default().waits = row.is_some();
         }
         picture.settle();
         picture.look_how_fast();
@@ -179,39 +230,51 @@ impl Picture {
         Ok(picture)
     }
 
-    /// Adds up what all chargers have charged. What runs of those that are no `members` any more is with others now.
-    async fn read_charges(&mut self, app: &App, tx: &Transaction, members: &BTreeSet<String>) -> Result<()> {
-        let mut after: Option<(String, String)> = None;
+    /// Adds up what all chargers have charged, to tenants after `from`. Returns from which tenant on not all of that was read, if there
+    /// is too much.
+    async fn read_charges(
+        &mut self,
+        app: &App,
+        tx: &Transaction,
+        members: &BTreeSet<String>,
+        from: Option<&str>,
+    ) -> Result<Option<String>> {
+        let mut after: Option<(String, String)> = from.map(|from| (next_name(from), String::new()));
         for _ in 0..MAX_CHARGES / BATCH {
             let place = after.as_ref().map(|(tenant, charger)| (tenant.as_str(), charger.as_str()));
             let batch = usage::of_type(tx, &app.keys, &self.job_type, place, BATCH).await?;
             let exhausted = batch.len() < BATCH;
             after = batch.last().map(|(tenant, charger, _)| (tenant.clone(), charger.clone()));
             for (tenant, charger, charged) in batch {
-                self.virtual_now = self.virtual_now.max(charged.now);
-                let usage = usage_of(&charged);
-                let standing = self.tenants.entry(tenant).or_default();
-                standing.service_us = standing.service_us.saturating_add(charged.service_us);
-                // What was charged in this interval counts, too: a tenant that has just begun has used something.
-                standing.usage_us +=
-                    usage.at(self.now_us, &self.rules.rfc) + fresh(usage, self.now_us, &self.rules.rfc);
-                standing.tag = Some(standing.tag.unwrap_or(0.0).max(charged.tag));
-                if members.contains(&charger) {
-                    standing.in_flight_us += charged.in_flight_us;
-                    let running = usize::try_from(charged.running).unwrap_or(usize::MAX);
-                    standing.running = standing.running.saturating_add(running);
-                }
-                // Of several that have learnt, the one that has served more knows better; a plain mean is near enough.
-                standing.expected_us = match (standing.expected_us, charged.expected_us) {
-                    (Some(one), Some(other)) => Some(f64::midpoint(one, other)),
-                    (one, other) => one.or(other),
-                };
+                self.charge(&tenant, &charger, charged, members);
             }
             if exhausted {
-                break;
+                return Ok(None);
             }
         }
-        Ok(())
+        Ok(after.map(|(tenant, _)| tenant))
+    }
+
+    /// Adds what one has charged to a tenant. What runs of those that are no `members` any more is with others now.
+    fn charge(&mut self, tenant: &str, charger: &str, charged: Charged, members: &BTreeSet<String>) {
+        self.virtual_now = self.virtual_now.max(charged.now);
+        let usage = usage_of(&charged);
+        let standing = self.tenants.entry(tenant.to_owned()).or_default();
+        standing.service_us = standing.service_us.saturating_add(charged.service_us);
+        // What was charged in this interval counts, too: a tenant that has just begun has used something.
+        standing.usage_us +=
+            usage.at(self.now_us, &self.rules.rfc) + fresh(usage, self.now_us, &self.rules.rfc);
+        standing.tag = Some(standing.tag.unwrap_or(0.0).max(charged.tag));
+        if members.contains(charger) {
+            standing.in_flight_us += charged.in_flight_us;
+            let running = usize::try_from(charged.running).unwrap_or(usize::MAX);
+            standing.running = standing.running.saturating_add(running);
+        }
+        // Of several that have learnt, the one that has served more knows better; a plain mean is near enough.
+        standing.expected_us = match (standing.expected_us, charged.expected_us) {
+            (Some(one), Some(other)) => Some(f64::midpoint(one, other)),
+            (one, other) => one.or(other),
+        };
     }
 
     /// What rows of different kinds say, made to agree.
@@ -400,20 +463,34 @@ impl Picture {
             },
             tenants: self.tenants.len(),
             waiting_tenants: self.tenants.values().filter(|standing| standing.waits).count(),
-            delayed: self.delayed.min(MAX_COUNTED),
-            delayed_more: self.delayed > MAX_COUNTED,
+            delayed: self.delayed.ids.len(),
+            delayed_more: self.delayed.more,
+            blocked: counted(&self.blocked),
+            paused: counted(&self.paused),
+            limited: counted(&self.limited),
         }
     }
 
     /// Nothing waits, runs or works.
     pub fn is_empty(&self) -> bool {
-        self.capacity.workers == 0 && self.tenants.is_empty() && self.delayed == 0
+        let off_queue = [&self.delayed, &self.blocked, &self.paused, &self.limited];
+        let waits = off_queue.iter().any(|jobs| !jobs.ids.is_empty());
+        self.capacity.workers == 0 && self.tenants.is_empty() && !waits
     }
+}
+
+fn counted(jobs: &OffQueue) -> api::Counted {
+    api::Counted { jobs: jobs.ids.len(), more: jobs.more }
 }
 
 /// What these reads give, in their order; a few are under way at the same time, which counts where each is a request to a cluster.
 pub(super) async fn all_of<T, E>(reads: Vec<impl Future<Output = Result<T, E>>>) -> Result<Vec<T>, E> {
     stream::iter(reads).buffered(AT_ONCE).try_collect().await
+}
+
+/// The lowest name behind another one.
+fn next_name(name: &str) -> String {
+    format!("{name}\0")
 }
 
 /// A count among lengths of time.

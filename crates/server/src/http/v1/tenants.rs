@@ -10,14 +10,14 @@ use turnwise_protocol::{
     names,
 };
 use turnwise_queue::{Then, jobs};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 use utoipa::IntoParams;
 
 use super::Common;
-use super::error::Result;
+use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{Place, check_limit, default_limit};
-use super::standing::{Picture, all_of, could_run_since, document, types};
+use super::standing::{Of, Picture, all_of, could_run_since, document, types};
 use super::{locked, place, reason, view};
 use crate::http::{App, answer};
 
@@ -51,7 +51,7 @@ pub(super) struct TenantsParams {
 ///
 /// What each of them is entitled to, has got, is owed, and waits for, per job type: those with jobs that wait or run, or that have
 /// used something of late. Without a type, the first 100 types are looked at. Queues are counted up to 10,000 jobs each, and
-/// fewer where a page has many tenants.
+/// fewer where a page has many tenants. In another order than by name, at most 20,000 tenants of a type are sorted: `partial` says that there are more.
 #[utoipa::path(
     get, path = "/tenants", tag = "tenants", operation_id = "list_tenants", params(TenantsParams),
     responses((status = 200, body = Tenants, description = "A page of tenants."), Common),
@@ -68,8 +68,29 @@ pub(super) async fn list_tenants(
     let order = params.order.unwrap_or_default();
     let tx = app.store.begin().await?;
     let mut pictures = Vec::new();
-    for job_type in types(&app, &tx, params.job_type.as_deref()).await? {
-        pictures.push(Picture::read(&app, &tx, &job_type).await?);
+    let after = after.filter(|_| order == TenantOrder::Name);
+    let from = after.as_ref().map(|after| after.job_type.as_str());
+    let (types, behind) = types(&app, &tx, params.job_type.as_deref(), from).await?;
+    // Where to go on, if not everything is read.
+    let mut partial = behind.is_some();
+    let mut rest = behind.map(|job_type| Place { job_type, id: String::new() });
+    for job_type in types {
+        let of = match &after {
+            Some(after) if after.job_type == job_type => Of::After(&after.id),
+            _ => Of::First,
+        };
+        let mut picture = Picture::read(&app, &tx, &job_type, of).await?;
+        partial |= picture.unknown_from.is_some();
+        let unknown_from = picture.unknown_from.take().filter(|_| order == TenantOrder::Name);
+        if let Some(unknown_from) = &unknown_from {
+            let _ = picture.tenants.split_off(unknown_from);
+        }
+        let last = picture.tenants.keys().next_back().cloned();
+        pictures.push(picture);
+        if let Some(last) = unknown_from.and(last) {
+            rest = Some(Place { job_type, id: last });
+            break;
+        }
     }
     // Types of which there are only jobs that have ended are of no interest, unless one is asked for.
     pictures.retain(|picture| params.job_type.is_some() || !picture.is_empty());
@@ -79,11 +100,13 @@ pub(super) async fn list_tenants(
         .enumerate()
         .flat_map(|(n, picture)| picture.tenants.keys().map(move |name| (n, name)))
         .collect();
+    if params.after.is_some() && order != TenantOrder::Name {
+        // In another order there is nothing after the first page.
+        all.clear();
+    }
     if let Some(after) = &after {
         let place = (after.job_type.as_str(), after.id.as_str());
-        // In another order there is nothing after the first page.
-        let is_after = |n: usize, name: &String| (pictures[n].job_type.as_str(), name.as_str()) > place;
-        all.retain(|(n, name)| order == TenantOrder::Name && is_after(*n, name));
+        all.retain(|(n, name)| (pictures[*n].job_type.as_str(), name.as_str()) > place);
     }
     let standing = |(n, name): &(usize, &String)| &pictures[*n].tenants[*name];
     match order {
@@ -105,13 +128,14 @@ pub(super) async fn list_tenants(
         Some((n, name)) if more && order == TenantOrder::Name => {
             Some(Place { job_type: pictures[*n].job_type.clone(), id: (*name).clone() }.text())
         }
-        _ => None,
+        _ => rest.filter(|_| order == TenantOrder::Name).map(|rest| rest.text()),
     };
     let most = (PAGE_COUNTED / all.len().max(1)).clamp(100, turnwise_protocol::MAX_COUNTED);
     let tenants = all.iter().map(|(n, name)| pictures[*n].tenant(&app, &tx, name, most));
     let tenants: Vec<Tenant> = all_of(tenants.collect()).await?;
     let types = pictures.iter().map(Picture::summary).collect();
-    Ok(answer::ok(&Tenants { types, tenants, next }))
+    let partial = partial && order != TenantOrder::Name;
+    Ok(answer::ok(&Tenants { types, tenants, next, partial }))
 }
 
 /// The parameters of a look at the queue.
@@ -127,13 +151,16 @@ pub(super) struct QueueParams {
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
+    /// The `next` of the answer before, where no type is named.
+    #[param(value_type = Option<names::JobType>, nullable = false)]
+    after: Option<String>,
 }
 
 /// Look at the queue
 ///
 /// The jobs that run, those that run longest first; then those that could, in the order in which they start if nothing changes; then
-/// those that wait for their time. Each with the reason why it stands there. A third of the places are for each kind, and what
-/// one does not need is for the others.
+/// those that wait for something else: their time, other jobs, a filter, a rate limit. Each with the reason why it stands there. A third of the places are for each kind, and what
+/// one does not need is for the others. Without a type, the first 100 types are looked at: `next` says where to go on.
 #[utoipa::path(
     get, path = "/queue", tag = "tenants", operation_id = "get_queue", params(QueueParams),
     responses((status = 200, body = Queue, description = "The first jobs of the queue."), Common),
@@ -145,35 +172,37 @@ pub(super) async fn get_queue(
     if params.limit == 0 || params.limit > MAX_LIMIT {
         check_limit(params.limit)?;
     }
-    if let Some(job_type) = &params.job_type {
+    for job_type in params.job_type.iter().chain(&params.after) {
         names::check_type(job_type)?;
     }
     let limit = params.limit.min(MAX_QUEUE);
     let tx = app.store.begin().await?;
     let (mut summaries, mut rows) = (Vec::new(), Vec::new());
-    for job_type in types(&app, &tx, params.job_type.as_deref()).await? {
-        let picture = Picture::read(&app, &tx, &job_type).await?;
+    let from = params.after.as_deref();
+    let (types, next) = types(&app, &tx, params.job_type.as_deref(), from).await?;
+    for job_type in types {
+        let picture = Picture::read(&app, &tx, &job_type, Of::First).await?;
         if picture.is_empty() && params.job_type.is_none() {
             continue;
         }
         summaries.push(picture.summary());
         rows.extend(queue(&app, &tx, &picture, limit).await?);
     }
-    Ok(answer::ok(&Queue { types: summaries, jobs: rows }))
+    Ok(answer::ok(&Queue { types: summaries, jobs: rows, next }))
 }
 
 async fn queue(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
     let mut running = running(app, tx, picture, limit).await?;
     let mut waiting = waiting(app, tx, picture, limit).await?;
-    let mut delayed = delayed(app, tx, picture, limit).await?;
+    let mut off_queue = off_queue(app, tx, picture, limit).await?;
     let third = limit.div_ceil(3);
     let spare = |one: usize, other: usize| third.saturating_sub(one) + third.saturating_sub(other);
-    let (runs, waits, later) = (running.len(), waiting.len(), delayed.len());
+    let (runs, waits, later) = (running.len(), waiting.len(), off_queue.len());
     waiting.truncate(third + spare(runs, later));
     running.truncate(third + spare(waits, later));
-    delayed.truncate(third + spare(runs, waits));
+    off_queue.truncate(third + spare(runs, waits));
     running.extend(waiting);
-    running.extend(delayed);
+    running.extend(off_queue);
     running.truncate(limit);
     Ok(running)
 }
@@ -197,6 +226,9 @@ async fn running(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -
             reason: if waits && !row.cancel_requested { Reason::WaitsForLock } else { runs },
             since_us: row.started_us,
             not_before_us: None,
+            paused_by: None,
+            limited: None,
+            waits_for: None,
             worker: Some(row.worker.clone()),
         })
     });
@@ -205,16 +237,24 @@ async fn running(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -
 
 async fn waiting(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
     let front = place::front(app, tx, picture, limit).await?;
-    let rows = front.into_iter().enumerate().map(|(overall, next)| async move {
+    let rows = front.into_iter().map(|next| async move {
         let job = jobs::get(tx, &app.keys, &picture.job_type, &next.id).await?;
-        let mut reason = reason::of_pending(picture, &next.tenant, next.in_tenant, overall);
-        if let Some(job) = job.as_ref().filter(|_| reason != Reason::NoWorker)
-            && let Some(locked) = locked::look(app, tx, job).await?
-        {
-            reason = locked.reason(job).unwrap_or(reason);
-        }
-        Ok(QueuedJob {
-            reason,
+        let locked = match &job {
+            Some(job) => locked::look(app, tx, job).await?.and_then(|locked| locked.reason(job)),
+            None => None,
+        };
+        Ok::<_, V1Error>((next, job, locked))
+    });
+    let rows = all_of(rows.collect()).await?;
+    // Where slots are free, jobs whose locks are not free are passed by those that can start.
+    let has_room = reason::free(picture) > 0;
+    let mut before = 0;
+    let rows = rows.into_iter().map(|(next, job, locked)| {
+        let reason = reason::of_pending(picture, &next.tenant, next.in_tenant, before);
+        let locked = locked.filter(|_| reason != Reason::NoWorker);
+        before += usize::from(!has_room || locked.is_none());
+        QueuedJob {
+            reason: locked.unwrap_or(reason),
             job_type: picture.job_type.clone(),
             id: next.id,
             document: job.as_ref().and_then(|job| document(&picture.job_type, &job.summary)),
@@ -222,25 +262,37 @@ async fn waiting(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -
             state: turnwise_protocol::State::Pending,
             since_us: job.as_ref().map_or(picture.now_us, could_run_since),
             not_before_us: None,
+            paused_by: None,
+            limited: None,
+            waits_for: None,
             worker: None,
-        })
+        }
     });
-    all_of(rows.collect()).await
+    Ok(rows.collect())
 }
 
-async fn delayed(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
-    let (begin, end) = app.keys.delayed(&picture.job_type);
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let ids: Vec<String> =
-        rows.iter().filter_map(|(key, _)| app.keys.parse_delayed(key).map(|(_, id)| id)).collect();
+/// The jobs that wait outside of their tenant's queue: some that wait for their time, for other jobs, and some that are paused or limited.
+async fn off_queue(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
+    let kinds = [&picture.delayed, &picture.blocked, &picture.paused, &picture.limited];
+    let mut left = limit;
+    let mut ids = Vec::new();
+    for (n, kind) in kinds.iter().enumerate() {
+        // What one kind does not need is for those after it.
+        let some = kind.ids.iter().take(left.div_ceil(kinds.len() - n));
+        let before = ids.len();
+        ids.extend(some);
+        left -= ids.len() - before;
+    }
     let found = ids.iter().map(|id| jobs::get(tx, &app.keys, &picture.job_type, id));
     let found: Vec<Option<turnwise_queue::Job>> = all_of(found.collect()).await?;
     let rows = found.into_iter().flatten().map(|job| QueuedJob {
-        state: view::state(job.state),
+        state: view::state(&job),
         reason: reason::of_delayed(picture, &job),
         since_us: could_run_since(&job),
-        not_before_us: Some(job.order_us),
+        not_before_us: view::waits_for_time(&job).then_some(job.order_us),
+        waits_for: (job.unmet > 0).then_some(job.unmet),
+        paused_by: job.paused,
+        limited: job.limited.map(view::limited),
         worker: None,
         document: document(&job.job_type, &job.summary),
         job_type: job.job_type,

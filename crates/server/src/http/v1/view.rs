@@ -27,6 +27,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         _ => None,
     };
     let not_before_us = waits_for_time(&job).then_some(job.order_us);
+    let state = state(&job);
     let (worker, claim) = match job.claim {
         Some(claim) if job.state.is_claimed() => (Some(claim.worker), Some(claim.number)),
         _ => (None, None),
@@ -34,7 +35,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
     api::Job {
         job_type: job.job_type,
         id: job.id,
-        state: state(job.state),
+        state,
         tenant: job.tenant,
         priority: i32::from(job.class),
         user: job.user,
@@ -45,9 +46,11 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         reasons: job.reasons,
         paused_by: job.paused,
         limited: job.limited.map(limited),
-        waits_for: (job.state == State::Delayed && job.unmet > 0).then_some(job.unmet),
+        waits_for: (state == api::State::Blocked).then_some(job.unmet),
         attempts: job.attempts,
         max_attempts: job.max_attempts,
+        timeout_ms: ms(job.timeouts.run_us),
+        heartbeat_timeout_ms: ms(job.timeouts.heartbeat_us),
         cancel_requested: job.cancel_requested,
         worker,
         claim,
@@ -67,10 +70,14 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
     }
 }
 
+/// A length in ms, from one in µs; at least 1.
+pub(super) fn ms(us: Option<i64>) -> Option<u64> {
+    us.map(|us| us.unsigned_abs().div_ceil(1_000))
+}
+
 /// Whether a time is all that it waits for.
 pub(super) fn waits_for_time(job: &Job) -> bool {
-    let held_back = job.paused.is_some() || job.limited.is_some();
-    matches!(job.state, State::Delayed | State::Crashing) && job.unmet == 0 && !held_back
+    matches!(state(job), api::State::Delayed | api::State::Crashing)
 }
 
 /// What holds a job back.
@@ -82,9 +89,13 @@ pub(super) fn limited(limit: Limit) -> api::Limited {
     api::Limited { by, name, limit: limit.most, running: None }
 }
 
-pub(super) fn state(state: State) -> api::State {
-    match state {
+/// Where a job stands: of one that is not in its tenant's queue, what keeps it out.
+pub(super) fn state(job: &Job) -> api::State {
+    match job.state {
         State::Pending => api::State::Pending,
+        State::Delayed if job.unmet > 0 => api::State::Blocked,
+        State::Delayed if job.paused.is_some() => api::State::Paused,
+        State::Delayed if job.limited.is_some() => api::State::Limited,
         State::Delayed => api::State::Delayed,
         State::Running => api::State::Running,
         State::Waiting => api::State::Waiting,
@@ -115,7 +126,7 @@ pub(super) fn awaited(
 }
 
 /// The same as clients see it, with where that job stands.
-pub(super) fn awaits(after: turnwise_queue::After, state: Option<State>) -> api::Awaited {
+pub(super) fn awaits(after: turnwise_queue::After, job: Option<&Job>) -> api::Awaited {
     let accepted = after.accepted.into_iter().filter_map(|outcome| match outcome {
         Outcome::Completed => Some(api::End::Completed),
         Outcome::Failed => Some(api::End::Failed),
@@ -130,7 +141,7 @@ pub(super) fn awaits(after: turnwise_queue::After, state: Option<State>) -> api:
     api::Awaited {
         job_type: after.job_type,
         id: after.id,
-        state: state.map(self::state),
+        state: job.map(state),
         accepted: accepted.collect(),
         otherwise,
     }
@@ -140,7 +151,7 @@ pub(super) fn event_kind(kind: &EventKind) -> api::EventKind {
     match kind {
         EventKind::Added => api::EventKind::Added,
         EventKind::Started => api::EventKind::Started,
-        EventKind::Stopped => api::EventKind::Stopped,
+        EventKind::Stopped { .. } => api::EventKind::Stopped,
         EventKind::Crashed { .. } => api::EventKind::Crashed,
         EventKind::Completed => api::EventKind::Completed,
         EventKind::Failed { .. } => api::EventKind::Failed,

@@ -4,17 +4,18 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
-use turnwise_protocol::{DocumentWhy, Limited, MAX_COUNTED, Reason, Why, names};
+use turnwise_protocol::{DocumentWhy, Limited, MAX_COUNTED, Place, Reason, Why, names};
 use turnwise_queue::{Job, State as QueueState, dependencies, jobs, rate_limits, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
 use turnwise_replicator::documents::Error as DocumentError;
 use turnwise_store::Transaction;
+use turnwise_worker::startable;
 use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
-use super::standing::{Picture, could_run_since};
+use super::standing::{Of, Picture, could_run_since};
 use super::{Common, NoJob, locked, place, reason, view};
 use crate::http::{App, answer};
 
@@ -36,13 +37,24 @@ pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>)
 }
 
 async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
-    let picture = Picture::read(app, tx, &job.job_type).await?;
+    let picture = Picture::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
     let (mut found, mut node) = (None, None);
     let reason = match job.state {
         QueueState::Pending => {
             let place = place::find(app, tx, &picture, &job).await?;
-            let reason =
-                reason::of_pending(&picture, &job.tenant, place.place.in_tenant, place.place.overall);
+            let Place { in_tenant, overall, .. } = place.place;
+            let free = reason::free(&picture);
+            let mut before = (in_tenant, overall);
+            if (1..=overall).contains(&free) {
+                // It goes past those whose locks are not free.
+                let rules = app.external.options().get().queue.clone();
+                let most = free.saturating_add(1);
+                let startable = startable(&app.store, tx, &app.keys, &rules, &job.job_type, most).await?;
+                if startable < most {
+                    before = (in_tenant.min(startable), startable.saturating_sub(1));
+                }
+            }
+            let reason = reason::of_pending(&picture, &job.tenant, before.0, before.1);
             found = Some(place);
             reason
         }
@@ -68,7 +80,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     let mut after = Vec::new();
     for awaited in dependencies::unmet(tx, &app.keys, &job).await? {
         let other = jobs::get(tx, &app.keys, &awaited.job_type, &awaited.id).await?;
-        after.push(view::awaits(awaited, other.map(|other| other.state)));
+        after.push(view::awaits(awaited, other.as_ref()));
     }
     let mut limited = None;
     if let Some(limit) = job.limited.clone() {
@@ -81,7 +93,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         _ => reason::sentence(&picture, &job, reason, found.as_ref(), node.as_deref(), &after),
     };
     let locks = match locked {
-        Some(locked) => Some(locked.why(app, tx, &job, picture.now_us).await?),
+        Some(locked) => Some(locked.why(app, tx, &picture, &job).await?),
         None => None,
     };
     let expected = reason::expected(&picture, &job, reason, found.as_ref());
@@ -94,12 +106,12 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         None => (Vec::new(), false),
     };
     Ok(Why {
-        state: view::state(job.state),
+        state: view::state(&job),
         reason,
         sentence,
         since_us: could_run_since(&job),
         not_before_us: view::waits_for_time(&job).then_some(job.order_us),
-        crashes: job.crashes,
+        crashes: job.streak(picture.now_us),
         error: job.reason().filter(|_| failed).map(str::to_owned),
         worker: job.claim.filter(|_| job.state.is_claimed()).map(|claim| claim.worker),
         node,
@@ -154,7 +166,9 @@ pub(super) async fn why_document(
     Named(DocumentPath { db, id }): Named<DocumentPath>,
 ) -> Result<Response> {
     let tx = app.store.begin().await?;
-    let status = doc_processor::status(&tx, &app.keys, &mut Nodes::default(), &db, &id).await;
+    let status =
+        doc_processor::status(&tx, &app.keys, &mut Nodes::default(), &db, &id, app.store.runtime().now_us())
+            .await;
     let status = match status {
         Ok(Some(status)) => status,
         Err(DocumentError::Queue(error)) => return Err(error.into()),

@@ -8,12 +8,12 @@ use axum::response::Response;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, MAX_CLAIM, MAX_REASON_BYTES,
-    MAX_SLOTS, MAX_WAIT_MS, Pinged, Register, Registered, Release, Update, Updated, codes, names,
+    MAX_SLOTS, MAX_WAIT_MS, Nothing, Pinged, Register, Registered, Release, Update, Updated, codes, names,
 };
 use turnwise_queue::{Error as QueueError, claims, workers};
 use turnwise_worker::ExternalEnd;
 
-use super::body::Json;
+use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Named, RunPath, TypePath, WorkerPath};
 use super::{BadBody, Common, Membership, NoWorker, owned, view};
@@ -76,9 +76,14 @@ pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
 /// And learn which of its jobs shall stop.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/ping", tag = "workers", operation_id = "ping", params(WorkerPath),
-    responses((status = 200, body = Pinged, description = "It is a member."), NoWorker, Membership, Common),
+    request_body = Nothing,
+    responses((status = 200, body = Pinged, description = "It is a member."), NoWorker, Membership, BadBody, Common),
 )]
-pub(super) async fn ping(State(app): State<App>, Named(path): Named<WorkerPath>) -> Result<Response> {
+pub(super) async fn ping(
+    State(app): State<App>,
+    Named(path): Named<WorkerPath>,
+    _: NoBody,
+) -> Result<Response> {
     match app.external.ping(&path.job_type, &path.worker).await {
         Ok(cancel) => Ok(answer::ok(&Pinged { cancel })),
         Err(QueueError::Halt) => Err(V1Error::expired()),
@@ -148,6 +153,8 @@ pub(super) async fn accept(
         user: job.user,
         attempt: job.attempts.saturating_add(1),
         max_attempts: job.max_attempts,
+        timeout_ms: view::ms(job.terms.timeouts.run_us),
+        heartbeat_timeout_ms: view::ms(job.terms.timeouts.heartbeat_us),
         options,
         summary: job.summary,
         info: job.info,
@@ -245,7 +252,7 @@ async fn end(
     let RunPath { job_type, worker, id } = path;
     match app.external.end(job_type, worker, id, claim, ending, info.as_deref()).await {
         Ok(job) => {
-            let state = job.map_or(EndState::Removed, |job| view::state(job.state).into());
+            let state = job.map_or(EndState::Removed, |job| view::state(&job).into());
             Ok(answer::ok(&Ended { state }))
         }
         Err(error) => Err(refused(app, path, error).await),
@@ -272,9 +279,14 @@ pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1E
 /// A clean shutdown: the worker is no member any more, and the jobs that it still holds are pending again. Can be repeated.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/leave", tag = "workers", operation_id = "leave", params(WorkerPath),
-    responses((status = 200, body = Left, description = "It has left."), NoWorker, Common),
+    request_body = Nothing,
+    responses((status = 200, body = Left, description = "It has left."), NoWorker, BadBody, Common),
 )]
-pub(super) async fn leave(State(app): State<App>, Named(path): Named<WorkerPath>) -> Result<Response> {
+pub(super) async fn leave(
+    State(app): State<App>,
+    Named(path): Named<WorkerPath>,
+    _: NoBody,
+) -> Result<Response> {
     match app.external.leave(&path.job_type, &path.worker).await {
         Ok(()) => Ok(answer::ok(&Left { left: true })),
         Err(QueueError::Halt) => {

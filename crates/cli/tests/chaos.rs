@@ -1,0 +1,19 @@
+//! The short form of `cargo xtask chaos`: half a minute on the embedded store.
+#![allow(clippy::unwrap_used)]
+
+use turnwise_testkit::chaos::{Engine, Options, run};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_acknowledged_job_ends_once_whatever_fails() {
+    let options = Options {
+        seconds: 26,
+        clients: 8,
+        workers: 12,
+        jobs_per_second: 25.0,
+        // Shorter than else, so that each kind comes once. A full disk needs root: what is left out is told.
+        calm_ms: (100, 1_000),
+        fault_ms: (200, 5_000),
+        ..Options::new(env!("CARGO_BIN_EXE_turnwise").into(), Engine::Embedded)
+    };
+    run(options).await.unwrap_or_else(|broken| panic!("{broken:#?}"));
+}

@@ -1,0 +1,134 @@
+//! How running jobs are balanced among workers: who gives some back, and how many.
+//!
+//! *Problem.* A worker that joins takes what waits. Where all jobs are continuous nothing waits, and it would stay empty beside full ones.
+//!
+//! *Rule.* One job after the other moves from the worker that is still the fullest after it, to the one that is the emptiest with it, in
+//! proportion to their slots, as long as the first is then no emptier than the second. So a move is never taken back: the move in the other direction
+//! would need the second to have been the fuller one. In the end the loads of any two workers differ by less than two jobs.
+//!
+//! All workers that see the same loads come to the same moves. Each makes its own.
+
+/// A worker's slots and jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Jobs that it runs at most.
+    pub slots: usize,
+    /// Jobs that it runs.
+    pub running: usize,
+}
+
+impl Load {
+    /// Whether it is, with one job less, at least as full as another one with one job more.
+    fn can_give_to(&self, other: &Load) -> bool {
+        self.running > 0
+            && other.running < other.slots
+            && (self.running - 1).saturating_mul(other.slots)
+                >= (other.running + 1).saturating_mul(self.slots)
+    }
+}
+
+/// Jobs that the worker at this place gives back, for workers with free slots to take. `O(workers · jobs that move)`.
+pub fn surplus(own: usize, loads: &[Load]) -> usize {
+    let mut loads = loads.to_vec();
+    let mut surplus = 0;
+    loop {
+        let fuller = |one: &Load, other: &Load| {
+            let after =
+                |load: &Load, other: &Load| load.running.saturating_sub(1).saturating_mul(other.slots);
+            after(one, other).cmp(&after(other, one))
+        };
+        let emptier = |one: &Load, other: &Load| {
+            let after = |load: &Load, other: &Load| (load.running + 1).saturating_mul(other.slots);
+            after(one, other).cmp(&after(other, one))
+        };
+        let with_slots = || loads.iter().enumerate().filter(|(_, load)| load.slots > 0);
+        // Of equals the first gives, and the first takes.
+        let giver = with_slots().rev().max_by(|(_, one), (_, other)| fuller(one, other));
+        let taker = with_slots()
+            .filter(|(_, load)| load.running < load.slots)
+            .min_by(|(_, one), (_, other)| emptier(one, other));
+        match (giver, taker) {
+            (Some((giver, from)), Some((taker, to))) if from.can_give_to(to) => {
+                surplus += usize::from(giver == own);
+                loads[giver].running -= 1;
+                loads[taker].running += 1;
+            }
+            _ => return surplus,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(of: &[(usize, usize)]) -> Vec<Load> {
+        of.iter().map(|(running, slots)| Load { slots: *slots, running: *running }).collect()
+    }
+
+    fn given(of: &[(usize, usize)]) -> Vec<usize> {
+        let loads = loads(of);
+        (0..loads.len()).map(|own| surplus(own, &loads)).collect()
+    }
+
+    #[test]
+    fn each_gives_what_is_beyond_its_part() {
+        assert_eq!(given(&[]), [0; 0]);
+        assert_eq!(given(&[(5, 5)]), [0]);
+        assert_eq!(given(&[(15, 20), (15, 20), (0, 20)]), [5, 5, 0]);
+        assert_eq!(given(&[(20, 20), (10, 20), (0, 20)]), [10, 0, 0]);
+        // One that is twice as large keeps twice as many.
+        assert_eq!(given(&[(9, 20), (0, 10)]), [3, 0]);
+        assert_eq!(given(&[(0, 20), (9, 10)]), [0, 6]);
+    }
+
+    #[test]
+    fn equals_and_almost_equals_stay() {
+        for balanced in [[(1, 4), (1, 4), (0, 4)], [(2, 4), (1, 4), (1, 4)], [(4, 4), (4, 4), (4, 4)]] {
+            assert_eq!(given(&balanced), [0, 0, 0]);
+        }
+        assert_eq!(given(&[(2, 4), (2, 4), (0, 4)]), [1, 0, 0], "one of two that are equally full");
+        assert_eq!(given(&[(1, 4), (0, 4)]), [0, 0]);
+    }
+
+    #[test]
+    fn nothing_goes_to_one_without_a_free_slot() {
+        assert_eq!(given(&[(9, 20), (1, 1), (0, 0)]), [0, 0, 0]);
+        assert_eq!(given(&[(20, 20), (0, 2)]), [1, 0]);
+    }
+
+    /// A generator of numbers, so that no random one is needed.
+    fn next(state: &mut u64) -> usize {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(*state >> 33).unwrap_or(0)
+    }
+
+    #[test]
+    fn prop_moves_end_in_balance_and_none_is_taken_back() {
+        let mut state = 7;
+        for _ in 0..2_000 {
+            let workers = 1 + next(&mut state) % 6;
+            let mut loads: Vec<Load> = (0..workers)
+                .map(|_| {
+                    let slots = next(&mut state) % 30;
+                    Load { slots, running: if slots == 0 { 0 } else { next(&mut state) % (slots + 1) } }
+                })
+                .collect();
+            let given: Vec<usize> = (0..workers).map(|own| surplus(own, &loads)).collect();
+            let before = loads.clone();
+            for (load, given) in loads.iter_mut().zip(&given) {
+                load.running -= given;
+            }
+            for _ in 0..given.iter().sum() {
+                let free = loads.iter_mut().filter(|load| load.running < load.slots);
+                let emptiest = free.min_by(|one, other| {
+                    ((one.running + 1) * other.slots).cmp(&((other.running + 1) * one.slots))
+                });
+                emptiest.expect("what is given back has a slot").running += 1;
+            }
+            for own in 0..workers {
+                assert_eq!(surplus(own, &loads), 0, "{before:?} became {loads:?}");
+            }
+        }
+    }
+}

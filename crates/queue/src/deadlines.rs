@@ -1,0 +1,242 @@
+//! How long a run may last, and for how long it may report nothing.
+//!
+//! *Model.* A job, or its type, may have a `timeout` for the whole run and a `heartbeat_timeout` between two reports. A worker in a
+//! process holds its own runs to them. Those of external workers are in an index, each by the time at which a server looks at it:
+//!
+//! ```text
+//!   claim ──▶ ("deadlines", at, type, id) ──▶ due: has it reported since? ──▶ yes: moved on
+//!                                                                        └──▶ no: the claim is taken away
+//! ```
+//!
+//! The row is an alarm and no more. A report does not move it, and no run is looked at before: one look and one move per run and
+//! timeout, however many run and however often they report. Whether a run is really over its time is for the one who looks to know,
+//! on a clock that cannot jump.
+//!
+//! *What counts.* A run that waits for a lock cannot report: its heartbeat begins anew when it has the lock, its whole time goes on. A parked
+//! job has no run. A continuous one has no whole time.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use turnwise_store::key::successor;
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use crate::claims::{Taken, take_back};
+use crate::error::corrupt;
+use crate::rows::{decode, encode, read_active, read_job};
+use crate::workers::GivenBack;
+use crate::{Claim, Error, Job, Keyspace, Result, State};
+
+/// The longest that a run can be given, in µs: a year.
+pub const MAX_TIMEOUT_US: i64 = 365 * 24 * 3_600 * 1_000_000;
+
+/// How long a run may take; none of them without a bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timeouts {
+    /// The whole run, in µs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_us: Option<i64>,
+    /// Between its start and its first report, and between two of them, in µs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heartbeat_us: Option<i64>,
+}
+
+/// Which of them is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// The whole run has lasted for so long, in µs.
+    Run(i64),
+    /// It has reported nothing for so long, in µs.
+    Heartbeat(i64),
+}
+
+impl std::fmt::Display for Over {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = |us: &i64| std::time::Duration::from_micros(us.unsigned_abs());
+        match self {
+            Over::Run(us) => write!(f, "it ran for longer than its timeout of {:?}", seconds(us)),
+            Over::Heartbeat(us) => {
+                write!(f, "it reported nothing for its heartbeat_timeout of {:?}", seconds(us))
+            }
+        }
+    }
+}
+
+impl Timeouts {
+    /// Whether there are none.
+    pub fn is_none(&self) -> bool {
+        *self == Timeouts::default()
+    }
+
+    /// These, and where there is none those of `others`.
+    #[must_use]
+    pub fn or(self, others: Timeouts) -> Timeouts {
+        let Timeouts { run_us, heartbeat_us } = others;
+        Timeouts { run_us: self.run_us.or(run_us), heartbeat_us: self.heartbeat_us.or(heartbeat_us) }
+    }
+
+    /// How long it is at least until one of them is over, of a run that has lasted `ran_us` and reported nothing for `silent_us`; or which
+    /// one is. `None` if none will be.
+    pub fn left_us(self, ran_us: i64, silent_us: Option<i64>) -> Option<std::result::Result<i64, Over>> {
+        let left = |most: Option<i64>, is: i64| most.map(|most| most.saturating_sub(is));
+        let run = left(self.run_us, ran_us);
+        let heartbeat = silent_us.map_or(self.heartbeat_us, |silent_us| left(self.heartbeat_us, silent_us));
+        if let (Some(..=0), Some(most)) = (run, self.run_us) {
+            return Some(Err(Over::Run(most)));
+        }
+        if let (Some(..=0), Some(most)) = (heartbeat, self.heartbeat_us) {
+            return Some(Err(Over::Heartbeat(most)));
+        }
+        run.into_iter().chain(heartbeat).min().map(Ok)
+    }
+
+    /// Whether they could be a job's.
+    pub(crate) fn check(self) -> Result<()> {
+        for (field, timeout) in [("timeout", self.run_us), ("heartbeat_timeout", self.heartbeat_us)] {
+            if timeout.is_some_and(|us| !(1..=MAX_TIMEOUT_US).contains(&us)) {
+                return Err(Error::Invalid { field, problem: "must be from 1 ms to 365 days".to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When a server looks at a run, and what it is held to: in its active row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deadline {
+    /// Where it stands in the index, in µs.
+    pub at_us: i64,
+    /// What it is held to.
+    #[serde(flatten)]
+    pub timeouts: Timeouts,
+}
+
+impl Deadline {
+    /// Of a run that starts now, if it has one.
+    pub(crate) fn of_start(timeouts: Timeouts, now_us: i64) -> Option<Deadline> {
+        let left_us = timeouts.left_us(0, Some(0))?.unwrap_or(0);
+        Some(Deadline { at_us: now_us.saturating_add(left_us), timeouts })
+    }
+
+    pub(crate) fn enter(self, tx: &Transaction, keys: &Keyspace, job: &Job, claim: &Claim) -> Result<()> {
+        Ok(tx.set(keys.deadline(self.at_us, &job.job_type, &job.id), encode(claim))?)
+    }
+
+    pub(crate) fn leave(self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+        Ok(tx.clear(keys.deadline(self.at_us, &job.job_type, &job.id))?)
+    }
+}
+
+/// A run that is to be looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// Its job's type.
+    pub job_type: String,
+    /// Its job's id.
+    pub id: String,
+    /// Its claim.
+    pub claim: Claim,
+    /// What it is held to, and when it was to be looked at.
+    pub deadline: Deadline,
+    /// When it began, in µs, by the clock of whoever gave the job.
+    pub started_us: i64,
+    /// When it last reported, in µs, by the clock of the server that took the report; or began.
+    pub updated_us: i64,
+    /// When it began, began to wait for a lock, or got one, whichever was last, in µs, by the clock of the server that wrote that.
+    pub changed_us: i64,
+    /// It waits for a lock.
+    pub waits: bool,
+}
+
+/// Up to `limit` runs that are due at `now_us`, the first due first, from the place `from` on if there is one; and the place after them if
+/// there may be more. Takes no conflict.
+pub async fn due(
+    tx: &Transaction,
+    keys: &Keyspace,
+    from: Option<Bytes>,
+    now_us: i64,
+    limit: usize,
+) -> Result<(Vec<Due>, Option<Bytes>)> {
+    let (begin, end) = keys.deadlines_until(now_us);
+    let begin = from.map_or(begin.clone(), |from| from.max(begin));
+    if begin >= end {
+        return Ok((Vec::new(), None));
+    }
+    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    let next = rows.get(limit.saturating_sub(1)).map(|(key, _)| successor(key));
+    let mut found = Vec::with_capacity(rows.len());
+    for (key, value) in rows {
+        let (at_us, job_type, id) =
+            keys.parse_deadline(&key).ok_or_else(|| corrupt("deadline key", "not a tuple of four"))?;
+        let claim: Claim = decode("deadline row", &value)?;
+        let (row, record) = (keys.active_entry(&job_type, &claim.worker, &id), keys.job(&job_type, &id));
+        let active = tx.get_with(&row, Isolation::Snapshot).await?;
+        let (Some(active), Some(record)) = (active, tx.get_with(&record, Isolation::Snapshot).await?) else {
+            // A stray row, which `store check` finds, stands in nobody's way.
+            continue;
+        };
+        let Reported { started_us, updated_us, deadline } = decode("active row", &active)?;
+        let Some(deadline) = deadline.filter(|deadline| deadline.at_us == at_us) else {
+            continue;
+        };
+        let Standing { state, changed_us } = decode("job record", &record)?;
+        let waits = state == State::Waiting;
+        found.push(Due { job_type, id, claim, deadline, started_us, updated_us, changed_us, waits });
+    }
+    Ok((found, next))
+}
+
+/// Of an active row, what is looked at.
+#[derive(Deserialize)]
+struct Reported {
+    started_us: i64,
+    updated_us: i64,
+    #[serde(default)]
+    deadline: Option<Deadline>,
+}
+
+/// Of a record, what is looked at.
+#[derive(Deserialize)]
+struct Standing {
+    state: State,
+    changed_us: i64,
+}
+
+/// Looks at a run again at `at_us`. Does nothing if that has changed since, or the run has ended.
+pub async fn postpone(tx: &Transaction, keys: &Keyspace, due: &Due, at_us: i64) -> Result<()> {
+    let Due { job_type, id, claim, deadline, .. } = due;
+    let active = read_active(tx, keys, job_type, &claim.worker, id).await?;
+    let Some(mut active) = active.filter(|active| active.claim == claim.number) else { return Ok(()) };
+    if active.deadline != Some(*deadline) {
+        return Ok(());
+    }
+    active.deadline = Some(Deadline { at_us, ..*deadline });
+    tx.clear(keys.deadline(deadline.at_us, job_type, id))?;
+    tx.set(keys.deadline(at_us, job_type, id), encode(claim))?;
+    Ok(tx.set(keys.active_entry(job_type, &claim.worker, id), encode(&active))?)
+}
+
+/// Takes away the claim of a run that is over its time: that is a crash, with a backoff. Nothing if the run has reported since, has begun
+/// to wait for a lock or got one, or has ended.
+/// The worker stays a member; what it says of this run is answered [`Error::Halt`].
+pub async fn expire(
+    tx: &Transaction,
+    keys: &Keyspace,
+    due: &Due,
+    over: Over,
+    now_us: i64,
+    max_history: usize,
+) -> Result<Option<GivenBack>> {
+    let Due { job_type, id, claim, updated_us, changed_us, .. } = due;
+    let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(None) };
+    let active = read_active(tx, keys, job_type, &claim.worker, id).await?;
+    let is_same = job.state.is_claimed() && job.claim.as_ref() == Some(claim);
+    let has_waited = matches!(over, Over::Heartbeat(_)) && job.changed_us != *changed_us;
+    if !is_same || has_waited || active.is_none_or(|active| active.updated_us != *updated_us) {
+        return Ok(None);
+    }
+    let started_us = job.started_us.unwrap_or(now_us);
+    let run = GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us };
+    take_back(tx, keys, &mut job, claim, Taken::Expired(over), now_us, max_history).await?;
+    Ok(Some(run))
+}

@@ -1,0 +1,83 @@
+//! What sorts the pending jobs of a tenant.
+
+use turnwise_store::tuple::Element;
+
+/// Where a pending job stands in the queue of its tenant.
+///
+/// Rows without a key come before those with one: a tuple sorts whole numbers before floating-point ones.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueuePlace {
+    /// Whose queue it is.
+    pub tenant: String,
+    /// What sorts it before its class, if something does.
+    pub key: Option<SortKey>,
+    /// Its priority class: lower ones run first.
+    pub class: i8,
+    /// When it was last started, or added, in µs.
+    pub order_us: i64,
+}
+
+impl QueuePlace {
+    /// A place that its time alone decides, in the class of those that name none.
+    pub fn by_time(tenant: &str, order_us: i64) -> Self {
+        QueuePlace { tenant: tenant.to_owned(), key: None, class: 0, order_us }
+    }
+
+    /// The elements of a pending row's key after its type.
+    pub(crate) fn of_elements(elements: &[Element<'_>]) -> Option<(QueuePlace, String)> {
+        let (Element::String(tenant), rest) = elements.split_first()? else { return None };
+        let (key, rest) = match rest.split_first()? {
+            (Element::Double(key), rest) => {
+                (Some(SortKey::new(*key).filter(|sorted| sorted.get().to_bits() == key.to_bits())?), rest)
+            }
+            _ => (None, rest),
+        };
+        let [Element::Int(class), Element::Int(order_us), Element::String(id)] = rest else { return None };
+        let class = i8::try_from(*class).ok()?;
+        let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, class, order_us: *order_us };
+        Some((place, id.as_ref().to_owned()))
+    }
+}
+
+/// A finite number that rows are sorted by. Zero has no sign, so that equal numbers are equal keys.
+#[derive(Debug, Clone, Copy)]
+pub struct SortKey(f64);
+
+impl SortKey {
+    /// `None` if it is not finite.
+    pub fn new(number: f64) -> Option<Self> {
+        // Of the two zeros this makes the positive one.
+        number.is_finite().then_some(SortKey(number + 0.0))
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl Ord for SortKey {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for SortKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for SortKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for SortKey {}
+
+impl std::hash::Hash for SortKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}

@@ -1,0 +1,123 @@
+//! `minimum_progress`: the least that an answer has to bring in every `progress_interval` in which it is waited for.
+//!
+//! Silence is what `connection_timeout` ends. A peer that sends a byte now and then is never silent, and could hold a job's slot for ever.
+//! So the time that is spent waiting inside an answer is added up, and the bytes that came meanwhile. What does not count:
+//!
+//! - white space: heartbeats are nothing else;
+//! - waiting while nothing is due: a feed between two rows, where a filter may search for hours;
+//! - the time in which this side does not read, because the other peer is slow.
+//!
+//! The interval is three times the silence that is allowed, at least: a peer that is as slow as `connection_timeout` lets it be, and sends
+//! a small document each time, is none of those.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::Fault;
+use crate::spec::MinimumProgress;
+
+/// Silences that an interval has room for.
+const SILENCES: u32 = 3;
+
+/// How far an answer has come since it last had brought enough.
+pub(super) struct Trickle {
+    least: MinimumProgress,
+    waited: Duration,
+    came: u64,
+    /// Since when its next piece is waited for.
+    waits_since: Option<Instant>,
+    /// Nothing is due.
+    rests: bool,
+}
+
+impl Trickle {
+    /// Of an answer that may be silent for `timeout`, and of which nothing is due in the beginning if it `rests`.
+    pub fn new(least: MinimumProgress, timeout: Duration, rests: bool) -> Self {
+        let interval = least.interval.max(timeout.saturating_mul(SILENCES));
+        let least = MinimumProgress { interval, ..least };
+        Self { least, waited: Duration::ZERO, came: 0, waits_since: None, rests }
+    }
+
+    /// Whether nothing is due until more comes.
+    pub fn rest(&mut self, rests: bool) {
+        self.rests = rests;
+    }
+
+    /// The next piece is waited for, perhaps again.
+    pub fn waits(&mut self, now: Instant) {
+        self.waits_since.get_or_insert(now);
+    }
+
+    /// A piece has come.
+    ///
+    /// # Errors
+    /// If that was too little for too long.
+    pub fn came(&mut self, piece: &[u8], now: Instant) -> Result<(), Fault> {
+        let waited = self.waits_since.take().map_or(Duration::ZERO, |since| now - since);
+        let MinimumProgress { bytes, interval } = self.least;
+        if self.rests || bytes == 0 {
+            return Ok(());
+        }
+        self.waited += waited;
+        // Of a large piece it is enough to see that it is one.
+        let some = &piece[..piece.len().min(usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2))];
+        self.came += some.iter().filter(|byte| !byte.is_ascii_whitespace()).count() as u64;
+        if self.came >= bytes {
+            (self.waited, self.came) = (Duration::ZERO, 0);
+        } else if self.waited >= interval {
+            return Err(Fault::TooSlow { came: self.came, least: bytes, interval });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const LEAST: MinimumProgress = MinimumProgress { bytes: 100, interval: Duration::from_secs(90) };
+
+    /// Pieces that come after so many seconds each; answers after how many it was given up.
+    fn given_up(trickle: &mut Trickle, piece: &[u8], pause: Duration, pieces: usize) -> Option<usize> {
+        let mut now = Instant::now();
+        (1..=pieces).find(|_| {
+            trickle.waits(now);
+            now += pause;
+            trickle.came(piece, now).is_err()
+        })
+    }
+
+    #[test]
+    fn a_byte_a_second_is_too_little_and_two_are_enough() {
+        let trickle = || Trickle::new(LEAST, 30 * SECOND, false);
+        assert_eq!(given_up(&mut trickle(), b"x", SECOND, 1_000), Some(90));
+        assert_eq!(given_up(&mut trickle(), b"xx", SECOND, 1_000), None);
+        // A small document before each silence ends.
+        assert_eq!(given_up(&mut trickle(), &[b'x'; 40], 29 * SECOND, 1_000), None);
+        assert_eq!(given_up(&mut trickle(), b" \r\n\tx  ", SECOND, 1_000), Some(90));
+        let off = MinimumProgress { bytes: 0, ..LEAST };
+        assert_eq!(given_up(&mut Trickle::new(off, SECOND, false), b"x", SECOND, 1_000), None);
+    }
+
+    #[test]
+    fn whoever_may_be_silent_for_long_has_more_time() {
+        assert_eq!(given_up(&mut Trickle::new(LEAST, 600 * SECOND, false), b"x", 50 * SECOND, 100), Some(36));
+    }
+
+    #[test]
+    fn time_in_which_nothing_is_due_or_nobody_reads_does_not_count() {
+        let mut trickle = Trickle::new(LEAST, 30 * SECOND, true);
+        assert_eq!(given_up(&mut trickle, b"x", SECOND, 1_000), None);
+        trickle.rest(false);
+        assert_eq!(given_up(&mut trickle, b"x", SECOND, 1_000), Some(90));
+        let mut trickle = Trickle::new(LEAST, 30 * SECOND, false);
+        let mut now = Instant::now();
+        for _ in 0..1_000 {
+            now += SECOND;
+            trickle.waits(now);
+            assert!(trickle.came(b"x", now).is_ok());
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Settings that have no effect beside other settings: each is warned about, and none is refused.
+
+use turnwise_policy::fair_share::Fairness;
+use turnwise_replicator::AuthPlugin;
+
+use super::Config;
+
+/// The settings of the fairness `rfc`.
+const OF_RFC: [&str; 5] =
+    ["usage_coeff", "priority_coeff", "usage_interval", "priority_interval", "charge_interval"];
+
+/// Why a setting that was given has no effect; `None` if it has one.
+pub(super) fn missing(config: &Config, section: &str, key: &str) -> Option<String> {
+    let replication = &config.replication;
+    let why = match (section, key) {
+        ("replicator", key) if OF_RFC.contains(&key) => (config.fair_share.fairness != Fairness::Rfc)
+            .then_some("fairness is virtual_time, and only rfc uses it"),
+        ("replicator", "checkpoint_interval") => {
+            (!replication.use_checkpoints).then_some("use_checkpoints is false")
+        }
+        ("replicator", "session_refresh_interval_sec") => {
+            (!replication.auth_plugins.contains(&AuthPlugin::Session))
+                .then_some("auth_plugins has no session")
+        }
+        ("replicator", "ssl_trusted_certificates_file" | "ssl_certificate_max_depth") => {
+            (!config.connections.tls.verify).then_some("verify_ssl_certificates is false")
+        }
+        ("command", "max_jobs" | "max_output_bytes") => {
+            (!config.command.enabled).then_some("[command] enabled is false")
+        }
+        _ => None,
+    };
+    why.map(|why| format!("[{section}] {key} has no effect: {why}"))
+}

@@ -1,0 +1,369 @@
+//! Requests that a page of another site can make a browser send are refused before anything reads them.
+//!
+//! **Model.** Whoever reaches turnwise's port is its administrator, and the browser of a person who may reach it also runs the pages of strangers. Such
+//! a page can send requests in three ways without being asked: under a name of its own that its DNS points at this server (rebinding; it
+//! can read the answers, too), as a form (`POST` with one of three content types, or with none), and with a header `Origin` that tells on it.
+//!
+//! **Rules.** `Host` must be a name of this listener. A `POST` must be declared as JSON, which no form can be. A method that changes something
+//! must not come from another origin. Programs other than browsers send none of what is refused here, unless they reach the server by a name
+//! that it does not know: `[listener] names` has those.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, Version, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use turnwise_protocol::{Error, codes};
+use url::Url;
+
+use super::answer;
+use super::error::ApiError;
+use super::request;
+
+/// A host and a port, as `Host` and URLs have them: `localhost`, `127.0.0.1:7984`, `[::1]:7984`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Authority {
+    /// In lower case, without the dot that may end it, and without the brackets of an IPv6 address.
+    pub name: String,
+    /// Without, it is the default one of a scheme that the text does not tell.
+    pub port: Option<u16>,
+}
+
+impl Authority {
+    /// Reads one; none of a text that is no host.
+    pub fn parse(text: &str) -> Option<Authority> {
+        let (name, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (address, port) = rest.split_once(']')?;
+                let address: std::net::Ipv6Addr = address.parse().ok()?;
+                (IpAddr::from(address).to_canonical().to_string(), port)
+            }
+            None => {
+                let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+                let name = name.strip_suffix('.').unwrap_or(name);
+                let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+                if name.is_empty() || !name.bytes().all(fits) {
+                    return None;
+                }
+                (name.to_ascii_lowercase(), port)
+            }
+        };
+        let port = match port.strip_prefix(':') {
+            None if port.is_empty() => None,
+            // "host:" has the default port, too.
+            Some("") => None,
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(digits.parse().ok()?),
+            _ => return None,
+        };
+        Some(Authority { name, port })
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.name.parse().ok()
+    }
+}
+
+/// Under which names clients reach this server.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// Those of the configuration, and the one that other nodes know.
+    listed: Vec<String>,
+    /// Every name, since something else checks them.
+    any: bool,
+    /// Only this machine can connect.
+    loopback: bool,
+    /// Where others reach this server; `http://host:port`, without the default port.
+    advertised: Option<String>,
+}
+
+impl Names {
+    /// Those of a server that listens at `listen`, is reached by others at the URL `advertised`, and has `further` names.
+    pub fn new(listen: SocketAddr, advertised: &str, further: &[String]) -> Names {
+        let url = Url::parse(advertised).ok();
+        let host = url.as_ref().and_then(Url::host_str).and_then(Authority::parse);
+        Names {
+            listed: further.iter().cloned().chain(host.map(|host| host.name)).collect(),
+            any: further.iter().any(|name| name == "*"),
+            loopback: listen.ip().to_canonical().is_loopback(),
+            advertised: url.map(|url| url.origin().ascii_serialization()),
+        }
+    }
+
+    /// Whether a request may name this host.
+    ///
+    /// An address in place of a name cannot be rebound, since no DNS answer says where it is. So a server that other machines reach takes all of
+    /// them: behind a translation of addresses it does not know its own.
+    fn admit(&self, host: &Authority) -> bool {
+        match host.address() {
+            _ if self.any => true,
+            Some(address) if address.is_loopback() || !self.loopback => true,
+            None if host.name == "localhost" => true,
+            _ => self.listed.contains(&host.name),
+        }
+    }
+
+    /// Whether pages of the origin are this server's own, for a request to `host`.
+    fn is_own(&self, origin: &str, host: Option<&Authority>) -> bool {
+        let Ok(url) = Url::parse(origin) else { return false };
+        if !matches!(url.scheme(), "http" | "https") {
+            return false;
+        }
+        if self.advertised.as_deref() == Some(url.origin().ascii_serialization().as_str()) {
+            return true;
+        }
+        let (Some(host), Some(from)) = (host, url.host_str().and_then(Authority::parse)) else {
+            return false;
+        };
+        // Without a port `Host` means the default one of a scheme that it does not tell: a proxy may speak TLS before this server.
+        from.name == host.name && (url.port() == host.port || url.port_or_known_default() == host.port)
+    }
+}
+
+/// Why a request is refused.
+#[derive(Debug, PartialEq, Eq)]
+struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    reason: &'static str,
+    hint: &'static str,
+}
+
+/// Refuses what a page of another site may have sent.
+pub(super) async fn check(State(names): State<Arc<Names>>, request: Request, next: Next) -> Response {
+    // What `/v1` has no route for is not found, or no method of it, whatever its type: its routes look at that themselves.
+    let checked = names.check(&request).and_then(|()| if is_v1(&request) { Ok(()) } else { json(&request) });
+    match checked {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refuse(&request, refusal),
+    }
+}
+
+/// Refuses a body of a type that a page of another site can send without asking.
+pub(super) async fn check_json(request: Request, next: Next) -> Response {
+    match json(&request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refuse(&request, refusal),
+    }
+}
+
+fn is_v1(request: &Request) -> bool {
+    request.uri().path().split('/').nth(1) == Some("v1")
+}
+
+fn refuse(request: &Request, refusal: Refusal) -> Response {
+    // Not the names, which a stranger has chosen.
+    tracing::debug!(method = %request.method(), path = request.uri().path(), refusal.reason, "a request was refused");
+    let Refusal { status, code, reason, hint } = refusal;
+    let response = match is_v1(request) {
+        true => {
+            let (error, reason, hint) = (code.to_owned(), reason.to_owned(), hint.to_owned());
+            answer::json(status, &Error { error, reason, hint, answer: None })
+        }
+        false => ApiError::new(status, code, format!("{reason}: {hint}")).into_response(),
+    };
+    answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
+}
+
+fn json<B>(request: &axum::http::Request<B>) -> Result<(), Refusal> {
+    if *request.method() == Method::POST && !request::is_json(request.headers()) {
+        return Err(Refusal {
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            code: codes::BAD_CONTENT_TYPE,
+            reason: "Content-Type must be application/json",
+            hint: "send the header Content-Type: application/json, even without a body",
+        });
+    }
+    Ok(())
+}
+
+impl Names {
+    fn check<B>(&self, request: &axum::http::Request<B>) -> Result<(), Refusal> {
+        let (method, headers) = (request.method(), request.headers());
+        let host = self.check_host(request)?;
+        let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        if !is_safe && !self.has_own_origin(headers, host.as_ref()) {
+            return Err(Refusal {
+                status: StatusCode::FORBIDDEN,
+                code: codes::FORBIDDEN,
+                reason: "the header Origin names another site",
+                hint: "a page of another site may not change anything here; programs leave the header out",
+            });
+        }
+        Ok(())
+    }
+
+    /// The host that the request names, if it may; none if it need not name one.
+    fn check_host<B>(&self, request: &axum::http::Request<B>) -> Result<Option<Authority>, Refusal> {
+        let bad = |reason| Refusal {
+            status: StatusCode::BAD_REQUEST,
+            code: codes::BAD_REQUEST,
+            reason,
+            hint: "send the header Host once, with this server's name and port",
+        };
+        let mut given = request.headers().get_all(header::HOST).iter();
+        let (host, second) = (given.next(), given.next());
+        if second.is_some() {
+            return Err(bad("the header Host is given twice"));
+        }
+        let Some(host) = host else {
+            // Monitors ask in HTTP/1.0 without it. No browser does.
+            let old = request.version() < Version::HTTP_11;
+            return match old && matches!(*request.method(), Method::GET | Method::HEAD) {
+                true => Ok(None),
+                false => Err(bad("the header Host is missing")),
+            };
+        };
+        let host = host
+            .to_str()
+            .ok()
+            .and_then(Authority::parse)
+            .ok_or_else(|| bad("the header Host names no host"))?;
+        // `GET http://host/path`, as to a proxy: both must be right.
+        let target = match request.uri().authority() {
+            None => None,
+            Some(target) => Some(
+                Authority::parse(target.as_str()).ok_or_else(|| bad("the request's URL names no host"))?,
+            ),
+        };
+        match self.admit(&host) && target.is_none_or(|target| self.admit(&target)) {
+            true => Ok(Some(host)),
+            false => Err(Refusal {
+                status: StatusCode::FORBIDDEN,
+                code: codes::FORBIDDEN,
+                reason: "the header Host is no name of this server",
+                hint: "reach it by its address, by localhost or by the name of --advertise, or add the name to [listener] names",
+            }),
+        }
+    }
+
+    fn has_own_origin(&self, headers: &HeaderMap, host: Option<&Authority>) -> bool {
+        let own =
+            |origin: &axum::http::HeaderValue| origin.to_str().is_ok_and(|origin| self.is_own(origin, host));
+        headers.get_all(header::ORIGIN).iter().all(own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn names(listen: &str, further: &[&str]) -> Names {
+        let further: Vec<String> = further.iter().map(|name| (*name).to_owned()).collect();
+        Names::new(listen.parse().unwrap(), "https://jobs.example/turnwise", &further)
+    }
+
+    fn admits(names: &Names, host: &str) -> bool {
+        Authority::parse(host).is_some_and(|host| names.admit(&host))
+    }
+
+    #[test]
+    fn hosts_are_read_as_urls_have_them() {
+        let read = |text: &str| Authority::parse(text).map(|read| (read.name, read.port));
+        for (text, name, port) in [
+            ("localhost", "localhost", None),
+            ("LocalHost.:80", "localhost", Some(80)),
+            ("127.0.0.1:7984", "127.0.0.1", Some(7984)),
+            ("[::1]:7984", "::1", Some(7984)),
+            ("[0:0:0:0:0:0:0:1]", "::1", None),
+            ("[::ffff:127.0.0.1]", "127.0.0.1", None),
+            ("a_b.example:", "a_b.example", None),
+        ] {
+            assert_eq!(read(text), Some((name.to_owned(), port)), "{text}");
+        }
+        for wrong in [
+            "",
+            ".",
+            ":80",
+            "a b",
+            "a,b",
+            "a@b",
+            "a/b",
+            "::1",
+            "[::1",
+            "[::1]x",
+            "[a]",
+            "a:b",
+            "a:65536",
+            "a:+1",
+            "é",
+            "[fe80::1%25eth0]",
+            "localhost:80:80",
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_listener_for_this_machine_has_its_names_and_those_that_are_listed() {
+        let names = names("127.0.0.1:7984", &["turnwise.internal"]);
+        for host in [
+            "localhost",
+            "LOCALHOST:7984",
+            "localhost.:1",
+            "127.0.0.1",
+            "127.8.9.1:7984",
+            "[::1]:7984",
+            "[::ffff:127.0.0.1]",
+            "jobs.example",
+            "JOBS.example.",
+            "turnwise.internal:80",
+        ] {
+            assert!(admits(&names, host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "xlocalhost",
+            "127.0.0.1.evil.example",
+            "10.0.0.7",
+            "[::2]",
+            "127.1",
+        ] {
+            assert!(!admits(&names, host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_listener_for_other_machines_has_every_address_and_no_other_name() {
+        for listen in ["0.0.0.0:7984", "[::]:7984", "10.0.0.7:7984"] {
+            let names = names(listen, &[]);
+            for host in ["10.0.0.7", "[fd00::7]:7984", "203.0.113.9:80", "localhost", "jobs.example:7984"] {
+                assert!(admits(&names, host), "{listen} {host}");
+            }
+            assert!(!admits(&names, "evil.example"));
+        }
+        assert!(admits(&names("0.0.0.0:7984", &["*"]), "whatever.example"));
+    }
+
+    #[test]
+    fn an_origin_is_own_where_it_is_the_host_or_what_is_advertised() {
+        let names = names("127.0.0.1:7984", &[]);
+        let own = |origin: &str, host: &str| names.is_own(origin, Authority::parse(host).as_ref());
+        for (origin, host) in [
+            ("http://localhost:7984", "localhost:7984"),
+            ("http://LOCALHOST", "localhost"),
+            ("http://localhost", "localhost:80"),
+            ("https://localhost", "localhost"),
+            ("http://[::1]:7984", "[::1]:7984"),
+            // A proxy has changed the host.
+            ("https://jobs.example", "127.0.0.1:7984"),
+        ] {
+            assert!(own(origin, host), "{origin} {host}");
+        }
+        for (origin, host) in [
+            ("null", "localhost:7984"),
+            ("", "localhost:7984"),
+            ("http://localhost:3000", "localhost:7984"),
+            ("http://localhost", "localhost:7984"),
+            ("http://evil.example", "localhost:7984"),
+            ("http://jobs.example", "127.0.0.1:7984"),
+            ("file://localhost:7984", "localhost:7984"),
+            ("http://localhost:7984 http://evil.example", "localhost:7984"),
+        ] {
+            assert!(!own(origin, host), "{origin} {host}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What clocks that are set may not do: time does not go back for the jobs of a tenant, and what waits for a time does not wait for much
+//! longer than it was told to. Both by the world's own clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use turnwise_queue::{Job, State};
+
+use crate::check::{Broken, ensure, in_words, is_kept};
+use crate::ledger::JobKey;
+
+/// Who was added this much later than another one does not come before it: a process may not have heard of a later time for as long as
+/// a comparison of clocks takes, with its retries, and a commit may be on its way for almost as long.
+const UNORDERED_US: i64 = 60_000_000;
+/// What waits for a time may start so much later, beside what a clock that is ahead loses: for a commit that was on its way, and the
+/// comparison of clocks.
+const LATE_US: i64 = 30_000_000;
+
+/// Who was added lately, when and with what time, and the latest time of those before, all in µs.
+type Added = (VecDeque<(i64, i64)>, i64);
+
+/// What is known of times.
+#[derive(Default)]
+pub struct Clocks {
+    /// Of each tenant's queue, by type.
+    added: BTreeMap<(String, String), Added>,
+    /// Until when each job that waits for a time has to be released, in µs since the world began.
+    due_us: BTreeMap<JobKey, i64>,
+}
+
+/// Whether a job waits for a time, and for nothing else.
+fn waits_for_time(job: &Job) -> bool {
+    matches!(job.state, State::Delayed | State::Crashing) && job.unmet == 0 && !is_kept(job)
+}
+
+impl Clocks {
+    /// Hears of a change of a record, by whoever's clock shows `clock_us`.
+    pub(crate) fn hear(
+        &mut self,
+        key: &JobKey,
+        (old, new): (Option<&Job>, Option<&Job>),
+        is_added: bool,
+        clock_us: i64,
+        now_us: i64,
+    ) -> Result<(), Broken> {
+        let Some(new) = new else {
+            self.due_us.remove(key);
+            return Ok(());
+        };
+        if !waits_for_time(new) {
+            self.due_us.remove(key);
+        } else if !old.is_some_and(|old| waits_for_time(old) && old.order_us == new.order_us) {
+            let left_us = new.order_us.saturating_sub(clock_us).max(0);
+            // Of its time a clock that is ahead loses an eighth, and a clock may run too slow by 2 %.
+            self.due_us.insert(key.clone(), now_us + left_us + left_us / 6 + LATE_US);
+        }
+        let is_queued = is_added && new.state == State::Pending && old.is_none_or(|old| old.state.is_final());
+        if !is_queued {
+            return Ok(());
+        }
+        let queue = (key.0.clone(), new.tenant.clone());
+        let (lately, before_us) = self.added.entry(queue).or_insert((VecDeque::new(), i64::MIN));
+        while let Some((_, order_us)) = lately.pop_front_if(|(at_us, _)| *at_us <= now_us - UNORDERED_US) {
+            *before_us = order_us.max(*before_us);
+        }
+        lately.push_back((now_us, new.order_us));
+        let before_us = *before_us;
+        ensure(new.order_us >= before_us, "who is added later does not come first", || {
+            format!("{key:?} is behind one of {before_us}, and is {}", in_words(Some(new)))
+        })
+    }
+
+    /// Whether a job should have been released by now.
+    pub fn is_late(&self, key: &JobKey, now_us: i64) -> bool {
+        self.due_us.get(key).is_some_and(|due_us| *due_us < now_us)
+    }
+}

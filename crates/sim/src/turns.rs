@@ -1,0 +1,168 @@
+//! Whether every job has its turn, and running jobs are spread over the workers: what takes many cycles without a fault to be seen.
+//!
+//! It is looked at once everything has healed and no client does anything any more, before clients cancel what would run for ever.
+//!
+//! *Turns.* With virtual time, a job that could run starts within a bound that follows from its tenant's share. A tenant gets
+//! at least its share of one slot that rotates: a cycle of every W, if W is the sum of all tenants' shares divided by its own. Jobs of one tenant start
+//! one after the other, the one that has waited for the longest time first. So each of its n jobs starts within n · W cycles; W more go by until its
+//! turn begins, and as many as it may have been ahead. Not judged are jobs of tenants with several priority classes, of which the first goes before all
+//! others, and worlds where jobs lock, whose weights order them.
+//!
+//! *Balance.* Where all jobs of a type run, and all are continuous, no worker has more of them than its part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use turnwise_policy::fair_share::Fairness;
+use turnwise_policy::rotation::balance::{Load, surplus};
+use turnwise_queue::{Job, State};
+use turnwise_worker::{RotationRules, Tunables};
+
+use crate::check::{in_words, is_kept};
+use crate::core::{Violation, lock};
+use crate::ledger::JobKey;
+use crate::liveness::{Look, SLACK};
+
+/// How long it is looked at.
+pub const TIME: Duration = Duration::from_secs(600);
+/// Beside what follows from shares: cycles that a tenant may have been ahead, those between two looks, and those in which nothing was decided because a
+/// job was still stopping.
+const CYCLES: f64 = 40.0;
+/// So many times as long as it takes where every cycle gives a slot to a job that is next: other workers' parts, and churn that is shared.
+const MARGIN: f64 = 2.0;
+/// For so long no job has moved only where the workers are balanced.
+const BALANCED: Duration = Duration::from_secs(150);
+/// Where cycles follow each other fast, one worker after the other gives jobs back, each for so long.
+const ROUND: Duration = Duration::from_secs(6);
+
+/// What was seen so far.
+#[derive(Default)]
+pub struct Turns {
+    /// For how long jobs have waited, in µs, and how many runs they had had.
+    waited: BTreeMap<JobKey, (i64, usize)>,
+    /// Since when of each type nothing but continuous jobs that run was seen, in µs since the world began.
+    steady_us: BTreeMap<String, i64>,
+    /// Since when they were seen to be spread over the workers.
+    balanced_us: BTreeMap<String, i64>,
+    looked_us: Option<i64>,
+}
+
+fn us(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).expect("some minutes")
+}
+
+/// Whether a job could run.
+fn is_runnable(job: &Job, now_us: i64) -> bool {
+    match job.state {
+        State::Pending => true,
+        State::Delayed | State::Crashing => job.order_us <= now_us && job.unmet == 0 && !is_kept(job),
+        _ => false,
+    }
+}
+
+impl Turns {
+    /// Looks, once every few seconds.
+    pub fn look(&mut self, look: &Look<'_>) -> Result<(), Violation> {
+        let Tunables { fair, max_jobs, .. } = lock(&look.setting.tunables).clone();
+        let Some(rotation) = fair.rotation.filter(|rotation| rotation.max_churn > 0) else { return Ok(()) };
+        let since_us = look.now_us - self.looked_us.replace(look.now_us).unwrap_or(look.now_us);
+        for job_type in &look.setting.plan.types {
+            let jobs: Vec<(&JobKey, &Job)> = look
+                .known
+                .jobs
+                .iter()
+                .filter(|(key, _)| key.0 == *job_type)
+                .filter_map(|(key, rows)| Some((key, rows.record.as_ref()?)))
+                .filter(|(_, job)| !job.state.is_final())
+                .collect();
+            let told_us = look.clock_us();
+            let could_run: BTreeSet<&JobKey> =
+                jobs.iter().filter(|(_, job)| is_runnable(job, told_us)).map(|(key, _)| *key).collect();
+            let all_continuous = jobs.iter().all(|(_, job)| job.continuous && job.state == State::Running);
+            if !all_continuous {
+                self.steady_us.insert(job_type.clone(), look.now_us);
+            }
+            let steady_us = *self.steady_us.entry(job_type.clone()).or_insert(look.now_us);
+            if !all_continuous || !is_balanced(look, job_type, (steady_us, max_jobs, rotation))? {
+                self.balanced_us.remove(job_type);
+            } else {
+                let since_us = *self.balanced_us.entry(job_type.clone()).or_insert(look.now_us);
+                let moved_us = look.known.moved_us.get(job_type).copied().unwrap_or(0);
+                // What was on its way when it was seen first counts for before.
+                if moved_us > since_us + us(2 * SLACK) {
+                    let story =
+                        format!("type {job_type} since {since_us} µs, but a job was moved at {moved_us} µs");
+                    return Err(Violation { invariant: "what is balanced stays where it is", story });
+                }
+            }
+            let once = jobs.iter().filter(|(_, job)| job.state.is_claimed() && !job.continuous).count();
+            if fair.fairness != Fairness::VirtualTime || look.known.locks.is_some() || once >= max_jobs {
+                // All slots of a worker may be those that never rotate. Where jobs lock, weights order them.
+                self.waited.clear();
+                continue;
+            }
+            let mut classes: BTreeMap<&str, BTreeSet<i8>> = BTreeMap::new();
+            for (_, job) in &jobs {
+                classes.entry(&job.tenant).or_default().insert(job.class);
+            }
+            let mut shares: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+            for (_, job) in &jobs {
+                let of = f64::from(fair.shares.of(&job.tenant));
+                shares.entry(&job.tenant).or_insert((of, 0)).1 += 1;
+            }
+            let all: f64 = shares.values().map(|(of, _)| of).sum();
+            for (key, job) in &jobs {
+                let runs = look.known.runs.get(*key).copied().unwrap_or(0);
+                let (waited_us, before) = self.waited.entry((*key).clone()).or_insert((0, runs));
+                if !could_run.contains(key) || *before != runs || classes[job.tenant.as_str()].len() > 1 {
+                    (*waited_us, *before) = (0, runs);
+                    continue;
+                }
+                *waited_us += since_us;
+                let (of, jobs) = shares[job.tenant.as_str()];
+                let bound = bound(rotation, all / of, jobs);
+                if *waited_us > us(bound) {
+                    let seconds = *waited_us / 1_000_000;
+                    let story = format!(
+                        "{key:?} waits for {seconds} s, more than {bound:?}: {}",
+                        in_words(Some(job))
+                    );
+                    let invariant = "a job that could run starts as soon as its tenant's share says";
+                    return Err(Violation { invariant, story });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How long one of so many jobs of a tenant waits at most that has one of so many `parts` of a slot.
+fn bound(rotation: RotationRules, parts: f64, jobs: usize) -> Duration {
+    let cycles = MARGIN * parts * (jobs as f64 + 1.0) + CYCLES;
+    rotation.interval.mul_f64(cycles)
+}
+
+/// Whether no worker has more than its part. It may take a while: workers give back as many jobs as they may, one after the other.
+fn is_balanced(
+    look: &Look<'_>,
+    job_type: &String,
+    (steady_us, max_jobs, rotation): (i64, usize, RotationRules),
+) -> Result<bool, Violation> {
+    let members: Vec<&JobKey> = look.known.workers.keys().filter(|worker| worker.0 == *job_type).collect();
+    let load = |worker: &&JobKey| Load { slots: max_jobs, running: look.known.load.now(worker) };
+    let loads: Vec<Load> = members.iter().map(load).collect();
+    if (0..loads.len()).all(|own| surplus(own, &loads) == 0) {
+        return Ok(true);
+    }
+    let moved_us = look.known.moved_us.get(job_type).copied().unwrap_or(0);
+    let count = |number: usize| u32::try_from(number).expect("some hundreds");
+    let running: usize = loads.iter().map(|load| load.running).sum();
+    let turn = rotation.interval.max(ROUND * count(loads.len()));
+    let all_moved = BALANCED + 2 * turn * count(running.div_ceil(rotation.max_churn));
+    let stands = look.is_older(moved_us.max(steady_us), BALANCED);
+    if stands || look.is_older(steady_us, all_moved) {
+        let story = format!("type {job_type} on {members:?}: {loads:?}, a job was moved at {moved_us} µs");
+        return Err(Violation { invariant: "running jobs are spread over the workers", story });
+    }
+    Ok(false)
+}

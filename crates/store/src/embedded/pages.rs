@@ -1,0 +1,372 @@
+//! The file of rows, page by page, with a checksum for each page in a file beside it.
+//!
+//! The storage crate asks for pages, and takes what it gets: a page that has changed on the disk would give wrong rows, hide
+//! others, or let it panic. So a checksum of every page is kept in `rows.sums`, four bytes each, and a page that does not
+//! have its checksum is an error before anyone looks at it.
+//!
+//! What must hold: a page that a durable commit refers to has its checksum on the disk before that commit's header is
+//! written, because a sync brings both files to the disk. A page that was written after the last sync, when the machine
+//! stops, may not match its checksum: no commit refers to it, so it is never read. The first page is the storage crate's
+//! header, which it writes in place and checks itself.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use redb::StorageBackend;
+
+use super::disk::{Disk, DiskFile, Trouble};
+
+const PAGE_BYTES: usize = 4_096;
+const SUM_BYTES: usize = 4;
+/// Checksums that are written at a time: a page of them.
+const SUMS_PER_BLOCK: usize = PAGE_BYTES / SUM_BYTES;
+/// Pages that are read at a time to compute their checksums.
+const PAGES_AT_A_TIME: usize = 256;
+
+/// The checksum of page `n`. Never [`NEVER_WRITTEN`].
+fn sum_of(n: usize, page: &[u8]) -> u32 {
+    // The number goes in, so that a page in the wrong place is noticed, too.
+    let mut hasher = crc32fast::Hasher::new_with_initial(n as u32);
+    hasher.update(page);
+    hasher.finalize().max(1)
+}
+
+/// In place of the checksum of a page of zeros that nobody has written yet.
+const NEVER_WRITTEN: u32 = 0;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The file of rows.
+pub(super) struct Pages {
+    rows: DiskFile,
+    /// `None`: a store of the first format, which has none.
+    sums: Option<Sums>,
+    /// The first failure since it was opened: the storage crate refuses everything after it.
+    failed: Mutex<Option<Trouble>>,
+}
+
+/// The checksums of all pages.
+struct Sums {
+    file: DiskFile,
+    table: RwLock<Vec<u32>>,
+    /// Blocks of the table that are not in the file yet.
+    dirty: Mutex<BTreeSet<usize>>,
+}
+
+impl Pages {
+    /// New files, which are empty.
+    pub(super) fn create(rows: &Path, sums: &Path, disk: &Disk) -> Result<Arc<Self>, Trouble> {
+        let new = |path: &Path| {
+            let file = disk.create(path.to_owned()).and_then(|file| file.set_len(0).map(|()| file));
+            file.map_err(|error| Trouble::at(path, &error))
+        };
+        let (rows, file) = (new(rows)?, new(sums)?);
+        let sums = Sums { file, table: RwLock::default(), dirty: Mutex::default() };
+        Ok(Arc::new(Pages { rows, sums: Some(sums), failed: Mutex::default() }))
+    }
+
+    /// The files of a store, for writing, too, if asked for.
+    pub(super) fn open(rows: &Path, sums: &Path, disk: &Disk, write: bool) -> Result<Arc<Self>, Trouble> {
+        let file = open(sums, disk, write)?;
+        let pages = Pages { sums: None, ..Pages::without_sums(rows, disk, write)? };
+        let bytes = file.read().map_err(|error| Trouble::at(sums, &error))?;
+        let sum = |bytes: &[u8]| bytes.try_into().map_or(NEVER_WRITTEN, u32::from_le_bytes);
+        let mut table: Vec<u32> = bytes.chunks_exact(SUM_BYTES).map(sum).collect();
+        table.resize(pages.count().map_err(|error| Trouble::at(rows, &error))?, NEVER_WRITTEN);
+        let sums = Sums { file, table: RwLock::new(table), dirty: Mutex::default() };
+        Ok(Arc::new(Pages { sums: Some(sums), ..pages }))
+    }
+
+    /// The file of a store of the first format.
+    pub(super) fn without_sums(rows: &Path, disk: &Disk, write: bool) -> Result<Self, Trouble> {
+        Ok(Pages { rows: open(rows, disk, write)?, sums: None, failed: Mutex::default() })
+    }
+
+    /// Writes the checksums of all pages as they are into a new file.
+    pub(super) fn write_sums(&self, sums: &Path, disk: &Disk) -> io::Result<DiskFile> {
+        let file = disk.create(sums.to_owned())?;
+        file.set_len(0)?;
+        let count = self.count()?;
+        let mut page = vec![0; PAGE_BYTES];
+        for first in (0..count).step_by(PAGES_AT_A_TIME) {
+            let mut bytes = Vec::with_capacity(PAGES_AT_A_TIME * SUM_BYTES);
+            for n in first..count.min(first + PAGES_AT_A_TIME) {
+                self.rows.read_at(&mut page, (n * PAGE_BYTES) as u64)?;
+                let unwritten = page.iter().all(|byte| *byte == 0);
+                let sum = if unwritten { NEVER_WRITTEN } else { sum_of(n, &page) };
+                bytes.extend_from_slice(&sum.to_le_bytes());
+            }
+            file.write_at(&bytes, (first * SUM_BYTES) as u64)?;
+        }
+        file.sync()?;
+        Ok(file)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.rows.path()
+    }
+
+    /// Gives the files other names: the rows last, for they make a store.
+    pub(super) fn rename(this: Arc<Self>, rows: &Path, sums: &Path) -> io::Result<()> {
+        let Some(mut pages) = Arc::into_inner(this) else { return Err(ErrorKind::ResourceBusy.into()) };
+        if let Some(own) = &mut pages.sums {
+            own.file.rename(sums.to_owned())?;
+        }
+        pages.rows.rename(rows.to_owned())
+    }
+
+    /// The first failure since the last call of [`Pages::mend`].
+    pub(super) fn failure(&self) -> Option<Trouble> {
+        locked(&self.failed).clone()
+    }
+
+    /// Begins anew, before the storage crate opens it again.
+    pub(super) fn mend(&self) {
+        *locked(&self.failed) = None;
+    }
+
+    /// The pages, the last one perhaps in part.
+    fn count(&self) -> io::Result<usize> {
+        let pages = self.rows.len()?.div_ceil(PAGE_BYTES as u64);
+        usize::try_from(pages).map_err(|_| ErrorKind::FileTooLarge.into())
+    }
+
+    /// Keeps the first failure in mind.
+    fn failing<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|error| {
+            self.fail(&Trouble::at(self.path(), error));
+        })
+    }
+
+    /// Keeps it in mind if it is the first.
+    pub(super) fn fail(&self, trouble: &Trouble) {
+        locked(&self.failed).get_or_insert_with(|| trouble.clone());
+    }
+
+    fn read_checked(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.rows.read_at(out, offset).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => io::Error::new(
+                error.kind(),
+                format!("the file ends before byte {}", offset + out.len() as u64),
+            ),
+            _ => error,
+        })?;
+        let Some(sums) = &self.sums else { return Ok(()) };
+        let table = sums.table.read().unwrap_or_else(PoisonError::into_inner);
+        for (n, page) in whole_pages(offset, out)? {
+            let sound = match table.get(n).copied().unwrap_or(NEVER_WRITTEN) {
+                NEVER_WRITTEN => page.iter().all(|byte| *byte == 0),
+                sum => sum == sum_of(n, page),
+            };
+            if !sound {
+                let at = n * PAGE_BYTES;
+                let line = format!(
+                    "the page at byte {at} is damaged: it does not match its checksum in {}",
+                    sums.name()
+                );
+                return Err(io::Error::new(ErrorKind::InvalidData, line));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_summed(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.rows.write_at(data, offset)?;
+        let Some(sums) = &self.sums else { return Ok(()) };
+        let mut table = sums.table.write().unwrap_or_else(PoisonError::into_inner);
+        for (n, page) in whole_pages(offset, data)? {
+            if n >= table.len() {
+                table.resize(n + 1, NEVER_WRITTEN);
+            }
+            table[n] = sum_of(n, page);
+            locked(&sums.dirty).insert(n / SUMS_PER_BLOCK);
+        }
+        Ok(())
+    }
+
+    fn resize(&self, len: u64) -> io::Result<()> {
+        self.rows.set_len(len)?;
+        let Some(sums) = &self.sums else { return Ok(()) };
+        let count = self.count()?;
+        let mut table = sums.table.write().unwrap_or_else(PoisonError::into_inner);
+        let known = table.len().min(count);
+        table.resize(count, NEVER_WRITTEN);
+        locked(&sums.dirty).extend(known / SUMS_PER_BLOCK..count.div_ceil(SUMS_PER_BLOCK));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if let Some(sums) = &self.sums {
+            sums.sync()?;
+        }
+        self.rows.sync()
+    }
+}
+
+impl Sums {
+    fn name(&self) -> impl fmt::Display {
+        self.file.path().file_name().unwrap_or_default().display().to_string()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let dirty = std::mem::take(&mut *locked(&self.dirty));
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let synced = self.write(&dirty).and_then(|()| self.file.sync());
+        if synced.is_err() {
+            // Whatever the file holds now: all of it is written again.
+            let count = self.table.read().unwrap_or_else(PoisonError::into_inner).len();
+            locked(&self.dirty).extend(0..count.div_ceil(SUMS_PER_BLOCK));
+        }
+        synced
+    }
+
+    fn write(&self, blocks: &BTreeSet<usize>) -> io::Result<()> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        for block in blocks {
+            let first = (block * SUMS_PER_BLOCK).min(table.len());
+            let sums = &table[first..table.len().min(first + SUMS_PER_BLOCK)];
+            let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+            self.file.write_at(&bytes, (first * SUM_BYTES) as u64)?;
+        }
+        Ok(())
+    }
+}
+
+fn open(path: &Path, disk: &Disk, write: bool) -> Result<DiskFile, Trouble> {
+    disk.open(path.to_owned(), write).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Trouble::damage(path, "the file is missing"),
+        _ => Trouble::at(path, &error),
+    })
+}
+
+/// The pages that `bytes` are, with their numbers, but for the first page of the file.
+fn whole_pages(offset: u64, bytes: &[u8]) -> io::Result<impl Iterator<Item = (usize, &[u8])>> {
+    let page = PAGE_BYTES as u64;
+    let is_header = offset == 0 && bytes.len() <= PAGE_BYTES;
+    if !is_header && (!offset.is_multiple_of(page) || !bytes.len().is_multiple_of(PAGE_BYTES)) {
+        return Err(io::Error::new(
+            ErrorKind::InvalidInput,
+            format!("{} bytes at {offset} are no pages", bytes.len()),
+        ));
+    }
+    let first = usize::try_from(offset / page).map_err(|_| ErrorKind::FileTooLarge)?;
+    Ok((first..).zip(bytes.chunks(PAGE_BYTES)).filter(|(n, _)| *n > 0))
+}
+
+/// The pages as the storage crate uses them.
+#[derive(Clone)]
+pub(super) struct Backend(pub(super) Arc<Pages>);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Backend").field(&self.0.rows).finish()
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.0.failing(self.0.rows.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.failing(self.0.read_checked(offset, out))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.failing(self.0.resize(len))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.failing(self.0.sync())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.failing(self.0.write_summed(offset, data))
+    }
+}
+
+/// Pages of which the file stays as it is: what is written is kept in memory.
+#[derive(Debug)]
+pub(super) struct Overlay {
+    below: Backend,
+    state: Mutex<OverlayState>,
+}
+
+#[derive(Debug)]
+struct OverlayState {
+    len: u64,
+    /// Pages that were written.
+    pages: HashMap<u64, Vec<u8>>,
+}
+
+impl Overlay {
+    pub(super) fn new(below: Arc<Pages>) -> io::Result<Self> {
+        let state = OverlayState { len: below.rows.len()?, pages: HashMap::new() };
+        Ok(Overlay { below: Backend(below), state: Mutex::new(state) })
+    }
+
+    /// A page as it is now.
+    fn page(&self, state: &OverlayState, n: u64) -> io::Result<Vec<u8>> {
+        if let Some(page) = state.pages.get(&n) {
+            return Ok(page.clone());
+        }
+        let mut page = vec![0; PAGE_BYTES];
+        let (begin, end) = (n * PAGE_BYTES as u64, self.below.len()?);
+        if begin < end {
+            self.below.read(begin, &mut page)?;
+        }
+        Ok(page)
+    }
+}
+
+impl StorageBackend for Overlay {
+    fn len(&self) -> io::Result<u64> {
+        Ok(locked(&self.state).len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = locked(&self.state);
+        let page_bytes = PAGE_BYTES as u64;
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + done as u64;
+            let (page, from) = (self.page(&state, at / page_bytes)?, (at % page_bytes) as usize);
+            let bytes = (PAGE_BYTES - from).min(out.len() - done);
+            out[done..done + bytes].copy_from_slice(&page[from..from + bytes]);
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        locked(&self.state).len = len;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = locked(&self.state);
+        let page_bytes = PAGE_BYTES as u64;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let (n, from) = (at / page_bytes, (at % page_bytes) as usize);
+            let bytes = (PAGE_BYTES - from).min(data.len() - done);
+            let mut page = if bytes < PAGE_BYTES { self.page(&state, n)? } else { vec![0; PAGE_BYTES] };
+            page[from..from + bytes].copy_from_slice(&data[done..done + bytes]);
+            state.pages.insert(n, page);
+            done += bytes;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,372 @@
+//! What clients and workers know: which jobs were acknowledged, who held them when, and how they ended.
+//!
+//! Two claims of a job must never be live at once. Two observations show it when they are:
+//! - a worker that was heard a moment ago loses its job, or its lock, to another one;
+//! - a write that was *sent* after another run had been handed the job is accepted.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Findings that are kept.
+const MAX_FINDINGS: usize = 50;
+
+/// What a job does to its worker, and so how it must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It is done, at once or after a while.
+    Done,
+    /// It fails for good.
+    Failing,
+    /// It crashes until its attempts are used up.
+    Crashing,
+    /// It crashes once or twice, and is done then.
+    Flaky,
+    /// A process of `turnwise work`, or of the server (`command`), that exits with 0.
+    Process,
+    /// The same with 65: it fails for good.
+    FailingProcess,
+}
+
+impl Kind {
+    pub fn end(self) -> &'static str {
+        match self {
+            Kind::Done | Kind::Flaky | Kind::Process => "completed",
+            Kind::Failing | Kind::Crashing | Kind::FailingProcess => "failed",
+        }
+    }
+
+    /// Whether its worker is one of [`workers`](super::workers), which tells a run's number as the result.
+    pub fn is_told(self) -> bool {
+        matches!(self, Kind::Done | Kind::Flaky)
+    }
+}
+
+/// A worker's life, between its registration and its end.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// When the last ping that was acknowledged had been sent.
+    heard: Mutex<Option<Instant>>,
+}
+
+impl Life {
+    pub fn is_heard(&self, sent: Option<Instant>) {
+        *lock(&self.heard) = sent;
+    }
+
+    fn is_healthy(&self, within: Duration) -> bool {
+        lock(&self.heard).is_some_and(|sent| sent.elapsed() < within)
+    }
+}
+
+/// A job that was added, or perhaps was.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub kind: Kind,
+    pub acknowledged: bool,
+    /// The request that added it, and its jobs: all or none of them are there. 0 where it may need several transactions.
+    pub batch: (u64, usize),
+    /// How often it was, perhaps, added again.
+    pub again: u32,
+    /// Its user wanted it to end.
+    pub cancel_tried: bool,
+    /// When its end by its user was acknowledged.
+    pub cancelled: Option<Instant>,
+    /// What it waits for, and whether it is cancelled where that does not complete.
+    pub after: Vec<(String, bool)>,
+    /// What no other run may hold at the same time; this job's key among it.
+    pub exclusive: Vec<String>,
+    /// At most this many jobs with this name run at the same time.
+    pub limit: Option<(String, usize)>,
+    /// The numbers of runs that said that they had completed it.
+    pub told: Vec<u64>,
+    /// A run has said that it ended the job.
+    pub end_sent: bool,
+    /// Final ends that were acknowledged.
+    pub ends: u32,
+}
+
+impl Entry {
+    pub fn new(kind: Kind, key: &str) -> Entry {
+        Entry {
+            kind,
+            acknowledged: false,
+            batch: (0, 0),
+            again: 0,
+            cancel_tried: false,
+            cancelled: None,
+            after: Vec::new(),
+            exclusive: vec![key.to_owned()],
+            limit: None,
+            told: Vec::new(),
+            end_sent: false,
+            ends: 0,
+        }
+    }
+}
+
+/// A run that may be going on.
+#[derive(Debug)]
+struct Run {
+    job: String,
+    claim: String,
+    life: std::sync::Arc<Life>,
+    /// When its end was first sent.
+    end_sent: Option<Instant>,
+    /// When another run was handed something that this one held.
+    superseded: Option<(Instant, String)>,
+    counted: bool,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: BTreeMap<String, Entry>,
+    /// By what is held: the run that holds it.
+    holds: HashMap<String, u64>,
+    /// By a limit's name: runs under it.
+    limited: HashMap<String, HashSet<u64>>,
+    runs: HashMap<u64, Run>,
+    next_run: u64,
+    /// Jobs that are not known to have ended.
+    open: VecDeque<String>,
+    findings: Vec<String>,
+}
+
+/// All that is known.
+pub(super) struct Ledger {
+    state: Mutex<State>,
+    file: Mutex<BufWriter<File>>,
+    begun: Instant,
+    /// A worker that was heard within this time cannot have been removed.
+    safe: Duration,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder of this lock panics")
+}
+
+impl Ledger {
+    /// With a log of all runs in `file`, and the time without a ping after which a worker is removed.
+    pub fn new(file: &Path, health_timeout: Duration) -> Self {
+        let file = File::create(file).expect("the folder can be written");
+        Ledger {
+            state: Mutex::default(),
+            file: Mutex::new(BufWriter::new(file)),
+            begun: Instant::now(),
+            safe: health_timeout / 2,
+        }
+    }
+
+    fn log(&self, line: &str) {
+        let at = self.begun.elapsed().as_secs_f64();
+        // It helps to understand a finding, and is none itself.
+        let _ = writeln!(lock(&self.file), "{at:.3} {line}");
+    }
+
+    /// Notes what does not hold.
+    pub fn finding(&self, text: String) {
+        self.log(&format!("BROKEN {text}"));
+        let findings = &mut lock(&self.state).findings;
+        if findings.len() < MAX_FINDINGS {
+            println!("BROKEN: {text}");
+            findings.push(text);
+        }
+    }
+
+    pub fn findings(&self) -> Vec<String> {
+        let _ = lock(&self.file).flush();
+        lock(&self.state).findings.clone()
+    }
+
+    /// Jobs that are about to be added.
+    pub fn adding(&self, jobs: Vec<(String, Entry)>) {
+        let mut state = lock(&self.state);
+        for (key, entry) in jobs {
+            state.open.push_back(key.clone());
+            state.jobs.insert(key, entry);
+        }
+    }
+
+    pub fn change<T>(&self, key: &str, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        lock(&self.state).jobs.get_mut(key).map(change)
+    }
+
+    /// The next jobs whose end is not known, to be looked at; they come again after all others.
+    pub fn open(&self, count: usize) -> Vec<String> {
+        let mut state = lock(&self.state);
+        let count = count.min(state.open.len());
+        let keys: Vec<String> = state.open.drain(..count).collect();
+        state.open.extend(keys.iter().cloned());
+        keys
+    }
+
+    pub fn open_count(&self) -> usize {
+        lock(&self.state).open.len()
+    }
+
+    pub fn job_count(&self) -> usize {
+        lock(&self.state).jobs.len()
+    }
+
+    /// These have ended, or are not there.
+    pub fn close(&self, keys: &HashSet<String>) {
+        lock(&self.state).open.retain(|key| !keys.contains(key));
+    }
+
+    /// One that has ended goes on.
+    pub fn reopen(&self, key: &str) {
+        let mut state = lock(&self.state);
+        if !state.open.iter().any(|open| open == key) {
+            state.open.push_back(key.to_owned());
+        }
+    }
+
+    /// All jobs.
+    pub fn jobs(&self) -> BTreeMap<String, Entry> {
+        lock(&self.state).jobs.clone()
+    }
+
+    /// A worker was handed a job. Returns the run's number.
+    pub fn accepted(&self, job: &str, claim: &str, life: &std::sync::Arc<Life>, sent: Instant) -> u64 {
+        let mut state = lock(&self.state);
+        state.next_run += 1;
+        let number = state.next_run;
+        let run = Run {
+            job: job.to_owned(),
+            claim: claim.to_owned(),
+            life: life.clone(),
+            end_sent: None,
+            superseded: None,
+            counted: false,
+        };
+        let mut findings = Vec::new();
+        match state.jobs.get(job).cloned() {
+            None => findings.push(format!("{claim} was handed {job}, which no client has added")),
+            Some(entry) => self.check_start(&mut state, &run, number, &entry, sent, &mut findings),
+        }
+        state.runs.insert(number, run);
+        drop(state);
+        self.log(&format!("start {job} run {number} {claim}"));
+        findings.into_iter().for_each(|finding| self.finding(finding));
+        number
+    }
+
+    fn check_start(
+        &self,
+        state: &mut State,
+        run: &Run,
+        number: u64,
+        entry: &Entry,
+        sent: Instant,
+        findings: &mut Vec<String>,
+    ) {
+        let Run { job, claim, .. } = run;
+        if entry.again == 0 && entry.cancelled.is_some_and(|at| at < sent) {
+            findings.push(format!("{claim} was handed {job}, whose cancelling was acknowledged before"));
+        }
+        // Added again or retried, it waits for nothing.
+        let after = if entry.again == 0 { entry.after.as_slice() } else { &[] };
+        for (before, _) in after {
+            // Of the others, a server may know the end before any client does.
+            let told = |entry: &Entry| {
+                matches!(entry.kind, Kind::Done | Kind::Flaky | Kind::Failing)
+                    && entry.after.iter().all(|(_, cancels)| !cancels)
+            };
+            let open = |entry: &Entry| told(entry) && !entry.end_sent && !entry.cancel_tried;
+            if state.jobs.get(before).is_some_and(open) {
+                findings.push(format!("{claim} was handed {job}, and {before} has not ended"));
+            }
+        }
+        for held in &entry.exclusive {
+            let Some(other) = state.holds.insert(held.clone(), number) else { continue };
+            let Some(other) = state.runs.get_mut(&other).filter(|other| other.end_sent.is_none()) else {
+                continue;
+            };
+            other.superseded = Some((Instant::now(), format!("{held} for {job} under {claim}")));
+            if other.life.is_healthy(self.safe) {
+                findings.push(format!(
+                    "{claim} was handed {job} with {held}, which {} holds under {}, whose worker was heard a moment ago",
+                    other.job, other.claim
+                ));
+            }
+        }
+        if let Some((name, limit)) = &entry.limit {
+            let mut running = state.limited.remove(name).unwrap_or_default();
+            running.retain(|other| {
+                state.runs.get(other).is_some_and(|run| run.end_sent.is_none() && run.superseded.is_none())
+            });
+            running.insert(number);
+            let live = running.iter().filter_map(|other| state.runs.get(other));
+            let live = 1 + live.filter(|run| run.life.is_healthy(self.safe)).count();
+            if live > *limit {
+                findings.push(format!("{live} jobs run under rate-limit:{limit}:{name}, {job} among them"));
+            }
+            state.limited.insert(name.clone(), running);
+        }
+    }
+
+    /// A run is about to say how it ended; `last` if the job has ended with it.
+    pub fn ending(&self, number: u64, end: &str, last: bool) {
+        let mut state = lock(&self.state);
+        let State { runs, jobs, holds, .. } = &mut *state;
+        let Some(run) = runs.get_mut(&number) else { return };
+        run.end_sent.get_or_insert_with(Instant::now);
+        if let Some(entry) = jobs.get_mut(&run.job) {
+            for held in &entry.exclusive {
+                if holds.get(held) == Some(&number) {
+                    holds.remove(held);
+                }
+            }
+            entry.end_sent |= last;
+            if end == "completed" && !entry.told.contains(&number) {
+                entry.told.push(number);
+            }
+        }
+        let line = format!("end {} run {number} {}: {end}", run.job, run.claim);
+        drop(state);
+        self.log(&line);
+    }
+
+    /// A write of a run was accepted. `sent` is when it was first sent; `end` how the run ended, and `state` where the job stands.
+    pub fn took(&self, number: u64, sent: Instant, end: Option<&str>, answer: &Value) {
+        let mut state = lock(&self.state);
+        let State { runs, jobs, .. } = &mut *state;
+        let Some(run) = runs.get_mut(&number) else { return };
+        let mut findings = Vec::new();
+        let sent = if end.is_some() { run.end_sent.unwrap_or(sent) } else { sent };
+        if let Some((at, to)) = run.superseded.as_ref().filter(|(at, _)| *at < sent) {
+            findings.push(format!(
+                "a write of {} under {} was accepted {:?} after it had lost {to}",
+                run.job,
+                run.claim,
+                at.elapsed()
+            ));
+        }
+        let counts = end.is_some() && answer["state"].as_str() == end && !run.counted;
+        if let Some(entry) = jobs.get_mut(&run.job).filter(|_| counts) {
+            run.counted = true;
+            entry.ends += 1;
+            if entry.ends > 1 + entry.again {
+                let (ends, again) = (entry.ends, entry.again);
+                findings
+                    .push(format!("{} has ended {ends} times, and was added again {again} times", run.job));
+            }
+        }
+        drop(state);
+        findings.into_iter().for_each(|finding| self.finding(finding));
+    }
+
+    /// A run whose end was answered: nothing more is known of it.
+    pub fn forget(&self, number: u64) {
+        let mut state = lock(&self.state);
+        // One that never said its end is kept: it may hold what another one is handed.
+        if state.runs.get(&number).is_some_and(|run| run.end_sent.is_some()) {
+            state.runs.remove(&number);
+        }
+    }
+}

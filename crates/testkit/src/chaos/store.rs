@@ -1,0 +1,269 @@
+//! The store below the nodes, and what can be done to it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
+
+use super::node::run;
+use super::{Engine, left_out};
+use crate::{EtcdCluster, Link, free_ports};
+
+/// Between two looks at a server that has no event to wait for.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long FoundationDB may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// What a disk in memory holds. It takes memory for what is in it alone.
+const DISK_SIZE: &str = "8g";
+/// etcd's largest sensible quota: the copy, the original and a minute of history fit, whatever an hour adds.
+const ETCD_QUOTA_BYTES: u64 = 8 << 30;
+/// What is left on a disk that is full, in bytes.
+const SPARE_BYTES: u64 = 64 << 10;
+
+/// A store that nodes use.
+pub(super) struct Store {
+    servers: Servers,
+    /// What the data are on, where it can be filled.
+    pub disk: Option<Disk>,
+    /// It changes with every copy.
+    generation: std::sync::atomic::AtomicU64,
+    folder: PathBuf,
+}
+
+enum Servers {
+    None,
+    Etcd { cluster: Box<EtcdCluster>, links: Vec<Link> },
+    Foundationdb(Box<Foundationdb>),
+}
+
+impl Store {
+    /// `Err` says what is missing on this machine.
+    pub async fn start(engine: &Engine, folder: &Path) -> Result<Store, String> {
+        let mut disk = None;
+        let servers = match engine {
+            Engine::Embedded => {
+                disk = Disk::mount(&folder.join("disk")).await;
+                Servers::None
+            }
+            Engine::Etcd => {
+                let cluster = EtcdCluster::options().quota_bytes(ETCD_QUOTA_BYTES).start().await;
+                let cluster = cluster.ok_or("etcd is not installed")?;
+                let mut links = Vec::new();
+                for endpoint in cluster.endpoints() {
+                    links.push(Link::before(&endpoint).await);
+                }
+                Servers::Etcd { cluster: Box::new(cluster), links }
+            }
+            Engine::Foundationdb(program) => Servers::Foundationdb(Box::new(
+                Foundationdb::start(program, &folder.join("foundationdb")).await?,
+            )),
+        };
+        std::fs::create_dir_all(folder.join("disk")).map_err(|error| error.to_string())?;
+        Ok(Store { servers, disk, generation: 1.into(), folder: folder.to_owned() })
+    }
+
+    /// The URL for the node of this number. The way of the second one can be cut, where there is one.
+    pub fn url(&self, node: usize) -> String {
+        let generation = self.generation.load(std::sync::atomic::Ordering::Relaxed);
+        self.url_of(generation, node)
+    }
+
+    fn url_of(&self, generation: u64, node: usize) -> String {
+        let part = format!("chaos-{generation}");
+        match &self.servers {
+            Servers::None => format!("embedded:{}", self.folder.join("disk").join(part).display()),
+            Servers::Etcd { cluster, links } if node == 1 => {
+                cluster.url_at(&links.iter().map(Link::address).collect::<Vec<_>>(), &part)
+            }
+            Servers::Etcd { cluster, .. } => cluster.url(&part),
+            Servers::Foundationdb(server) => format!("fdb:{}/{part}", server.cluster_file().display()),
+        }
+    }
+
+    /// Whether others may use it while it is checked.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self.servers, Servers::None)
+    }
+
+    /// A way through another store: the URL of the copy, and a place in between on another engine.
+    pub fn next(&self) -> (String, Option<String>) {
+        let generation = 1 + self.generation.load(std::sync::atomic::Ordering::Relaxed);
+        let between = self.folder.join("disk").join(format!("between-{generation}"));
+        let between = self.is_shared().then(|| format!("embedded:{}", between.display()));
+        (self.url_of(generation, 0), between)
+    }
+
+    /// Goes on with the copy. The original is removed, but from FoundationDB: no client of it is here, and it has no quota.
+    pub async fn copied(&self) {
+        let before = self.generation.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if let Servers::Etcd { cluster, .. } = &self.servers {
+            cluster.clear(&format!("chaos-{before}/")).await;
+        }
+        for name in [format!("chaos-{before}"), format!("between-{}", before + 1)] {
+            let _ = std::fs::remove_dir_all(self.folder.join("disk").join(name));
+        }
+    }
+
+    /// Kills a server of the store, keeps it away for this long, and starts it again. Whether there is one.
+    pub async fn kill_server(&self, number: usize, away: Duration) -> bool {
+        match &self.servers {
+            Servers::None => return false,
+            Servers::Etcd { cluster, .. } => {
+                let member = number % cluster.members();
+                cluster.kill(member).await;
+                tokio::time::sleep(away).await;
+                cluster.restart(member).await;
+            }
+            Servers::Foundationdb(server) => {
+                server.kill().await;
+                tokio::time::sleep(away).await;
+                server.restart().await.expect("FoundationDB starts again with its data");
+            }
+        }
+        true
+    }
+
+    /// Stops a server of the store as it stands. Whether there is one.
+    pub async fn pause_server(&self, number: usize, away: Duration) -> bool {
+        match &self.servers {
+            Servers::None => return false,
+            Servers::Etcd { cluster, .. } => {
+                let member = number % cluster.members();
+                cluster.stop(member);
+                tokio::time::sleep(away).await;
+                cluster.resume(member);
+            }
+            Servers::Foundationdb(server) => {
+                server.signal("-STOP").await;
+                tokio::time::sleep(away).await;
+                server.signal("-CONT").await;
+            }
+        }
+        true
+    }
+
+    /// Cuts the way of the second node. Whether it can be cut.
+    pub async fn cut(&self, away: Duration) -> bool {
+        let Servers::Etcd { links, .. } = &self.servers else { return false };
+        links.iter().for_each(Link::cut);
+        tokio::time::sleep(away).await;
+        links.iter().for_each(Link::restore);
+        true
+    }
+}
+
+/// A file system in memory, that can be full at once and have room again.
+pub(super) struct Disk(PathBuf);
+
+impl Disk {
+    /// `None`, with a line about it, where it cannot be mounted.
+    async fn mount(folder: &Path) -> Option<Disk> {
+        std::fs::create_dir_all(folder).ok()?;
+        let disk = Disk(folder.to_owned());
+        let options = format!("size={DISK_SIZE}");
+        if run("mount", &["-t", "tmpfs", "-o", &options, "turnwise-chaos", &disk.path()]).await {
+            return Some(disk);
+        }
+        // Nothing to unmount.
+        std::mem::forget(disk);
+        left_out("a full disk, which only root can make (a file system in memory that is made smaller)");
+        None
+    }
+
+    fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+
+    /// Leaves a few kB.
+    pub async fn fill(&self) {
+        let df = Command::new("df").args(["--output=used", "-B1", &self.path()]).output().await;
+        let df = df.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let used: u64 = df.lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or_default();
+        self.resize(&(used + SPARE_BYTES).to_string()).await;
+    }
+
+    /// Has room again.
+    pub async fn free(&self) {
+        self.resize(DISK_SIZE).await;
+    }
+
+    async fn resize(&self, size: &str) {
+        let done = run("mount", &["-o", &format!("remount,size={size}"), &self.path()]).await;
+        assert!(done, "{} can be made larger and smaller", self.path());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: a process that was killed may hold it for a moment more.
+        let _ = std::process::Command::new("umount").args(["--lazy", &self.path()]).status();
+    }
+}
+
+/// A FoundationDB of one process, that a program starts in the foreground.
+struct Foundationdb {
+    program: PathBuf,
+    folder: PathBuf,
+    port: u16,
+    child: Mutex<Option<Child>>,
+}
+
+impl Foundationdb {
+    async fn start(program: &Path, folder: &Path) -> Result<Self, String> {
+        if !program.exists() {
+            return Err(format!(
+                "there is no {}: name a program that starts FoundationDB",
+                program.display()
+            ));
+        }
+        let server = Foundationdb {
+            program: program.to_owned(),
+            folder: folder.to_owned(),
+            port: free_ports(1)[0],
+            child: Mutex::new(None),
+        };
+        server.restart().await.map(|()| server)
+    }
+
+    fn cluster_file(&self) -> PathBuf {
+        self.folder.join("fdb.cluster")
+    }
+
+    async fn restart(&self) -> Result<(), String> {
+        let mut command = Command::new(&self.program);
+        // On disk: what it has in memory alone does not survive `kill -9`.
+        command.arg(&self.folder).arg(self.port.to_string()).arg("ssd");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).spawn();
+        *self.child.lock().await = Some(child.map_err(|error| error.to_string())?);
+        let ready = async {
+            // The program removes the file of an earlier start first.
+            tokio::time::sleep(LOOK_AGAIN * 10).await;
+            while !self.folder.join("ready").exists() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        let ready = tokio::time::timeout(START_TIMEOUT, ready).await;
+        ready.map_err(|_| "FoundationDB does not start".to_owned())
+    }
+
+    async fn kill(&self) {
+        if let Some(mut child) = self.child.lock().await.take() {
+            let _ = child.kill().await;
+        }
+    }
+
+    async fn signal(&self, signal: &str) {
+        let process = self.child.lock().await.as_ref().and_then(Child::id);
+        if let Some(process) = process {
+            run("kill", &[signal, &process.to_string()]).await;
+        }
+    }
+}
+
+/// The folder of a chaos, and whether it is kept.
+pub(super) fn folder() -> TempDir {
+    tempfile::Builder::new().prefix("turnwise-chaos-").tempdir().expect("a folder can be made")
+}

@@ -1,0 +1,171 @@
+//! A scan of everything that waits, for jobs that can start behind more blocked ones than a window holds.
+//!
+//! *Model.* The pending rows of a type are read page by page, in the order of their keys, a few pages in each pass, until all were seen. What could
+//! start by the locks of that moment is kept: it is the front of the passes that follow, in fair order. The claims prove the locks, as always.
+//!
+//! *Cost.* Passes scan only when nothing in the longest window can start and there is more behind it. The next scan begins only after something has
+//! become pending or a lock was given back, and no sooner than [`PAUSE_US_PER_ROW`] for each row of the one before: that bounds what scans take of a
+//! worker's time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use turnwise_queue::tenants::{self, Pending};
+use turnwise_queue::{Keyspace, Result};
+use turnwise_store::Transaction;
+
+/// Rows that one read takes.
+const PAGE: usize = 1_000;
+/// Pages that one pass reads.
+const PAGES: usize = 4;
+/// Jobs that are kept; at so many a scan ends, and the next one goes on behind it.
+const MAX_FOUND: usize = 2_000;
+/// Of these so many of one tenant, so that one with many leaves room for others.
+const MAX_OF_TENANT: usize = 100;
+/// The pause after a scan, for each of its rows, in µs. Reading and comparing a row takes about 10 µs.
+const PAUSE_US_PER_ROW: i64 = 50;
+
+/// The scans of a job type, as one claimant makes them.
+#[derive(Default)]
+pub(crate) struct Scan(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The scan that is under way.
+    current: Option<Current>,
+    last: Last,
+    /// Where the next scan begins; at the first row, if the last one has seen the last row.
+    from: Option<Bytes>,
+}
+
+/// What changes when something becomes pending, and when a lock is given back.
+pub(crate) type Stamps = (Option<Bytes>, Option<Bytes>);
+
+struct Current {
+    /// As of its beginning.
+    stamps: Stamps,
+    from: Option<Bytes>,
+    rows: usize,
+    /// It began at the first row, and has kept all that could start.
+    is_whole: bool,
+    of_tenant: BTreeMap<String, usize>,
+    found: Vec<(String, Pending)>,
+}
+
+#[derive(Default)]
+struct Last {
+    /// What could start, without what was tried.
+    found: Vec<(String, Pending)>,
+    /// As long as the stamps are these, another scan would find nothing; `None` if it might.
+    exhausted: Option<Stamps>,
+    /// When it ended, in µs, and when the next one may begin.
+    pause: Option<(i64, i64)>,
+}
+
+/// What a look has come to.
+pub(crate) enum Scanned {
+    /// These could start, each with its tenant. Those that were tried are to be [forgotten](Scan::forget).
+    Found(Vec<(String, Pending)>),
+    /// The next pass goes on.
+    Unfinished,
+    /// Nothing can start, or what can is looked for from this time on, in µs.
+    Nothing(Option<i64>),
+}
+
+impl Scan {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a scan has found, or goes on with it. `startable` tells which of some jobs could start.
+    pub async fn look(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job_type: &str,
+        stamps: &Stamps,
+        now_us: i64,
+        startable: impl Fn(&[&Pending]) -> BTreeSet<String>,
+    ) -> Result<Scanned> {
+        let mut current = {
+            let mut state = self.state();
+            if !state.last.found.is_empty() {
+                return Ok(Scanned::Found(state.last.found.clone()));
+            }
+            match state.current.take() {
+                Some(current) => current,
+                None if state.last.exhausted.as_ref() == Some(stamps) => return Ok(Scanned::Nothing(None)),
+                None => {
+                    let pause = state.last.pause.filter(|(from, to)| (*from..*to).contains(&now_us));
+                    if let Some((_, again_us)) = pause {
+                        return Ok(Scanned::Nothing(Some(again_us)));
+                    }
+                    Current::new(stamps.clone(), state.from.take())
+                }
+            }
+        };
+        for _ in 0..PAGES {
+            let (page, next) = tenants::page(tx, keys, job_type, current.from.take(), PAGE).await?;
+            let jobs: Vec<&Pending> = page.iter().map(|(_, pending)| pending).collect();
+            let startable = startable(&jobs);
+            current.keep(page, &startable);
+            current.from = next;
+            if current.from.is_none() || current.found.len() >= MAX_FOUND {
+                return Ok(self.state().ends(current, now_us));
+            }
+        }
+        self.state().current = Some(current);
+        Ok(Scanned::Unfinished)
+    }
+
+    /// These were tried. Whether they run depends on a commit: if any were, the next scan looks for them again. Returns when, in µs.
+    pub fn forget(&self, tried: &BTreeSet<String>) -> Option<i64> {
+        let mut state = self.state();
+        let before = state.last.found.len();
+        state.last.found.retain(|(_, pending)| !tried.contains(&pending.id));
+        if state.last.found.len() < before {
+            state.last.exhausted = None;
+        }
+        state.last.pause.map(|(_, again_us)| again_us).filter(|_| state.last.exhausted.is_none())
+    }
+}
+
+impl State {
+    fn ends(&mut self, current: Current, now_us: i64) -> Scanned {
+        let Current { stamps, from, rows, is_whole, found, .. } = current;
+        let pause_us = i64::try_from(rows).unwrap_or(i64::MAX).saturating_mul(PAUSE_US_PER_ROW);
+        let again_us = now_us.saturating_add(pause_us);
+        let is_whole = is_whole && from.is_none();
+        self.from = from;
+        self.last = Last {
+            found: found.clone(),
+            exhausted: is_whole.then_some(stamps),
+            pause: Some((now_us, again_us)),
+        };
+        match found.is_empty() {
+            true => Scanned::Nothing((!is_whole).then_some(again_us)),
+            false => Scanned::Found(found),
+        }
+    }
+}
+
+impl Current {
+    fn new(stamps: Stamps, from: Option<Bytes>) -> Self {
+        let is_whole = from.is_none();
+        Current { stamps, from, rows: 0, is_whole, of_tenant: BTreeMap::new(), found: Vec::new() }
+    }
+
+    fn keep(&mut self, page: Vec<(String, Pending)>, startable: &BTreeSet<String>) {
+        self.rows += page.len();
+        for (tenant, pending) in page.into_iter().filter(|(_, pending)| startable.contains(&pending.id)) {
+            let kept = self.of_tenant.entry(tenant.clone()).or_default();
+            if *kept == MAX_OF_TENANT {
+                self.is_whole = false;
+                continue;
+            }
+            *kept += 1;
+            self.found.push((tenant, pending));
+        }
+    }
+}

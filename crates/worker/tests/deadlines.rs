@@ -1,0 +1,284 @@
+//! Runs that are over their time are taken from workers that live.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_policy::predictive_queue::locks::Mode;
+use turnwise_queue::check::check_rows;
+use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::locks::{Asked, LockAt, Spot};
+use turnwise_queue::{Error, NewJob, State, jobs, workers};
+use turnwise_store::{Isolation, RangeRead};
+use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, ExternalOptions, Options};
+
+use common::{PATIENCE, T, Word, World, json};
+
+const TEN: Timeouts = Timeouts { run_us: None, heartbeat_us: Some(10_000_000) };
+const WHOLE: Timeouts = Timeouts { run_us: Some(10_000_000), heartbeat_us: None };
+const LOOK: Duration = Duration::from_secs(1);
+
+async fn add(world: &World, id: &str, timeouts: Timeouts) {
+    let new = NewJob { timeouts, ..NewJob::new(T, id, json("{}")) };
+    let now_us = turnwise_store::Runtime::now_us(&*world.clock);
+    world.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await).await;
+}
+
+/// Time passes for a run in this process, which has come to wait for the rest of it.
+async fn passes(world: &World, seconds: u64, rest: u64) {
+    let wait = world.clock.wait_for_sleeper(Duration::from_secs(rest));
+    tokio::time::timeout(PATIENCE, wait).await.expect("nothing waits for that");
+    world.clock.advance(Duration::from_secs(seconds));
+    world.settle().await;
+}
+
+async fn until_crashed(world: &World, id: &str, why: &str) {
+    let job = world.until_state(id, State::Crashing).await;
+    assert_eq!((job.attempts, job.crashes), (1, 1));
+    assert!(job.reason().is_some_and(|reason| reason.contains(why)), "{:?}", job.reason());
+}
+
+#[tokio::test]
+async fn a_run_in_this_process_that_reports_nothing_is_stopped_and_has_crashed() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    add(&world, "a", TEN).await;
+    let run = world.next_run().await;
+    passes(&world, 8, 10).await;
+    assert!(run.word.send(Word::Report(1)).is_ok());
+    world.settle().await;
+    // It has ten more seconds.
+    passes(&world, 8, 10).await;
+    assert_eq!(world.get("a").await.unwrap().state, State::Running);
+    passes(&world, 2, 2).await;
+    until_crashed(&world, "a", "reported nothing for its heartbeat_timeout of 10s").await;
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_handler_that_hangs_is_aborted_when_its_whole_time_is_over() {
+    let mut world = World::new();
+    let timeouts = WHOLE;
+    let options = Options { max_jobs: 1, exclusive: true, timeouts, ..Options::default() };
+    let grace = options.stop_grace;
+    let worker = world.start_with(&world.store, options).await;
+    world.add("a").await;
+    let run = world.next_run().await;
+    let (hangs, hanging) = tokio::sync::oneshot::channel();
+    assert!(run.word.send(Word::Hang(hangs)).is_ok());
+    hanging.await.unwrap();
+    passes(&world, 10, 10).await;
+    assert_eq!(world.get("a").await.unwrap().state, State::Running, "it has its grace period");
+    passes(&world, grace.as_secs(), grace.as_secs()).await;
+    until_crashed(&world, "a", "ran for longer than its timeout of 10s").await;
+    assert_eq!(world.handler.running.load(SeqCst), 0);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_run_that_has_nothing_to_do_need_not_report_and_a_continuous_one_has_no_whole_time() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    let timeouts = TEN.or(WHOLE);
+    let new = NewJob { timeouts, continuous: true, ..NewJob::new(T, "a", json("{}")) };
+    world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
+    let run = world.next_run().await;
+    assert!(run.word.send(Word::Idle).is_ok());
+    world.settle().await;
+    for _ in 0..5 {
+        passes(&world, 10, 10).await;
+    }
+    assert_eq!(world.get("a").await.unwrap().state, State::Running);
+    worker.shutdown().await;
+}
+
+/// An external worker's server, that looks at deadlines.
+struct Served {
+    world: World,
+    external: External,
+    worker: String,
+    stop: CancellationToken,
+}
+
+impl Served {
+    async fn new(options: ExternalOptions) -> Served {
+        let world = World::new();
+        let external = External::new(world.store.clone(), world.keys.clone(), options);
+        let worker = external.register(T, None, 5).await.unwrap().id;
+        let served = Served { world, external, worker, stop: CancellationToken::new() };
+        served.serve(&served.external);
+        served
+    }
+
+    /// Looks, with what this server knows.
+    fn serve(&self, external: &External) {
+        let (store, keys) = (self.world.store.clone(), self.world.keys.clone());
+        let deadlines = Deadlines { store, keys, external: external.clone() };
+        tokio::spawn(deadlines.run(self.stop.clone()));
+    }
+
+    /// A job, where this claim is the last that was received.
+    async fn accept(&self, received: u64) -> Accepted {
+        let leave = CancellationToken::new();
+        let accepted = self.external.accept(T, &self.worker, received, 1, PATIENCE, &leave).await;
+        accepted.unwrap().remove(0)
+    }
+
+    /// So many looks, each of which lasts so long on the clock.
+    async fn look(&self, looks: usize, each: Duration) {
+        for _ in 0..looks {
+            let wait = self.world.clock.wait_for_sleepers(LOOK, 1);
+            tokio::time::timeout(PATIENCE, wait).await.expect("nobody looks");
+            self.world.clock.advance(each);
+            self.world.settle().await;
+        }
+        let wait = self.world.clock.wait_for_sleepers(LOOK, 1);
+        tokio::time::timeout(PATIENCE, wait).await.expect("nobody looks");
+    }
+
+    async fn update(&self, id: &str, claim: u64) -> turnwise_queue::Result<()> {
+        self.external.update(T, &self.worker, id, claim, &json("1")).await.map(drop)
+    }
+
+    async fn state(&self, id: &str) -> State {
+        self.world.get(id).await.unwrap().state
+    }
+
+    async fn is_sound(&self) {
+        let tx = self.world.store.begin().await.unwrap();
+        let all = RangeRead { begin: "".into(), end: "\u{ff}".into(), limit: 10_000, reverse: false };
+        let rows = tx.range_with(all, Isolation::Snapshot).await.unwrap();
+        let rows: Vec<_> = rows.into_iter().filter(|(key, _)| self.world.keys.contains(key)).collect();
+        assert_eq!(check_rows(&self.world.keys, &rows), []);
+    }
+}
+
+#[tokio::test]
+async fn an_external_run_that_hangs_is_taken_from_a_worker_that_pings() {
+    let timeouts = Arc::new(BTreeMap::from([(T.to_owned(), TEN)]));
+    let served = Served::new(ExternalOptions { timeouts, ..ExternalOptions::default() }).await;
+    served.world.add("a").await;
+    let claim = served.accept(0).await.claim;
+    served.is_sound().await;
+    served.look(8, LOOK).await;
+    served.update("a", claim).await.unwrap();
+    // One look for what happened during the pause before it.
+    served.look(10, LOOK).await;
+    assert_eq!(served.state("a").await, State::Running, "it has reported");
+    served.look(2, LOOK).await;
+    until_crashed(&served.world, "a", "reported nothing for its heartbeat_timeout of 10s").await;
+    // The worker is a member, and its claim is gone.
+    served.external.ping(T, &served.worker).await.unwrap();
+    assert!(matches!(served.update("a", claim).await, Err(Error::Halt)));
+    let end = ExternalEnd::Completed(json("1"));
+    let ended = served.external.end(T, &served.worker, "a", claim, end, None).await;
+    assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
+    let gone = served.world.run(async |tx, keys| workers::get(tx, keys, T, &served.worker).await).await;
+    assert!(gone.is_some());
+    served.is_sound().await;
+    served.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_whole_time_is_over_however_often_the_run_reports() {
+    let served = Served::new(ExternalOptions::default()).await;
+    add(&served.world, "a", WHOLE).await;
+    let claim = served.accept(0).await.claim;
+    for _ in 0..10 {
+        served.look(1, LOOK).await;
+        served.update("a", claim).await.unwrap();
+    }
+    served.look(2, LOOK).await;
+    until_crashed(&served.world, "a", "ran for longer than its timeout of 10s").await;
+    served.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_takes_nothing_away_and_a_hang_is_found_all_the_same() {
+    let served = Served::new(ExternalOptions::default()).await;
+    add(&served.world, "a", TEN.or(Timeouts { run_us: Some(60_000_000), heartbeat_us: None })).await;
+    let claim = served.accept(0).await.claim;
+    served.look(3, LOOK).await;
+    // Two hours forward, or the machine slept for as long.
+    served.look(1, Duration::from_secs(7_200)).await;
+    assert_eq!(served.state("a").await, State::Running);
+    served.update("a", claim).await.unwrap();
+    served.look(9, LOOK).await;
+    assert_eq!(served.state("a").await, State::Running);
+    served.look(3, LOOK).await;
+    until_crashed(&served.world, "a", "heartbeat_timeout").await;
+    served.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_server_that_has_just_started_gives_a_run_one_heartbeat_more() {
+    let served = Served::new(ExternalOptions::default()).await;
+    served.stop.cancel();
+    add(&served.world, "a", TEN).await;
+    served.accept(0).await;
+    served.world.clock.advance(Duration::from_secs(30));
+    served.world.settle().await;
+    let stop = CancellationToken::new();
+    let (store, keys) = (served.world.store.clone(), served.world.keys.clone());
+    let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
+    tokio::spawn(Deadlines { store, keys, external }.run(stop.clone()));
+    served.look(10, LOOK).await;
+    assert_eq!(served.state("a").await, State::Running, "nobody has seen it for its time");
+    served.look(1, LOOK).await;
+    until_crashed(&served.world, "a", "heartbeat_timeout").await;
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_a_lock_need_not_report() {
+    need_not_report(40).await;
+}
+
+#[tokio::test]
+async fn a_wait_between_two_looks_at_a_run_is_no_silence() {
+    need_not_report(8).await;
+}
+
+/// A run waits for a lock for so many looks, and has its whole time for a report when it has got it.
+async fn need_not_report(looks: usize) {
+    let served = Served::new(ExternalOptions::default()).await;
+    let lock = LockAt { spot: Spot::resource("instance", "x"), mode: Mode::Exclusive, units: 1 };
+    let mut claims = Vec::new();
+    for (id, timeouts) in [("holds", Timeouts::default()), ("waits", TEN)] {
+        let locks = serde_json::from_str(r#"{"instance":{"exclusive":"unknown"}}"#).unwrap();
+        let new = NewJob { timeouts, locks, ..NewJob::new(T, id, json("{}")) };
+        served.world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
+        claims.push(served.accept(claims.last().copied().unwrap_or(0)).await.claim);
+    }
+    let leave = CancellationToken::new();
+    leave.cancel();
+    let ask = async |id: &str, claim| {
+        served
+            .external
+            .lock(T, &served.worker, id, claim, std::slice::from_ref(&lock), Duration::ZERO, &leave)
+            .await
+    };
+    assert!(matches!(ask("holds", claims[0]).await.unwrap(), Asked::Granted));
+    assert!(matches!(ask("waits", claims[1]).await.unwrap(), Asked::Waits(_)));
+    served.look(looks, LOOK).await;
+    assert_eq!(served.state("waits").await, State::Waiting);
+    served
+        .external
+        .unlock(T, &served.worker, "holds", claims[0], std::slice::from_ref(&lock.spot))
+        .await
+        .unwrap();
+    assert!(matches!(ask("waits", claims[1]).await.unwrap(), Asked::Granted));
+    served.look(9, LOOK).await;
+    assert_eq!(served.state("waits").await, State::Running);
+    // It is known that it has the lock once it is looked at, a heartbeat after that at most.
+    served.look(13, LOOK).await;
+    until_crashed(&served.world, "waits", "heartbeat_timeout").await;
+    // What it held is free.
+    served.is_sound().await;
+    served.stop.cancel();
+}

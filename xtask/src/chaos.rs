@@ -1,0 +1,59 @@
+//! The chaos: `crates/testkit/examples/chaos`, with a turnwise that is built for it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{Failure, Result, cargo, root, run};
+use crate::{bench, peers};
+
+/// A program that starts FoundationDB, where none is named: an optional folder beside the repository.
+const START_FOUNDATIONDB: &str = "../shared/peers/start-foundationdb";
+
+/// `cargo xtask chaos`: builds what the store needs, and passes everything on to the program.
+pub fn chaos(options: &[&str]) -> Result {
+    let value = |name: &str| Some(*options.get(1 + options.iter().position(|option| *option == name)?)?);
+    let debug = options.contains(&"--debug-build");
+    let profile: &[&str] = if debug { &[] } else { &["--release"] };
+    let program = ["--quiet", "--package", "turnwise-testkit", "--example", "chaos", "--"];
+    let mut command = cargo();
+    command.arg("run").args(profile).args(program);
+    if options.contains(&"--help") {
+        return run(command.arg("--help"));
+    }
+    let mut build = cargo();
+    build.arg("build").args(profile).args(["--package", "turnwise"]);
+    match value("--store") {
+        Some("etcd") => peers::install_etcd()?,
+        Some("foundationdb") => {
+            let program =
+                value("--start-foundationdb").map_or_else(|| root().join(START_FOUNDATIONDB), PathBuf::from);
+            let Some(client) = unpacked_client(&program)? else {
+                println!("left out: FoundationDB, which {} would start", program.display());
+                return Ok(());
+            };
+            build.args(["--features", "foundationdb"]).env("FDB_CLIENT_LIB_PATH", &client);
+            command.env("LD_LIBRARY_PATH", client);
+            if value("--start-foundationdb").is_none() {
+                command.arg("--start-foundationdb").arg(program);
+            }
+        }
+        _ => {}
+    }
+    if value("--turnwise").is_none() {
+        run(&mut build)?;
+        let folder = bench::target().join(if debug { "debug" } else { "release" });
+        command.arg("--turnwise").arg(folder.join("turnwise"));
+    }
+    run(command.args(options.iter().filter(|option| **option != "--debug-build")))
+}
+
+/// The folder with FoundationDB's client, which the program unpacks; `None` if there is no such program.
+fn unpacked_client(program: &Path) -> std::result::Result<Option<PathBuf>, Failure> {
+    if !program.exists() {
+        return Ok(None);
+    }
+    let folder = bench::target().join("foundationdb");
+    run(Command::new(program).arg(&folder))?;
+    let client = folder.join("foundationdb/lib");
+    std::path::absolute(client).map(Some).map_err(|error| Failure::new(error.to_string()))
+}
