@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::{Error, Keyspace, NewJob, State, clock, filters, jobs};
 use turnwise_store::{Runtime, Store};
-use turnwise_worker::Timekeeper;
+use turnwise_worker::{Timekeeper, Tunables};
 
 use crate::core::lock;
 use crate::dice::Dice;
@@ -36,6 +36,8 @@ pub const DAY_US: i64 = 86_400_000_000;
 /// Continuous jobs of a type that fill slots at most, and those that one transaction adds.
 const MAX_FILL: usize = 60;
 const FILL_BATCH: usize = 10;
+/// So many of them more than there are slots, where they are busy.
+const MORE_THAN_SLOTS: usize = 3;
 /// The delay of the job that comes behind them, in µs: by then they run.
 const FILL_DELAY_US: i64 = 15_000_000;
 
@@ -61,8 +63,10 @@ pub struct Client {
     number: u32,
     /// Its jobs; whether one runs until it is stopped.
     jobs: BTreeMap<JobKey, bool>,
-    /// What the jobs that it adds may wait for, if not for any.
+    /// What most of the jobs that it adds wait for, in place of any.
     hub: Option<JobKey>,
+    /// Whom the jobs that it adds are charged to, in place of anyone.
+    payer: Option<String>,
 }
 
 impl Client {
@@ -85,6 +89,7 @@ impl Client {
             number,
             jobs: BTreeMap::new(),
             hub: None,
+            payer: None,
         }
     }
 
@@ -171,19 +176,29 @@ impl Client {
         self.keeper = Some(AbortOnDropHandle::new(tokio::spawn(keeper.run(never))));
     }
 
-    /// Adds as many continuous jobs to each type as there are slots, and then one that is delayed: it has its turn all the same.
+    /// Adds continuous jobs to each type that take all slots, and then one that is delayed: it has its turn all the same. They have nothing to do;
+    /// or they have, are one tenant's, and more than there are slots: then they take turns.
     pub async fn fill(&mut self) {
         let plan = self.setting.plan.clone();
-        let slots = plan.nodes as usize * lock(&self.setting.tunables).max_jobs;
+        let Tunables { max_jobs, fair, .. } = lock(&self.setting.tunables).clone();
+        let slots = plan.nodes as usize * max_jobs;
+        let is_busy = slots < MAX_FILL && self.dice.chance(500);
+        let (script, count) = match is_busy {
+            true => (Script::busy(), slots + MORE_THAN_SLOTS),
+            false => (Script::idle(), slots.min(MAX_FILL)),
+        };
+        self.payer = is_busy.then(|| plan.largest_tenant(&fair.shares));
         for job_type in &plan.types {
             let key = |n| (job_type.clone(), format!("s{n}"));
-            for batch in (0..slots.min(MAX_FILL)).collect::<Vec<_>>().chunks(FILL_BATCH) {
-                self.add(batch.iter().map(|n| (key(*n), Script::idle())).collect(), None, None, false).await;
+            for batch in (0..count).collect::<Vec<_>>().chunks(FILL_BATCH) {
+                let new = batch.iter().map(|n| (key(*n), script.clone())).collect();
+                self.add(new, None, None, false).await;
             }
             let later_us = self.runtime.now_us() + FILL_DELAY_US;
             let key = (job_type.clone(), "later".to_owned());
             self.add(vec![(key, Script::long(0))], Some(later_us), None, false).await;
         }
+        self.payer = None;
     }
 
     /// Adds a job to each type that waits for a day.
@@ -257,15 +272,15 @@ impl Client {
             *endless |= script.is_endless();
         }
         let keys: Arc<[JobKey]> = new.iter().map(|(key, _)| key.clone()).collect();
-        let others: Vec<JobKey> = match (&self.setting.plan.eligibility, &self.hub) {
-            (Some(_), Some(hub)) => vec![hub.clone()],
-            (Some(_), None) => self.setting.checker.known(|known| known.jobs.keys().cloned().collect()),
-            (None, _) => Vec::new(),
+        let others: Vec<JobKey> = match &self.setting.plan.eligibility {
+            Some(_) => self.setting.checker.known(|known| known.jobs.keys().cloned().collect()),
+            None => Vec::new(),
         };
         let plan = self.setting.plan.eligibility.as_ref();
-        let after = |n: usize| match &self.setting.plan.eligibility {
-            Some(plan) => plan.after(&self.dice, &keys[n], &keys[..n], &others),
-            None => Vec::new(),
+        let after = |n: usize| match (plan, &self.hub) {
+            (Some(plan), Some(hub)) => plan.after_hub(&self.dice, &keys[n], hub),
+            (Some(plan), None) => plan.after(&self.dice, &keys[n], &keys[..n], &others),
+            (None, _) => Vec::new(),
         };
         let jobs: Arc<[NewJob]> = new
             .into_iter()
@@ -273,7 +288,7 @@ impl Client {
             .map(|(n, ((job_type, id), script))| NewJob {
                 not_before_us,
                 max_attempts,
-                tenant: self.setting.plan.tenant(&self.dice),
+                tenant: self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.dice)),
                 timeouts: self.setting.plan.timeouts(&self.dice),
                 continuous: script.is_continuous(),
                 locks: script.locks.clone(),

@@ -52,7 +52,7 @@ pub struct EligibilityPlan {
     waits: u64,
     /// Of what they wait for, jobs of the same request, in permille: chains and bundles.
     together: u64,
-    /// Of many jobs that are added at once all wait for the first one, if they wait.
+    /// Of many jobs that are added at once most wait for the first one.
     pub hub: bool,
     /// Jobs that state a limit, or two, in permille.
     limited: u64,
@@ -88,14 +88,15 @@ impl EligibilityPlan {
             if is_named || *own == (job_type.clone(), id.clone()) {
                 continue;
             }
-            let mut accepted: Vec<Outcome> = ENDS.into_iter().filter(|_| dice.chance(500)).collect();
-            if accepted.is_empty() {
-                accepted.push(Outcome::Completed);
-            }
-            let otherwise = *dice.choose(&[Otherwise::Cancel, Otherwise::Free]);
-            after.push(After { job_type, id, accepted, otherwise });
+            after.push(wait_for(dice, (job_type, id)));
         }
         after
+    }
+
+    /// What one of many waits for that are added at once: most of them for the first one, and so more than a small transaction can prove.
+    pub fn after_hub(&self, dice: &Dice, own: &JobKey, hub: &JobKey) -> Vec<After> {
+        let waits = own != hub && dice.chance(900);
+        waits.then(|| wait_for(dice, hub.clone())).into_iter().collect()
     }
 
     /// Why a job is added.
@@ -137,6 +138,16 @@ impl EligibilityPlan {
             note: dice.chance(300).then(|| "for now".to_owned()),
         }
     }
+}
+
+/// Waits for any of the ends of a job.
+fn wait_for(dice: &Dice, (job_type, id): JobKey) -> After {
+    let mut accepted: Vec<Outcome> = ENDS.into_iter().filter(|_| dice.chance(500)).collect();
+    if accepted.is_empty() {
+        accepted.push(Outcome::Completed);
+    }
+    let otherwise = *dice.choose(&[Otherwise::Cancel, Otherwise::Free]);
+    After { job_type, id, accepted, otherwise }
 }
 
 /// What a filter asks of a job.

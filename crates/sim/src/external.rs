@@ -45,6 +45,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a worker leaves a run to the nodes that is over its time.
 const OVERDUE: Duration = Duration::from_secs(4);
+/// The same of every other one, so that it is seen whether they take it away. Nobody tells the worker of that: its slot is not free until then.
+pub const LONG_OVERDUE: Duration = Duration::from_secs(30);
 /// How late somebody tidies up after a run: most jobs that are tried again run again by then.
 const LATE: Duration = Duration::from_secs(2);
 
@@ -108,6 +110,7 @@ impl Actor {
             runtime: SimRuntime(link.clone()),
             handler: SimHandler { link: link.clone(), checker: setting.checker.clone() },
             link: link.clone(),
+            overdue: if self.number.is_multiple_of(2) { LONG_OVERDUE } else { OVERDUE },
         });
         let task = tokio::spawn(me.live(stopped));
         self.life = Some(Life { link, stop: Some(stop), task });
@@ -119,6 +122,8 @@ struct Me {
     link: Arc<Link>,
     runtime: SimRuntime,
     handler: SimHandler,
+    /// How long it leaves a run to the nodes that is over its time.
+    overdue: Duration,
 }
 
 /// What became of a request.
@@ -308,7 +313,7 @@ impl Me {
             // A worker that knows when the run's time is over ends it, too, later than the nodes take it away.
             let Timeouts { run_us, heartbeat_us } = job.terms.timeouts;
             let late = run_us.into_iter().chain(heartbeat_us).min();
-            let late = late.map(|us| OVERDUE + Duration::from_micros(us.unsigned_abs()));
+            let late = late.map(|us| self.overdue + Duration::from_micros(us.unsigned_abs()));
             let given_up = async {
                 let overdue = async {
                     match late {

@@ -15,7 +15,7 @@ use turnwise_worker::Membership;
 
 use crate::check::{Known, in_words, is_kept};
 use crate::core::{Violation, lock};
-use crate::external::{self, Life};
+use crate::external::{self, LONG_OVERDUE, Life};
 use crate::ledger::{ClaimKey, Did, JobKey};
 use crate::link::Link;
 use crate::model::{self, WorkerRow};
@@ -52,6 +52,11 @@ pub fn check(look: &Look<'_>) -> Result<(), Violation> {
 /// Whether jobs start that can, in the middle of a calm.
 pub fn check_starts(look: &Look<'_>) -> Result<(), Violation> {
     look.starts()
+}
+
+/// Whether no run goes on that is over its time.
+pub fn check_runs(look: &Look<'_>) -> Result<(), Violation> {
+    look.overdue()
 }
 
 /// Looks at a world where `processes` and `lives` are those that live, unless nobody there is well.
@@ -183,6 +188,13 @@ impl Look<'_> {
         Ok(())
     }
 
+    /// Runs at a worker that go on, or did within this time, whether or not they still have their claims.
+    fn runs_within(&self, worker: &String, time: Duration) -> usize {
+        let first = (worker.clone(), 0);
+        let all = self.known.executions.range(first..).take_while(|((at, _), _)| at == worker);
+        all.filter(|(_, run)| run.did == Did::Runs || !self.is_older(run.done_us, time)).count()
+    }
+
     /// Jobs start when there is room for them: nowhere is a slot free all the time while a job waits.
     fn starts(&self) -> Result<(), Violation> {
         let max_jobs = lock(&self.setting.tunables).max_jobs;
@@ -200,7 +212,7 @@ impl Look<'_> {
                 // as long as the pass takes that fills them.
                 let only_idle = self.known.externals.contains(&worker.1) || self.setting.plan.is_slow();
                 let most = match only_idle {
-                    true if idle => self.known.load.now(worker),
+                    true if idle => self.known.load.now(worker).max(self.runs_within(&worker.1, time)),
                     true => return false,
                     false => self.known.load.most_since(worker, self.now_us - time.as_micros() as i64),
                 };
@@ -310,6 +322,17 @@ impl Look<'_> {
         }
     }
 
+    fn overdue(&self) -> Result<(), Violation> {
+        for (key, rows) in &self.known.jobs {
+            let Some(claim) = rows.record.as_ref().and_then(|job| job.claim.as_ref()) else { continue };
+            if self.known.home(&claim.worker).is_some_and(|home| self.well.contains_key(&home)) {
+                let story = || format!("{key:?}: {}", in_words(rows.record.as_ref()));
+                self.over(key, &(claim.worker.clone(), claim.number), story)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A run that is over its time is taken away, where clocks agree. What happened before the calm is not judged.
     fn over(&self, key: &JobKey, claim: &ClaimKey, story: impl Fn() -> String) -> Result<(), Violation> {
         let job = self.known.jobs[key].record.as_ref().expect("its state was just read");
@@ -408,7 +431,8 @@ impl Look<'_> {
                 .and_then(|job| job.claim.as_ref())
                 .is_some_and(|claim| (&claim.worker, claim.number) == (worker, *number));
             let lost_us = self.known.changed_us[&run.job];
-            if !held && self.is_older(lost_us, options.health_interval + options.stop_grace + SLACK) {
+            let left = if self.known.externals.contains(worker) { LONG_OVERDUE } else { Duration::ZERO };
+            if !held && self.is_older(lost_us, options.health_interval + options.stop_grace + SLACK + left) {
                 let story = format!("{run:?} under {worker}/{number}, but it is {}", in_words(record));
                 return broken("a run whose claim is lost stops", story);
             }

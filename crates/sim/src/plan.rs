@@ -137,7 +137,12 @@ impl Plan {
             2..15 => (dice.between(8, 20), dice.between(1, 2), dice.between(3, 6), 40),
             _ => (dice.between(2, 6), dice.between(1, 2), dice.between(1, 4), 150),
         };
-        let flood = if (15..27).contains(&size) { dice.between(51, 120) } else { 0 };
+        let has_hub = eligibility.as_ref().is_some_and(|plan| plan.hub);
+        let flood = match size {
+            15..27 if has_hub => dice.between(100, 200),
+            15..27 => dice.between(51, 120),
+            _ => 0,
+        };
         let rate = |often: u64| *dice.choose(&[0, often / 10, often / 10, often]);
         let rates = Rates {
             latency: *dice.choose(&[50, 300, 700]),
@@ -228,6 +233,12 @@ impl Plan {
     pub fn tenant(&self, dice: &Dice) -> String {
         let number = if dice.chance(500) { 0 } else { dice.below(u64::from(self.tenants)) };
         tenant(number)
+    }
+
+    /// Who of the tenants has the largest share.
+    pub fn largest_tenant(&self, shares: &Shares) -> String {
+        let all = (0..self.tenants).map(|number| tenant(number.into()));
+        all.max_by_key(|tenant| shares.of(tenant)).expect("there are some")
     }
 
     /// Whether the store is so slow, in a calm, too, that what is bound in time may not be done in it: a shutdown with many jobs

@@ -107,6 +107,11 @@ impl Script {
         Script { runs: vec![(Act::Done, ms)], ..Script::default() }
     }
 
+    /// Runs of a continuous job that always has something to do.
+    pub fn busy() -> Self {
+        Script { runs: vec![(Act::Forever, 0); ENDLESS_RUNS], ..Script::default() }
+    }
+
     /// Runs of a continuous job that has nothing to do.
     pub fn idle() -> Self {
         Script { runs: vec![(Act::Idle, 0); ENDLESS_RUNS], ..Script::default() }

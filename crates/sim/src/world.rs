@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use turnwise_policy::fair_share::Fairness;
 use turnwise_store::Limits;
 use turnwise_worker::{Options, Tunables};
 
@@ -39,6 +40,8 @@ const POLL: Duration = Duration::from_secs(2);
 const END: Duration = Duration::from_secs(3_600);
 /// Looks at whether jobs start, in a calm, after another such time.
 const LOOK: Duration = Duration::from_secs(5);
+/// Between two cycles where turns are looked at for sure.
+const FAST_ROTATION: Duration = Duration::from_secs(2);
 /// With more nodes turns are not looked at.
 const MAX_NODES_FOR_TURNS: u32 = 6;
 /// The longest pause of a node, in ms: beyond every health timeout.
@@ -183,6 +186,17 @@ fn change(setting: &Arc<Setting>) {
     core.note(Place::World, "changes", format!("{tunables:?}"));
     core.disturb(Duration::ZERO);
     setting.change(tunables);
+}
+
+/// Lets jobs take turns so fast that many of them are seen to. Where nothing rotates it stays so.
+fn hurry(setting: &Arc<Setting>) {
+    let mut tunables = lock(&setting.tunables).clone();
+    if let Some(rotation) = &mut tunables.fair.rotation {
+        rotation.interval = FAST_ROTATION;
+        tunables.fair.fairness = Fairness::VirtualTime;
+        setting.core.note(Place::World, "changes", format!("{tunables:?}"));
+        setting.change(tunables);
+    }
 }
 
 /// A fault of an external worker.
@@ -425,6 +439,7 @@ impl World {
         }
         self.restart_those_that_left();
         if let Some(client) = clients.first_mut().filter(|_| setting.plan.fills) {
+            hurry(&setting);
             client.fill().await;
         }
         if let Some(client) = clients.first_mut().filter(|_| setting.plan.jumps) {
@@ -439,6 +454,7 @@ impl World {
             let turns = Mutex::new(&mut turns);
             self.look(|look| lock(&turns).look(look))?;
             self.look(liveness::check_starts)?;
+            self.look(liveness::check_runs)?;
             sleep(LOOK).await;
         }
         Ok(())

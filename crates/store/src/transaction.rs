@@ -333,6 +333,9 @@ impl Transaction {
     }
 
     /// Sets a key to the versionstamp of this transaction's commit: ten bytes, larger than any before.
+    ///
+    /// It is to tell others of a change: on etcd it may be set although the transaction conflicts, if another one of this process that was
+    /// committed at the same moment sets it, too.
     pub fn set_versionstamp(&self, key: Bytes) -> Result<()> {
         self.check("key", key.len(), self.limits.key_bytes)?;
         let mut pending = self.pending();

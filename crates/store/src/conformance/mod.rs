@@ -58,6 +58,11 @@ pub trait Subject: Send + Sync + 'static {
 
     /// The clock that the engine measures the age of transactions on, if it can be moved.
     fn clock(&self) -> Option<Arc<Manual>>;
+
+    /// Whether a key that a refused transaction would have set to its versionstamp may hold that all the same.
+    fn stamps_may_stay(&self) -> bool {
+        false
+    }
 }
 
 /// Part of the suite.

@@ -10,10 +10,13 @@
 //! - a transaction that began after another one was acknowledged comes later in the order;
 //! - the rows that are left are the rows of the store.
 //!
+//! An engine may set a versionstamp for a transaction that conflicts ([`stamps_may_stay`](super::Subject::stamps_may_stay)). Such a stamp, where it was
+//! seen, counts as a commit of its own.
+//!
 //! The dice have a seed, which a failure prints; `TURNWISE_SEED` sets it. How tasks interleave is up to
 //! the machine, so a seed may have to be tried more than once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -102,14 +105,19 @@ async fn run(mut scene: Scene, keys: u32, tasks: u64, rounds: u32, generations: 
                 tokio::spawn(player.play(rounds))
             })
             .collect();
-        let mut done = Vec::new();
+        let (mut done, mut refused) = (Vec::new(), BTreeSet::new());
         for task in running {
-            done.extend(soon("a task's end", task).await.expect("no task fails"));
+            let (did, stamped) = soon("a task's end", task).await.expect("no task fails");
+            done.extend(did);
+            refused.extend(stamped);
         }
         let start = model.clone();
-        check(&start, &mut model, done);
         scene = scene.reopened().await;
         let stored: Rows = scene.all().await.into_iter().collect();
+        if scene.subject.stamps_may_stay() {
+            done.extend(stamps_that_stayed(&start, &done, &refused, &stored));
+        }
+        check(&start, &mut model, done);
         assert_eq!(stored, model, "the rows of generation {generation}");
     }
     drop(seed_on_failure);
@@ -142,8 +150,9 @@ struct Player {
 }
 
 impl Player {
-    async fn play(mut self, rounds: u32) -> Vec<Done> {
-        let mut done = Vec::new();
+    /// Returns what it has done, and what it would have set to versionstamps where it was refused.
+    async fn play(mut self, rounds: u32) -> (Vec<Done>, BTreeSet<Bytes>) {
+        let (mut done, mut refused) = (Vec::new(), BTreeSet::new());
         while done.len() < rounds as usize {
             let after = *self.acknowledged.lock().expect("nobody panics with it");
             let tx = self.store.begin().await.expect("begins");
@@ -161,11 +170,14 @@ impl Player {
                     drop(latest);
                     done.push(Done { steps, stamp, after });
                 }
-                Err(Error::Conflict) => {}
+                Err(Error::Conflict) => refused.extend(steps.into_iter().filter_map(|step| match step {
+                    Step::Stamp(key) => Some(key),
+                    _ => None,
+                })),
                 Err(error) => panic!("{error}"),
             }
         }
-        done
+        (done, refused)
     }
 
     /// One random step; `None` if it was refused for reading a versionstamp.
@@ -214,6 +226,28 @@ impl Player {
         };
         Ok(Some(step))
     }
+}
+
+/// The versionstamps that were seen in keys that refused transactions would have stamped, and that no committed one has.
+fn stamps_that_stayed(start: &Rows, done: &[Done], refused: &BTreeSet<Bytes>, stored: &Rows) -> Vec<Done> {
+    let seen_by = |step: &Step| match step {
+        Step::Get(key, _, Some(value)) => vec![(key.clone(), value.clone())],
+        Step::Range(_, _, rows) => rows.clone(),
+        _ => Vec::new(),
+    };
+    let mut seen: BTreeSet<(Bytes, Bytes)> =
+        done.iter().flat_map(|done| &done.steps).flat_map(seen_by).collect();
+    seen.extend(stored.iter().map(|(key, value)| (key.clone(), value.clone())));
+    let committed: BTreeSet<Versionstamp> = done.iter().filter_map(|done| done.stamp).collect();
+    let mut stayed: BTreeMap<Versionstamp, Vec<Step>> = BTreeMap::new();
+    for (key, value) in seen.into_iter().filter(|(key, _)| refused.contains(key)) {
+        // All other values are shorter.
+        let Ok(stamp) = <[u8; 10]>::try_from(&value[..]).map(Versionstamp) else { continue };
+        if !committed.contains(&stamp) && start.get(&key) != Some(&value) {
+            stayed.entry(stamp).or_default().push(Step::Stamp(key));
+        }
+    }
+    stayed.into_iter().map(|(stamp, steps)| Done { steps, stamp: Some(stamp), after: None }).collect()
 }
 
 /// Runs what was done again, serially, from `start` to `model`.
@@ -319,6 +353,26 @@ mod tests {
     fn a_lost_update_is_found() {
         let both = |stamp, value| done(stamp, 0, vec![get("a", None), set("a", value)]);
         check(&Rows::new(), &mut Rows::new(), vec![both(1, "1"), both(2, "2")]);
+    }
+
+    #[test]
+    fn a_stamp_that_stayed_is_a_commit_of_its_own() {
+        let key = row("a", "").0;
+        let stamp = |n| Bytes::copy_from_slice(&[n; 10]);
+        let read = |n| Step::Get(key.clone(), Isolation::Serializable, Some(stamp(n)));
+        let done = vec![
+            done(1, 0, vec![Step::Stamp(key.clone())]),
+            done(3, 1, vec![read(2), set("b", "2")]),
+            done(5, 3, vec![Step::Stamp(key.clone())]),
+        ];
+        let stored = Rows::from([(key.clone(), stamp(5)), row("b", "2")]);
+        let stayed = |refused| stamps_that_stayed(&Rows::new(), &done, &refused, &stored);
+        assert!(stayed(BTreeSet::new()).is_empty());
+        let stayed = stayed(BTreeSet::from([key.clone()]));
+        assert_eq!(stayed.iter().map(|done| done.stamp).collect::<Vec<_>>(), [Some(Versionstamp([2; 10]))]);
+        let mut model = Rows::new();
+        check(&Rows::new(), &mut model, done.into_iter().chain(stayed).collect());
+        assert_eq!(model, stored);
     }
 
     #[test]

@@ -13,9 +13,9 @@
 //! which their versionstamps tell. One may join if those before it write nothing that it has read, and nothing that it
 //! writes: then it is as if they had committed one after the other. One that may not join is first in the next group.
 //!
-//! What several of them set to their versionstamp, such as the row that wakes workers, is set once, outside: etcd refuses
-//! to write a key twice, and without this everyone who adds a job would go alone. It is then set even if all of them fail
-//! for their conditions. A stamp tells of a change and of nothing else, so whoever sees one too many looks in vain, once.
+//! What several of them set to their versionstamp, such as the row that wakes workers, is set once, outside, to that of the
+//! last one that sets it: etcd refuses to write a key twice, and without this everyone who adds a job would go alone. It is
+//! then set even if that one, or all of them, fail for their conditions. A stamp tells of a change and of nothing else, so whoever sees one too many looks in vain, once.
 //!
 //! A lone commit waits for nobody, unless [`MAX_UNDER_WAY`] are.
 
@@ -120,8 +120,8 @@ struct Group {
     members: Vec<Submission>,
     /// Keys that they set.
     puts: BTreeSet<Bytes>,
-    /// Those of them that are set to versionstamps, by how many.
-    stamped: BTreeMap<Bytes, usize>,
+    /// Those of them that are set to versionstamps, by how many, and the place of the last one.
+    stamped: BTreeMap<Bytes, (usize, u16)>,
     /// Keys that more than one sets to its versionstamp.
     shared: usize,
     /// Ranges that they clear.
@@ -156,8 +156,9 @@ impl Group {
             group.bytes += bytes;
             group.puts.extend(next.prepared.writes.puts.keys().cloned());
             for key in next.prepared.writes.stamped() {
-                let stamps = group.stamped.entry(key.clone()).or_default();
+                let (stamps, last) = group.stamped.entry(key.clone()).or_default();
                 *stamps += 1;
+                *last = place_of(group.members.len());
                 group.shared += usize::from(*stamps == 2);
             }
             for (begin, end) in next.prepared.writes.cleared.iter() {
@@ -199,23 +200,20 @@ impl Group {
         }
         let room = shared.max_txn_ops / 2;
         let (mut operations, mut answers) = (Vec::new(), Vec::new());
-        let shared_keys: Vec<_> =
-            self.stamped.into_iter().filter(|(_, stamps)| *stamps > 1).map(|(key, _)| key).collect();
+        let mut shared_stamps = self.stamped;
+        shared_stamps.retain(|_, (stamps, _)| *stamps > 1);
         for (place, Submission { prepared, answer }) in self.members.into_iter().enumerate() {
-            let place = u16::try_from(place).expect("a group has few members");
+            let place = place_of(place);
             let Prepared { compares, mut writes, .. } = prepared;
             debug_assert!(compares.len() <= room);
-            for key in &shared_keys {
-                writes.puts.remove(key);
-            }
+            writes.puts.retain(|key, _| !shared_stamps.contains_key(key));
             writes.anchor(&shared.space, place);
             let txn =
                 TxnRequest { compare: compares, success: writes.operations(place), failure: Vec::new() };
             operations.push(RequestOp { request: Some(Request::Txn(txn)) });
             answers.push(answer);
         }
-        let last = u16::try_from(answers.len() - 1).expect("a group has few members");
-        operations.extend(shared_keys.into_iter().map(|key| put(key, space::stamped(last))));
+        operations.extend(shared_stamps.into_iter().map(|(key, (_, last))| put(key, space::stamped(last))));
         let request = TxnRequest { success: operations, ..TxnRequest::default() };
         match shared.members.commit(request).await {
             Ok(response) => tell(answers, &response),
@@ -226,6 +224,10 @@ impl Group {
             }
         }
     }
+}
+
+fn place_of(member: usize) -> u16 {
+    u16::try_from(member).expect("a group has few members")
 }
 
 async fn alone(shared: &Shared, prepared: Prepared) -> Result<Versionstamp> {
@@ -354,6 +356,12 @@ mod tests {
     #[test]
     fn those_who_set_the_same_stamp_go_together() {
         assert_eq!(groups(&[("", "a *w", ""), ("", "b *w", ""), ("c", "*w", "")]), [3]);
+        // It has the stamp of the last one that sets it.
+        let all = [changes("", "*w", ""), changes("", "*w *v", ""), changes("", "a", "")];
+        let (mut waiting, _answered): (VecDeque<_>, Vec<_>) =
+            all.iter().map(|changes| submitted(changes, 1)).unzip();
+        let stamped = Group::of(&mut waiting, 128, 1 << 20).stamped;
+        assert_eq!(stamped.into_values().collect::<Vec<_>>(), [(1, 1), (2, 1)]);
         assert_eq!(groups(&[("", "w", ""), ("", "*w", "")]), [1, 1]);
         assert_eq!(groups(&[("", "*w", ""), ("", "w", "")]), [1, 1]);
         assert_eq!(groups(&[("", "*w", ""), ("w", "a", "")]), [1, 1]);

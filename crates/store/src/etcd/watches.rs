@@ -11,8 +11,9 @@
 //! ```
 //!
 //! The key is looked at, linearizably, after the watch is there. So whatever changes after the look is an event of the
-//! watch, and whatever changed before is seen by the look. When the stream ends, for whatever reason, everyone is woken
-//! and looks again: what has happened meanwhile is lost with the stream, but nothing depends on it.
+//! watch, and whatever changed before is seen by the look. (A look that began earlier, for a watch that has ended since,
+//! proves nothing about this one.) When the stream ends, for whatever reason, everyone is woken and looks again: what has
+//! happened meanwhile is lost with the stream, but nothing depends on it.
 //!
 //! A stream is taken for dead if the member says nothing for a while though it was asked, or says that it has no
 //! leader.
@@ -171,11 +172,14 @@ impl Watches {
                 Err(_) => return Err(Error::Unavailable("etcd: no watch in time".into())),
             }
         }
-        let known = self.state().watched.get(key).and_then(|watched| watched.latest.clone());
+        let watch_id = registration.watch_id;
+        let same = |watched: &&Watched| watched.id == watch_id;
+        let known = self.state().watched.get(key).filter(same).and_then(|watched| watched.latest.clone());
         if known.is_none_or(|(value, _)| value != *seen) {
             let (value, revision) = self.shared.newest(key).await?;
             let mut state = self.state();
-            if let Some(watched) = state.watched.get_mut(key) {
+            // The key may have another watch by now, which was not there yet when this look began.
+            if let Some(watched) = state.watched.get_mut(key).filter(|watched| watched.id == watch_id) {
                 let woken = watched.learn(value.clone(), revision);
                 state.waiting -= woken;
             }
@@ -220,13 +224,14 @@ impl Watches {
         }
         state.waiting += 1;
         let watched = state.watched.get_mut(key).expect("it was put there if it was not");
+        let watch_id = watched.id;
         watched.waiters.push(Waiter { id, seen: seen.clone(), wake });
         let created = (!watched.created).then(|| {
             let (creating, created) = oneshot::channel();
             watched.creating.push(creating);
             created
         });
-        Ok((Registration { watches: self.clone(), key: key.clone(), id }, woken, created))
+        Ok((Registration { watches: self.clone(), key: key.clone(), id, watch_id }, woken, created))
     }
 
     fn forget(&self, key: &Bytes, id: i64) {
@@ -346,6 +351,8 @@ struct Registration {
     watches: Arc<Watches>,
     key: Bytes,
     id: i64,
+    /// The watch that it waits at.
+    watch_id: i64,
 }
 
 impl Drop for Registration {
