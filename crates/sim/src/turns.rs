@@ -6,7 +6,7 @@
 //! at least its share of one slot that rotates: a cycle of every W, if W is the sum of all tenants' shares divided by its own. Jobs of one tenant start
 //! one after the other, the one that has waited for the longest time first. So each of its n jobs starts within n · W cycles; W more go by until its
 //! turn begins, and as many as it may have been ahead. Not judged are jobs of tenants with several priority classes, of which the first goes before all
-//! others, and worlds where jobs lock, whose weights order them.
+//! others, or with jobs that run and never rotate, which may use all of their tenant's share; and worlds where jobs lock, whose weights order them.
 //!
 //! *Balance.* Where all jobs of a type run, and all are continuous, no worker has more of them than its part.
 
@@ -95,8 +95,10 @@ impl Turns {
                     return Err(Violation { invariant: "what is balanced stays where it is", story });
                 }
             }
-            let once = jobs.iter().filter(|(_, job)| job.state.is_claimed() && !job.continuous).count();
-            if fair.fairness != Fairness::VirtualTime || look.known.locks.is_some() || once >= max_jobs {
+            let once = jobs.iter().filter(|(_, job)| job.state.is_claimed() && !job.continuous);
+            let once: Vec<&str> = once.map(|(_, job)| job.tenant.as_str()).collect();
+            if fair.fairness != Fairness::VirtualTime || look.known.locks.is_some() || once.len() >= max_jobs
+            {
                 // All slots of a worker may be those that never rotate. Where jobs lock, weights order them.
                 self.waited.clear();
                 continue;
@@ -114,12 +116,14 @@ impl Turns {
             for (key, job) in &jobs {
                 let runs = look.known.runs.get(*key).copied().unwrap_or(0);
                 let (waited_us, before) = self.waited.entry((*key).clone()).or_insert((0, runs));
-                if !could_run.contains(key) || *before != runs || classes[job.tenant.as_str()].len() > 1 {
+                let tenant = job.tenant.as_str();
+                let is_judged = classes[tenant].len() == 1 && !once.contains(&tenant);
+                if !could_run.contains(key) || *before != runs || !is_judged {
                     (*waited_us, *before) = (0, runs);
                     continue;
                 }
                 *waited_us += since_us;
-                let (of, jobs) = shares[job.tenant.as_str()];
+                let (of, jobs) = shares[tenant];
                 let bound = bound(rotation, all / of, jobs);
                 if *waited_us > us(bound) {
                     let seconds = *waited_us / 1_000_000;

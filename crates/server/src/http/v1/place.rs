@@ -33,9 +33,9 @@ pub(super) struct Found {
     pub before: Vec<Before>,
     /// How many there are.
     pub others: usize,
-    /// Where jobs of its tenant take turns: how many jobs, of all tenants that do, have waited for longer. Counted up to
-    /// [`MAX_COUNTED`].
-    pub longer: Option<usize>,
+    /// Where jobs of its tenant take turns: how many jobs, of all tenants that do, have waited for longer, and whether there may be more.
+    /// Counted up to [`MAX_COUNTED`].
+    pub longer: Option<(usize, bool)>,
     /// What runs before it, in µs of run time; nothing if it was never learnt how long any of it runs.
     pub cost_us: Option<f64>,
 }
@@ -121,14 +121,15 @@ async fn waited_longer(
     picture: &Picture,
     job: &Job,
     in_tenant: usize,
-) -> Result<usize> {
+) -> Result<(usize, bool)> {
     let taking_turns = picture
         .tenants
         .iter()
         .filter(|(name, standing)| standing.waits && **name != job.tenant && picture.take_turns(name));
-    let others: Vec<&String> = taking_turns.map(|(name, _)| name).take(MAX_OTHERS).collect();
+    let others: Vec<&String> = taking_turns.map(|(name, _)| name).collect();
+    let looked_at = others.len().min(MAX_OTHERS);
     let mut longer = in_tenant;
-    for chunk in others.chunks(CHUNK) {
+    for chunk in others[..looked_at].chunks(CHUNK) {
         let most = MAX_COUNTED.saturating_sub(longer);
         // The place that it would have in another one's queue tells how many have come before it there.
         let before = chunk.iter().map(|name| {
@@ -143,7 +144,7 @@ async fn waited_longer(
             break;
         }
     }
-    Ok(longer)
+    Ok((longer, longer == MAX_COUNTED || looked_at < others.len()))
 }
 
 /// Up to how many rows of each of so many queues are looked at where keys decide.

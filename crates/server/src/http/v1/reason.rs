@@ -249,9 +249,7 @@ fn by_rotation(
     let rotation = picture.rules.rotation?;
     let (churn, every) = (picture.churn().max(1), rotation.interval.as_secs_f64());
     let (before, more, what) = match found.longer {
-        Some(longer) => {
-            (longer, longer >= MAX_COUNTED, ["job has waited for longer", "jobs have waited for longer"])
-        }
+        Some((longer, more)) => (longer, more, ["job has waited for longer", "jobs have waited for longer"]),
         None => (overall, overall_more, ["job goes before it", "jobs go before it"]),
     };
     let cycles = (before + 1).saturating_sub(free(picture)).div_ceil(churn).max(1);
