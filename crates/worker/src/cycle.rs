@@ -554,11 +554,12 @@ impl Claims<'_> {
             || !self.tried.is_empty() && !self.tx.has_room()
     }
 
-    /// Those of these jobs that are pending, the first few.
+    /// Those of these jobs that are pending, the first few. Takes no conflict: one that is claimed is read again, and they may be more than a
+    /// transaction can prove.
     async fn pending(&self, ids: impl Iterator<Item = &str>) -> Result<Vec<Pending>> {
         let mut found = Vec::new();
         for id in ids.take(MAX_OUTSIDE) {
-            let job = jobs::get(self.tx, self.keys, self.claimant.job_type, id).await?;
+            let job = jobs::peek(self.tx, self.keys, self.claimant.job_type, id).await?;
             if let Some(Job { id, order_us, locks, traits, .. }) =
                 job.filter(|job| job.state == State::Pending)
             {

@@ -232,8 +232,9 @@ impl FairShare {
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let unkeyed = front.jobs.iter().filter(|(job, _)| job.key.is_none() && mine(&job.id));
         let ids: Vec<String> = unkeyed.map(|(job, _)| job.id.clone()).take(SORT_BATCH).collect();
+        // Takes no conflict: a look at several fronts sees more than a transaction can prove, and what is sorted or claimed is read again.
         let read = |id: String| async move {
-            let job = jobs::get(tx, keys, job_type, &id).await?;
+            let job = jobs::peek(tx, keys, job_type, &id).await?;
             Ok::<_, Error>((id, job.and_then(|job| job.priority)))
         };
         let priorities: BTreeMap<String, Option<f64>> =
