@@ -1,7 +1,7 @@
 //! Why a job stands where it does, in a word and in a sentence, and when it can be expected: from a picture of its type and its
 //! place, without a look at the store.
 
-use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, MAX_COUNTED, Place, Reason};
+use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Place, Reason};
 use turnwise_queue::{Job, State, Then};
 use turnwise_replicator::doc_processor::timestamp;
 
