@@ -386,6 +386,8 @@ async fn damage_to_buckets_is_found_as_what_it_is() {
         (vec![Raw(keys.limited_entry("t", &stands, "nobody"), b"{}")], &[I::Owned]),
         (vec![Raw(keys.limited_entry("t", &stands, "room"), b"x")], &[I::Readable]),
         (vec![Clear(keys.roomy_entry("t", other))], &[I::RateMarked]),
+        // A server is about to mark it.
+        (vec![Clear(keys.roomy_entry("t", other)), Raw(keys.unmarked_entry(other), b"null")], &[]),
         (vec![Clear(keys.roomy_entry("t", net))], &[]),
         (vec![Raw(keys.roomy_entry("t", net), b"short")], &[I::Stamped]),
     ];

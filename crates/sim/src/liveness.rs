@@ -299,6 +299,8 @@ impl Look<'_> {
         };
         let changed_us = self.known.changed_us[key];
         let options = &self.setting.plan.options;
+        // A worker hears of it when the pass is over that it is making.
+        let slow = if self.setting.plan.is_slow() { SLOW_PASSES } else { Duration::ZERO };
         self.over(key, &claim_key, &story)?;
         match self.known.executions.get(&claim_key) {
             None if self.is_older(
@@ -311,7 +313,7 @@ impl Look<'_> {
             Some(run)
                 if run.did == Did::Runs
                     && job.cancel_requested
-                    && self.is_older(changed_us, 2 * options.stop_grace + SLACK) =>
+                    && self.is_older(changed_us, 2 * options.stop_grace + SLACK + slow) =>
             {
                 broken("a cancelled job stops", format!("{home}: {}", story()))
             }

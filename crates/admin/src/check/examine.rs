@@ -243,6 +243,11 @@ impl Examiner {
             }
         };
         enter(&range(tx, keys.rate_holders(bucket), MAX_LIMIT as usize + 1).await?);
+        // An end that found jobs of several types held back leaves it to the servers to mark them.
+        let unmarked = keys.unmarked_entry(bucket);
+        if let Some(value) = get(tx, &unmarked).await? {
+            enter(&[(unmarked, value)]);
+        }
         let (mut begin, end) = keys.limited_in(bucket);
         while let [(first, _)] = &*range(tx, (begin.clone(), end.clone()), 1).await? {
             let Some((job_type, ..)) = keys.parse_limited(first) else { break };
