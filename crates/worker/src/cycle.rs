@@ -554,8 +554,7 @@ impl Claims<'_> {
             || !self.tried.is_empty() && !self.tx.has_room()
     }
 
-    /// Those of these jobs that are pending, the first few. Takes no conflict: one that is claimed is read again, and they may be more than a
-    /// transaction can prove.
+    /// Those of these jobs that are pending, the first few. Takes no conflict: a claim reads its job again.
     async fn pending(&self, ids: impl Iterator<Item = &str>) -> Result<Vec<Pending>> {
         let mut found = Vec::new();
         for id in ids.take(MAX_OUTSIDE) {

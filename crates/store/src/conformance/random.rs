@@ -10,8 +10,8 @@
 //! - a transaction that began after another one was acknowledged comes later in the order;
 //! - the rows that are left are the rows of the store.
 //!
-//! An engine may set a versionstamp for a transaction that conflicts ([`stamps_may_stay`](super::Subject::stamps_may_stay)). Such a stamp, where it was
-//! seen, counts as a commit of its own.
+//! An engine may set a versionstamp for a transaction that conflicts
+//! ([`stamps_may_stay`](super::Subject::stamps_may_stay)). Such a stamp, where it was seen, counts as a commit of its own.
 //!
 //! The dice have a seed, which a failure prints; `TURNWISE_SEED` sets it. How tasks interleave is up to
 //! the machine, so a seed may have to be tried more than once.

@@ -15,7 +15,8 @@
 //!
 //! What several of them set to their versionstamp, such as the row that wakes workers, is set once, outside, to that of the
 //! last one that sets it: etcd refuses to write a key twice, and without this everyone who adds a job would go alone. It is
-//! then set even if that one, or all of them, fail for their conditions. A stamp tells of a change and of nothing else, so whoever sees one too many looks in vain, once.
+//! then set even if that one, or all of them, fail for their conditions. A stamp tells of a change and of nothing else: a
+//! stamp too many makes its readers look in vain, once.
 //!
 //! A lone commit waits for nobody, unless [`MAX_UNDER_WAY`] are.
 
@@ -206,7 +207,9 @@ impl Group {
             let place = place_of(place);
             let Prepared { compares, mut writes, .. } = prepared;
             debug_assert!(compares.len() <= room);
-            writes.puts.retain(|key, _| !shared_stamps.contains_key(key));
+            for key in shared_stamps.keys() {
+                writes.puts.remove(key);
+            }
             writes.anchor(&shared.space, place);
             let txn =
                 TxnRequest { compare: compares, success: writes.operations(place), failure: Vec::new() };
