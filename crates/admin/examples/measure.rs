@@ -3,6 +3,7 @@
 //! 500 has 200 kB of options.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code, reason = "it uses a part")]
 #[path = "../tests/common/mod.rs"]
 mod common;
 

@@ -1,13 +1,10 @@
 //! A sound store is clean, even while it is used; each kind of damage is found as what it is.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::common::{Home, fill};
 use bytes::Bytes;
-use common::{Home, fill};
 use serde_json::{Value, json};
 use turnwise_admin::check::{Progress, Report, check};
 use turnwise_policy::eligibility::filters::{Action, Rule};
@@ -113,7 +110,7 @@ async fn each_damage_is_found_as_what_it_is() {
     use Invariant as I;
     let keys = Keyspace::default();
     let home = home().await;
-    let rows = common::all_rows(&home.store).await;
+    let rows = crate::common::all_rows(&home.store).await;
     let key_of = |prefix: &str| {
         let text = |key: &Bytes| turnwise_queue::check::key_text(key);
         rows.iter().map(|(key, _)| key.clone()).find(|key| text(key).starts_with(prefix)).expect(prefix)
@@ -276,7 +273,7 @@ async fn damage_to_locks_is_found_as_what_it_is() {
     let report = look(&home.store).await;
     assert_eq!(report.findings, []);
     assert_eq!((report.families["locks"], report.families["lock_queue"]), (5, 3));
-    let rows = common::all_rows(&home.store).await;
+    let rows = crate::common::all_rows(&home.store).await;
     let network = &Spot::resource("network", "w");
     let held = |spot: &Spot, mode, id: &str| keys.lock_holder(spot, mode, "t", id);
     let holder = json!({ "worker": "worker", "number": 902, "tenant": "default", "since_us": 6, "units": 1 });
@@ -365,7 +362,7 @@ async fn damage_to_buckets_is_found_as_what_it_is() {
     assert_eq!(report.findings, []);
     let count = |family: &str| report.families[family];
     assert_eq!((count("rates"), count("limited"), count("roomy"), count("rate_guard")), (3, 2, 2, 2));
-    let rows = common::all_rows(&home.store).await;
+    let rows = crate::common::all_rows(&home.store).await;
     let (net, other) = (&Bucket::Reason("net".into()), &Bucket::Reason("other".into()));
     let place = |id: &str| keys.rate_holder(net, "t", id);
     let held = json!({ "worker": "worker", "number": 901, "tenant": "default", "since_us": 6, "most": 2 });
@@ -396,7 +393,7 @@ async fn damage_to_buckets_is_found_as_what_it_is() {
 
 /// Writes what was there back.
 async fn restore(store: &Store, rows: &[(Bytes, Bytes)]) {
-    let now = common::all_rows(store).await;
+    let now = crate::common::all_rows(store).await;
     let (now, rows) = (&now, &rows);
     let write = |tx: Transaction| async move {
         for (key, _) in now.iter().filter(|row| !rows.contains(row)) {

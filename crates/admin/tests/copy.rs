@@ -1,12 +1,9 @@
 //! Copies between embedded stores: equal row by row, resumed, refused, and never usable half done.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 
+use crate::common::{Home, all_rows, fill};
 use bytes::Bytes;
-use common::{Home, all_rows, fill};
 use turnwise_admin::copy::{Copy, Error, Progress};
 use turnwise_queue::Keyspace;
 use turnwise_store::Store;

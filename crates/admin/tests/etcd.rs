@@ -1,12 +1,9 @@
 //! From an embedded store to a real etcd cluster and back, with an interruption on the way.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Home, all_rows, fill};
+use crate::common::{Home, all_rows, fill};
 use turnwise_admin::check::{self, check};
 use turnwise_admin::copy::{Copy, Progress};
 use turnwise_queue::{Format, Keyspace};

@@ -1,5 +1,4 @@
 //! What a job locks, from its options: the cases that an example does not have.
-#![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

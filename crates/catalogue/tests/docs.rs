@@ -1,5 +1,4 @@
 //! What the documentation shows can be read.
-#![allow(clippy::unwrap_used)]
 
 use serde_json::json;
 use turnwise_catalogue::Catalogue;

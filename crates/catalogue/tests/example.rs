@@ -1,5 +1,4 @@
 //! The catalogue that is shipped: what each of its operations locks with full options, and what is unknown without any.
-#![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
 use turnwise_catalogue::{Catalogue, Derived};

@@ -1,5 +1,4 @@
 //! Whatever a catalogue cannot say is refused in one line, with the place and the fix.
-#![allow(clippy::unwrap_used)]
 
 use turnwise_catalogue::{Catalogue, MAX_ENTRIES, MAX_FILE_BYTES};
 

@@ -1,11 +1,8 @@
 //! Requests whose answers are lost, late or wrong.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::Fake;
+use crate::common::Fake;
 use serde_json::{Value, json};
 use turnwise_client::{AddJob, Added, Client, Error, IfExists, JobUpdate, ListJobs, NewJob, State};
 

@@ -1,11 +1,8 @@
 //! The loop of an external worker, against a server whose every answer the test gives.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{Fake, PATIENCE, Request};
+use crate::common::{Fake, PATIENCE, Request};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

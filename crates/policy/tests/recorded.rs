@@ -2,7 +2,6 @@
 //!
 //! The recording truncates to whole numbers at every decay and every charge. Truncated like that, everything comes out
 //! the same; in exact arithmetic the same jobs run in every cycle, and priorities differ by no more than the rounding.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fmt;

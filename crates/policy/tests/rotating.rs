@@ -1,5 +1,4 @@
 //! Rotating jobs of tenants with different shares: slots that each of them gets, in the long run.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,4 @@
 //! Priority classes: where they put a job in its tenant's queue, when they change, and that they stay with it.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

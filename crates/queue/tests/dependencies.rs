@@ -1,5 +1,4 @@
 //! Jobs that wait for the end of others: what frees them, what cancels them, and what is refused.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -1,5 +1,4 @@
 //! Job filters as rows: what they hold back, and what comes back when they change.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! Random histories of a few jobs and workers: after every step each job is in exactly one place, the one that
 //! its record names, and nothing belongs to no job.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! What runs locked is there for those to come: written with their end, once, and never more than there is room for.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

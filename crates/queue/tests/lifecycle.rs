@@ -1,6 +1,5 @@
 //! What lies around a run: jobs for later, jobs that are added once, attempts, repeated ends, claims that nobody
 //! heard of, and the end of what has ended.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

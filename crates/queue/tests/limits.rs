@@ -2,7 +2,6 @@
 //!
 //! A [`World`] has two handles of one store. What a test needs to be there is written through the one without small limits; what it is about
 //! goes through the other one, where a transaction that is too large is refused.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

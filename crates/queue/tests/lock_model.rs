@@ -1,6 +1,5 @@
 //! Locks against a model: random histories step by step, where each answer is what comparing with everybody would give; and many at once,
 //! where a ledger in memory sees who holds what at each moment.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

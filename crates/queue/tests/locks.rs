@@ -1,5 +1,4 @@
 //! Locks that hold: every edge of a job's life with them, every fence, and who keeps whom.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

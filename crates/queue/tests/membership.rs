@@ -1,5 +1,4 @@
 //! Who works: joining, signs of life, the ring of neighbours, and a removal that anyone can finish.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Parked jobs: what wakes them, what takes them out, and who has looked at them.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Rate limits as rows: how many of a bucket run, who is held back, and who comes back when there is room.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

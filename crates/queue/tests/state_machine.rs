@@ -1,5 +1,4 @@
 //! Every edge of the state machine, and every fence, on the embedded store.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

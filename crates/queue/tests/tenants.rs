@@ -1,5 +1,4 @@
 //! A queue per tenant: its order, its moves, who waits, and what was charged to whom.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

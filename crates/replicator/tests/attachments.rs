@@ -1,10 +1,7 @@
 //! Attachments between two real servers: bytes, digests, and how much of them is held.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::stalled::Stalled;
-use common::{copy, run};
+use crate::common::stalled::Stalled;
+use crate::common::{copy, run};
 use serde_json::json;
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
 

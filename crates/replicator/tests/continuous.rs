@@ -1,9 +1,6 @@
 //! Continuous replications, stopping, and going on from a checkpoint.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{context, request, run};
+use crate::common::{context, request, run};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use turnwise_replicator::{Context, Error, Replication, Report, Seq, Stats, replicate};

@@ -1,5 +1,4 @@
 //! Replication ids beside those that a real CouchDB gives to the same requests: some hundred random ones, from a fixed seed.
-#![allow(clippy::unwrap_used)]
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

@@ -1,10 +1,7 @@
 //! What a target refuses, beside a real CouchDB's own replicator: for each refusal and each way in which a document travels, both
 //! pass over the document or both end with an error.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{attached, run};
+use crate::common::{attached, run};
 use futures::stream::{self, StreamExt};
 use http::Method;
 use serde_json::json;

@@ -1,15 +1,12 @@
 //! Every fault at every request of a run: it recovers, or it fails with an error that says where. It never hangs, and never takes
 //! for done what is not.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::attached::Attached;
-use common::{SERVER_UUID, request};
+use crate::common::attached::Attached;
+use crate::common::{SERVER_UUID, request};
 use futures::stream::{self, StreamExt};
 use serde_json::json;
 use turnwise_replicator::{Client, Context, replicate};

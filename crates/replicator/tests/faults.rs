@@ -1,9 +1,6 @@
 //! Peers that misbehave: a clear error without a password, and a next run that goes on.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{request, run};
+use crate::common::{request, run};
 use serde_json::{Value, json};
 use turnwise_replicator::{Error, replicate};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, PeerOptions, compare};
@@ -260,7 +257,7 @@ async fn all_ways_to_log_in_work_and_none_is_shown() {
         let replication = request("http://unused/db", to.url(), json!({"source": source}));
         let shown = format!("{replication:?} {}", replication.source.redacted_url());
         assert!(!shown.contains("hunter2") && !shown.contains("aHVudGVy"), "{shown}");
-        replicate(&replication, &common::context()).await.unwrap();
+        replicate(&replication, &crate::common::context()).await.unwrap();
         assert!(to.doc("a").await.is_some());
     }
 }

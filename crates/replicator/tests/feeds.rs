@@ -1,11 +1,8 @@
 //! Feeds that are well and useless: dead behind their heartbeats, slow, or searching for what is rare.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{context, number, request, run, spawn, stop, until};
+use crate::common::{context, number, request, run, spawn, stop, until};
 use futures::StreamExt;
 use serde_json::json;
 use turnwise_testkit::{Asked, Fake, Reply, Step};

@@ -1,12 +1,9 @@
 //! Documents with a thousand conflicts, long histories and long ids; revisions that are not there when they are asked for.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::attached::{Attached, wants};
-use common::{context, request, run};
+use crate::common::attached::{Attached, wants};
+use crate::common::{context, request, run};
 use serde_json::{Value, json};
 use turnwise_replicator::{Error, Report, replicate};
 use turnwise_testkit::{Asked, Fake, Reply};

@@ -1,9 +1,6 @@
 //! One-shot replications between two real servers.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{copy, run};
+use crate::common::{copy, run};
 use serde_json::json;
 use turnwise_testkit::{Dataset, FaultProxy, Peer, compare, compare_some};
 

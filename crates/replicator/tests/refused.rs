@@ -1,10 +1,7 @@
 //! What a target does not take: counted and passed over, or an error that says which document it was.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::attached::{self, Attached};
-use common::{context, number, request, run, spawn, stop, until};
+use crate::common::attached::{self, Attached};
+use crate::common::{context, number, request, run, spawn, stop, until};
 use serde_json::json;
 use turnwise_replicator::replicate;
 use turnwise_testkit::{Fake, Reply};

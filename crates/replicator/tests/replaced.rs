@@ -1,12 +1,9 @@
 //! Databases that are deleted and created anew under a replication, and databases that only look as if they were.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{context, request, run, spawn, stop, until};
+use crate::common::{context, request, run, spawn, stop, until};
 use serde_json::{Value, json};
 use turnwise_replicator::{Context, Stats, replicate};
 use turnwise_testkit::{Asked, Database, Fake, Peer, compare};

@@ -1,11 +1,8 @@
 //! Targets that need long for what they get: less at once, and everything arrives.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::run;
+use crate::common::run;
 use serde_json::json;
 use turnwise_testkit::{Asked, Fake};
 

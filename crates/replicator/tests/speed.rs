@@ -1,9 +1,6 @@
 //! What is left out of a replication to make it faster, between two real servers: each time, what arrives is the same.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{copy, run};
+use crate::common::{copy, run};
 use serde_json::{Value, json};
 use turnwise_testkit::{Database, Dataset, Fault, FaultProxy, Peer, compare};
 

@@ -1,14 +1,11 @@
 //! A thousand replications that start in the same moment, between two servers.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::request;
+use crate::common::request;
 use futures::future;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -97,7 +94,7 @@ async fn serve(connection: TcpStream, load: Arc<Load>) {
 #[tokio::test]
 async fn a_thousand_replications_start_at_once_and_no_server_gets_more_than_it_can_take() {
     let (source, target) = (Server::start(), Server::start());
-    let context = common::context();
+    let context = crate::common::context();
     let replications: Vec<_> = (0..1_000)
         .map(|nth| {
             let url = |server: &Server| format!("http://u:p@{}/db{nth}", server.address);

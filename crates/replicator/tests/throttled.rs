@@ -1,9 +1,6 @@
 //! Servers that answer 429: jobs that wait, go on, and leave nothing behind.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{context, request};
+use crate::common::{context, request};
 use serde_json::json;
 use turnwise_replicator::replicate;
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, Request, compare};

@@ -1,12 +1,9 @@
 //! Peers that are never silent and never done: a byte now and then must not hold a job for ever.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
+use crate::common::{context, request};
 use bytes::Bytes;
-use common::{context, request};
 use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::{Value, json};
 use turnwise_replicator::{Error, MinimumProgress, Report, replicate};

@@ -1,12 +1,8 @@
 //! Several nodes on one store: whatever is asked of one is answered for all, and a node that goes takes nothing along.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{Cluster, PATIENCE, TestServer, failed};
+use crate::common::{Cluster, PATIENCE, TestServer, failed};
 use serde_json::{Value, json};
 use turnwise_testkit::Peer;
 

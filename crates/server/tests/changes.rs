@@ -1,10 +1,6 @@
 //! The changes feed, in each of its forms.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{PATIENCE, TestServer, failed};
+use crate::common::{PATIENCE, TestServer, failed};
 use serde_json::{Value, json};
 
 /// A feed as it comes, line by line.

@@ -1,14 +1,10 @@
 //! Whole answers beside a real CouchDB's: the same requests are made of both, about replications of the same source, and the
 //! answers are compared member by member and value by value, but for [`DIFFERENCES`].
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common::{Answer, PATIENCE, TestServer};
+use crate::common::{Answer, PATIENCE, TestServer};
 use reqwest::Method;
 use serde_json::{Value, json};
 use turnwise_testkit::{CouchDb, Database, client};

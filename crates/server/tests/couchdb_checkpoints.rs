@@ -2,11 +2,7 @@
 //! goes on from turnwise. Runs where there is a CouchDB to start: what the answer depends on, ids and the layout of checkpoints, has
 //! golden tests that run everywhere.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::TestServer;
+use crate::common::TestServer;
 use serde_json::{Value, json};
 use turnwise_testkit::{CouchDb, Database, Peer, client};
 

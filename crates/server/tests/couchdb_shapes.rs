@@ -2,13 +2,9 @@
 //! requests. The same requests are made here, in the same order, and each answer must have the same status, the same
 //! members with the same types, and for errors the same words; but for [`DIFFERENCES`].
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::TestServer;
+use crate::common::TestServer;
 use serde_json::{Map, Value};
 use turnwise_testkit::Peer;
 

@@ -1,10 +1,6 @@
 //! What a page of another site can make a browser send changes nothing, and is told nothing.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Cluster, TestServer};
+use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -98,7 +94,7 @@ async fn a_request_names_one_host() {
 async fn a_form_of_another_site_cancels_no_job() {
     let server = TestServer::start().await;
     assert_eq!(server.post("/v1/jobs/t", &json!({"id": "a"})).await.status, 201);
-    assert_eq!(server.put("/_replicator/d", &common::failed(1)).await.status, 201);
+    assert_eq!(server.put("/_replicator/d", &crate::common::failed(1)).await.status, 201);
     for kind in [
         "",
         "text/plain",
@@ -140,14 +136,14 @@ async fn a_form_of_another_site_cancels_no_job() {
     // PUT and DELETE cannot be sent by forms, and scripts have to ask first: curl may declare what it likes, as to CouchDB.
     let put =
         server.request("PUT", "/_replicator/e").header("content-type", "application/x-www-form-urlencoded");
-    assert_eq!(server.send(put.body(common::failed(2).to_string())).await.status, 201);
+    assert_eq!(server.send(put.body(crate::common::failed(2).to_string())).await.status, 201);
 }
 
 #[tokio::test]
 async fn a_page_of_another_site_changes_nothing() {
     let server = TestServer::start().await;
     let own = server.url.clone();
-    let body = common::failed(1).to_string();
+    let body = crate::common::failed(1).to_string();
     for (n, origin) in
         ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1", "file://", ""]
             .into_iter()

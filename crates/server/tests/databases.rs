@@ -1,10 +1,6 @@
 //! Replicator databases through HTTP.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{TestServer, failed};
+use crate::common::{TestServer, failed};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -150,7 +146,7 @@ async fn requests_out_of_bounds_are_refused() {
 #[tokio::test]
 async fn wrong_requests_are_told_what_is_wrong() {
     let server = TestServer::start().await;
-    let said = |answer: &common::Answer| answer.body["reason"].as_str().unwrap().to_owned();
+    let said = |answer: &crate::common::Answer| answer.body["reason"].as_str().unwrap().to_owned();
     let text =
         server.send(server.request("PUT", "/_replicator/a").body("{\"password\": \"hunter2\" x")).await;
     assert_eq!(text.error(), (400, "bad_request"));

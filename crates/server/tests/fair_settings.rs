@@ -1,10 +1,6 @@
 //! Settings of fair share and rotation: changed while the server runs, refused with what would be right, and kept.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, Cluster, TestServer};
+use crate::common::{Answer, Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_queue::Keyspace;
 use turnwise_testkit::encode_segment;

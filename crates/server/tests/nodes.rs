@@ -1,9 +1,5 @@
 //! Several nodes on one store, and a store that fails under a running one.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -19,7 +15,7 @@ use turnwise_store::{
     runtime,
 };
 
-use common::PATIENCE;
+use crate::common::PATIENCE;
 
 const WORKING: u8 = 0;
 /// Every call is refused at once.

@@ -1,14 +1,10 @@
 //! Replications that have nothing to do are parked, and no write is lost for it.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{Cluster, PATIENCE, TestServer};
+use crate::common::{Cluster, PATIENCE, TestServer};
 use futures::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::Notify;

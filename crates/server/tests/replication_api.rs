@@ -1,10 +1,6 @@
 //! The answers about replications, field by field: what `docs/replication.md` says and no other test holds it to.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{TestServer, failed};
+use crate::common::{TestServer, failed};
 use serde_json::{Map, Value, json};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer};
 

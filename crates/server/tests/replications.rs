@@ -1,10 +1,6 @@
 //! Replications through the whole server, between real CouchDB-protocol peers.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{TestServer, failed};
+use crate::common::{TestServer, failed};
 use serde_json::{Value, json};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
 
@@ -86,7 +82,7 @@ async fn wait_for(database: &turnwise_testkit::Database, id: &str) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(common::PATIENCE, arrived).await.expect("the document did not arrive");
+    tokio::time::timeout(crate::common::PATIENCE, arrived).await.expect("the document did not arrive");
 }
 
 #[tokio::test]

@@ -1,10 +1,6 @@
 //! Replications that take turns in a whole server, and the settings by which they do.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, TestServer};
+use crate::common::{Answer, TestServer};
 use serde_json::{Value, json};
 use turnwise_testkit::{Database, Peer};
 

@@ -1,13 +1,9 @@
 //! Passwords appear in no answer and in no line of the log.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use common::{Cluster, TestServer};
+use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_testkit::{Fault, FaultProxy, Peer};
 

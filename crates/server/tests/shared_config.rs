@@ -1,10 +1,6 @@
 //! `/_node/{name}/_config`: what is changed at one node holds for all, at once and after a restart.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, Cluster, TestServer};
+use crate::common::{Answer, Cluster, TestServer};
 use serde_json::{Value, json};
 
 const CONFIG: &str = "/_node/_local/_config";
@@ -170,7 +166,7 @@ async fn a_change_at_one_node_is_in_force_at_all() {
             n += 1;
         }
     };
-    tokio::time::timeout(common::PATIENCE, refused).await.expect("http is never refused");
+    tokio::time::timeout(crate::common::PATIENCE, refused).await.expect("http is never refused");
     let waited = b.poll("/v1/jobs/command/4/wait?timeout_ms=300000", |answer| answer["finished"] == false);
     assert_eq!(waited.await["job"]["state"], "pending");
     set(c, "jobs/retention", "0").await;

@@ -1,14 +1,11 @@
 //! On a store that takes as few rows in one transaction as etcd, whatever a client may send is answered as elsewhere.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use turnwise_store::{Limits, StoreUrl, runtime};
 
-use common::TestServer;
+use crate::common::TestServer;
 
 const DB: &str = "/_replicator";
 

@@ -1,7 +1,5 @@
 //! What must be right before a server starts.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 
 use futures::future::join_all;

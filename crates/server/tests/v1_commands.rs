@@ -1,10 +1,6 @@
 //! Jobs of type `command` through the whole server: off unless the configuration says otherwise.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::TestServer;
+use crate::common::TestServer;
 use serde_json::{Value, json};
 
 async fn run(server: &TestServer, job: &Value) -> Value {

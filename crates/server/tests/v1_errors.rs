@@ -1,10 +1,6 @@
 //! `/v1` and what it does not take: each with a status of its own, a code, a reason and a hint.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, TestServer};
+use crate::common::{Answer, TestServer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -172,7 +168,7 @@ async fn exchange(server: &TestServer, head: &str, piece: &[u8], pieces: usize) 
         (to, pieces)
     });
     let mut answer = vec![0; 4_096];
-    let n = tokio::time::timeout(common::PATIENCE, from.read(&mut answer)).await.unwrap().unwrap();
+    let n = tokio::time::timeout(crate::common::PATIENCE, from.read(&mut answer)).await.unwrap().unwrap();
     let (_to, sent) = sending.await.unwrap();
     (String::from_utf8_lossy(&answer[..n]).into_owned(), sent)
 }

@@ -1,10 +1,6 @@
 //! `/v1/jobs/{type}/{id}/events`: a job's life as it happens.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{PATIENCE, TestServer};
+use crate::common::{PATIENCE, TestServer};
 use serde_json::{Value, json};
 
 /// A stream of events, read as a browser does.

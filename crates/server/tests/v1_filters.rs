@@ -1,10 +1,6 @@
 //! `/v1/filters`: jobs are held back, cancelled and let through, and say why.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::TestServer;
+use crate::common::TestServer;
 use serde_json::{Value, json};
 
 async fn add(server: &TestServer, job: Value) {

@@ -1,10 +1,6 @@
 //! `/v1` for clients: add, list, get, wait, cancel, remove.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::TestServer;
+use crate::common::TestServer;
 use serde_json::{Value, json};
 
 #[tokio::test]

@@ -1,10 +1,6 @@
 //! What workers in any language lock while their jobs run is told of those that come after them.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::TestServer;
+use crate::common::TestServer;
 use serde_json::{Value, json};
 
 const CATALOGUE: &str = "

@@ -1,10 +1,6 @@
 //! `/v1/locks`: who holds a lock, who waits for it and who has reserved it, is told.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Cluster, TestServer};
+use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_queue::locks::{Asked, LockAt, Spot, request, reserve};

@@ -1,10 +1,6 @@
 //! What jobs lock, as `/v1` is told it, or as the catalogue derives it.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Cluster, TestServer};
+use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_queue::{Keyspace, jobs};
 

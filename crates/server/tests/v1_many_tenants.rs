@@ -1,12 +1,8 @@
 //! More tenants and types than one look reads: each is listed, and a job of the last one knows its place.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::TestServer;
+use crate::common::TestServer;
 use serde_json::json;
 use turnwise_queue::Keyspace;
 use turnwise_store::embedded::{Embedded, Options};

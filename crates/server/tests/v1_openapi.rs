@@ -1,10 +1,6 @@
 //! The description of `/v1`: what is committed, what is served, and that it tells of every path.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::TestServer;
+use crate::common::TestServer;
 use serde_json::Value;
 
 #[test]

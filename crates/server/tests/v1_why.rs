@@ -1,10 +1,6 @@
 //! `/v1/jobs/{type}/{id}/why`, `/v1/tenants` and `/v1/queue`: jobs are put into each state and each reason for waiting, and say so.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, Cluster, PATIENCE, TestServer};
+use crate::common::{Answer, Cluster, PATIENCE, TestServer};
 use serde_json::{Value, json};
 use turnwise_queue::Keyspace;
 use turnwise_queue::usage::{self, Charged};

@@ -1,10 +1,6 @@
 //! `/v1` for workers in any language: register, ping, accept, update, finish, fail, release, leave.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{Answer, TestServer};
+use crate::common::{Answer, TestServer};
 use serde_json::{Value, json};
 
 /// A worker of type `t`, as a program in any language would be one.

@@ -12,7 +12,6 @@
 //! - *No slot is free* while a job waits, and *nobody starves*: who is entitled to a turn has had one.
 //!
 //! The RFC's own figure is printed beside each, and so are both schemes' in `docs/design/0016-fair-share.md`.
-#![allow(clippy::unwrap_used)]
 
 use turnwise_simulate::{OneOf, Outcome, Policy, Scenario, TenantOutcome, run};
 

@@ -2,7 +2,6 @@
 //!
 //! That nobody holds what excludes somebody else, that every job ends, and that no lock outlives its job, is asserted by the simulated
 //! world itself after each step, for each scheme.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

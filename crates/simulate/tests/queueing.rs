@@ -1,5 +1,4 @@
 //! Jobs that run once and are gone: fairness is made where a slot becomes free, since nothing that runs is stopped.
-#![allow(clippy::unwrap_used)]
 
 use turnwise_simulate::{Outcome, Policy, Scenario, TenantOutcome, run};
 

@@ -1,5 +1,4 @@
 //! Every scenario that is shipped is read and runs to its end, and its comment is worth reading.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,4 @@
 //! A comparison tells equal databases from any other.
-#![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
 use turnwise_testkit::{Database, Dataset, Difference, Fault, FaultProxy, Peer, compare, compare_some};

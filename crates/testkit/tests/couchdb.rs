@@ -1,5 +1,4 @@
 //! The real CouchDB of tests, where there is one.
-#![allow(clippy::unwrap_used)]
 
 use reqwest::Method;
 use serde_json::json;

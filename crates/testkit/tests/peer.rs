@@ -1,5 +1,4 @@
 //! A peer starts, answers, asks for passwords, and leaves nothing behind.
-#![allow(clippy::unwrap_used)]
 
 use serde_json::json;
 use turnwise_testkit::canary::PASSWORD;

@@ -1,5 +1,4 @@
 //! Each fault is what a client would see of a peer that has it, and ends when it is told to.
-#![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
 

@@ -187,6 +187,9 @@ pub(crate) struct Pass {
     /// Jobs that were left to other contenders while there is room for them here: those may have none. Where none of them lock, the first
     /// alone: when it has gone, they are at work; but all of them where this worker takes nothing at once.
     pub left_to_contenders: BTreeSet<String>,
+    /// The tenant of the first job that could start and was left to other contenders, as far as is known: among jobs that lock only where
+    /// there was room for more.
+    pub first_left: Option<Arc<str>>,
     /// Tenants whose queues are empty now.
     pub drained: Vec<Arc<str>>,
     /// When the next delayed job is due, in µs.
@@ -205,6 +208,7 @@ impl Pass {
             sorted_out: false,
             left_to_others: false,
             left_to_contenders: BTreeSet::new(),
+            first_left: None,
             drained: Vec::new(),
             next_due_us: None,
             wake_seen,
@@ -294,6 +298,7 @@ pub(crate) async fn pass(
     if queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none()) {
         let looked = pass_with_locks(&mut claims, queue, wake_seen.as_ref(), room).await?;
         let has_room = running + claims.claimed.len() < max_jobs;
+        let first_left = looked.queue.tenant_of_first(|id| looked.left.contains(id));
         let left = looked.left.into_iter().filter(|_| has_room).chain(left_before);
         return Ok(Pass {
             drained: drained(&looked.queue, &claims.claimed, &released),
@@ -302,6 +307,7 @@ pub(crate) async fn pass(
             sorted_out: claims.sorted_out,
             left_to_others: looked.left_to_others,
             left_to_contenders: left.collect(),
+            first_left,
             next_due_us: delayed.next_due_us.into_iter().chain(looked.ages_out_us).min(),
             wake_seen,
             lock_wake_seen: looked.lock_wake_seen,
@@ -337,6 +343,7 @@ pub(crate) async fn pass(
         }
     }
     claims.sort(&queue).await?;
+    let first_left = queue.tenant_of_first(|id| !part.has(id) && !claims.tried.contains(id));
     let Claims { claimed, sorted_out, .. } = claims;
     let has_room = running + claimed.len() < max_jobs;
     // Beyond what was seen there may be more of one's own.
@@ -357,6 +364,7 @@ pub(crate) async fn pass(
         sorted_out,
         left_to_others,
         left_to_contenders,
+        first_left,
         drained,
         next_due_us,
         wake_seen,

@@ -441,8 +441,9 @@ impl External {
                     fair.drained(&pass.drained, pass.wake_seen.as_ref());
                     jobs.iter().for_each(|accepted| self.beats.given(worker, &accepted.job));
                 }
+                let left = pass.as_ref().and_then(|pass| pass.first_left.as_deref());
                 for accepted in jobs {
-                    account.given(worker, &accepted.job);
+                    account.given(worker, &accepted.job, left);
                 }
             }
             Err(Error::Halt) => account.left(worker),

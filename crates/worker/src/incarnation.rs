@@ -300,8 +300,9 @@ impl Incarnation {
                 self.sifted = if pass.sorted_out && pass.more { self.sifted.saturating_add(1) } else { 0 };
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
                 let spread = self.spread(pass.claimed.len());
+                let left = pass.first_left.clone();
                 for (job, options) in pass.claimed.drain(..) {
-                    self.start(job, options, spread);
+                    self.start(job, options, left.as_deref(), spread);
                 }
                 Ok(pass)
             }
@@ -419,12 +420,12 @@ impl Incarnation {
         }
     }
 
-    fn start(&mut self, job: Job, options: Box<RawValue>, spread: Duration) {
+    fn start(&mut self, job: Job, options: Box<RawValue>, left: Option<&str>, spread: Duration) {
         let claim = job.claim.as_ref().expect("a claimed job has a claim").number;
         let (idle, slots) = (Idle::of(&self.idle_news), self.slots.clone());
         let controls = Controls { idle, slots, ..Controls::default() };
         let started_us = job.started_us.unwrap_or_else(|| self.shared.store.runtime().now_us());
-        let mut turn = self.fair.start(&job.tenant, job.continuous, started_us);
+        let mut turn = self.fair.start(&job.tenant, left, job.continuous, started_us);
         (turn.often, turn.waits) = (true, Some(controls.waits.clone()));
         if job.cancel_requested {
             // Cancelled before it was adopted: its signal has passed.
@@ -467,7 +468,7 @@ impl Incarnation {
             for (job, options) in found {
                 tracing::warn!(job = %job.id, "claimed by a commit of unknown outcome: adopted");
                 self.known = job.claim.as_ref().map_or(self.known, |claim| claim.number);
-                self.start(job, options, Duration::ZERO);
+                self.start(job, options, None, Duration::ZERO);
             }
             if done {
                 self.doubt = false;

@@ -1,13 +1,10 @@
 //! Priority classes: the order in which a tenant's jobs start, and that others do not suffer from it.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{NewJob, State, jobs};
 use turnwise_worker::{FairRules, Options, RotationRules};
 
-use common::{T, World, done, json};
+use crate::common::{T, World, done, json};
 
 async fn add(world: &World, tenant: &str, id: &str, class: i8, locks: Option<&str>) {
     let mut new = NewJob { tenant: tenant.into(), class: Some(class), ..NewJob::new(T, id, json("{}")) };

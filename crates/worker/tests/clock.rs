@@ -1,12 +1,8 @@
 //! Clocks that are set, forward and back: what waits for a time is neither late nor out of order.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{PATIENCE, T, World, done, json};
+use crate::common::{PATIENCE, T, World, done, json};
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::clock::{self, COMPARE_INTERVAL};
 use turnwise_queue::{NewJob, State, jobs};

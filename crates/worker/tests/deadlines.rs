@@ -1,7 +1,4 @@
 //! Runs that are over their time are taken from workers that live.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +14,7 @@ use turnwise_queue::{Error, NewJob, State, jobs, workers};
 use turnwise_store::{Isolation, RangeRead};
 use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, ExternalOptions, Options};
 
-use common::{PATIENCE, T, Word, World, json};
+use crate::common::{PATIENCE, T, Word, World, json};
 
 const TEN: Timeouts = Timeouts { run_us: None, heartbeat_us: Some(10_000_000) };
 const WHOLE: Timeouts = Timeouts { run_us: Some(10_000_000), heartbeat_us: None };

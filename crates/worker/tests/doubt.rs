@@ -1,8 +1,5 @@
 //! Commits of unknown outcome: whatever became of them, every claim is known in the end, and no slot is given
 //! twice.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -10,8 +7,8 @@ use std::time::Duration;
 use turnwise_queue::{EventKind, State, jobs};
 use turnwise_store::Error as StoreError;
 
-use common::faulty::Fault;
-use common::{PATIENCE, T, World, done};
+use crate::common::faulty::Fault;
+use crate::common::{PATIENCE, T, World, done};
 
 /// What the loop pauses after an error.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);

@@ -1,7 +1,4 @@
 //! Changes of the membership as events: unstable at once, stable after a quiet period.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -10,7 +7,7 @@ use futures::{FutureExt, Stream, StreamExt};
 use turnwise_queue::workers;
 use turnwise_worker::{Membership, membership_events};
 
-use common::{PATIENCE, T, World};
+use crate::common::{PATIENCE, T, World};
 
 const START: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(60);

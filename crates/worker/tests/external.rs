@@ -1,8 +1,5 @@
 //! Workers that reach the store through a server: nothing that they were told is lost with an answer, and a
 //! restart of the server is nothing to them.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
@@ -11,8 +8,8 @@ use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::{Claim, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
 use turnwise_worker::{Accepted, External, ExternalEnd, ExternalOptions, MAX_EXTERNAL_SLOTS};
 
-use common::faulty::Fault;
-use common::{PATIENCE, T, World, json};
+use crate::common::faulty::Fault;
+use crate::common::{PATIENCE, T, World, json};
 
 const WAIT: Duration = Duration::from_secs(20);
 const NOW: Duration = Duration::ZERO;

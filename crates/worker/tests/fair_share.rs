@@ -1,7 +1,4 @@
 //! Whose job is next, and what it is charged: real workers on a real store, and a clock that only the test moves.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +12,7 @@ use turnwise_worker::{
     MonitorOptions, Options, RotationRules, Tunables, Worker,
 };
 
-use common::{PATIENCE, Run, T, World, done, json};
+use crate::common::{PATIENCE, Run, T, World, done, json};
 
 /// Long beside anything here.
 const INTERVAL: Duration = Duration::from_secs(60);

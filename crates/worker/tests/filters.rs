@@ -1,8 +1,5 @@
 //! Filters before the queue: what stands behind thousands of jobs that one of them pauses starts after a few transactions, however little room
 //! its worker has.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::filters::{Action, Rule};
@@ -10,7 +7,7 @@ use turnwise_queue::{NewJob, State, filters, jobs};
 use turnwise_store::Store;
 use turnwise_worker::{External, ExternalOptions, Filters};
 
-use common::{PATIENCE, T, World, done, json};
+use crate::common::{PATIENCE, T, World, done, json};
 
 /// Jobs that a filter pauses.
 const PAUSED: usize = 2_000;

@@ -1,7 +1,4 @@
 //! Handlers that do not behave, and handlers that are functions.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -11,7 +8,7 @@ use turnwise_queue::{Job, Keyspace, State};
 use turnwise_store::Transaction;
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker, handler_fn};
 
-use common::{PATIENCE, T, World, json};
+use crate::common::{PATIENCE, T, World, json};
 
 #[tokio::test]
 async fn a_function_is_a_handler() {

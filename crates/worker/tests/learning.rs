@@ -1,7 +1,4 @@
 //! What jobs locked while they ran tells the order of those that come after them.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +16,7 @@ use turnwise_worker::{
     handler_fn, weigh,
 };
 
-use common::{PATIENCE, T, World, done, json};
+use crate::common::{PATIENCE, T, World, done, json};
 
 const NOW: Duration = Duration::ZERO;
 /// Longer than what was read of experience is relied upon.

@@ -1,7 +1,4 @@
 //! Jobs that lock: who starts beside whom, who waits and for how long, and what is left of them.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +17,7 @@ use turnwise_worker::{
     handler_fn,
 };
 
-use common::{PATIENCE, T, World, done, json};
+use crate::common::{PATIENCE, T, World, done, json};
 
 const NOW: Duration = Duration::ZERO;
 /// It locks instances, and finds out which.
@@ -495,7 +492,6 @@ async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
     assert!(claimed.await.unwrap().held.is_some());
     let worker = locking.start(4, QueueRules::default()).await;
     locking.add("blocked", declared).await;
-    // Both are pending when the dead one is removed, and want the same.
     let first = loop {
         tokio::select! {
             biased;
@@ -504,6 +500,11 @@ async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
         }
     };
     assert!(!locking.world.workers().await.contains(&"ghost".to_owned()));
+    // The dead one has crashed, and waits before it is pending again.
+    while locking.world.get("dead").await.unwrap().state == State::Crashing {
+        locking.world.tick(1).await;
+        locking.world.settle().await;
+    }
     locking.stays(if first.id() == "dead" { "blocked" } else { "dead" }).await;
     first.end();
     locking.next().await.end();

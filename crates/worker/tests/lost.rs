@@ -1,7 +1,4 @@
 //! What becomes of a job whose worker is lost, and when a streak of crashes is over.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
@@ -9,7 +6,7 @@ use turnwise_queue::{NewJob, State, jobs};
 use turnwise_store::Runtime;
 use turnwise_worker::{Options, Outcome};
 
-use common::{T, World, json};
+use crate::common::{T, World, json};
 
 /// The first wait after a crash, in µs.
 const BACKOFF_US: i64 = 30_000_000;

@@ -1,7 +1,4 @@
 //! Workers that watch each other: several processes on one store, some of which die, stall or stop half-way.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +8,7 @@ use turnwise_queue::{Error, EventKind, Job, Keyspace, NewJob, State, jobs, worke
 use turnwise_store::Transaction;
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
-use common::{PATIENCE, T, World, done};
+use crate::common::{PATIENCE, T, World, done};
 
 /// Ticks of 5 s that are within two health timeouts of 15 s.
 const TWO_TIMEOUTS: usize = 6;
@@ -246,7 +243,7 @@ async fn a_worker_lives_while_its_handlers_take_their_time_to_stop() {
     world.add("a").await;
     let run = world.next_run().await;
     let (hangs, hanging) = tokio::sync::oneshot::channel();
-    assert!(run.word.send(common::Word::Hang(hangs)).is_ok());
+    assert!(run.word.send(crate::common::Word::Hang(hangs)).is_ok());
     hanging.await.unwrap();
     let old = world.workers().await.remove(0);
     let health = async || {
@@ -307,7 +304,7 @@ impl JobHandler for Endless {
         job: Option<&Job>,
     ) -> turnwise_queue::Result<()> {
         self.ended.send_modify(|ended| *ended += 1);
-        let again = NewJob::new(T, &job.unwrap().id, common::json("{}"));
+        let again = NewJob::new(T, &job.unwrap().id, crate::common::json("{}"));
         jobs::add(tx, keys, &again, 9).await?;
         Ok(())
     }

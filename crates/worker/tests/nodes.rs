@@ -1,7 +1,4 @@
 //! Nodes as members, and their names.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
@@ -9,7 +6,7 @@ use turnwise_queue::nodes::{self, NODE_TYPE};
 use turnwise_queue::{NodeOptions, Result, workers};
 use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, Joined, Options, Worker, join_nodes};
 
-use common::{PATIENCE, World};
+use crate::common::{PATIENCE, World};
 
 /// How long a node watches another one of its name: half of a health timeout, and a second.
 const WATCHES: Duration = Duration::from_millis(8_500);

@@ -1,7 +1,4 @@
 //! Jobs whose number is limited: how many of them run, and that the others start as these end.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +11,7 @@ use turnwise_queue::{Job, Keyspace, NewJob, State, check, filters, jobs};
 use turnwise_store::{Isolation, RangeRead, Store, embedded, runtime};
 use turnwise_worker::{Filters, JobContext, Options, Outcome, Worker, handler_fn};
 
-use common::{PATIENCE, Run, T, World, done, json};
+use crate::common::{PATIENCE, Run, T, World, done, json};
 
 async fn add(world: &World, id: &str, change: impl FnOnce(&mut NewJob)) {
     let mut new = NewJob::new(T, id, json("{}"));

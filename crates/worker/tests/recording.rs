@@ -1,7 +1,4 @@
 //! Ends that are written together: fewer transactions, and to each its own answer.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -12,7 +9,7 @@ use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, State, jobs, workers};
 use turnwise_store::{Error as StoreError, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
-use common::{T, World, done, json};
+use crate::common::{T, World, done, json};
 
 const RUNS: usize = 40;
 

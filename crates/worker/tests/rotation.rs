@@ -1,7 +1,4 @@
 //! Continuous jobs that make way for others: real workers on a real store, and a clock that only the test moves.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +9,7 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{State, jobs, tenants, usage};
 use turnwise_worker::{FairRules, Options, Outcome, RotationRules};
 
-use common::{PATIENCE, Run, T, Word, World, done};
+use crate::common::{PATIENCE, Run, T, Word, World, done};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 

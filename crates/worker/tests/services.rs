@@ -1,7 +1,4 @@
 //! What a server runs beside its workers: the monitor of external ones, and the retention of ended jobs.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::Duration;
 
@@ -14,8 +11,8 @@ use turnwise_worker::{
     Retention, RetentionOptions,
 };
 
-use common::faulty::Fault;
-use common::{PATIENCE, T, World, json};
+use crate::common::faulty::Fault;
+use crate::common::{PATIENCE, T, World, json};
 
 fn external(world: &World) -> External {
     External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default())

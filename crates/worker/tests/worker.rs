@@ -1,7 +1,4 @@
 //! The worker's loop against the embedded store: real tasks, and a clock that only the test moves.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -9,7 +6,7 @@ use std::time::Duration;
 use turnwise_queue::{EventKind, State, jobs, workers};
 use turnwise_worker::{Options, Outcome};
 
-use common::{PATIENCE, T, Word, World, done};
+use crate::common::{PATIENCE, T, Word, World, done};
 
 #[tokio::test]
 async fn a_job_added_later_is_started_at_once_and_completes() {

@@ -1,5 +1,4 @@
 //! Stores for tests.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! A server whose every answer the test gives.
-#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::time::Duration;

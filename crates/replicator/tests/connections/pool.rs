@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 use turnwise_replicator::{Client, Connections};
 
-use crate::server::{Count, Manner, PATIENCE, Server};
-use crate::{client, run};
+use super::server::{Count, Manner, PATIENCE, Server};
+use super::{client, run};
 
 #[tokio::test]
 async fn a_second_job_uses_the_connection_of_the_first() {
@@ -147,7 +147,7 @@ async fn a_job_that_dies_between_requests_leaves_its_connection_to_the_next() {
 async fn an_answer_that_takes_too_long_is_given_up() {
     let server = Server::with(Manner { pause: Some(Duration::from_millis(20)), ..Manner::default() }).await;
     let client = Client::new().unwrap();
-    let mut job = crate::job(&server.url("http"), json!({}));
+    let mut job = super::job(&server.url("http"), json!({}));
     job.request_timeout = Some(Duration::from_millis(300));
     let error = turnwise_replicator::filter_code(&job, &client).await.unwrap_err().to_string();
     assert!(error.contains("no end of the answer after 300 ms"), "{error}");

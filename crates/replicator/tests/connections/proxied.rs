@@ -4,10 +4,10 @@ use serde_json::json;
 use turnwise_replicator::{Client, Connections, Context, Defaults, Replication, Tls, replicate};
 use turnwise_testkit::{Dataset, Peer, compare};
 
-use crate::certificates::Authority;
-use crate::proxy::{Speaks, TestProxy};
-use crate::server::{Manner, Server};
-use crate::{client, job, run};
+use super::certificates::Authority;
+use super::proxy::{Speaks, TestProxy};
+use super::server::{Manner, Server};
+use super::{client, job, run};
 
 const LOGIN: &str = "ann:hunter2 of %";
 /// The same in a URL.

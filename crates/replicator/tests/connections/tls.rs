@@ -4,9 +4,9 @@ use pkcs8::{LineEnding, PrivateKeyInfo, pkcs5::pbes2};
 use serde_json::json;
 use turnwise_replicator::{Client, Connections, Secret, Tls};
 
-use crate::certificates::Authority;
-use crate::server::{Manner, Server};
-use crate::{client, run};
+use super::certificates::Authority;
+use super::server::{Manner, Server};
+use super::{client, run};
 
 async fn server(authority: &Authority, name: &str, demands_certificate: bool) -> Server {
     let tls = Some(authority.server(name, demands_certificate));

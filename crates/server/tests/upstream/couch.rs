@@ -162,7 +162,7 @@ impl Couch {
                 changes.changed().await.unwrap();
             }
         };
-        let found = tokio::time::timeout(super::common::PATIENCE, wait).await;
+        let found = tokio::time::timeout(crate::common::PATIENCE, wait).await;
         found.unwrap_or_else(|_| panic!("{db}/{id} never came to what was waited for: {}", self.doc(db, id)))
     }
 

@@ -36,6 +36,12 @@ pub(crate) struct Front {
 }
 
 impl Front {
+    /// The tenant of the first of these jobs.
+    pub fn tenant_of_first(&self, is_one: impl Fn(&str) -> bool) -> Option<Arc<str>> {
+        let first = self.jobs.iter().find(|(job, _)| is_one(&job.id));
+        first.map(|(_, tenant)| self.tenants[*tenant].tenant.clone())
+    }
+
     /// Puts in place of each job's class its rank among those that its tenant has here: 0 for the first. In a window that is ordered by classes
     /// before all else nobody comes before other tenants' jobs by a number, and whoever has one class has the first.
     pub fn rank_classes(&mut self) {

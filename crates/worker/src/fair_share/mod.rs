@@ -189,9 +189,9 @@ impl FairShare {
         self.state().members = members;
     }
 
-    /// A job of a tenant has been claimed, and runs.
-    pub fn start(&self, tenant: &str, continuous: bool, started_us: i64) -> Turn {
-        let turn = self.state().start(tenant, continuous, started_us);
+    /// A job of a tenant has been claimed, and runs; one of the tenant `left` could start, too, and was left to another worker.
+    pub fn start(&self, tenant: &str, left: Option<&str>, continuous: bool, started_us: i64) -> Turn {
+        let turn = self.state().start(tenant, left, continuous, started_us);
         self.keep_books();
         turn
     }
@@ -317,7 +317,7 @@ impl FairShare {
 
     /// Charges a run that this process did not know of: it was started through another one, or before a restart.
     pub fn end_unknown(&self, tenant: &str, started_us: i64, by_itself: bool) {
-        let turn = self.state().start(tenant, false, started_us);
+        let turn = self.state().start(tenant, None, false, started_us);
         self.end(turn, by_itself);
     }
 
@@ -406,14 +406,21 @@ impl State {
         }
     }
 
-    fn start(&mut self, tenant: &str, continuous: bool, started_us: i64) -> Turn {
+    fn start(&mut self, tenant: &str, left: Option<&str>, continuous: bool, started_us: i64) -> Turn {
         let (shares, interval_us) = (self.shares(tenant), self.interval_us().filter(|_| continuous));
         let expected_us = interval_us.unwrap_or_else(|| self.expected_us(tenant));
         if let Some(interval_us) = interval_us {
             // A turn is what a job of this kind costs; tenants may have jobs of both kinds.
             self.expectation.learn(tenant, interval_us);
         }
-        self.ledger.start(tenant, shares, expected_us);
+        let place = |tenant: &str| self.candidate(tenant).next;
+        match left.filter(|left| self.waiting.has(left) && place(left) < place(tenant)) {
+            None => self.ledger.start(tenant, shares, expected_us),
+            Some(left) => {
+                let first = (left, self.shares(left));
+                self.ledger.start_out_of_turn(tenant, shares, expected_us, first);
+            }
+        }
         self.own.entry(tenant.to_owned()).or_default().running += 1;
         self.changed(tenant);
         Turn {

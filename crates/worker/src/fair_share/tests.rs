@@ -43,10 +43,28 @@ fn what_two_others_tell_of_the_same_run_counts_once() {
 }
 
 #[test]
+fn a_start_out_of_turn_moves_virtual_time_as_far_as_whose_turn_it_is() {
+    let now_after = |left: Option<&str>, waits: &[&str]| {
+        let mut state = state();
+        for (tenant, tag) in [("first", 5.0e6), ("second", 7.0e6), (T, 100.0e6)] {
+            state.ledger.load(tenant, tag);
+        }
+        waits.iter().for_each(|tenant| state.suspect(tenant));
+        state.start(T, left, false, 0);
+        state.ledger.now()
+    };
+    assert_eq!(now_after(None, &["first", "second", T]), 100.0e6);
+    assert_eq!(now_after(Some("first"), &["first", "second", T]), 5.0e6);
+    // It has no job any more, or its turn is later.
+    assert_eq!(now_after(Some("first"), &["second", T]), 100.0e6);
+    assert_eq!(now_after(Some(T), &["first", T]), 100.0e6);
+}
+
+#[test]
 fn rows_of_the_dead_go_also_where_there_is_always_something_to_do() {
     let mut state = state();
     state.learn_rows(Vec::new(), ME, 0);
-    state.start(T, true, 0);
+    state.start(T, None, true, 0);
     state.waiting.suspect(T);
     let dead = |now_us| {
         let mut dead = row("dead", 10.0, 10.0);
@@ -86,7 +104,7 @@ fn tenants_that_never_ran_here_are_forgotten() {
 #[test]
 fn nothing_is_written_before_it_is_known_what_was_written_before() {
     let mut state = state();
-    let mut turn = state.start(T, false, 0);
+    let mut turn = state.start(T, None, false, 0);
     state.charge(&mut turn, 7_000);
     assert!(state.lines(ME, 7_000).is_empty());
     let mut before = row(ME, 1_000.0, 1_000.0);

@@ -1,6 +1,5 @@
 //! What these tests share: a handler that asks the test how to go on, and a store on a clock that only the test
 //! moves.
-#![allow(dead_code, reason = "not every test file needs all of it")]
 
 pub mod faulty;
 

@@ -7,7 +7,7 @@
 //! start tag   = tag + in flight / shares                    in flight: what its running jobs are expected to cost yet
 //! next        = start tag + ½ · expected / shares           who waits: the lowest starts
 //! last        = start tag − ½ · expected / shares           who runs: the highest gives way, if it is above a `next`
-//! now         = the highest start tag that was started      system virtual time
+//! now         = the highest start tag that was started      system virtual time, in the order of `next`
 //! ```
 //!
 //! Forces:
@@ -177,10 +177,23 @@ impl Ledger {
 
     /// A job of a tenant starts.
     pub fn start(&mut self, tenant: &str, shares: u32, expected_us: f64) {
+        self.start_up_to(tenant, shares, expected_us, f64::INFINITY);
+    }
+
+    /// A job of a tenant starts although one of the tenant `first`, with so many shares, could start, too, and it is that one's turn: it was
+    /// left to another worker. Virtual time is where the tenant is whose turn it is. Otherwise a tenant that is far ahead would take it
+    /// along, and with it those that run and do not wait: these would wait for all of that once they do.
+    pub fn start_out_of_turn(&mut self, tenant: &str, shares: u32, expected_us: f64, first: (&str, u32)) {
+        let (first, of) = first;
+        let bound = self.look(first, of).start_tag(of);
+        self.start_up_to(tenant, shares, expected_us, bound);
+    }
+
+    fn start_up_to(&mut self, tenant: &str, shares: u32, expected_us: f64, bound: f64) {
         let account = self.account(tenant, shares);
         let start_tag = account.start_tag(shares);
         account.in_flight_us += expected_us;
-        self.now = self.now.max(start_tag);
+        self.now = self.now.max(start_tag.min(bound));
     }
 
     /// A job that runs is expected to cost something else from now on: what is left of it.

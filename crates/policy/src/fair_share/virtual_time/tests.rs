@@ -95,6 +95,32 @@ fn who_has_all_it_wants_is_never_behind() {
 }
 
 #[test]
+fn who_is_far_ahead_takes_virtual_time_along_only_in_its_turn() {
+    let far_ahead = || {
+        let mut ledger = ledger();
+        // One with one share has a run that nothing can stop; one has all it wants, and one waits.
+        ledger.start("far ahead", 1, S);
+        ledger.charge("far ahead", 1, 500.0 * S);
+        ledger.arrive("far ahead", 1);
+        ledger.start("content", 100, S);
+        ledger.arrive("waits", 200);
+        ledger
+    };
+    let mut ledger = far_ahead();
+    ledger.start_out_of_turn("far ahead", 1, S, ("waits", 200));
+    ledger.charge("content", 100, S);
+    assert_eq!((ledger.now(), ledger.tag("content", 100)), (0.0, S / 100.0));
+    // Where that is virtual time already, or further, it moves by no less than it should.
+    ledger.load("waits", 3.0 * S);
+    ledger.start_out_of_turn("far ahead", 1, S, ("waits", 200));
+    assert_eq!(ledger.now(), 3.0 * S);
+    let mut ledger = far_ahead();
+    ledger.emptied("waits");
+    ledger.start("far ahead", 1, S);
+    assert_eq!(ledger.now(), 501.0 * S);
+}
+
+#[test]
 fn a_restart_forgets_what_was_saved_up_and_keeps_what_is_due() {
     let mut ledger = ledger();
     ledger.advance_to(1_000.0 * S);

@@ -1,14 +1,10 @@
 //! Beside a CouchDB: its replication documents run here, and are written back there.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "../common/mod.rs"]
-mod common;
 mod couch;
 
 use std::collections::BTreeSet;
 
-use common::{Cluster, TestServer};
+use crate::common::{Cluster, TestServer};
 use couch::Couch;
 use serde_json::{Value, json};
 use turnwise_replicator::events::{Event, Listener};
@@ -33,7 +29,7 @@ fn wrong(name: &str) -> Value {
 }
 
 async fn heard<T>(listener: &mut Listener, of_kind: impl FnMut(&Event) -> Option<T>) -> T {
-    tokio::time::timeout(common::PATIENCE, listener.wait(of_kind)).await.expect("an event never came")
+    tokio::time::timeout(crate::common::PATIENCE, listener.wait(of_kind)).await.expect("an event never came")
 }
 
 async fn jobs(server: &TestServer) -> Vec<(String, String)> {
@@ -398,7 +394,7 @@ async fn nodes_share_the_databases_and_take_over_from_each_other() {
         let ownership = cluster.at(n).server.ownership().unwrap();
         let mut members = ownership.changes();
         let both = members.wait_for(|members| members.as_ref().is_some_and(|members| members.len() == 2));
-        tokio::time::timeout(common::PATIENCE, both).await.unwrap().unwrap();
+        tokio::time::timeout(crate::common::PATIENCE, both).await.unwrap().unwrap();
         part.extend(names.iter().filter(|name| ownership.is_mine(name)).cloned());
     }
     assert!(parts.iter().all(|part| !part.is_empty()), "{parts:?}");

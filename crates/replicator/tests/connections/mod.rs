@@ -1,7 +1,6 @@
 //! Connections: shared by jobs and kept for a while, by proxies, under TLS, elsewhere than the URL says.
 //!
 //! The "job" of most of these tests is one request: it asks the source for the code of a filter function.
-#![allow(clippy::unwrap_used)]
 
 mod certificates;
 mod pool;

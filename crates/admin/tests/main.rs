@@ -1,0 +1,7 @@
+//! The integration tests of this crate, as one program: it links once.
+#![allow(clippy::unwrap_used)]
+
+mod check;
+mod common;
+mod copy;
+mod etcd;

@@ -1,0 +1,6 @@
+//! The integration tests of this crate, as one program: it links once.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod requests;
+mod worker;

@@ -1,0 +1,17 @@
+//! The integration tests of this crate, as one program: it links once.
+#![allow(clippy::unwrap_used)]
+
+mod classes;
+mod dependencies;
+mod filters;
+mod invariants;
+mod learnt;
+mod lifecycle;
+mod limits;
+mod lock_model;
+mod locks;
+mod membership;
+mod parking;
+mod rate_limits;
+mod state_machine;
+mod tenants;

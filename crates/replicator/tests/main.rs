@@ -1,0 +1,21 @@
+//! The integration tests of this crate, as one program: it links once.
+#![allow(clippy::unwrap_used)]
+
+mod attachments;
+mod common;
+mod connections;
+mod continuous;
+mod couchdb_ids;
+mod couchdb_refusals;
+mod every_fault;
+mod faults;
+mod feeds;
+mod many_revisions;
+mod one_shot;
+mod refused;
+mod replaced;
+mod slow_target;
+mod speed;
+mod storm;
+mod throttled;
+mod trickle;

@@ -1,0 +1,23 @@
+//! The integration tests of this crate, as one program: it links once.
+#![allow(clippy::unwrap_used)]
+
+mod classes;
+mod clock;
+mod common;
+mod deadlines;
+mod doubt;
+mod events;
+mod external;
+mod fair_share;
+mod filters;
+mod handlers;
+mod learning;
+mod locks;
+mod lost;
+mod neighbours;
+mod nodes;
+mod rate_limits;
+mod recording;
+mod rotation;
+mod services;
+mod worker;
