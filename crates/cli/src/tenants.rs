@@ -12,8 +12,8 @@ const PAGE: usize = 1_000;
 /// `turnwise tenants`
 #[derive(clap::Args)]
 #[command(after_help = "\
-OWED is run time: what the tenant would have to be given to be where the others are; with a minus, it is ahead of them. USED is run \
-time of late, SERVED all of it since the tenant was last forgotten. OLDEST is how long the first of its jobs that could run waits.
+OWED is the run time by which the tenant is below its share; negative if it is above. USED is its recent run time, SERVED all of its \
+run time since the tenant was last forgotten. OLDEST is how long the first of its jobs that could run has waited.
 
 Examples:
   turnwise tenants --type mail --sort owed --limit 10

@@ -101,12 +101,12 @@ fn text(why: &Why) -> String {
     let tenant = &why.tenant;
     let mut standing = vec![format!("{} shares", tenant.shares)];
     standing.extend(tenant.owed_us.map(|us| match us {
-        0.. => format!("owed {}", owed(us)),
-        _ => format!("ahead by {}", run_time(us.unsigned_abs())),
+        0.. => format!("{} below its share", owed(us)),
+        _ => format!("{} above its share", run_time(us.unsigned_abs())),
     }));
-    standing.push(format!("{} run", tenant.running));
-    standing.push(format!("{}{} wait", tenant.pending, more(tenant.pending_more)));
-    standing.push(format!("used {} of late", run_time(tenant.usage_us)));
+    standing.push(format!("{} running", tenant.running));
+    standing.push(format!("{}{} waiting", tenant.pending, more(tenant.pending_more)));
+    standing.push(format!("recent run time {}", run_time(tenant.usage_us)));
     line("tenant", format!("{}: {}", tenant.tenant, standing.join(", ")));
     if let Some(Place { in_tenant, in_tenant_more, overall, overall_more }) = why.place {
         let tenants = format!("{in_tenant}{} of its tenant", more(in_tenant_more));
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(
             lines[3..],
             [
-                "tenant     acme: 200 shares, ahead by 1.5s, 3 run, 10000+ wait, used 41s of late",
+                "tenant     acme: 200 shares, 1.5s above its share, 3 running, 10000+ waiting, recent run time 41s",
                 "before it  16 of its tenant, 21 of all",
                 "others     beta (5 of its jobs, 100 shares)",
                 "slots      4 of 4 taken, 1 worker",

@@ -34,9 +34,9 @@ fn main() {
 }
 
 /// Numbers that are the same each time (a linear congruence, the upper bits).
-struct Dice(u64);
+struct SeededRng(u64);
 
-impl Dice {
+impl SeededRng {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
@@ -48,21 +48,21 @@ fn requests(json: &str) -> Requests {
 }
 
 /// What some operation wants.
-fn operation(world: World, dice: &mut Dice) -> Requests {
+fn operation(world: World, rng: &mut SeededRng) -> Requests {
     let (instances, nodes) = match world {
         World::Small | World::OneHotNode => (200, 20),
         World::Large => (50_000, 2_000),
     };
-    let i = dice.roll(instances);
+    let i = rng.roll(instances);
     // An instance lives on two nodes of a group.
     let (n, m, g) = (i % nodes, (i + 1 + i / nodes) % nodes, i % nodes / 4);
-    if matches!(world, World::OneHotNode) && dice.roll(2) == 0 {
+    if matches!(world, World::OneHotNode) && rng.roll(2) == 0 {
         return requests(&format!(
             r#"{{"instance":{{"exclusive":["i{i}"]}},"node":{{"exclusive":["n0"]}}}}"#
         ));
     }
     let all_of = |level: &str, mode: &str| requests(&format!(r#"{{"{level}":{{"{mode}":"all"}}}}"#));
-    match dice.roll(1_000) {
+    match rng.roll(1_000) {
         // Start, stop, reboot.
         0..350 => requests(&format!(
             r#"{{"instance":{{"exclusive":["i{i}"]}},"node":{{"shared":["n{n}","n{m}"]}},"node_resource":{{"shared":["n{n}"]}}}}"#
@@ -99,13 +99,13 @@ struct Scene {
 }
 
 fn scene(world: World) -> Scene {
-    let (levels, mut dice) = (Levels::default(), Dice(7));
+    let (levels, mut rng) = (Levels::default(), SeededRng(7));
     let mut queue = Queue::new(&levels, Rules::default());
     let mut running = Vec::new();
     // What goes together, as far as there is such; and then more of what only looks.
     let look = |i: u64| requests(&format!(r#"{{"instance":{{"shared":["looked at {}"]}}}}"#, i % 100));
     for attempt in 0.. {
-        let wanted = if attempt < 10_000 { operation(world, &mut dice) } else { look(attempt) };
+        let wanted = if attempt < 10_000 { operation(world, &mut rng) } else { look(attempt) };
         if queue.running().obstacle(&wanted.known(&levels)).is_none() && !wanted.is_none() {
             let job = Running::starting(&wanted, &levels);
             queue.start(&job);
@@ -116,7 +116,7 @@ fn scene(world: World) -> Scene {
         }
     }
     let pending: Vec<(i64, Requests)> = (0..PENDING)
-        .map(|place| (NOW_US * i64::try_from(place).unwrap_or(0) / 100_000, operation(world, &mut dice)))
+        .map(|place| (NOW_US * i64::try_from(place).unwrap_or(0) / 100_000, operation(world, &mut rng)))
         .collect();
     for (place, (since_us, wanted)) in (0..).zip(&pending) {
         queue.add(0, *since_us, place, wanted);

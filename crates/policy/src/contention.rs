@@ -35,32 +35,32 @@ const JITTER_MS: u64 = 20;
 /// The rank of who takes nothing at once.
 const NONE: usize = usize::MAX;
 
-/// A worker's part of the front, in one round.
+/// A worker's shard of the front, in one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct Shard {
     contenders: usize,
     rank: usize,
     round: u64,
 }
 
-impl Part {
+impl Shard {
     /// All of it.
-    pub const ALL: Part = Part { contenders: 1, rank: 0, round: 0 };
+    pub const ALL: Shard = Shard { contenders: 1, rank: 0, round: 0 };
 
-    /// The part of `me` among `contenders`, which are sorted; those of whoever is not among them are somebody else's, too.
-    pub fn new(contenders: &[String], me: &str, now_us: i64) -> Part {
+    /// The shard of `me` among `contenders`, which are sorted; those of whoever is not among them are somebody else's, too.
+    pub fn new(contenders: &[String], me: &str, now_us: i64) -> Shard {
         let (known, place) = match contenders.iter().position(|name| name == me) {
             Some(place) => (contenders.len(), place),
             None => (contenders.len() + 1, usize::try_from(hash(me, 0) >> 1).unwrap_or(0)),
         };
         let contenders = known.min(MAX_CONTENDERS);
         let round = now_us.div_euclid(ROUND_US).cast_unsigned();
-        Part { contenders, rank: place % contenders, round }
+        Shard { contenders, rank: place % contenders, round }
     }
 
     /// The same for a contender that takes nothing at once: every job is skipped for another one.
-    pub fn of_none(self) -> Part {
-        Part { rank: NONE, ..self }
+    pub fn of_none(self) -> Shard {
+        Shard { rank: NONE, ..self }
     }
 
     /// Whether it takes nothing at once.
@@ -89,9 +89,9 @@ impl Part {
     }
 
     /// What to take of a front, in the order of the queue: one's own. Others' if `eager`, or if the front is `full` and
-    /// nothing in it is one's own: then as much as falls to one, from a place that the dice choose. Who takes [nothing](Self::of_none) at once
+    /// nothing in it is one's own: then as much as falls to one, from a place that `random` chooses. Who takes [nothing](Self::of_none) at once
     /// has left others' jobs for so long that it takes all of them, in the order of the queue.
-    pub fn choose(&self, front: Vec<String>, full: bool, eager: bool, dice: u64) -> Vec<String> {
+    pub fn choose(&self, front: Vec<String>, full: bool, eager: bool, random: u64) -> Vec<String> {
         if self.is_all() {
             return front;
         }
@@ -102,7 +102,7 @@ impl Part {
         if eager && self.is_none() {
             return others;
         }
-        let from = usize::try_from(dice % others.len() as u64).unwrap_or(0);
+        let from = usize::try_from(random % others.len() as u64).unwrap_or(0);
         let count = others.len().div_ceil(self.contenders);
         others.rotate_left(from);
         others.truncate(count);
@@ -110,8 +110,8 @@ impl Part {
     }
 
     /// The pause before jobs are taken that are others'.
-    pub fn pause(&self, dice: u64) -> Duration {
-        Duration::from_millis(SHORTEST_PAUSE_MS + dice % (JITTER_MS * self.contenders as u64))
+    pub fn pause(&self, random: u64) -> Duration {
+        Duration::from_millis(SHORTEST_PAUSE_MS + random % (JITTER_MS * self.contenders as u64))
     }
 }
 
@@ -143,10 +143,10 @@ mod tests {
         for workers in [1, 2, 3, 8, 64] {
             let names = names(workers);
             for round in 0..3 {
-                let parts: Vec<Part> =
-                    names.iter().map(|name| Part::new(&names, name, round * ROUND_US + 7)).collect();
+                let parts: Vec<Shard> =
+                    names.iter().map(|name| Shard::new(&names, name, round * ROUND_US + 7)).collect();
                 for job in jobs(500) {
-                    assert_eq!(parts.iter().filter(|part| part.has(&job)).count(), 1);
+                    assert_eq!(parts.iter().filter(|shard| shard.has(&job)).count(), 1);
                 }
             }
         }
@@ -156,8 +156,8 @@ mod tests {
     fn parts_are_about_equal_and_change_with_the_round() {
         let names = names(8);
         let mine = |round: i64| -> Vec<String> {
-            let part = Part::new(&names, "w003", round * ROUND_US);
-            jobs(8_000).into_iter().filter(|job| part.has(job)).collect()
+            let shard = Shard::new(&names, "w003", round * ROUND_US);
+            jobs(8_000).into_iter().filter(|job| shard.has(job)).collect()
         };
         for round in 0..10 {
             assert!((850..1_150).contains(&mine(round).len()), "{}", mine(round).len());
@@ -169,56 +169,56 @@ mod tests {
 
     #[test]
     fn who_is_alone_takes_the_front_as_it_is() {
-        let part = Part::new(&names(1), "w000", 5);
-        assert!(part.is_all());
-        assert_eq!(part.front(3), 3);
-        assert_eq!(part.choose(jobs(3), true, false, 9), jobs(3));
+        let shard = Shard::new(&names(1), "w000", 5);
+        assert!(shard.is_all());
+        assert_eq!(shard.front(3), 3);
+        assert_eq!(shard.choose(jobs(3), true, false, 9), jobs(3));
     }
 
     #[test]
     fn what_others_leave_is_taken_after_a_pause_or_if_there_is_nothing_else() {
         let names = names(4);
-        let part = Part::new(&names, "w001", 0);
-        let others: Vec<String> = jobs(100).into_iter().filter(|job| !part.has(job)).collect();
-        assert_eq!(part.choose(others.clone(), false, false, 3), jobs(0));
+        let shard = Shard::new(&names, "w001", 0);
+        let others: Vec<String> = jobs(100).into_iter().filter(|job| !shard.has(job)).collect();
+        assert_eq!(shard.choose(others.clone(), false, false, 3), jobs(0));
         for (full, eager) in [(true, false), (false, true)] {
-            let taken = part.choose(others.clone(), full, eager, 3);
+            let taken = shard.choose(others.clone(), full, eager, 3);
             assert_eq!(taken.len(), others.len().div_ceil(4));
             assert_eq!(taken[0], others[3]);
         }
         // As long as some are one's own, others' are left to them.
-        let mine: Vec<String> = jobs(100).into_iter().filter(|job| part.has(job)).collect();
-        assert_eq!(part.choose(jobs(100), true, false, 3), mine);
+        let mine: Vec<String> = jobs(100).into_iter().filter(|job| shard.has(job)).collect();
+        assert_eq!(shard.choose(jobs(100), true, false, 3), mine);
     }
 
     #[test]
     fn a_contender_without_a_part_takes_only_what_is_left_over() {
-        let part = Part::new(&names(4), "w001", 0).of_none();
-        assert!(jobs(100).iter().all(|job| !part.has(job)));
-        assert_eq!(part.front(1), 36);
-        assert_eq!(part.choose(jobs(100), false, false, 3), jobs(0));
+        let shard = Shard::new(&names(4), "w001", 0).of_none();
+        assert!(jobs(100).iter().all(|job| !shard.has(job)));
+        assert_eq!(shard.front(1), 36);
+        assert_eq!(shard.choose(jobs(100), false, false, 3), jobs(0));
         // It has left them to the others for long enough, so it takes all of them, in their order.
-        assert_eq!(part.choose(jobs(100), false, true, 3), jobs(100));
-        assert_eq!(part.choose(jobs(100), true, false, 3).len(), 25);
+        assert_eq!(shard.choose(jobs(100), false, true, 3), jobs(100));
+        assert_eq!(shard.choose(jobs(100), true, false, 3).len(), 25);
     }
 
     #[test]
     fn strangers_and_crowds_have_a_part_too() {
         let many = names(200);
         for name in ["w000", "w199", "stranger"] {
-            let part = Part::new(&many, name, 0);
-            assert_eq!(part.contenders, MAX_CONTENDERS);
-            assert!(part.rank < MAX_CONTENDERS);
+            let shard = Shard::new(&many, name, 0);
+            assert_eq!(shard.contenders, MAX_CONTENDERS);
+            assert!(shard.rank < MAX_CONTENDERS);
         }
-        assert_eq!(Part::new(&[], "w", 0), Part { contenders: 1, rank: 0, round: 0 });
-        assert_eq!(Part::new(&names(1), "w", 0).contenders, 2);
+        assert_eq!(Shard::new(&[], "w", 0), Shard { contenders: 1, rank: 0, round: 0 });
+        assert_eq!(Shard::new(&names(1), "w", 0).contenders, 2);
     }
 
     #[test]
     fn a_front_has_a_bound_but_is_never_shorter_than_the_room() {
-        let part = Part::new(&names(8), "w001", 0);
-        assert_eq!(part.front(1), 72);
-        assert_eq!(part.front(500), MAX_FRONT);
-        assert_eq!(part.front(5_000), 5_000);
+        let shard = Shard::new(&names(8), "w001", 0);
+        assert_eq!(shard.front(1), 72);
+        assert_eq!(shard.front(500), MAX_FRONT);
+        assert_eq!(shard.front(5_000), 5_000);
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! - [`select`]: which jobs start now, and why the others do not.
 //! - [`fair_share`]: which tenant is served next.
-//! - [`rotation`]: which running jobs make way for others.
+//! - [`rotation`]: which running jobs are preempted.
 //! - [`contention`]: which jobs a worker takes, where several take from one queue.
 //! - [`eligibility`]: which jobs may run at all.
 //! - [`predictive_queue`]: which jobs will not have to wait for locks.

@@ -10,7 +10,7 @@
 //! 4. *Locks?* Where a job of the window wants some, the window is ordered by predicted weight, and who would wait is held back or
 //!    reserves ([`order`](crate::predictive_queue::order::order)).
 //! 5. *Room?* Free slots are filled in that order, on every arrival and every ending ([`select`]).
-//! 6. *Who makes way?* At each cycle up to `max_churn` jobs that rotate, for others that are owed more, then for those of their own
+//! 6. *Which jobs are preempted?* At each cycle up to `max_churn` jobs that rotate, for tenants with a larger deficit, then for those of their own
 //!    tenant ([`rotate`](crate::rotation::rotate)); between cycles those that have nothing to do
 //!    ([`yield_idle`](crate::rotation::yield_idle)). Their slots are filled by step 5.
 //!    Running jobs move from full workers to empty ones at their cycles, too ([`surplus`](crate::rotation::balance::surplus)).
@@ -55,7 +55,7 @@ pub enum Reason {
     NoWorker,
     /// There is a free slot for it: a worker takes it with its next look.
     StartsNext,
-    /// Every slot is taken by jobs of which some make way at each cycle, and it is among those that come in next.
+    /// Every slot is taken by jobs of which some are preempted at each cycle, and it is among those that start then.
     RotatesIn,
     /// Other jobs of its tenant go before it.
     BehindItsTenant,
@@ -72,10 +72,10 @@ pub struct Stands {
     pub workers: usize,
     /// Slots of theirs that nobody has.
     pub free: usize,
-    /// Running jobs that make way for others in one cycle, at most: `max_churn`, or none if none of them rotates.
+    /// Running jobs that are preempted in one cycle, at most: `max_churn`, or none if none of them rotates.
     pub churn: usize,
-    /// A job that runs would make way for one of this tenant's.
-    pub makes_way: bool,
+    /// A running job would be preempted for one of this tenant's.
+    pub can_preempt: bool,
     /// Jobs of its tenant that go before it.
     pub in_tenant: usize,
     /// Jobs of all tenants that go before it.
@@ -84,13 +84,13 @@ pub struct Stands {
 
 /// Why a job waits that stands there.
 pub fn explain(stands: &Stands) -> Reason {
-    let Stands { workers, free, churn, makes_way, in_tenant, overall } = *stands;
+    let Stands { workers, free, churn, can_preempt, in_tenant, overall } = *stands;
     match overall.checked_sub(free) {
         _ if workers == 0 => Reason::NoWorker,
         None => Reason::StartsNext,
-        Some(before) if makes_way && before < churn => Reason::RotatesIn,
+        Some(before) if can_preempt && before < churn => Reason::RotatesIn,
         Some(_) if in_tenant > 0 => Reason::BehindItsTenant,
-        Some(_) if overall > 0 || churn > 0 && !makes_way => Reason::TenantHadItsShare,
+        Some(_) if overall > 0 || churn > 0 && !can_preempt => Reason::TenantHadItsShare,
         Some(_) => Reason::AllSlotsTaken,
     }
 }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn every_place_has_its_reason() {
         let next = Stands { workers: 1, ..Stands::default() };
-        let rotating = Stands { churn: 2, makes_way: true, ..next };
+        let rotating = Stands { churn: 2, can_preempt: true, ..next };
         for (stands, reason) in [
             (Stands::default(), Reason::NoWorker),
             (Stands { free: 1, ..Stands::default() }, Reason::NoWorker),
@@ -139,7 +139,7 @@ mod tests {
             (Stands { overall: 1, in_tenant: 1, ..rotating }, Reason::RotatesIn),
             (Stands { overall: 3, free: 2, ..rotating }, Reason::RotatesIn),
             (Stands { overall: 2, in_tenant: 2, ..rotating }, Reason::BehindItsTenant),
-            (Stands { makes_way: false, ..rotating }, Reason::TenantHadItsShare),
+            (Stands { can_preempt: false, ..rotating }, Reason::TenantHadItsShare),
         ] {
             assert_eq!(explain(&stands), reason, "{stands:?}");
         }

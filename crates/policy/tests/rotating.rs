@@ -322,7 +322,7 @@ fn who_always_had_what_it_wanted_saves_nothing_up() {
     world.add(modest, 5_000);
     world.slots(5, 1);
     assert_near(&world.slots(0, 20), &[37.5, 37.5], 2.0);
-    // The same with two hundred newcomers: it makes way like everyone else.
+    // The same with two hundred newcomers: its jobs are preempted like all others.
     for _ in 0..200 {
         world.tenant(100, 10);
     }

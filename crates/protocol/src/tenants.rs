@@ -26,7 +26,7 @@ pub struct Tenant {
     /// Run time that it was charged for since it was last forgotten, in µs. A tenant is forgotten when it has no jobs and what
     /// it used has decayed away.
     pub service_us: u64,
-    /// Run time of late, in µs: what it was charged for lost half of its weight in each interval that has passed since (unless
+    /// Recent run time, in µs: what it was charged for lost half of its weight in each interval that has passed since (unless
     /// the coefficient is configured otherwise).
     pub usage_us: u64,
     /// Run time that it is owed, in µs: what it would have to be given to be where its type's virtual time is. Negative if it
@@ -35,7 +35,7 @@ pub struct Tenant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub owed_us: Option<i64>,
-    /// How long one of its jobs runs, as learnt from those that have run, in µs; of jobs that make way for others, how long a
+    /// How long one of its jobs runs, as learnt from those that have run, in µs; of jobs that can be preempted, how long a
     /// turn is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -78,7 +78,7 @@ pub enum TenantOrder {
     Name,
     /// Who is owed most first.
     Owed,
-    /// Who has used most of late first.
+    /// Most recent run time first.
     Usage,
     /// Who has most jobs that run first.
     Running,
@@ -97,7 +97,7 @@ pub struct TypeSummary {
     pub capacity: Capacity,
     /// How slots are shared between tenants.
     pub fairness: Fairness,
-    /// Tenants that are known: with jobs that wait or run, or that have used something of late.
+    /// Tenants that are known: with jobs that wait or run, or with recent run time.
     pub tenants: usize,
     /// Tenants with jobs that could run now.
     pub waiting_tenants: usize,

@@ -24,7 +24,7 @@ pub enum Reason {
     BehindItsTenant,
     /// It could run and is its tenant's first, and other tenants are owed more.
     TenantHadItsShare,
-    /// It could run, and every slot is taken by jobs of which some make way at each cycle: it is among those that are rotated
+    /// It could run, and every slot is taken by jobs of which some are preempted at each cycle: it is among those that are rotated
     /// in next.
     RotatesIn,
     /// It could run, and somebody has a lock that it wants.

@@ -328,7 +328,7 @@ pub enum Ending {
     /// Without an error and before its end: a clean shutdown, or cancelled. It keeps its place in the queue.
     Stopped,
     /// The same, so that others can run: it waits from now on, behind those that wait already.
-    MadeWay,
+    Preempted,
     /// Well, and it is not over: there is nothing to do until there are news of what it is parked at.
     Parked(Park),
 }
@@ -398,12 +398,12 @@ pub async fn end(
     let again = job.then == Then::Again;
     let kind = match ending {
         // What its user asked for counts more than how the handler took it, unless the job was done.
-        Ending::Crashed { .. } | Ending::Stopped | Ending::MadeWay | Ending::Parked(_)
+        Ending::Crashed { .. } | Ending::Stopped | Ending::Preempted | Ending::Parked(_)
             if job.cancel_requested && !again =>
         {
             EventKind::Cancelled
         }
-        Ending::Stopped | Ending::MadeWay | Ending::Parked(_) => EventKind::STOPPED,
+        Ending::Stopped | Ending::Preempted | Ending::Parked(_) => EventKind::STOPPED,
         Ending::Completed(result) => {
             job.result = Some(result.clone());
             EventKind::Completed
@@ -428,7 +428,7 @@ pub async fn end(
         // A job that has done all that there was to do is well.
         Ending::Completed(_) | Ending::Failed(_) | Ending::Parked(_) => job.crashes = 0,
         // Stopped before it could show whether it is well, the streak neither ends nor grows.
-        Ending::Stopped | Ending::MadeWay => job.crashes = streak,
+        Ending::Stopped | Ending::Preempted => job.crashes = streak,
     }
     if matches!(ending, Ending::Crashed { .. } | Ending::Completed(_) | Ending::Failed(_)) {
         job.attempts = job.attempts.saturating_add(1);
@@ -443,7 +443,7 @@ pub async fn end(
         (Ending::Crashed { not_before_us, .. }, _) => {
             make_wait(tx, keys, &mut job, State::Crashing, *not_before_us)?;
         }
-        (Ending::MadeWay, _) => make_pending(tx, keys, &mut job, now_us)?,
+        (Ending::Preempted, _) => make_pending(tx, keys, &mut job, now_us)?,
         (Ending::Parked(park), _) => parking::enter(tx, keys, &mut job, park)?,
         _ => keep_place(tx, keys, &mut job, now_us)?,
     }

@@ -126,7 +126,7 @@ async fn a_job_keeps_its_class_until_somebody_says_otherwise() {
     world.add("b", None, 2).await;
     for (number, ending) in [
         (1, Ending::Stopped),
-        (2, Ending::MadeWay),
+        (2, Ending::Preempted),
         (3, Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 95 }),
     ] {
         let claim = world.claim("a", number).await;

@@ -164,7 +164,7 @@ async fn who_gives_back_more_than_is_remembered_teaches_nothing() {
 async fn only_runs_that_end_well_teach_and_only_jobs_that_did_not_know() {
     let mut world = World::new().await;
     let crashed = Ending::Crashed { reason: "x".to_owned(), crashes: 1, not_before_us: 9 };
-    for ending in [Ending::Failed("x".to_owned()), crashed, Ending::Stopped, Ending::MadeWay] {
+    for ending in [Ending::Failed("x".to_owned()), crashed, Ending::Stopped, Ending::Preempted] {
         let run = world.start(NODE_UNKNOWN, traits("web1")).await;
         world.lock(&run, &nodes(&["n1"])).await;
         world.end(&run, ending).await;

@@ -182,7 +182,7 @@ fn endings() -> Vec<(Ending, State)> {
         (Ending::Failed("no".into()), State::Failed),
         (Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 900 }, State::Crashing),
         (Ending::Stopped, State::Pending),
-        (Ending::MadeWay, State::Pending),
+        (Ending::Preempted, State::Pending),
         (Ending::Parked(park), State::Delayed),
     ]
 }

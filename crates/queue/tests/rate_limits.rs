@@ -666,11 +666,11 @@ async fn a_mark_that_is_set_anew_is_not_cleared() {
 async fn many_workers_never_run_more_of_a_bucket_than_may() {
     const JOBS: usize = 120;
     let world = Arc::new(World::new(Limits::DEFAULT).await);
-    let mut dice = StdRng::seed_from_u64(7);
+    let mut rng = StdRng::seed_from_u64(7);
     for n in 0..JOBS {
-        let (most, bucket) = (dice.random_range(1..=4), dice.random_range(0..3));
+        let (most, bucket) = (rng.random_range(1..=4), rng.random_range(0..3));
         let reason = format!("rate-limit:{most}:{bucket}");
-        let also = dice.random_bool(0.2).then(|| "rate-limit:3:also".to_owned());
+        let also = rng.random_bool(0.2).then(|| "rate-limit:3:also".to_owned());
         let reasons: Vec<&str> = std::iter::once(reason.as_str()).chain(also.as_deref()).collect();
         world.add(&format!("j{n}"), &format!("t{}", n % 3), &reasons, i64::try_from(n).unwrap()).await;
     }
@@ -689,13 +689,13 @@ async fn many_workers_never_run_more_of_a_bucket_than_may() {
 }
 
 async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
-    let mut dice = StdRng::seed_from_u64(seed);
+    let mut rng = StdRng::seed_from_u64(seed);
     let (mut life, mut number) = (0, 0);
     let mut name = format!("w{seed}.0");
     world.join(&name).await;
     let mut running: BTreeMap<u64, String> = BTreeMap::new();
     while ended.load(Ordering::SeqCst) < jobs {
-        match dice.random_range(0..40) {
+        match rng.random_range(0..40) {
             0 => {
                 // It dies; a neighbour removes it.
                 let (dead, store) = (name.clone(), world);
@@ -721,7 +721,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                 ended.fetch_add(1, Ordering::SeqCst);
             }
             _ => {
-                let tenant = format!("t{}", dice.random_range(0..3));
+                let tenant = format!("t{}", rng.random_range(0..3));
                 number += 2;
                 let (first, levels) = (number, &world.levels);
                 let name = &name;

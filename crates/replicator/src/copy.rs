@@ -154,7 +154,7 @@ impl Copier {
                 None => writer.doc(found.doc),
             }
             came += 1;
-            writer.breathe().await?;
+            writer.flush_if_full().await?;
         }
         self.tally.docs_read.add(came);
         Ok((came, others))
@@ -266,7 +266,7 @@ impl Sink for Writer<'_> {
         self.large.push(revision);
     }
 
-    async fn breathe(&mut self) -> Result<(), Error> {
+    async fn flush_if_full(&mut self) -> Result<(), Error> {
         let Copier { target, pace, tally, .. } = self.copier;
         if self.buffer.is_full(target, pace) {
             self.buffer.flush(target, pace, tally).await?;

@@ -41,7 +41,7 @@ pub(crate) trait Sink: Send {
     /// A revision with attachments, given as stubs.
     fn doc_with_stubs(&mut self, missing: &Missing, doc: &[u8], head: &Head<'_>);
     /// Called between pieces of an answer: the place to write what has gathered.
-    fn breathe(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
+    fn flush_if_full(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 /// Reads revisions from the source.
@@ -143,8 +143,8 @@ impl Fetcher {
             }
             Ok(())
         };
-        let breathed = read_rows(&mut answer, sink, row).await?;
-        Ok(answer.sent_at().elapsed().saturating_sub(breathed))
+        let flushing = read_rows(&mut answer, sink, row).await?;
+        Ok(answer.sent_at().elapsed().saturating_sub(flushing))
     }
 
     /// Whether small attachments can come inside their documents.
@@ -220,7 +220,7 @@ impl Fetcher {
         while let Some(whole) = insides.next().await? {
             sink.doc(&whole.doc);
             came.insert((whole.id, whole.rev));
-            sink.breathe().await?;
+            sink.flush_if_full().await?;
         }
         Ok(())
     }
@@ -376,21 +376,21 @@ async fn read_rows<S: Sink>(
     sink: &mut S,
     mut row: impl FnMut(&[u8], &mut S) -> Result<(), String> + Send,
 ) -> Result<Duration, Error> {
-    let mut breathed = Duration::ZERO;
+    let mut flushing = Duration::ZERO;
     let mut splitter = Splitter::new(Shape::Array, DOC_BYTES);
     while let Some(piece) = answer.chunk().await? {
         answer.hold(splitter.held_bytes() + piece.len()).await?;
         splitter.push(&piece, |text| row(text, sink)).map_err(|cause| answer.malformed(cause))?;
         let before = Instant::now();
-        sink.breathe().await?;
-        breathed += before.elapsed();
+        sink.flush_if_full().await?;
+        flushing += before.elapsed();
         if splitter.held_bytes() <= LARGE_BYTES {
             // What was large has been written.
             answer.release();
         }
     }
     splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
-    Ok(breathed)
+    Ok(flushing)
 }
 
 async fn read_inline_rows(

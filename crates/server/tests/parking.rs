@@ -118,7 +118,7 @@ async fn it_is_pending_with_its_numbers_and_says_why() {
     assert_eq!(status["node"], Value::Null);
     assert_eq!(status["info"]["checkpointed_source_seq"], status["info"]["source_seq"], "{status}");
     let why = server.get("/v1/documents/_replicator/0/why").await.body;
-    assert!(why["sentence"].as_str().unwrap().contains("nothing new at its source"), "{why}");
+    assert!(why["sentence"].as_str().unwrap().contains("its source has no new changes"), "{why}");
     let jobs = server.get("/_scheduler/jobs").await.body;
     assert_eq!(jobs["jobs"][0]["info"]["docs_written"], 1);
     assert_eq!(jobs["jobs"][0]["history"][0]["type"], "stopped");

@@ -39,7 +39,7 @@ async fn less_room_stops_the_excess_at_the_next_cycle_and_more_is_filled_at_once
     server.poll("/_active_tasks", running(1)).await;
     set(&server, "replicator/max_jobs", "500").await;
     server.poll("/_active_tasks", running(6)).await;
-    // Those that made way were stopped, not crashed.
+    // Preempted jobs were stopped, not crashed.
     let jobs = server.get("/_scheduler/jobs").await.body;
     for job in jobs["jobs"].as_array().unwrap() {
         let history = job["history"].as_array().unwrap();
@@ -63,7 +63,11 @@ async fn turns_are_taken_at_every_interval_and_none_without_churn() {
     for other in (0..3).map(|n| n.to_string()).filter(|n| *n != first) {
         let jobs = server.get("/_scheduler/jobs").await.body;
         let waits = jobs["jobs"].as_array().unwrap().iter().find(|job| job["doc_id"] == *other).unwrap();
-        assert_eq!(waits["history"].as_array().unwrap().len(), 1, "without churn nobody makes way: {jobs}");
+        assert_eq!(
+            waits["history"].as_array().unwrap().len(),
+            1,
+            "without churn no job is preempted: {jobs}"
+        );
     }
     set(&server, "replicator/max_churn", "1").await;
     // Under either scheme, and after each change of it.

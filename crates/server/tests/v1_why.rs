@@ -185,8 +185,8 @@ async fn a_job_that_waits_for_its_time_or_has_ended_tells_so() {
     for (id, reason, says) in [
         ("completes", "completed", "Has completed at "),
         ("fails", "failed", ": bad"),
-        ("stops", "stops", "was told to stop"),
-        ("goes", "stops", "Its record goes then."),
+        ("stops", "stops", "is being stopped"),
+        ("goes", "stops", "Its record is removed then."),
         ("again", "runs_again", "runs once more after that"),
     ] {
         let told = why(&server, id).await;
@@ -395,7 +395,10 @@ async fn replications_that_rotate(fairness: &str) {
     let wait_us = job["expected"]["at_us"].as_i64().unwrap() - job["since_us"].as_i64().unwrap();
     assert!((86_400_000_000..86_600_000_000).contains(&wait_us), "{job}");
     assert!(
-        job["sentence"].as_str().unwrap().contains("up to 1 of the 2 jobs that run make way every 86400 s"),
+        job["sentence"]
+            .as_str()
+            .unwrap()
+            .contains("up to 1 of the 2 running jobs are preempted every 86400 s"),
         "{job}"
     );
     let later = why(5).await;

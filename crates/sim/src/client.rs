@@ -11,12 +11,12 @@ use turnwise_store::{Runtime, Store};
 use turnwise_worker::{Timekeeper, Tunables};
 
 use crate::core::lock;
-use crate::dice::Dice;
 use crate::engine::SimEngine;
 use crate::filters::Filters;
 use crate::ledger::{JobKey, Op, OpKind};
 use crate::link::{Link, SimRuntime};
 use crate::node::Setting;
+use crate::rng::SeededRng;
 use crate::script::Script;
 use crate::trace::Place;
 use crate::world::JUMP_MS;
@@ -59,7 +59,7 @@ pub struct Client {
     /// Keeps its clock with the others'.
     keeper: Option<AbortOnDropHandle<()>>,
     keys: Keyspace,
-    dice: Dice,
+    rng: SeededRng,
     number: u32,
     /// Its jobs; whether one runs until it is stopped.
     jobs: BTreeMap<JobKey, bool>,
@@ -76,7 +76,7 @@ impl Client {
         let link = Link::new(core, Place::Client(number), setting.plan.rates, 0, 0);
         let store = open(setting, &link);
         let runtime = store.runtime().clone();
-        let dice = core.dice.fork(3);
+        let rng = core.rng.fork(3);
         let (setting, keys) = (setting.clone(), Keyspace::default());
         Client {
             setting,
@@ -85,7 +85,7 @@ impl Client {
             store,
             keeper: None,
             keys,
-            dice,
+            rng,
             number,
             jobs: BTreeMap::new(),
             hub: None,
@@ -98,8 +98,8 @@ impl Client {
         let plan = self.setting.plan.clone();
         self.keep_time().await;
         if self.number == 0 && plan.flood > 0 {
-            let script = Script::long(self.dice.below(FLOOD_MS));
-            let job_type = self.dice.choose(&plan.types).clone();
+            let script = Script::long(self.rng.below(FLOOD_MS));
+            let job_type = self.rng.choose(&plan.types).clone();
             let key = |n| (job_type.clone(), format!("f{n:03}"));
             let new: Vec<(JobKey, Script)> =
                 (0..plan.flood).map(|n| (key(n), self.locking(script.clone()))).collect();
@@ -118,29 +118,29 @@ impl Client {
         }
         for n in 0..plan.ops {
             // Now and then it is quiet for a while, so that others' faults meet few jobs, too.
-            let think_ms = if self.dice.chance(80) { LULL_MS } else { plan.think_ms };
-            sleep(self.dice.ms(0, think_ms)).await;
+            let think_ms = if self.rng.chance(80) { LULL_MS } else { plan.think_ms };
+            sleep(self.rng.ms(0, think_ms)).await;
             if self.setting.core.is_ending() {
                 break;
             }
-            if plan.jumps && self.setting.core.is_chaos() && self.dice.chance(50) {
+            if plan.jumps && self.setting.core.is_chaos() && self.rng.chance(50) {
                 self.set_clock().await;
             }
-            if plan.eligibility.as_ref().is_some_and(|plan| self.dice.chance(plan.filters)) {
+            if plan.eligibility.as_ref().is_some_and(|plan| self.rng.chance(plan.filters)) {
                 self.change_filters().await;
                 continue;
             }
             let old: Vec<JobKey> = self.jobs.keys().cloned().collect();
-            if old.is_empty() || self.dice.chance(500) {
-                let count = if self.dice.chance(200) { self.dice.between(2, 6) } else { 1 };
-                let job_type = self.dice.choose(&plan.job_types()).clone();
+            if old.is_empty() || self.rng.chance(500) {
+                let count = if self.rng.chance(200) { self.rng.between(2, 6) } else { 1 };
+                let job_type = self.rng.choose(&plan.job_types()).clone();
                 let key = |m| (job_type.clone(), format!("c{}-{n}-{m}", self.number));
                 let new = (0..count).map(|m| (key(m), self.script())).collect();
                 self.add_somehow(new).await;
             } else {
-                let key = self.dice.choose(&old).clone();
+                let key = self.rng.choose(&old).clone();
                 let chance =
-                    if plan.eligibility.is_some() { self.dice.below(130) } else { self.dice.below(100) };
+                    if plan.eligibility.is_some() { self.rng.below(130) } else { self.rng.below(100) };
                 match chance {
                     0..35 => self.add_somehow(vec![(key, self.script())]).await,
                     35..70 => self.cancel(&key).await,
@@ -156,11 +156,11 @@ impl Client {
 
     /// Its machine's clock is set, and perhaps it starts anew: as a server does, before it answers anything.
     async fn set_clock(&mut self) {
-        let by_us = i64::try_from(self.dice.below(JUMP_MS) * 1_000).expect("a few hours");
-        let by_us = if self.dice.chance(500) { by_us } else { -by_us };
+        let by_us = i64::try_from(self.rng.below(JUMP_MS) * 1_000).expect("a few hours");
+        let by_us = if self.rng.chance(500) { by_us } else { -by_us };
         self.tell("sets its clock", by_us.to_string());
         self.link.shift_clock(by_us);
-        if self.dice.chance(500) {
+        if self.rng.chance(500) {
             self.tell("starts anew", String::new());
             self.store = open(&self.setting, &self.link);
             self.runtime = self.store.runtime().clone();
@@ -182,7 +182,7 @@ impl Client {
         let plan = self.setting.plan.clone();
         let Tunables { max_jobs, fair, .. } = lock(&self.setting.tunables).clone();
         let slots = plan.nodes as usize * max_jobs;
-        let is_busy = slots < MAX_FILL && self.dice.chance(500);
+        let is_busy = slots < MAX_FILL && self.rng.chance(500);
         let (script, count) = match is_busy {
             true => (Script::busy(), slots + MORE_THAN_SLOTS),
             false => (Script::idle(), slots.min(MAX_FILL)),
@@ -231,30 +231,30 @@ impl Client {
     }
 
     fn script(&self) -> Script {
-        self.locking(Script::any(&self.dice))
+        self.locking(Script::any(&self.rng))
     }
 
     /// The same, of a job that locks, if there are such.
     fn locking(&self, script: Script) -> Script {
         let Some(plan) = &self.setting.plan.locks else { return script };
-        let locks = plan.declare(&self.dice);
-        let asks = plan.asks(&self.dice, &locks);
+        let locks = plan.declare(&self.rng);
+        let asks = plan.asks(&self.rng, &locks);
         Script { asks, locks, ..script }
     }
 
     async fn add_somehow(&mut self, new: Vec<(JobKey, Script)>) {
-        let long = self.setting.plan.jumps && self.dice.chance(200);
+        let long = self.setting.plan.jumps && self.rng.chance(200);
         let delay = match long {
-            true => Some(self.dice.ms(0, DELAY_MS)),
-            false => self.dice.chance(300).then(|| self.dice.ms(0, 20_000)),
+            true => Some(self.rng.ms(0, DELAY_MS)),
+            false => self.rng.chance(300).then(|| self.rng.ms(0, 20_000)),
         };
         if long {
             // The world does not last so long.
             self.jobs.extend(new.iter().map(|(key, _)| (key.clone(), true)));
         }
         let not_before_us = delay.map(|delay| self.runtime.now_us() + delay.as_micros() as i64);
-        let max_attempts = self.dice.chance(300).then(|| self.dice.between(1, 3) as u32);
-        let once = self.dice.chance(250);
+        let max_attempts = self.rng.chance(300).then(|| self.rng.between(1, 3) as u32);
+        let once = self.rng.chance(250);
         self.add(new, not_before_us, max_attempts, once).await;
     }
 
@@ -278,8 +278,8 @@ impl Client {
         };
         let plan = self.setting.plan.eligibility.as_ref();
         let after = |n: usize| match (plan, &self.hub) {
-            (Some(plan), Some(hub)) => plan.after_hub(&self.dice, &keys[n], hub),
-            (Some(plan), None) => plan.after(&self.dice, &keys[n], &keys[..n], &others),
+            (Some(plan), Some(hub)) => plan.after_hub(&self.rng, &keys[n], hub),
+            (Some(plan), None) => plan.after(&self.rng, &keys[n], &keys[..n], &others),
             (None, _) => Vec::new(),
         };
         let jobs: Arc<[NewJob]> = new
@@ -288,14 +288,14 @@ impl Client {
             .map(|(n, ((job_type, id), script))| NewJob {
                 not_before_us,
                 max_attempts,
-                tenant: self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.dice)),
-                timeouts: self.setting.plan.timeouts(&self.dice),
+                tenant: self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.rng)),
+                timeouts: self.setting.plan.timeouts(&self.rng),
                 continuous: script.is_continuous(),
                 locks: script.locks.clone(),
                 after: after(n),
-                class: plan.filter(|_| self.dice.chance(300)).map(|plan| plan.class(&self.dice)),
-                reasons: plan.map(|plan| plan.reasons(&self.dice)).unwrap_or_default(),
-                ..NewJob::new(&job_type, &id, script.options(&self.dice))
+                class: plan.filter(|_| self.rng.chance(300)).map(|plan| plan.class(&self.rng)),
+                reasons: plan.map(|plan| plan.reasons(&self.rng)).unwrap_or_default(),
+                ..NewJob::new(&job_type, &id, script.options(&self.rng))
             })
             .collect();
         for job in jobs.iter().filter(|job| !job.after.is_empty()) {
@@ -380,7 +380,7 @@ impl Client {
 
     async fn set_class(&mut self, key: &JobKey) {
         let Some(plan) = &self.setting.plan.eligibility else { return };
-        let class = plan.class(&self.dice);
+        let class = plan.class(&self.rng);
         self.tell("sets the class of", format!("{} to {class}", key.1));
         self.link.set_op(Some(Op::of(OpKind::SetClass, key)));
         let space = &self.keys;
@@ -404,13 +404,13 @@ impl Client {
         let Some(eligibility) = &setting.plan.eligibility else { return };
         let names = setting.checker.known(|known| known.filters.as_ref().map(Filters::names));
         let names = names.unwrap_or_default();
-        if !names.is_empty() && self.dice.chance(400) {
-            let name = self.dice.choose(&names).clone();
+        if !names.is_empty() && self.rng.chance(400) {
+            let name = self.rng.choose(&names).clone();
             return self.remove_filter(&name).await;
         }
-        let tenant = setting.plan.tenant(&self.dice);
+        let tenant = setting.plan.tenant(&self.rng);
         let now_us = self.runtime.now_us();
-        let rule = eligibility.filter(&self.dice, &setting.plan.job_types(), &tenant, now_us);
+        let rule = eligibility.filter(&self.rng, &setting.plan.job_types(), &tenant, now_us);
         self.tell("filters", format!("{rule:?}"));
         self.link.set_op(Some(Op::of_filters()));
         let (space, rule) = (&self.keys, &rule);

@@ -1,4 +1,4 @@
-//! What everything in one world shares: its clock, its dice, its trace, and the first thing that went wrong.
+//! What everything in one world shares: its clock, its random numbers, its trace, and the first thing that went wrong.
 
 use std::fmt;
 use std::future::pending;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::dice::Dice;
+use crate::rng::SeededRng;
 use crate::rows::RowChange;
 use crate::trace::{Event, Place, Trace, written};
 
@@ -143,13 +143,13 @@ impl fmt::Display for Stats {
 
 /// The shared core of one world.
 pub struct Core {
-    /// The dice of the world's own decisions.
-    pub dice: Dice,
+    /// For the world's own decisions.
+    pub rng: SeededRng,
     begun: Instant,
     trace: Mutex<Trace>,
     stats: Mutex<Stats>,
     violation: Mutex<Option<Violation>>,
-    /// Told at the first violation.
+    /// Notified at the first violation.
     pub failed: Notify,
     /// Whether faults happen.
     chaos: AtomicBool,
@@ -165,7 +165,7 @@ impl Core {
     /// The core of the world of `seed`, which begins now, on the clock of the surrounding runtime.
     pub fn new(seed: u64, keep_trace: bool) -> Arc<Self> {
         Arc::new(Core {
-            dice: Dice::new(seed),
+            rng: SeededRng::new(seed),
             begun: Instant::now(),
             trace: Mutex::new(Trace::new(keep_trace)),
             stats: Mutex::default(),

@@ -10,8 +10,8 @@ use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::{After, Job};
 
-use crate::dice::Dice;
 use crate::ledger::JobKey;
+use crate::rng::SeededRng;
 
 /// Jobs that one job waits for at most: with six jobs in a request there is room for them in a small transaction.
 const MOST_AFTER: u64 = 3;
@@ -62,91 +62,91 @@ pub struct EligibilityPlan {
 
 impl EligibilityPlan {
     /// A plan of any kind.
-    pub fn new(dice: &Dice) -> Self {
+    pub fn new(rng: &SeededRng) -> Self {
         EligibilityPlan {
-            waits: *dice.choose(&[200, 500, 800]),
-            together: *dice.choose(&[100, 500]),
-            hub: dice.chance(500),
-            limited: *dice.choose(&[0, 300, 800]),
-            filters: *dice.choose(&[0, 50, 200]),
+            waits: *rng.choose(&[200, 500, 800]),
+            together: *rng.choose(&[100, 500]),
+            hub: rng.chance(500),
+            limited: *rng.choose(&[0, 300, 800]),
+            filters: *rng.choose(&[0, 50, 200]),
         }
     }
 
     /// What a job waits for: of `others`, and of those that are added before it in the same request.
-    pub fn after(&self, dice: &Dice, own: &JobKey, before: &[JobKey], others: &[JobKey]) -> Vec<After> {
+    pub fn after(&self, rng: &SeededRng, own: &JobKey, before: &[JobKey], others: &[JobKey]) -> Vec<After> {
         let mut after: Vec<After> = Vec::new();
-        if !dice.chance(self.waits) {
+        if !rng.chance(self.waits) {
             return after;
         }
-        for _ in 0..dice.between(1, MOST_AFTER) {
-            let from = if dice.chance(self.together) { before } else { others };
+        for _ in 0..rng.between(1, MOST_AFTER) {
+            let from = if rng.chance(self.together) { before } else { others };
             if from.is_empty() {
                 continue;
             }
-            let (job_type, id) = dice.choose(from).clone();
+            let (job_type, id) = rng.choose(from).clone();
             let is_named = after.iter().any(|one| (&one.job_type, &one.id) == (&job_type, &id));
             if is_named || *own == (job_type.clone(), id.clone()) {
                 continue;
             }
-            after.push(wait_for(dice, (job_type, id)));
+            after.push(wait_for(rng, (job_type, id)));
         }
         after
     }
 
     /// What one of many waits for that are added at once: most of them for the first one, and so more than a small transaction can prove.
-    pub fn after_hub(&self, dice: &Dice, own: &JobKey, hub: &JobKey) -> Vec<After> {
-        let waits = own != hub && dice.chance(900);
-        waits.then(|| wait_for(dice, hub.clone())).into_iter().collect()
+    pub fn after_hub(&self, rng: &SeededRng, own: &JobKey, hub: &JobKey) -> Vec<After> {
+        let waits = own != hub && rng.chance(900);
+        waits.then(|| wait_for(rng, hub.clone())).into_iter().collect()
     }
 
     /// Why a job is added.
-    pub fn reasons(&self, dice: &Dice) -> Vec<String> {
+    pub fn reasons(&self, rng: &SeededRng) -> Vec<String> {
         let mut reasons = Vec::new();
-        while dice.chance(self.limited) && reasons.len() < 3 {
-            reasons.push(format!("{LIMIT}{}:{}", dice.between(1, MOST_AT_ONCE), dice.choose(&NAMES)));
+        while rng.chance(self.limited) && reasons.len() < 3 {
+            reasons.push(format!("{LIMIT}{}:{}", rng.between(1, MOST_AT_ONCE), rng.choose(&NAMES)));
         }
-        if dice.chance(200) {
+        if rng.chance(200) {
             reasons.push(REASON.to_owned());
         }
         reasons
     }
 
     /// A priority class.
-    pub fn class(&self, dice: &Dice) -> i8 {
-        *dice.choose(&CLASSES)
+    pub fn class(&self, rng: &SeededRng) -> i8 {
+        *rng.choose(&CLASSES)
     }
 
     /// A filter of any kind, in place of the one with its name, if there is one.
-    pub fn filter(&self, dice: &Dice, types: &[String], tenant: &str, now_us: i64) -> Rule {
-        let what = match dice.below(6) {
+    pub fn filter(&self, rng: &SeededRng, types: &[String], tenant: &str, now_us: i64) -> Rule {
+        let what = match rng.below(6) {
             0 => What::Any,
-            1 => What::Type(dice.choose(types).clone()),
+            1 => What::Type(rng.choose(types).clone()),
             2 => What::Tenant(tenant.to_owned()),
             3 => What::Reason(REASON.to_owned()),
             4 => What::Limited,
-            _ => What::Id((*dice.choose(&BEGINNINGS)).to_owned()),
+            _ => What::Id((*rng.choose(&BEGINNINGS)).to_owned()),
         };
-        let action = *dice.choose(&ACTIONS);
-        let limit = u32::try_from(dice.between(1, MOST_AT_ONCE)).expect("a small number");
+        let action = *rng.choose(&ACTIONS);
+        let limit = u32::try_from(rng.between(1, MOST_AT_ONCE)).expect("a small number");
         Rule {
-            id: (*dice.choose(&NAMES)).to_owned(),
-            priority: *dice.choose(&[-1, 0, 0, 1]),
-            watermark_us: if dice.chance(200) { now_us } else { 0 },
-            when: Question { is: what == What::Any || dice.chance(700), what }.to_string(),
+            id: (*rng.choose(&NAMES)).to_owned(),
+            priority: *rng.choose(&[-1, 0, 0, 1]),
+            watermark_us: if rng.chance(200) { now_us } else { 0 },
+            when: Question { is: what == What::Any || rng.chance(700), what }.to_string(),
             action,
             limit: (action == Action::RateLimit).then_some(limit),
-            note: dice.chance(300).then(|| "for now".to_owned()),
+            note: rng.chance(300).then(|| "for now".to_owned()),
         }
     }
 }
 
 /// Waits for any of the ends of a job.
-fn wait_for(dice: &Dice, (job_type, id): JobKey) -> After {
-    let mut accepted: Vec<Outcome> = ENDS.into_iter().filter(|_| dice.chance(500)).collect();
+fn wait_for(rng: &SeededRng, (job_type, id): JobKey) -> After {
+    let mut accepted: Vec<Outcome> = ENDS.into_iter().filter(|_| rng.chance(500)).collect();
     if accepted.is_empty() {
         accepted.push(Outcome::Completed);
     }
-    let otherwise = *dice.choose(&[Otherwise::Cancel, Otherwise::Free]);
+    let otherwise = *rng.choose(&[Otherwise::Cancel, Otherwise::Free]);
     After { job_type, id, accepted, otherwise }
 }
 
@@ -234,10 +234,10 @@ mod tests {
 
     #[test]
     fn questions_are_read_back() {
-        let dice = Dice::new(1);
-        let plan = EligibilityPlan::new(&dice);
+        let rng = SeededRng::new(1);
+        let plan = EligibilityPlan::new(&rng);
         for _ in 0..200 {
-            let rule = plan.filter(&dice, &["t0".to_owned()], "u1", 7);
+            let rule = plan.filter(&rng, &["t0".to_owned()], "u1", 7);
             turnwise_queue::filters::check(&rule).unwrap();
             assert_eq!(Question::parse(&rule.when).unwrap().to_string(), rule.when);
         }

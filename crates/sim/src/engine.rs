@@ -83,7 +83,7 @@ impl Engine for SimEngine {
         let link = self.link.clone();
         answer(link.as_ref()).await;
         let early = link.as_ref().filter(|link| link.goes_wrong(link.rates.early_watch));
-        let early = early.map(|link| link.dice.ms(0, EARLY_WATCH_MS));
+        let early = early.map(|link| link.rng.ms(0, EARLY_WATCH_MS));
         Ok(Box::pin(async move {
             match early {
                 Some(early) => tokio::select! {
@@ -152,22 +152,22 @@ impl SimSnapshot {
             return Err(Error::Conflict);
         }
         if link.goes_wrong(link.rates.unknown) {
-            if link.dice.chance(link.rates.late) {
+            if link.rng.chance(link.rates.late) {
                 // It is still on its way, and overtaken by whatever its process does next.
-                let (held, delay) = (self.held.clone(), link.dice.ms(0, LATE_MS));
+                let (held, delay) = (self.held.clone(), link.rng.ms(0, LATE_MS));
                 let writer = Writer { late: true, ..writer };
                 link.core.disturb(delay);
                 tokio::spawn(async move {
                     sleep(delay).await;
                     let _ = held.commit(&changes, &writer);
                 });
-            } else if link.dice.chance(700) {
+            } else if link.rng.chance(700) {
                 // It happened; otherwise it never arrived.
                 let _ = self.held.commit(&changes, &writer);
             }
             // Some connections break at once, others are given up after a timeout.
-            if link.dice.chance(300) {
-                sleep(link.dice.ms(0, TIMEOUT_MS)).await;
+            if link.rng.chance(300) {
+                sleep(link.rng.ms(0, TIMEOUT_MS)).await;
             }
             return unknown();
         }

@@ -127,7 +127,7 @@ struct Me {
 }
 
 /// What became of a request.
-enum Told<T> {
+enum Reply<T> {
     Done(T),
     /// The claim, or the membership, is gone.
     Halt,
@@ -143,7 +143,7 @@ enum End {
 
 impl Me {
     /// One request, once.
-    async fn call<T, F, Fut>(&self, wait: Duration, request: F) -> Told<T>
+    async fn call<T, F, Fut>(&self, wait: Duration, request: F) -> Reply<T>
     where
         T: Send + 'static,
         F: FnOnce(External, CancellationToken) -> Fut,
@@ -158,10 +158,10 @@ impl Me {
             .cloned()
             .collect();
         if servers.is_empty() || link.goes_wrong(link.rates.unknown) {
-            sleep(link.dice.ms(0, 1_000)).await;
-            return Told::Lost;
+            sleep(link.rng.ms(0, 1_000)).await;
+            return Reply::Lost;
         }
-        let server = link.dice.choose(&servers).clone();
+        let server = link.rng.choose(&servers).clone();
         link.travel().await;
         let leave = CancellationToken::new();
         let (tell, told) = oneshot::channel();
@@ -176,10 +176,10 @@ impl Me {
         link.travel().await;
         link.gate().await;
         match told {
-            _ if is_lost => Told::Lost,
-            Ok(Ok(Ok(answer))) => Told::Done(answer),
-            Ok(Ok(Err(Error::Halt))) => Told::Halt,
-            _ => Told::Lost,
+            _ if is_lost => Reply::Lost,
+            Ok(Ok(Ok(answer))) => Reply::Done(answer),
+            Ok(Ok(Err(Error::Halt))) => Reply::Halt,
+            _ => Reply::Lost,
         }
     }
 
@@ -188,7 +188,7 @@ impl Me {
             let registered = self.call(Duration::ZERO, |external, _| async move {
                 external.register(EXTERNAL, Some("external"), SLOTS).await
             });
-            let Told::Done(worker) = registered.await else {
+            let Reply::Done(worker) = registered.await else {
                 if stopped.try_recv().is_ok() {
                     return self.link.kill();
                 }
@@ -211,7 +211,7 @@ impl Me {
                         let left = self.call(Duration::ZERO, |external, _| async move {
                             external.leave(EXTERNAL, &id).await
                         });
-                        if !matches!(left.await, Told::Lost) {
+                        if !matches!(left.await, Reply::Lost) {
                             break;
                         }
                         self.runtime.sleep(RETRY).await;
@@ -231,7 +231,7 @@ impl Me {
     async fn work(self: Arc<Self>, worker: &str, stopped: &mut oneshot::Receiver<()>) -> End {
         let interval = self.setting.plan.options.health_interval;
         let mut ping = self.wait(interval);
-        let mut accept: Option<BoxFuture<'static, Told<Vec<Accepted>>>> = None;
+        let mut accept: Option<BoxFuture<'static, Reply<Vec<Accepted>>>> = None;
         let mut received = 0;
         let mut stops: BTreeMap<u64, CancellationToken> = BTreeMap::new();
         let mut runs: JoinSet<u64> = JoinSet::new();
@@ -245,12 +245,12 @@ impl Me {
                 () = &mut ping => {
                     let id = worker.to_owned();
                     match self.call(Duration::ZERO, |external, _| async move { external.ping(EXTERNAL, &id).await }).await {
-                        Told::Done(cancelled) => {
+                        Reply::Done(cancelled) => {
                             cancelled.iter().filter_map(|claim| stops.get(claim)).for_each(CancellationToken::cancel);
                             ping = self.wait(interval);
                         }
-                        Told::Halt => return End::Expired,
-                        Told::Lost => ping = self.wait(interval.min(RETRY)),
+                        Reply::Halt => return End::Expired,
+                        Reply::Lost => ping = self.wait(interval.min(RETRY)),
                     }
                 }
                 Some(ended) = runs.join_next() => {
@@ -261,14 +261,14 @@ impl Me {
                 Some(told) = OptionFuture::from(accept.as_mut()) => {
                     accept = None;
                     match told {
-                        Told::Done(jobs) => for accepted in jobs {
+                        Reply::Done(jobs) => for accepted in jobs {
                             received = received.max(accepted.claim);
                             let stop = CancellationToken::new();
                             stops.insert(accepted.claim, stop.clone());
                             runs.spawn(self.clone().run(worker.to_owned(), accepted, stop));
                         },
-                        Told::Halt => return End::Expired,
-                        Told::Lost => accept = Some(self.clone().pause().boxed()),
+                        Reply::Halt => return End::Expired,
+                        Reply::Lost => accept = Some(self.clone().pause().boxed()),
                     }
                 }
             }
@@ -285,12 +285,12 @@ impl Me {
         async move { runtime.sleep(duration).await }.boxed()
     }
 
-    async fn pause(self: Arc<Self>) -> Told<Vec<Accepted>> {
+    async fn pause(self: Arc<Self>) -> Reply<Vec<Accepted>> {
         self.runtime.sleep(RETRY).await;
-        Told::Done(Vec::new())
+        Reply::Done(Vec::new())
     }
 
-    async fn accept(self: Arc<Self>, worker: String, received: u64, limit: usize) -> Told<Vec<Accepted>> {
+    async fn accept(self: Arc<Self>, worker: String, received: u64, limit: usize) -> Reply<Vec<Accepted>> {
         self.call(WAIT, |external, leave| async move {
             external.accept(EXTERNAL, &worker, received, limit, WAIT, &leave).await
         })
@@ -335,9 +335,9 @@ impl Me {
                     did = &mut play => break did.unwrap_or(Did::Crashed),
                     () = &mut given_up => break Did::Dropped,
                     Some(n) = reports.recv() => match self.update(&worker, &id, claim, n).await {
-                        Told::Done(Answer::Cancel) => stop.cancel(),
-                        Told::Halt => return claim,
-                        Told::Done(Answer::Continue) | Told::Lost => {}
+                        Reply::Done(Answer::Cancel) => stop.cancel(),
+                        Reply::Halt => return claim,
+                        Reply::Done(Answer::Continue) | Reply::Lost => {}
                     },
                     else => pending::<()>().await,
                 }
@@ -345,19 +345,19 @@ impl Me {
         };
         loop {
             match self.end(&worker, &id, claim, &did).await {
-                Told::Done(()) => {
+                Reply::Done(()) => {
                     let claim = Claim { worker, number: claim };
                     self.setting.checker.on_acknowledged_end(self.link.place, &claim);
                     tokio::spawn(self.tidy_up(job, claim.clone()));
                     return claim.number;
                 }
-                Told::Halt => {
+                Reply::Halt => {
                     let claim = Claim { worker, number: claim };
                     self.setting.checker.on_refused_end(self.link.place, &job, &claim);
                     tokio::spawn(self.tidy_up(job, claim.clone()));
                     return claim.number;
                 }
-                Told::Lost => self.runtime.sleep(RETRY).await,
+                Reply::Lost => self.runtime.sleep(RETRY).await,
             }
         }
     }
@@ -377,12 +377,12 @@ impl Me {
         let unlock = |external: External, _| async move {
             external.unlock(EXTERNAL, &worker, &id, number, &spots).await
         };
-        if let Told::Done(()) = self.call(Duration::ZERO, unlock).await {
+        if let Reply::Done(()) = self.call(Duration::ZERO, unlock).await {
             self.link.core.violated("a claim that has ended gives nothing back", story);
         }
     }
 
-    async fn update(&self, worker: &str, id: &str, claim: u64, n: u64) -> Told<Answer> {
+    async fn update(&self, worker: &str, id: &str, claim: u64, n: u64) -> Reply<Answer> {
         let (worker, id) = (worker.to_owned(), id.to_owned());
         let info = json(n.to_string());
         let update = |external: External, _| async move {
@@ -391,7 +391,7 @@ impl Me {
         self.call(Duration::ZERO, update).await
     }
 
-    async fn end(&self, worker: &str, id: &str, claim: u64, did: &Did) -> Told<()> {
+    async fn end(&self, worker: &str, id: &str, claim: u64, did: &Did) -> Reply<()> {
         let (worker, id) = (worker.to_owned(), id.to_owned());
         let end = match did {
             Did::Completed => ExternalEnd::Completed(json(claim.to_string())),
@@ -417,7 +417,7 @@ struct AsksThere<'a> {
 
 impl AsksThere<'_> {
     /// Asks until it is answered. `None` if it was refused.
-    async fn call<T, F, Fut>(&self, wait: Duration, request: F) -> std::result::Result<T, locking::Told>
+    async fn call<T, F, Fut>(&self, wait: Duration, request: F) -> std::result::Result<T, locking::Reply>
     where
         T: Send + 'static,
         F: Fn(External, CancellationToken, String, String, u64) -> Fut + Send + Sync,
@@ -427,16 +427,16 @@ impl AsksThere<'_> {
             let (worker, id, claim) = (self.worker.to_owned(), self.id.to_owned(), self.claim);
             let request = |external, leave| request(external, leave, worker, id, claim).map(allowed);
             match self.me.call(wait, request).await {
-                Told::Done(Some(answer)) => return Ok(answer),
-                Told::Done(None) => return Err(locking::Told::Refused),
-                Told::Halt => return Err(locking::Told::Lost),
-                Told::Lost if self.stop.is_cancelled() => return Err(locking::Told::Stopped),
-                Told::Lost => self.me.runtime.sleep(RETRY).await,
+                Reply::Done(Some(answer)) => return Ok(answer),
+                Reply::Done(None) => return Err(locking::Reply::Refused),
+                Reply::Halt => return Err(locking::Reply::Lost),
+                Reply::Lost if self.stop.is_cancelled() => return Err(locking::Reply::Stopped),
+                Reply::Lost => self.me.runtime.sleep(RETRY).await,
             }
         }
     }
 
-    async fn unwait(&self) -> std::result::Result<(), locking::Told> {
+    async fn unwait(&self) -> std::result::Result<(), locking::Reply> {
         let unwait = |external: External, _, worker: String, id: String, claim| async move {
             external.unwait(EXTERNAL, &worker, &id, claim).await
         };
@@ -454,7 +454,7 @@ fn allowed<T>(answer: Result<T>) -> Result<Option<T>> {
 
 #[async_trait]
 impl Asks for AsksThere<'_> {
-    async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> locking::Told {
+    async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> locking::Reply {
         let until = patience.map(|patience| tokio::time::Instant::now() + patience);
         loop {
             let ask = |external: External, leave: CancellationToken, worker: String, id: String, claim| {
@@ -462,11 +462,11 @@ impl Asks for AsksThere<'_> {
                 async move { external.lock(EXTERNAL, &worker, &id, claim, &[lock], WAIT, &leave).await }
             };
             match self.call(WAIT, ask).await {
-                Ok(Asked::Granted) => return locking::Told::Done,
-                Ok(Asked::OutOfOrder { .. }) => return locking::Told::OutOfOrder,
-                Ok(Asked::Waits(_)) if self.stop.is_cancelled() => return locking::Told::Stopped,
+                Ok(Asked::Granted) => return locking::Reply::Done,
+                Ok(Asked::OutOfOrder { .. }) => return locking::Reply::OutOfOrder,
+                Ok(Asked::Waits(_)) if self.stop.is_cancelled() => return locking::Reply::Stopped,
                 Ok(Asked::Waits(_)) if until.is_some_and(|until| until <= tokio::time::Instant::now()) => {
-                    return self.unwait().await.err().unwrap_or(locking::Told::Late);
+                    return self.unwait().await.err().unwrap_or(locking::Reply::Late);
                 }
                 Ok(Asked::Waits(_)) => {}
                 Err(told) => return told,
@@ -474,12 +474,12 @@ impl Asks for AsksThere<'_> {
         }
     }
 
-    async fn give_back(&self, spot: &Spot) -> locking::Told {
+    async fn give_back(&self, spot: &Spot) -> locking::Reply {
         let give_back = |external: External, _, worker: String, id: String, claim| {
             let spot = spot.clone();
             async move { external.unlock(EXTERNAL, &worker, &id, claim, &[spot]).await }
         };
-        self.call(Duration::ZERO, give_back).await.err().unwrap_or(locking::Told::Done)
+        self.call(Duration::ZERO, give_back).await.err().unwrap_or(locking::Reply::Done)
     }
 }
 

@@ -1,4 +1,4 @@
-//! How one process sees the world: its own clock and dice, and its connection to the store with all that goes wrong there.
+//! How one process sees the world: its own clock and random numbers, and its connection to the store with all that goes wrong there.
 //!
 //! A paused process hangs in everything that it waits for, while its clock goes on and what it has sent to the store still
 //! happens. A crashed one hangs for ever: its tasks are dropped, and until each of them is, none gets further.
@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use turnwise_store::{Clock, Error, Result, Runtime};
 
 use crate::core::{Core, lock};
-use crate::dice::Dice;
 use crate::ledger::Op;
+use crate::rng::SeededRng;
 use crate::trace::Place;
 
 /// How often things go wrong on the way to the store while there are faults, each in permille of the operations.
@@ -59,9 +59,9 @@ pub struct Link {
     /// What goes wrong.
     pub rates: Rates,
     /// Dice for what goes wrong.
-    pub dice: Dice,
+    pub rng: SeededRng,
     /// Dice for those who live here.
-    inner_dice: Dice,
+    inner_dice: SeededRng,
     skew_us: AtomicI64,
     drift_ppm: i64,
     /// What those who live here go by.
@@ -80,8 +80,8 @@ impl Link {
             core: core.clone(),
             place,
             rates,
-            dice: core.dice.fork(1),
-            inner_dice: core.dice.fork(2),
+            rng: core.rng.fork(1),
+            inner_dice: core.rng.fork(2),
             skew_us: AtomicI64::new(skew_us),
             drift_ppm,
             clock: Mutex::default(),
@@ -163,7 +163,7 @@ impl Link {
         if until.is_none_or(|until| until <= Instant::now()) {
             return Ok(());
         }
-        sleep(self.dice.ms(0, REFUSAL_MS)).await;
+        sleep(self.rng.ms(0, REFUSAL_MS)).await;
         self.gate().await;
         self.core.count(|stats| stats.unavailable += 1);
         Err(Error::Unavailable("no connection to the store".into()))
@@ -172,10 +172,10 @@ impl Link {
     /// How long the next message takes; `None` if it arrives at once.
     pub fn latency(&self) -> Option<Duration> {
         let Rates { latency, latency_ms, slow, .. } = self.rates;
-        if self.core.is_chaos() && self.dice.chance(slow) {
-            return Some(self.dice.ms(0, SLOW_MS));
+        if self.core.is_chaos() && self.rng.chance(slow) {
+            return Some(self.rng.ms(0, SLOW_MS));
         }
-        self.dice.chance(latency).then(|| self.dice.ms(0, latency_ms))
+        self.rng.chance(latency).then(|| self.rng.ms(0, latency_ms))
     }
 
     /// The way of a message.
@@ -187,7 +187,7 @@ impl Link {
 
     /// Whether something goes wrong that happens with this rate.
     pub fn goes_wrong(&self, permille: u64) -> bool {
-        self.core.is_chaos() && self.dice.chance(permille)
+        self.core.is_chaos() && self.rng.chance(permille)
     }
 }
 

@@ -13,7 +13,7 @@ use turnwise_policy::predictive_queue::locks::{AtLevel, Level, Levels, Mode, Req
 use turnwise_queue::locks::{Held, LockAt, Spot};
 use turnwise_worker::QueueRules;
 
-use crate::dice::Dice;
+use crate::rng::SeededRng;
 
 /// The levels, in their order.
 const LEVELS: [&str; 3] = ["group", "node", "slot"];
@@ -43,8 +43,8 @@ pub struct LockPlan {
 
 impl LockPlan {
     /// A plan of any kind.
-    pub fn new(dice: &Dice) -> Self {
-        let capacity = *dice.choose(&[1, 2, 3]);
+    pub fn new(rng: &SeededRng) -> Self {
+        let capacity = *rng.choose(&[1, 2, 3]);
         let level = |name: &str| Level {
             name: name.to_owned(),
             capacity: (name == COUNTED).then_some(capacity),
@@ -52,49 +52,49 @@ impl LockPlan {
         };
         let levels: Vec<Level> = LEVELS.into_iter().map(level).collect();
         let aging = Aging {
-            tick_us: *dice.choose(&[100_000, 1_000_000, 30_000_000]),
-            ticks: *dice.choose(&[0, 5, 30]),
+            tick_us: *rng.choose(&[100_000, 1_000_000, 30_000_000]),
+            ticks: *rng.choose(&[0, 5, 30]),
         };
         LockPlan {
-            names: *dice.choose(&[1, 2, NAMES.len()]),
-            free: *dice.choose(&[100, 300, 800]),
-            big: *dice.choose(&[0, 20, 100]),
-            often: *dice.choose(&[200, 400, 700]),
+            names: *rng.choose(&[1, 2, NAMES.len()]),
+            free: *rng.choose(&[100, 300, 800]),
+            big: *rng.choose(&[0, 20, 100]),
+            often: *rng.choose(&[200, 400, 700]),
             rules: QueueRules {
                 levels: Levels::try_from(levels).expect("three levels of different names"),
-                window: *dice.choose(&[1, 4, 64]),
+                window: *rng.choose(&[1, 4, 64]),
                 rules: Rules { aging, ..Rules::default() },
-                waiting_uses_slot: dice.chance(300),
+                waiting_uses_slot: rng.chance(300),
             },
         }
     }
 
-    fn name(&self, dice: &Dice) -> String {
-        (*dice.choose(&NAMES[..self.names])).to_owned()
+    fn name(&self, rng: &SeededRng) -> String {
+        (*rng.choose(&NAMES[..self.names])).to_owned()
     }
 
-    fn units(&self, dice: &Dice, level: &str) -> u32 {
+    fn units(&self, rng: &SeededRng, level: &str) -> u32 {
         let levels = &self.rules.levels;
         let most = levels.position(level).and_then(|level| levels.most_units(level)).unwrap_or(1);
-        u32::try_from(dice.between(1, most.into())).expect("it is not more than there is")
+        u32::try_from(rng.between(1, most.into())).expect("it is not more than there is")
     }
 
     /// What a job declares.
-    pub fn declare(&self, dice: &Dice) -> Requests {
+    pub fn declare(&self, rng: &SeededRng) -> Requests {
         let mut requests = Requests::default();
-        if dice.chance(self.free) {
+        if rng.chance(self.free) {
             return requests;
         }
-        requests.big_lock = dice.chance(self.big);
-        for level in LEVELS.into_iter().filter(|_| dice.chance(self.often)) {
-            let shared = match dice.below(10) {
-                0..3 => Request::Shared((0..2).map(|_| (self.name(dice), self.units(dice, level))).collect()),
+        requests.big_lock = rng.chance(self.big);
+        for level in LEVELS.into_iter().filter(|_| rng.chance(self.often)) {
+            let shared = match rng.below(10) {
+                0..3 => Request::Shared((0..2).map(|_| (self.name(rng), self.units(rng, level))).collect()),
                 3..6 => Request::UnknownShared,
                 6 => Request::AllShared,
                 _ => Request::None,
             };
-            let exclusive = match dice.below(10) {
-                0..3 => Request::Exclusive((0..dice.between(1, 2)).map(|_| self.name(dice)).collect()),
+            let exclusive = match rng.below(10) {
+                0..3 => Request::Exclusive((0..rng.between(1, 2)).map(|_| self.name(rng)).collect()),
                 3..6 => Request::UnknownExclusive,
                 6 => Request::AllExclusive,
                 _ => Request::None,
@@ -108,36 +108,36 @@ impl LockPlan {
     }
 
     /// What the runs of a job ask for that has declared `requests`.
-    pub fn asks(&self, dice: &Dice, requests: &Requests) -> Vec<Ask> {
+    pub fn asks(&self, rng: &SeededRng, requests: &Requests) -> Vec<Ask> {
         let mut asks: BTreeSet<Ask> = BTreeSet::new();
-        for _ in 0..dice.below(MOST_ASKED + 1) {
+        for _ in 0..rng.below(MOST_ASKED + 1) {
             // Of what it does not know, most often; now and then of what it has not declared.
             let declared: Vec<(&str, Mode)> = requests.levels.iter().flat_map(may_ask).collect();
-            let (level, mode) = match declared.is_empty() || dice.chance(100) {
-                true => (*dice.choose(&LEVELS), *dice.choose(&[Mode::Shared, Mode::Exclusive])),
-                false => *dice.choose(&declared),
+            let (level, mode) = match declared.is_empty() || rng.chance(100) {
+                true => (*rng.choose(&LEVELS), *rng.choose(&[Mode::Shared, Mode::Exclusive])),
+                false => *rng.choose(&declared),
             };
-            let lock = match dice.below(10) {
+            let lock = match rng.below(10) {
                 0 => LockAt::new(Spot::whole(level), mode),
                 _ => {
-                    let units = if mode == Mode::Shared { self.units(dice, level) } else { 1 };
-                    LockAt { spot: Spot::resource(level, &self.name(dice)), mode, units }
+                    let units = if mode == Mode::Shared { self.units(rng, level) } else { 1 };
+                    LockAt { spot: Spot::resource(level, &self.name(rng)), mode, units }
                 }
             };
-            let patience_ms = dice.chance(200).then(|| dice.below(PATIENCE_MS));
+            let patience_ms = rng.chance(200).then(|| rng.below(PATIENCE_MS));
             asks.insert(Ask::Take { lock, patience_ms });
         }
         let mut asks: Vec<Ask> = asks.into_iter().collect();
         asks.sort_by_key(|ask| LEVELS.iter().position(|level| ask.spot().level.as_deref() == Some(*level)));
-        if dice.chance(150) {
+        if rng.chance(150) {
             asks.reverse();
         }
         // Early, of what it took with its claim or asked for.
         let known = Held::known(requests).into_iter().flat_map(|held| held.locks());
         let mut spots: Vec<Spot> = known.map(|lock| lock.spot).filter(|spot| spot.level.is_some()).collect();
         spots.extend(asks.iter().map(|ask| ask.spot().clone()));
-        if !spots.is_empty() && dice.chance(400) {
-            asks.push(Ask::GiveBack(dice.choose(&spots).clone()));
+        if !spots.is_empty() && rng.chance(400) {
+            asks.push(Ask::GiveBack(rng.choose(&spots).clone()));
         }
         asks
     }
@@ -216,7 +216,7 @@ impl fmt::Display for Ask {
 
 /// What a run is told that has asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Reply {
     /// It has the lock, or has given it back.
     Done,
     /// It waited for as long as it would.
@@ -237,7 +237,7 @@ pub enum Told {
 #[async_trait]
 pub trait Asks: Send + Sync {
     /// For a lock.
-    async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> Told;
+    async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> Reply;
     /// To give it back.
-    async fn give_back(&self, spot: &Spot) -> Told;
+    async fn give_back(&self, spot: &Spot) -> Reply;
 }

@@ -100,8 +100,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "streak_kept_when_stopped",
         file: "crates/queue/src/claims.rs",
-        find: "        Ending::Stopped | Ending::MadeWay => job.crashes = streak,\n",
-        replace: "        Ending::Stopped | Ending::MadeWay => {}\n",
+        find: "        Ending::Stopped | Ending::Preempted => job.crashes = streak,\n",
+        replace: "        Ending::Stopped | Ending::Preempted => {}\n",
         why: "A job that was healthy for hours, and was stopped, backs off as if it had crashed all the time.",
     },
     Mutant {
@@ -121,7 +121,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "cancel_ignored_at_end",
         file: "crates/queue/src/claims.rs",
-        find: "        Ending::Crashed { .. } | Ending::Stopped | Ending::MadeWay | Ending::Parked(_)\n            if job.cancel_requested && !again =>\n        {\n            EventKind::Cancelled\n        }\n",
+        find: "        Ending::Crashed { .. } | Ending::Stopped | Ending::Preempted | Ending::Parked(_)\n            if job.cancel_requested && !again =>\n        {\n            EventKind::Cancelled\n        }\n",
         replace: "",
         why: "A cancelled job is tried again.",
     },
@@ -242,7 +242,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/queue/src/claims.rs",
         find: "        _ => keep_place(tx, keys, &mut job, now_us)?,",
         replace: "        _ => make_final(tx, keys, &mut job, State::Completed)?,",
-        why: "A job that made way for others never goes on.",
+        why: "A preempted job never goes on.",
     },
     Mutant {
         name: "due_only_with_room",

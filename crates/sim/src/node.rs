@@ -144,12 +144,12 @@ impl Process {
 impl Node {
     /// A node where nobody lives.
     pub fn new(setting: &Setting, number: u32) -> Self {
-        let dice = &setting.core.dice;
-        let signed = |size: i64| if dice.chance(500) { size } else { -size };
+        let rng = &setting.core.rng;
+        let signed = |size: i64| if rng.chance(500) { size } else { -size };
         let (skew_us, drift_ppm) = match setting.plan.skews {
             true => (
-                signed(i64::try_from(dice.below(SKEW_MS) * 1_000).expect("a minute")),
-                signed(i64::try_from(dice.below(DRIFT_PPM)).expect("a few per cent")),
+                signed(i64::try_from(rng.below(SKEW_MS) * 1_000).expect("a minute")),
+                signed(i64::try_from(rng.below(DRIFT_PPM)).expect("a few per cent")),
             ),
             false => (0, 0),
         };

@@ -12,11 +12,11 @@ use turnwise_queue::deadlines::Timeouts;
 use turnwise_store::Limits;
 use turnwise_worker::{FairRules, Options, RotationRules};
 
-use crate::dice::Dice;
 use crate::eligibility::EligibilityPlan;
 use crate::link::{Rates, SLOW_STORE_MS};
 use crate::locking::LockPlan;
 use crate::node::QUIET_PERIOD;
+use crate::rng::SeededRng;
 
 /// From this seed on worlds have jobs that lock.
 pub const LOCKS_FROM: u64 = 1_000_000;
@@ -86,34 +86,34 @@ pub struct Plan {
 }
 
 /// How jobs are shared out among tenants: by either scheme, most often with rotation, and with cycles as short as may be.
-pub fn fair_rules(dice: &Dice, tenants: u32) -> FairRules {
+pub fn fair_rules(rng: &SeededRng, tenants: u32) -> FairRules {
     let mut shares = Shares::default();
     for n in 0..tenants {
-        if dice.chance(500) {
-            let some = *dice.choose(&[1, 10, 200, *Shares::RANGE.end()]);
+        if rng.chance(500) {
+            let some = *rng.choose(&[1, 10, 200, *Shares::RANGE.end()]);
             shares.set(tenant(n.into()), some).expect("it is in their range");
         }
     }
-    let interval_us = |most_s: u64| i64::try_from(dice.between(1, most_s) * 1_000_000).expect("a minute");
+    let interval_us = |most_s: u64| i64::try_from(rng.between(1, most_s) * 1_000_000).expect("a minute");
     let rfc = rfc::Rules {
-        usage_coeff: *dice.choose(&[0.0, 0.5, 0.9]),
-        priority_coeff: *dice.choose(&[0.5, 0.98, 1.0]),
+        usage_coeff: *rng.choose(&[0.0, 0.5, 0.9]),
+        priority_coeff: *rng.choose(&[0.5, 0.98, 1.0]),
         usage_interval_us: interval_us(60),
         priority_interval_us: interval_us(60),
         charge_interval_us: interval_us(60),
     };
     let rotation = RotationRules {
-        interval: dice.ms(1_000, *dice.choose(&[3_000, 20_000])),
-        max_churn: usize::try_from(*dice.choose(&[0, 1, 2, 20])).expect("a small number"),
-        startup_jitter: STARTUP_JITTER.mul_f64(*dice.choose(&[0.0, 0.1, 1.0])),
-        idle_turn: dice.ms(0, 10_000),
+        interval: rng.ms(1_000, *rng.choose(&[3_000, 20_000])),
+        max_churn: usize::try_from(*rng.choose(&[0, 1, 2, 20])).expect("a small number"),
+        startup_jitter: STARTUP_JITTER.mul_f64(*rng.choose(&[0.0, 0.1, 1.0])),
+        idle_turn: rng.ms(0, 10_000),
         quiet_period: QUIET_PERIOD,
     };
     FairRules {
-        fairness: *dice.choose(&Fairness::ALL),
+        fairness: *rng.choose(&Fairness::ALL),
         rfc,
         shares: Arc::new(shares),
-        rotation: dice.chance(800).then_some(rotation),
+        rotation: rng.chance(800).then_some(rotation),
     }
 }
 
@@ -122,85 +122,85 @@ fn tenant(number: u64) -> String {
 }
 
 impl Plan {
-    /// The plan of a seed, thrown with its dice.
-    pub fn new(seed: u64, dice: &Dice) -> Self {
-        let eligibility = (seed >= ELIGIBILITY_FROM).then(|| EligibilityPlan::new(dice));
+    /// The plan of a seed.
+    pub fn new(seed: u64, rng: &SeededRng) -> Self {
+        let eligibility = (seed >= ELIGIBILITY_FROM).then(|| EligibilityPlan::new(rng));
         let has_locks = match &eligibility {
-            Some(_) => dice.chance(300),
+            Some(_) => rng.chance(300),
             None => seed >= LOCKS_FROM,
         };
-        let locks = has_locks.then(|| LockPlan::new(dice));
-        let size = dice.below(100);
+        let locks = has_locks.then(|| LockPlan::new(rng));
+        let size = rng.below(100);
         let (nodes, types, clients, ops) = match size {
             // A crowd.
-            0..2 => (dice.between(60, 120), dice.between(2, 4), 6, 8),
-            2..15 => (dice.between(8, 20), dice.between(1, 2), dice.between(3, 6), 40),
-            _ => (dice.between(2, 6), dice.between(1, 2), dice.between(1, 4), 150),
+            0..2 => (rng.between(60, 120), rng.between(2, 4), 6, 8),
+            2..15 => (rng.between(8, 20), rng.between(1, 2), rng.between(3, 6), 40),
+            _ => (rng.between(2, 6), rng.between(1, 2), rng.between(1, 4), 150),
         };
         let has_hub = eligibility.as_ref().is_some_and(|plan| plan.hub);
         let flood = match size {
-            15..27 if has_hub => dice.between(100, 200),
-            15..27 => dice.between(51, 120),
+            15..27 if has_hub => rng.between(100, 200),
+            15..27 => rng.between(51, 120),
             _ => 0,
         };
-        let rate = |often: u64| *dice.choose(&[0, often / 10, often / 10, often]);
+        let rate = |often: u64| *rng.choose(&[0, often / 10, often / 10, often]);
         let rates = Rates {
-            latency: *dice.choose(&[50, 300, 700]),
-            latency_ms: *dice.choose(&[3, 20, SLOW_STORE_MS]),
+            latency: *rng.choose(&[50, 300, 700]),
+            latency_ms: *rng.choose(&[3, 20, SLOW_STORE_MS]),
             slow: rate(30),
             conflict: rate(150),
-            unknown: *dice.choose(&[0, 20, 200, 200]),
-            late: *dice.choose(&[100, 300, 700]),
+            unknown: *rng.choose(&[0, 20, 200, 200]),
+            late: *rng.choose(&[100, 300, 700]),
             early_watch: rate(300),
         };
-        let health_s = *dice.choose(&[2, 5, 5]);
-        let slots = if flood > 0 { dice.between(60, 120) } else { *dice.choose(&[1, 2, 4, 10]) };
+        let health_s = *rng.choose(&[2, 5, 5]);
+        let slots = if flood > 0 { rng.between(60, 120) } else { *rng.choose(&[1, 2, 4, 10]) };
         let options = Options {
             max_jobs: usize::try_from(slots).expect("a small number"),
             health_interval: Duration::from_secs(health_s),
-            health_timeout: Duration::from_secs(health_s * dice.between(2, 4)),
-            report_interval: dice.ms(100, 2_000),
-            stop_grace: dice.ms(500, 5_000),
-            max_history: usize::try_from(dice.between(1, 20)).expect("a small number"),
+            health_timeout: Duration::from_secs(health_s * rng.between(2, 4)),
+            report_interval: rng.ms(100, 2_000),
+            stop_grace: rng.ms(500, 5_000),
+            max_history: usize::try_from(rng.between(1, 20)).expect("a small number"),
             backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 3, health_threshold_us: 20_000_000 },
             on_lost: OnLost::ALL[usize::from(seed.is_multiple_of(4))],
             ..Options::default()
         };
-        let tenants = u32::try_from(*dice.choose(&[1, 2, 3, 8])).expect("a small number");
+        let tenants = u32::try_from(*rng.choose(&[1, 2, 3, 8])).expect("a small number");
         let queue = Arc::new(locks.as_ref().map(|locks| locks.rules.clone()).unwrap_or_default());
-        let options = Options { fair: fair_rules(dice, tenants), queue, ..options };
+        let options = Options { fair: fair_rules(rng, tenants), queue, ..options };
         // In some worlds little goes wrong, so that what happened can be compared with what was charged.
-        let quiet = dice.chance(60);
+        let quiet = rng.chance(60);
         let rates = match quiet {
             true => Rates { slow: 0, unknown: 0, latency_ms: 3, ..rates },
             false => rates,
         };
-        let skews = dice.chance(600) && !quiet;
-        let jumps = skews && dice.chance(400);
+        let skews = rng.chance(600) && !quiet;
+        let jumps = skews && rng.chance(400);
         // Where others come all the time nothing is late.
         let ops = if jumps { ops.min(30) } else { ops };
-        let externals = if dice.chance(300) { dice.between(1, 4) } else { 0 };
+        let externals = if rng.chance(300) { rng.between(1, 4) } else { 0 };
         Plan {
             externals: u32::try_from(externals).expect("a small number"),
-            retention: Duration::from_secs(*dice.choose(&[10, 60, 1_000_000])),
+            retention: Duration::from_secs(*rng.choose(&[10, 60, 1_000_000])),
             nodes: u32::try_from(nodes).expect("a small number"),
             types: (0..types).map(|n| format!("t{n}")).collect(),
             tenants,
             clients: u32::try_from(clients).expect("a small number"),
             ops,
-            think_ms: *dice.choose(&[1_000, 3_000, 8_000]),
+            think_ms: *rng.choose(&[1_000, 3_000, 8_000]),
             flood,
-            rounds: dice.between(1, 3),
-            chaos_ms: dice.between(10_000, 60_000),
-            fault_ms: *dice.choose(&[1_000, 5_000, 20_000]),
+            rounds: rng.between(1, 3),
+            chaos_ms: rng.between(10_000, 60_000),
+            fault_ms: *rng.choose(&[1_000, 5_000, 20_000]),
             rates,
-            crashes: dice.chance(800) && !quiet,
-            pauses: dice.chance(700) && !quiet,
-            cuts: dice.chance(600) && !quiet,
-            changes: dice.chance(600),
+            crashes: rng.chance(800) && !quiet,
+            pauses: rng.chance(700) && !quiet,
+            cuts: rng.chance(600) && !quiet,
+            changes: rng.chance(600),
             skews,
             jumps,
-            limits: *dice.choose(&[Limits::DEFAULT, Limits::ETCD, Limits::SMALL]),
+            limits: *rng.choose(&[Limits::DEFAULT, Limits::ETCD, Limits::SMALL]),
             locks,
             eligibility,
             timeouts: seed % 3 == 1,
@@ -210,12 +210,12 @@ impl Plan {
     }
 
     /// How long a job's runs may take, where some are held to their time.
-    pub fn timeouts(&self, dice: &Dice) -> Timeouts {
-        if !self.timeouts || dice.chance(500) {
+    pub fn timeouts(&self, rng: &SeededRng) -> Timeouts {
+        if !self.timeouts || rng.chance(500) {
             return Timeouts::default();
         }
         let us = |often: u64| {
-            dice.chance(often).then(|| i64::try_from(dice.between(3, 12) * 1_000_000).expect("some seconds"))
+            rng.chance(often).then(|| i64::try_from(rng.between(3, 12) * 1_000_000).expect("some seconds"))
         };
         Timeouts { run_us: us(400), heartbeat_us: us(700) }
     }
@@ -230,8 +230,8 @@ impl Plan {
     }
 
     /// Whom a job is charged to: every other one to the first, so that some have more jobs than others.
-    pub fn tenant(&self, dice: &Dice) -> String {
-        let number = if dice.chance(500) { 0 } else { dice.below(u64::from(self.tenants)) };
+    pub fn tenant(&self, rng: &SeededRng) -> String {
+        let number = if rng.chance(500) { 0 } else { rng.below(u64::from(self.tenants)) };
         tenant(number)
     }
 

@@ -15,10 +15,10 @@ use turnwise_store::Runtime;
 use turnwise_worker::{JobContext, JobHandler, LockError, Outcome};
 
 use crate::check::Checker;
-use crate::dice::Dice;
 use crate::ledger::Did;
 use crate::link::{Link, SimRuntime};
-use crate::locking::{Ask, Asks, Told as Answer};
+use crate::locking::{Ask, Asks, Reply as Answer};
+use crate::rng::SeededRng;
 
 /// What a panic of a simulated handler says: no news for the terminal.
 pub const PANIC: &str = "a simulated panic";
@@ -88,16 +88,16 @@ pub struct Script {
 
 impl Script {
     /// A script of any kind.
-    pub fn any(dice: &Dice) -> Self {
-        if dice.chance(150) {
-            let act = *dice.choose(&[Act::Forever, Act::Forever, Act::Idle, Act::Late]);
-            let ms = dice.between(0, *dice.choose(&[50, 5_000, 20_000]));
+    pub fn any(rng: &SeededRng) -> Self {
+        if rng.chance(150) {
+            let act = *rng.choose(&[Act::Forever, Act::Forever, Act::Idle, Act::Late]);
+            let ms = rng.between(0, *rng.choose(&[50, 5_000, 20_000]));
             return Script { runs: vec![(act, ms); ENDLESS_RUNS], ..Script::default() };
         }
-        let runs = (0..dice.below(3)).map(|_| {
-            let act = *dice.choose(&ACTS);
-            let longest_ms = *dice.choose(&[0, 50, 2_000, 2_000, 30_000]);
-            (act, dice.between(0, longest_ms))
+        let runs = (0..rng.below(3)).map(|_| {
+            let act = *rng.choose(&ACTS);
+            let longest_ms = *rng.choose(&[0, 50, 2_000, 2_000, 30_000]);
+            (act, rng.between(0, longest_ms))
         });
         Script { runs: runs.collect(), ..Script::default() }
     }
@@ -128,8 +128,8 @@ impl Script {
     }
 
     /// As a job's options, now and then too large to be stored in one piece.
-    pub fn options(&self, dice: &Dice) -> Box<RawValue> {
-        let padding = match dice.below(100) {
+    pub fn options(&self, rng: &SeededRng) -> Box<RawValue> {
+        let padding = match rng.below(100) {
             0 => 100_000,
             1..4 => 10_000,
             _ => 0,
@@ -170,13 +170,13 @@ pub struct SimHandler {
 }
 
 /// Tells what became of a run, however it ends.
-struct Told<'a> {
+struct Reply<'a> {
     handler: &'a SimHandler,
     claim: Claim,
     did: Did,
 }
 
-impl Drop for Told<'_> {
+impl Drop for Reply<'_> {
     fn drop(&mut self) {
         self.handler.checker.on_done(self.handler.link.place, &self.claim, self.did.clone());
     }
@@ -197,7 +197,7 @@ impl SimHandler {
     ) -> Did {
         let claim = job.claim.clone().expect("a claimed job has a claim");
         let run = self.checker.on_run(self.link.place, job);
-        let mut told = Told { handler: self, claim: claim.clone(), did: Did::Dropped };
+        let mut told = Reply { handler: self, claim: claim.clone(), did: Did::Dropped };
         let script = Script::parse(options.get());
         let (act, ms) = script.runs.get(run).copied().unwrap_or((Act::Done, 20));
         let runtime = SimRuntime(self.link.clone());

@@ -16,7 +16,6 @@ use turnwise_worker::{Options, Tunables};
 use crate::check::{Checker, Known, in_words};
 use crate::client::{Client, DAY_US};
 use crate::core::{Core, Stats, Violation, lock};
-use crate::dice::Dice;
 use crate::engine::Writer;
 use crate::external::{Actor, Life};
 use crate::filters::Filters;
@@ -25,6 +24,7 @@ use crate::liveness::{self, Look};
 use crate::locks::Locks;
 use crate::node::{Node, Process, Setting};
 use crate::plan::{EXTERNAL, Plan, fair_rules};
+use crate::rng::SeededRng;
 use crate::script::PANIC;
 use crate::store::SimStore;
 use crate::trace::Place;
@@ -85,7 +85,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
     let runtime = runtime.expect("a runtime without threads and without I/O needs nothing");
     runtime.block_on(async {
         let core = Core::new(seed, keep_trace);
-        let plan = Plan::new(seed, &core.dice);
+        let plan = Plan::new(seed, &core.rng);
         let checker = Checker::new(&core, &plan);
         let (clock, told) = (core.clone(), checker.clone());
         let store = SimStore::new(
@@ -147,13 +147,13 @@ pub fn quiet_panics() {
 
 /// How long a pause lasts: any time, or about as long as a worker may be silent, where a race between its return and its removal
 /// is near.
-fn pause_of(plan: &Plan, dice: &Dice) -> Duration {
-    match dice.chance(500) {
-        true => dice.ms(0, PAUSE_MS),
+fn pause_of(plan: &Plan, rng: &SeededRng) -> Duration {
+    match rng.chance(500) {
+        true => rng.ms(0, PAUSE_MS),
         false => {
             plan.health_timeout()
-                + dice.ms(0, 2_000)
-                + plan.options.health_interval * u32::from(dice.chance(500))
+                + rng.ms(0, 2_000)
+                + plan.options.health_interval * u32::from(rng.chance(500))
         }
     }
 }
@@ -176,10 +176,10 @@ fn pause(core: &Arc<Core>, link: &Arc<Link>, time: Duration) {
 fn change(setting: &Arc<Setting>) {
     let (core, plan) = (&setting.core, &setting.plan);
     let mut tunables = lock(&setting.tunables).clone();
-    match core.dice.chance(500) {
-        true => tunables.fair = fair_rules(&core.dice, plan.tenants),
+    match core.rng.chance(500) {
+        true => tunables.fair = fair_rules(&core.rng, plan.tenants),
         false => {
-            let slots = core.dice.between(1, plan.options.max_jobs as u64);
+            let slots = core.rng.between(1, plan.options.max_jobs as u64);
             tunables.max_jobs = usize::try_from(slots).expect("it was one");
         }
     }
@@ -202,18 +202,18 @@ fn hurry(setting: &Arc<Setting>) {
 /// A fault of an external worker.
 fn disturb(setting: &Arc<Setting>, actor: &mut Actor) {
     let (core, plan) = (&setting.core, &setting.plan);
-    let dice = &core.dice;
+    let rng = &core.rng;
     actor.life.take_if(|life| life.has_left());
     let Some(life) = actor.life.as_mut() else { return actor.start(setting) };
     let link = life.link.clone();
-    match dice.below(10) {
+    match rng.below(10) {
         0..4 if plan.crashes => {
             core.note(link.place, "crashes", "");
             core.count(|stats| stats.crashes += 1);
             core.disturb(Duration::ZERO);
             actor.life.take().expect("it was just there").crash();
         }
-        4..7 if plan.pauses && !link.is_paused() => pause(core, &link, pause_of(plan, dice)),
+        4..7 if plan.pauses && !link.is_paused() => pause(core, &link, pause_of(plan, rng)),
         7..9 => {
             core.note(link.place, "is asked to leave", "");
             core.count(|stats| stats.shutdowns += 1);
@@ -273,23 +273,23 @@ impl World {
     async fn chaos(&mut self) {
         let setting = self.setting.clone();
         let (core, plan) = (&setting.core, &setting.plan);
-        let dice = &core.dice;
-        let until_us = core.elapsed_us() + dice.ms(1_000, plan.chaos_ms).as_micros() as i64;
+        let rng = &core.rng;
+        let until_us = core.elapsed_us() + rng.ms(1_000, plan.chaos_ms).as_micros() as i64;
         while core.elapsed_us() < until_us {
-            sleep(dice.ms(0, plan.fault_ms)).await;
-            if !self.actors.is_empty() && dice.chance(300) {
-                let n = usize::try_from(dice.below(self.actors.len() as u64)).expect("it is below a usize");
+            sleep(rng.ms(0, plan.fault_ms)).await;
+            if !self.actors.is_empty() && rng.chance(300) {
+                let n = usize::try_from(rng.below(self.actors.len() as u64)).expect("it is below a usize");
                 disturb(&setting, &mut self.actors[n]);
                 continue;
             }
-            let n = usize::try_from(dice.below(self.nodes.len() as u64)).expect("it is below a usize");
+            let n = usize::try_from(rng.below(self.nodes.len() as u64)).expect("it is below a usize");
             let node = &mut self.nodes[n];
             let Some(process) = node.process.as_mut() else {
-                if dice.chance(400) {
+                if rng.chance(400) {
                     node.start(&setting);
-                    if dice.chance(500) {
+                    if rng.chance(500) {
                         // Hardly there, it is asked to leave.
-                        sleep(dice.ms(0, HASTE_MS)).await;
+                        sleep(rng.ms(0, HASTE_MS)).await;
                         self.nodes[n].process.as_mut().expect("it has just started").shut_down();
                     }
                 }
@@ -300,29 +300,29 @@ impl World {
                 continue;
             }
             let link = process.link.clone();
-            match dice.below(100) {
+            match rng.below(100) {
                 0..30 if plan.crashes => {
                     core.note(link.place, "crashes", "");
                     core.count(|stats| stats.crashes += 1);
                     core.disturb(Duration::ZERO);
                     node.process.take().expect("it was just there").crash(&setting);
-                    if dice.chance(500) {
-                        sleep(dice.ms(0, RESTART_MS)).await;
+                    if rng.chance(500) {
+                        sleep(rng.ms(0, RESTART_MS)).await;
                         self.nodes[n].start(&setting);
                     }
                 }
                 30..55 if plan.pauses && !link.is_paused() => {
-                    let time = pause_of(plan, dice);
+                    let time = pause_of(plan, rng);
                     pause(core, &link, time);
                 }
                 55..75 if plan.cuts => {
-                    let time = dice.ms(0, CUT_MS);
+                    let time = rng.ms(0, CUT_MS);
                     core.note(link.place, "is cut off", format!("{time:?}"));
                     link.cut(time);
                     core.disturb(time + AFTERMATH);
                 }
                 75..80 if plan.cuts => {
-                    let time = dice.ms(0, CUT_MS / 2);
+                    let time = rng.ms(0, CUT_MS / 2);
                     core.note(Place::World, "loses the store", format!("{time:?}"));
                     for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
                         process.link.cut(time);
@@ -330,12 +330,12 @@ impl World {
                     core.disturb(time + AFTERMATH);
                 }
                 80..85 if plan.skews => {
-                    let by_us = i64::try_from(dice.below(SHIFT_MS) * 1_000).expect("a few seconds");
-                    let by_us = match plan.jumps && dice.chance(700) {
-                        true => i64::try_from(dice.below(JUMP_MS) * 1_000).expect("a few hours"),
+                    let by_us = i64::try_from(rng.below(SHIFT_MS) * 1_000).expect("a few seconds");
+                    let by_us = match plan.jumps && rng.chance(700) {
+                        true => i64::try_from(rng.below(JUMP_MS) * 1_000).expect("a few hours"),
                         false => by_us,
                     };
-                    let by_us = if dice.chance(500) { by_us } else { -by_us };
+                    let by_us = if rng.chance(500) { by_us } else { -by_us };
                     core.note(link.place, "sets its clock", by_us.to_string());
                     link.shift_clock(by_us);
                     node.skew_us += by_us;
@@ -393,7 +393,7 @@ impl World {
         let well =
             |process: &Process| process.is_booted() && !process.is_leaving() && !process.link.is_paused();
         let n = self.nodes.iter().position(|node| node.process.as_ref().is_some_and(well));
-        let Some(n) = n.filter(|_| self.setting.core.dice.chance(500)) else { return Ok(()) };
+        let Some(n) = n.filter(|_| self.setting.core.rng.chance(500)) else { return Ok(()) };
         let mut process = self.nodes[n].process.take().expect("it was just there");
         self.setting.core.count(|stats| stats.shutdowns += 1);
         self.shut_down(&mut process).await?;

@@ -22,13 +22,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod dice;
 mod entitlement;
 pub mod locks;
 mod number;
 mod outcome;
 pub mod plot;
 pub mod report;
+mod rng;
 pub mod scenario;
 mod scheme;
 mod world;

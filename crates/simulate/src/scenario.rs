@@ -30,7 +30,7 @@ pub const MAX_JOBS: u64 = 2_000_000;
 pub const MAX_TENANTS: u64 = 10_000;
 /// Cycles of one scenario.
 pub const MAX_CYCLES: u64 = 1_000_000;
-/// Kinds of jobs of one tenant: each throws dice of its own.
+/// Kinds of jobs of one tenant: each has random numbers of its own.
 pub const MAX_WORK: usize = 100;
 /// Largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
@@ -91,7 +91,7 @@ pub struct Tenants {
     /// How many.
     #[serde(default = "one")]
     pub count: Int<1, MAX_TENANTS>,
-    /// Its shares; of many, each throws its own.
+    /// Its shares; of many, each draws its own.
     #[serde(default)]
     pub shares: Shares,
     /// What it has to do: a number of continuous jobs, or a list of `Work`.
@@ -122,7 +122,7 @@ pub struct NewShares {
 
 /// A tenant's shares.
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(from = "OneOf<Int<1, 1000>, Dice>")]
+#[serde(from = "OneOf<Int<1, 1000>, SharesRange>")]
 pub enum Shares {
     /// A number.
     Fixed(u32),
@@ -135,10 +135,10 @@ pub enum Shares {
     },
 }
 
-/// A range to throw a number of.
+/// A range to draw a number from.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Dice {
+pub struct SharesRange {
     from: Int<1, 1000>,
     to: Int<1, 1000>,
 }
@@ -149,11 +149,11 @@ impl Default for Shares {
     }
 }
 
-impl From<OneOf<Int<1, 1000>, Dice>> for Shares {
-    fn from(shares: OneOf<Int<1, 1000>, Dice>) -> Self {
+impl From<OneOf<Int<1, 1000>, SharesRange>> for Shares {
+    fn from(shares: OneOf<Int<1, 1000>, SharesRange>) -> Self {
         match shares {
             OneOf::One(shares) => Shares::Fixed(shares.u32()),
-            OneOf::Other(Dice { from, to }) => Shares::Random { from: from.u32(), to: to.u32() },
+            OneOf::Other(SharesRange { from, to }) => Shares::Random { from: from.u32(), to: to.u32() },
         }
     }
 }

@@ -6,9 +6,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::dice::Dice;
 use crate::entitlement::Entitlement;
 use crate::outcome::{Outcome, Series, TenantOutcome};
+use crate::rng::SeededRng;
 use crate::scenario::{MAX_JOBS, Scenario, Shares, Tenants, Work};
 use crate::scheme::{self, Job, Scheme, Tenant, View};
 use crate::{JobId, Policy};
@@ -57,7 +57,7 @@ struct Owner<'a> {
     plan: &'a Tenants,
     work: Vec<Work>,
     /// One for each kind of work.
-    dice: Vec<Dice>,
+    rng: Vec<SeededRng>,
     present: bool,
     /// How often it has come.
     visits: u32,
@@ -117,10 +117,10 @@ impl<'a> World<'a> {
             let digits = plan.count.get().to_string().len();
             for n in 1..=plan.count.get() {
                 let number = tenants.len();
-                let dice = |part| Dice::new(scenario.seed.get(), number, part);
+                let rng = |part| SeededRng::new(scenario.seed.get(), number, part);
                 let shares = match plan.shares {
                     Shares::Fixed(shares) => shares,
-                    Shares::Random { from, to } => u32::try_from(dice(0).between(from.into(), to.into()))
+                    Shares::Random { from, to } => u32::try_from(rng(0).between(from.into(), to.into()))
                         .expect("shares are at most 1000"),
                 };
                 let name = match plan.count.get() {
@@ -129,8 +129,8 @@ impl<'a> World<'a> {
                 };
                 tenants.push(Tenant { name, shares, jobs: 0, waiting: 0 });
                 let work = plan.work();
-                let dice = (1..=work.len()).map(dice).collect();
-                owners.push(Owner::new(plan, work, dice));
+                let rng = (1..=work.len()).map(rng).collect();
+                owners.push(Owner::new(plan, work, rng));
             }
         }
         let mut world = World {
@@ -311,7 +311,7 @@ impl<'a> World<'a> {
         let owner = &mut self.owners[tenant];
         let visits = owner.visits;
         if let Some(rate) = owner.work[work].per_second.filter(|rate| rate.get() > 0.0) {
-            let gap_us = owner.dice[work].exponential(1e6 / rate.get()).ceil() as i64;
+            let gap_us = owner.rng[work].exponential(1e6 / rate.get()).ceil() as i64;
             self.at(self.now_us.saturating_add(gap_us), Event::Arrive(tenant, work, visits));
         }
     }
@@ -322,7 +322,7 @@ impl<'a> World<'a> {
         }
         for _ in 0..count {
             let owner = &mut self.owners[tenant];
-            let run_us = owner.work[work].run_ms.map(|time| owner.dice[work].run_us(time));
+            let run_us = owner.work[work].run_ms.map(|time| owner.rng[work].run_us(time));
             let id = JobId::try_from(self.jobs.len()).expect("there are at most MAX_JOBS");
             self.jobs.push(Job {
                 tenant,
@@ -530,11 +530,11 @@ impl<'a> World<'a> {
 }
 
 impl<'a> Owner<'a> {
-    fn new(plan: &'a Tenants, work: Vec<Work>, dice: Vec<Dice>) -> Self {
+    fn new(plan: &'a Tenants, work: Vec<Work>, rng: Vec<SeededRng>) -> Self {
         Owner {
             plan,
             work,
-            dice,
+            rng,
             present: false,
             visits: 0,
             jobs: Vec::new(),

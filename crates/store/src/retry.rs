@@ -64,7 +64,7 @@ impl Store {
         Store { patience: Some(patience), ..self.clone() }
     }
 
-    /// The clock and the dice of this store's users.
+    /// The clock and the random numbers of this store's users.
     pub fn runtime(&self) -> &Arc<dyn Runtime> {
         &self.runtime
     }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::sync::oneshot;
 
-/// The clock and the dice of everything above the store.
+/// The clock and the random numbers of everything above the store.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
     /// Microseconds since the Unix epoch. This clock may be set, forward and back.
@@ -56,7 +56,7 @@ impl Runtime for System {
     }
 }
 
-/// A clock that stands still until it is moved, and dice with a seed: for tests.
+/// A clock that stands still until it is moved, and random numbers with a seed: for tests.
 pub struct Manual {
     state: Mutex<ManualState>,
     slept: tokio::sync::Notify,

@@ -51,7 +51,7 @@ impl JobHandler for Nap {
     }
 }
 
-struct Bench {
+struct FilterSet {
     store: Store,
     keys: Keyspace,
 }
@@ -72,7 +72,7 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let bench = Bench { store, keys: Keyspace::default() };
+    let bench = FilterSet { store, keys: Keyspace::default() };
     println!(
         "| workers | jobs | jobs/s | commits | conflicts | conflicts/commit | store calls/job | dispatch p50, p99 |"
     );
@@ -88,7 +88,7 @@ async fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-impl Bench {
+impl FilterSet {
     async fn measure(&self, workers: usize, count: usize, lone: bool) -> Result<()> {
         let clock = self.store.runtime().clone();
         let job_type = format!("c{workers}{lone}{:x}", clock.random());
@@ -176,7 +176,7 @@ impl Bench {
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
 fn print(workers: usize, count: usize, took_us: i64, did: Counters, mut waits_us: Vec<i64>) {
     waits_us.sort_unstable();
-    let at = |part: usize| waits_us.get(waits_us.len() * part / 100).copied().unwrap_or(0);
+    let at = |shard: usize| waits_us.get(waits_us.len() * shard / 100).copied().unwrap_or(0);
     let dispatch = match waits_us.is_empty() {
         true => String::new(),
         false => format!("{:.1}, {:.1} ms", at(50) as f64 / 1e3, at(99) as f64 / 1e3),

@@ -61,7 +61,7 @@ impl Handler {
     }
 }
 
-struct Bench {
+struct FilterSet {
     store: Store,
     keys: Keyspace,
     clock: Arc<runtime::Manual>,
@@ -91,7 +91,7 @@ async fn measure(tenants: usize, sizes: &[usize]) -> std::result::Result<(), Box
     let options = embedded::Options { durable: false, ..embedded::Options::default() };
     let clock = runtime::Manual::new(1_000_000_000, 1);
     let store = Store::new(Embedded::open_with(dir.path(), options)?, clock.clone());
-    let bench = Bench { store, keys: Keyspace::default(), clock, tenants };
+    let bench = FilterSet { store, keys: Keyspace::default(), clock, tenants };
     println!("| pending | each | gets | ranges | rows read | rows written | commits | CPU |");
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     for (before, size) in std::iter::once(0).chain(sizes.iter().copied()).zip(sizes) {
@@ -105,7 +105,7 @@ async fn measure(tenants: usize, sizes: &[usize]) -> std::result::Result<(), Box
     Ok(())
 }
 
-impl Bench {
+impl FilterSet {
     fn job(&self, job_type: &str, n: usize) -> NewJob {
         let options = RawValue::from_string("{}".to_owned()).expect("it is JSON");
         let tenant = format!("tenant {}", n % self.tenants);
@@ -200,12 +200,12 @@ struct Measured {
 }
 
 impl Measured {
-    fn begin(bench: &Bench) -> Measured {
+    fn begin(bench: &FilterSet) -> Measured {
         Measured { counters: bench.store.counters(), cpu_us: cpu_us() }
     }
 
     #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-    fn end(&self, bench: &Bench, pending: usize, what: &str, times: usize) {
+    fn end(&self, bench: &FilterSet, pending: usize, what: &str, times: usize) {
         let did = bench.store.counters().since(&self.counters);
         let each = |count: u64| count as f64 / times as f64;
         println!(

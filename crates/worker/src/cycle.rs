@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use turnwise_policy::contention::Part;
+use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::window;
 use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::claims::Claiming;
@@ -20,8 +20,8 @@ use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
 use crate::fair_share::{FairShare, Front, SORT_BATCH};
-use crate::filters::{Admission, Bench};
-use crate::locks::{Chosen, Habits, LocksView, Scanned, choose};
+use crate::filters::{Admission, FilterSet};
+use crate::locks::{Chosen, LockHistory, LocksView, Scanned, choose};
 
 /// Jobs that one pass claims at most; fewer where the transaction has no more room for them.
 const CLAIM_BATCH: usize = 500;
@@ -53,22 +53,22 @@ pub(crate) struct Claimant<'a> {
     /// How often this pass has failed.
     pub failed: u32,
     /// How many passes just before this one have sorted jobs out and had room left.
-    pub sifted: u32,
+    pub filtered: u32,
     pub numbers: Numbers<'a>,
     /// Who is next.
     pub fair: &'a FairShare,
     /// How jobs that lock are ordered.
     pub queue: &'a QueueRules,
     /// What past runs locked.
-    pub habits: &'a Habits,
+    pub lock_history: &'a LockHistory,
     /// Jobs that others in this process are about to claim; what this pass claims is added.
     pub hold: Option<&'a Hold>,
     /// Which jobs are this claimant's, where several take from the same queue.
-    pub part: Part,
+    pub shard: Shard,
     /// Others' jobs that were left to them for a while. If there are some, these and more of others' are taken, too.
     pub overdue: &'a BTreeSet<String>,
     /// Chooses among others' jobs.
-    pub dice: u64,
+    pub random: u64,
     /// What holds for the runs.
     pub terms: Terms,
     /// History entries that a job keeps.
@@ -79,7 +79,7 @@ impl Claimant<'_> {
     /// How many of its jobs a pass looks at that has room for so many. What filters and buckets sort out takes no room: where they have done so,
     /// the next passes look at more and more, so that what stands behind thousands of those comes soon, whatever the room.
     fn depth(&self, room: usize) -> usize {
-        room.saturating_mul(WIDER.saturating_pow(self.sifted)).min(CLAIM_BATCH)
+        room.saturating_mul(WIDER.saturating_pow(self.filtered)).min(CLAIM_BATCH)
     }
 }
 
@@ -254,10 +254,10 @@ pub(crate) async fn pass(
     claimant: Claimant<'_>,
     now_us: i64,
 ) -> Result<Pass> {
-    let Claimant { job_type, running, max_jobs, failed, fair, hold, part, overdue, dice, .. } = claimant;
+    let Claimant { job_type, running, max_jobs, failed, fair, hold, shard, overdue, random, .. } = claimant;
     let eager = !overdue.is_empty();
     let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
-    let mine = |id: &str| eager || part.has(id);
+    let mine = |id: &str| eager || shard.has(id);
     let room = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
     if room > 0 {
         // Before anything becomes pending: then the stamp of its tenant is not known.
@@ -281,14 +281,14 @@ pub(crate) async fn pass(
     }
     let others = hold.map_or(0, Hold::len);
     let window = claimant.depth(room);
-    let depth = part.front(window) + others;
+    let depth = shard.front(window) + others;
     let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, mine).await?;
     let mut claims = Claims {
         tx,
         keys,
         claimant,
         now_us,
-        bench: fair.judge.sit(tx, keys).await?,
+        filters: fair.filters.load(tx, keys).await?,
         tally: Tally::default(),
         sorted_out: false,
         claimed: Vec::new(),
@@ -315,9 +315,9 @@ pub(crate) async fn pass(
     }
     let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
     // Where the first one goes, others are at work. Who leaves all of them to those looks at each: it could be the only one with room for the last.
-    let looked_at = if part.is_none() { usize::MAX } else { 1 };
-    let left: Vec<String> = seen.iter().filter(|id| !part.has(id)).take(looked_at).cloned().collect();
-    let chosen = part.choose(seen, queue.beyond, eager, dice);
+    let looked_at = if shard.is_none() { usize::MAX } else { 1 };
+    let left: Vec<String> = seen.iter().filter(|id| !shard.has(id)).take(looked_at).cloned().collect();
+    let chosen = shard.choose(seen, queue.beyond, eager, random);
     let chosen_jobs = chosen.len();
     let front: Vec<String> = match hold {
         Some(hold) => hold.take(job_type, chosen.into_iter(), window),
@@ -343,7 +343,7 @@ pub(crate) async fn pass(
         }
     }
     claims.sort(&queue).await?;
-    let first_left = queue.tenant_of_first(|id| !part.has(id) && !claims.tried.contains(id));
+    let first_left = queue.tenant_of_first(|id| !shard.has(id) && !claims.tried.contains(id));
     let Claims { claimed, sorted_out, .. } = claims;
     let has_room = running + claimed.len() < max_jobs;
     // Beyond what was seen there may be more of one's own.
@@ -392,9 +392,9 @@ async fn pass_with_locks(
     room: usize,
 ) -> Result<Looked> {
     let Claims { tx, keys, claimant, now_us, .. } = *claims;
-    let Claimant { job_type, fair, queue: rules, habits, hold, part, overdue, dice, .. } = claimant;
+    let Claimant { job_type, fair, queue: rules, lock_history, hold, shard, overdue, random, .. } = claimant;
     let eager = !overdue.is_empty();
-    let mine = |id: &str| eager || part.has(id);
+    let mine = |id: &str| eager || shard.has(id);
     let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
     let stamps = (wake.cloned(), lock_wake.clone());
     let mut window = rules.window(room);
@@ -404,7 +404,7 @@ async fn pass_with_locks(
     let mut scan_again_us = None;
     loop {
         if queue.beyond && behind.is_none() {
-            let depth = part.front(window) + hold.map_or(0, Hold::len);
+            let depth = shard.front(window) + hold.map_or(0, Hold::len);
             queue = match view {
                 None => fair.front(tx, wake, [], depth, mine).await?,
                 Some(_) => fair.wide_front(tx, wake, depth, mine).await?,
@@ -413,7 +413,7 @@ async fn pass_with_locks(
         queue.rank_classes();
         let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
         let chosen: BTreeSet<String> =
-            part.choose(seen.clone(), queue.beyond, eager, dice).into_iter().collect();
+            shard.choose(seen.clone(), queue.beyond, eager, random).into_iter().collect();
         // Of the overdue all: most of others' jobs cannot start, and a share of them may be those.
         let own: Vec<String> =
             seen.into_iter().filter(|id| chosen.contains(id) || overdue.contains(id)).collect();
@@ -426,23 +426,24 @@ async fn pass_with_locks(
         let is_own: BTreeSet<&str> = own.iter().map(String::as_str).collect();
         let all = || queue.jobs.iter().map(|(pending, _)| pending);
         let by_id: BTreeMap<&str, &Pending> = all().map(|pending| (pending.id.as_str(), pending)).collect();
-        let others: Vec<&Pending> =
-            all().filter(|pending| !part.has(&pending.id) && !is_own.contains(pending.id.as_str())).collect();
+        let others: Vec<&Pending> = all()
+            .filter(|pending| !shard.has(&pending.id) && !is_own.contains(pending.id.as_str()))
+            .collect();
         let view = match &mut view {
             Some(view) => view,
-            None => view.insert(LocksView::read(tx, keys, &rules.levels, (habits, now_us)).await?),
+            None => view.insert(LocksView::read(tx, keys, &rules.levels, (lock_history, now_us)).await?),
         };
         let outside = view.reserved(job_type).filter(|id| !by_id.contains_key(id) && mine(id));
         let outside = claims.pending(outside).await?;
         let mut own: Vec<&Pending> = own.iter().filter_map(|id| by_id.get(id.as_str()).copied()).collect();
         own.extend(&outside);
-        habits.look(tx, keys, own.iter().chain(&others).map(|pending| &pending.traits), now_us).await?;
+        lock_history.look(tx, keys, own.iter().chain(&others).map(|pending| &pending.traits), now_us).await?;
         let mut looked = Chosen::default();
         let mut not_started = false;
         let (mut refusals, mut sortings) = (0, 0);
         loop {
             let room = room.saturating_sub(claims.claimed.len());
-            let chosen = choose((view, habits), job_type, rules, (&own, &others), room, now_us);
+            let chosen = choose((view, lock_history), job_type, rules, (&own, &others), room, now_us);
             let start = match hold {
                 Some(hold) => hold.take(job_type, chosen.start.iter().cloned(), room),
                 None => chosen.start.clone(),
@@ -475,7 +476,7 @@ async fn pass_with_locks(
                 break;
             }
             // Those that were refused, or sorted out, took others' room.
-            *view = LocksView::read(tx, keys, &rules.levels, (habits, now_us)).await?;
+            *view = LocksView::read(tx, keys, &rules.levels, (lock_history, now_us)).await?;
             own.retain(|pending| !claims.tried.contains(&pending.id));
         }
         let nothing = claims.claimed.is_empty() && !not_started && !taken;
@@ -486,7 +487,8 @@ async fn pass_with_locks(
             }
             if looked.reserve.is_none() && room > 0 {
                 let startable = |jobs: &[&Pending]| {
-                    let all = choose((&*view, habits), job_type, rules, (jobs, &[]), jobs.len(), now_us);
+                    let all =
+                        choose((&*view, lock_history), job_type, rules, (jobs, &[]), jobs.len(), now_us);
                     all.start.into_iter().collect()
                 };
                 match fair.scan.look(tx, keys, job_type, &stamps, now_us, startable).await? {
@@ -541,7 +543,7 @@ struct Claims<'a> {
     claimant: Claimant<'a>,
     now_us: i64,
     /// Who says which of them may start.
-    bench: Option<Bench>,
+    filters: Option<FilterSet>,
     /// How many of each bucket run.
     tally: Tally,
     /// Some may not.
@@ -583,8 +585,8 @@ impl Claims<'_> {
         let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
         self.tried.insert(id.to_owned());
         let mut filter = None;
-        if let Some(bench) = &self.bench {
-            match bench.admits(tx, keys, job_type, id, now_us).await? {
+        if let Some(filters) = &self.filters {
+            match filters.admits(tx, keys, job_type, id, now_us).await? {
                 Admission::Admitted(limit) => filter = limit,
                 Admission::SortedOut => {
                     self.sorted_out = true;
@@ -616,7 +618,7 @@ impl Claims<'_> {
         .await?;
         if let Claiming::Limited(full) = &claiming {
             self.sorted_out = true;
-            let stamp = self.bench.as_ref().map(Bench::stamp);
+            let stamp = self.filters.as_ref().map(FilterSet::stamp);
             rate_limits::hold_back(tx, keys, job_type, id, &full.limit, stamp, now_us).await?;
         }
         if let Claiming::Claimed(job) = &claiming {

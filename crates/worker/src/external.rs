@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff::{self, OnLost};
-use turnwise_policy::contention::{MAX_CONTENDERS, Part};
+use turnwise_policy::contention::{MAX_CONTENDERS, Shard};
 use turnwise_policy::fair_share::Shares;
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::deadlines::{self, Due, Over, Timeouts};
@@ -29,7 +29,7 @@ use turnwise_store::{Store, Transaction, Watch};
 use crate::accounts::{Account, Accounts, Known};
 use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Reserved, pass};
 use crate::deadlines::Beats;
-use crate::locks::{Habits, LockWake};
+use crate::locks::{LockHistory, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::record::crashed;
 use crate::{Live, QueueRules};
@@ -97,7 +97,7 @@ pub struct External {
     pub(crate) beats: Arc<Beats>,
     /// For jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
-    habits: Arc<Habits>,
+    lock_history: Arc<LockHistory>,
 }
 
 /// A job that a worker was given.
@@ -146,7 +146,7 @@ impl External {
             accounts: Arc::default(),
             beats: Arc::default(),
             lock_wake,
-            habits: Arc::default(),
+            lock_history: Arc::default(),
         }
     }
 
@@ -247,41 +247,43 @@ impl External {
         // Jobs were left to other contenders for long enough.
         let mut overdue = BTreeSet::new();
         let mut leftovers = Leftovers::default();
-        let mut sifted = 0;
+        let mut filtered = 0;
         // The time is over, and this look is the last.
         let mut last = false;
         loop {
             let released = self.reserved.released();
-            let part = self.part(job_type).await?;
+            let shard = self.shard(job_type).await?;
             let mut late: Watch;
-            let given = match self.give(job_type, worker, received, limit, (part, &overdue), sifted).await? {
-                Given::Jobs { jobs, .. } => return Ok(jobs),
-                Given::Nothing { pass, .. }
-                    if (pass.sorted_out || pass.more && pass.left_to_contenders.is_empty())
-                        && !leave.is_cancelled() =>
-                {
-                    sifted += u32::from(pass.sorted_out);
-                    continue;
-                }
-                _ if last => return Ok(Vec::new()),
-                Given::NoSlot { numbered } => {
-                    // Whoever has no free slot must not hold up the line.
-                    drop(turn.take());
-                    let late = self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
-                    tokio::select! {
-                        biased;
-                        () = leave.cancelled() => return Ok(Vec::new()),
-                        () = late => continue,
-                        () = &mut deadline => return Ok(Vec::new()),
+            let given =
+                match self.give(job_type, worker, received, limit, (shard, &overdue), filtered).await? {
+                    Given::Jobs { jobs, .. } => return Ok(jobs),
+                    Given::Nothing { pass, .. }
+                        if (pass.sorted_out || pass.more && pass.left_to_contenders.is_empty())
+                            && !leave.is_cancelled() =>
+                    {
+                        filtered += u32::from(pass.sorted_out);
+                        continue;
                     }
-                }
-                Given::Nothing { pass, numbered } => {
-                    late = self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
-                    pass
-                }
-            };
+                    _ if last => return Ok(Vec::new()),
+                    Given::NoSlot { numbered } => {
+                        // Whoever has no free slot must not hold up the line.
+                        drop(turn.take());
+                        let late =
+                            self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
+                        tokio::select! {
+                            biased;
+                            () = leave.cancelled() => return Ok(Vec::new()),
+                            () = late => continue,
+                            () = &mut deadline => return Ok(Vec::new()),
+                        }
+                    }
+                    Given::Nothing { pass, numbered } => {
+                        late = self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
+                        pass
+                    }
+                };
             overdue.clear();
-            sifted = 0;
+            filtered = 0;
             if turn.is_none() {
                 tokio::select! {
                     biased;
@@ -302,7 +304,7 @@ impl External {
                 Some(at_us) => Either::Left(runtime.sleep_until(at_us)),
                 None => Either::Right(pending()),
             };
-            let pause = part.pause(runtime.random());
+            let pause = shard.pause(runtime.random());
             leftovers.note(given.left_to_contenders.clone(), || {
                 let runtime = runtime.clone();
                 Box::pin(async move { runtime.sleep(pause).await })
@@ -316,7 +318,7 @@ impl External {
                 () = late => {}
                 () = released, if given.left_to_others => {}
                 () = due => {}
-                // Nobody goes away with nothing while there is something: who asks without waiting would get only its part.
+                // Nobody goes away with nothing while there is something: who asks without waiting would get only its shard.
                 () = &mut deadline => match given.left_to_contenders.is_empty() {
                     false => (overdue, last) = (given.left_to_contenders, true),
                     true => return Ok(Vec::new()),
@@ -326,12 +328,12 @@ impl External {
     }
 
     /// What of the queue's front is this node's now.
-    async fn part(&self, job_type: &str) -> Result<Part> {
+    async fn shard(&self, job_type: &str) -> Result<Shard> {
         let now_us = self.store.runtime().now_us();
         let me = workers::node_contender(&self.options.get().node);
         let ttl_us = duration_us(self.options.get().health_interval);
         if let Some(names) = self.contenders.known(job_type, now_us, ttl_us) {
-            return Ok(Part::new(&names, &me, now_us));
+            return Ok(Shard::new(&names, &me, now_us));
         }
         let tx = self.store.begin().await?;
         let mut names = workers::contenders(&tx, &self.keys, job_type, MAX_CONTENDERS).await?;
@@ -342,7 +344,7 @@ impl External {
         let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());
         self.account(job_type).fair.know_members(all);
         let names = self.contenders.learn(job_type, now_us, names);
-        Ok(Part::new(&names, &me, now_us))
+        Ok(Shard::new(&names, &me, now_us))
     }
 
     /// One look for jobs.
@@ -352,10 +354,10 @@ impl External {
         worker: &str,
         received: u64,
         limit: usize,
-        (part, overdue): (Part, &BTreeSet<String>),
-        sifted: u32,
+        (shard, overdue): (Shard, &BTreeSet<String>),
+        filtered: u32,
     ) -> Result<Given> {
-        let dice = self.store.runtime().random();
+        let random = self.store.runtime().random();
         let (store, keys, options) = (&self.store, &self.keys, self.options.get());
         let ExternalOptions { max_history, backoff, on_lost, .. } = options;
         let timeouts = options.timeouts.get(job_type).copied().unwrap_or_default();
@@ -365,7 +367,7 @@ impl External {
         let account = self.account(job_type);
         account.tend(store, keys, job_type).await;
         let fair = &account.fair;
-        let habits = &*self.habits;
+        let lock_history = &*self.lock_history;
         let known = account.known(worker);
         let failed = &AtomicU32::new(0);
         let given = store
@@ -407,15 +409,15 @@ impl External {
                     running,
                     max_jobs,
                     failed,
-                    sifted,
+                    filtered,
                     numbers,
                     fair,
                     queue,
-                    habits,
+                    lock_history,
                     hold,
-                    part,
+                    shard,
                     overdue,
-                    dice,
+                    random,
                     terms,
                     max_history,
                 };

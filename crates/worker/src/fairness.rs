@@ -15,11 +15,11 @@ pub struct FairRules {
     pub rfc: rfc::Rules,
     /// Each tenant's entitlement.
     pub shares: Arc<Shares>,
-    /// How continuous jobs make way for others; jobs of a type without are never stopped for others.
+    /// How continuous jobs are preempted for others; jobs of a type without are never stopped for others.
     pub rotation: Option<RotationRules>,
 }
 
-/// How continuous jobs make way for those that wait.
+/// How continuous jobs are preempted for those that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotationRules {
     /// Between two cycles.
@@ -30,7 +30,7 @@ pub struct RotationRules {
     pub startup_jitter: Duration,
     /// A continuous job that has nothing to do keeps its slot for at least this long.
     pub idle_turn: Duration,
-    /// The workers of a type must not have changed for this long before one gives running jobs back so that others have their part.
+    /// The workers of a type must not have changed for this long before one gives running jobs back so that others have their shard.
     pub quiet_period: Duration,
 }
 

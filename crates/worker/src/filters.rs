@@ -18,17 +18,17 @@ const BATCH: usize = 200;
 
 /// The filters, as last read.
 #[derive(Default)]
-pub(crate) struct Judge(Mutex<Option<(Bytes, Arc<Rules>)>>);
+pub(crate) struct FilterCache(Mutex<Option<(Bytes, Arc<Rules>)>>);
 
 /// The filters of one pass.
-pub(crate) struct Bench {
+pub(crate) struct FilterSet {
     stamp: Bytes,
     rules: Arc<Rules>,
 }
 
-impl Judge {
+impl FilterCache {
     /// The filters that there are now; `None` if there are none. Reads them only when they have changed.
-    pub async fn sit(&self, tx: &Transaction, keys: &Keyspace) -> Result<Option<Bench>> {
+    pub async fn load(&self, tx: &Transaction, keys: &Keyspace) -> Result<Option<FilterSet>> {
         let Some(stamp) = filters::stamp(tx, keys).await? else { return Ok(None) };
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let rules = match known {
@@ -45,7 +45,7 @@ impl Judge {
                 rules
             }
         };
-        Ok((!rules.is_empty()).then_some(Bench { stamp, rules }))
+        Ok((!rules.is_empty()).then_some(FilterSet { stamp, rules }))
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Admission {
     SortedOut,
 }
 
-impl Bench {
+impl FilterSet {
     /// What changes with the filters.
     pub fn stamp(&self) -> &[u8] {
         &self.stamp

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use turnwise_policy::contention::{MAX_CONTENDERS, Part};
+use turnwise_policy::contention::{MAX_CONTENDERS, Shard};
 use turnwise_queue::workers::Removal;
 use turnwise_queue::{Error, Job, Result, claims, jobs, workers};
 use turnwise_store::{Error as StoreError, Isolation, Watch};
@@ -33,7 +33,7 @@ const PASS_ATTEMPTS: u32 = 10;
 const IMMEDIATE_PASS_ATTEMPTS: u32 = 3;
 /// Jobs that start together are this far apart, on average, up to the jitter that is allowed.
 const START_PAUSE: Duration = Duration::from_millis(10);
-/// The pause before a worker that is above its part takes what others have left: they have far more than their own pause to take it.
+/// The pause before a worker that is above its shard takes what others have left: they have far more than their own pause to take it.
 const GIVING_PAUSE: Duration = Duration::from_secs(1);
 /// Jobs that are adopted in one transaction.
 const ADOPT_BATCH: usize = 50;
@@ -55,7 +55,7 @@ pub(crate) struct Incarnation {
     /// A pass may or may not have been committed: there may be claims above `known`.
     doubt: bool,
     /// How many passes just before have sorted jobs out and had room left.
-    sifted: u32,
+    filtered: u32,
     /// The runs, as tasks that are aborted when this is dropped.
     runs: JoinSet<(u64, Ended)>,
     /// By the claim's number, not by job: a job may be claimed again before the end of its last run has been heard
@@ -124,7 +124,7 @@ impl Incarnation {
             next_claim: AtomicU64::new(1),
             known: 0,
             doubt: false,
-            sifted: 0,
+            filtered: 0,
             runs: JoinSet::new(),
             running: BTreeMap::new(),
             fair,
@@ -173,7 +173,7 @@ impl Incarnation {
         self.look_at_contenders().await;
         self.sync().await;
         let mut cycle = self.until_cycle().map(|pause| self.sleep(pause));
-        // When jobs that have nothing to do may make way for others: at a time, and when something becomes pending.
+        // When idle jobs may be preempted for others: at a time, and when something becomes pending.
         let mut idle_due: Option<Sleep> = None;
         let mut idle_wake: Option<Watch> = None;
         let idle_news = self.idle_news.clone();
@@ -192,8 +192,8 @@ impl Incarnation {
                 match self.fill_slots(std::mem::take(&mut overdue)).await {
                     Ok(pass) => {
                         look = pass.more;
-                        let dice = self.shared.store.runtime().random();
-                        leftovers.note(pass.left_to_contenders.clone(), || self.sleep(self.pause(dice)));
+                        let random = self.shared.store.runtime().random();
+                        leftovers.note(pass.left_to_contenders.clone(), || self.sleep(self.pause(random)));
                         due = pass.next_due_us.map(|at_us| self.sleep_until(at_us));
                         wake = self.watch_wake(pass.wake_seen).await;
                         lock_wake = match pass.lock_wake_seen {
@@ -297,7 +297,8 @@ impl Incarnation {
         match self.pass(&overdue).await {
             Ok(mut pass) => {
                 self.known = self.next_claim.load(Relaxed) - 1;
-                self.sifted = if pass.sorted_out && pass.more { self.sifted.saturating_add(1) } else { 0 };
+                self.filtered =
+                    if pass.sorted_out && pass.more { self.filtered.saturating_add(1) } else { 0 };
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
                 let spread = self.spread(pass.claimed.len());
                 let left = pass.first_left.clone();
@@ -316,7 +317,7 @@ impl Incarnation {
     /// One pass, again when others were faster; but never again after a commit of unknown outcome, which would
     /// claim more than there are slots for.
     async fn pass(&self, overdue: &BTreeSet<String>) -> Result<Pass> {
-        let Shared { store, keys, job_type, options, habits, .. } = &*self.shared;
+        let Shared { store, keys, job_type, options, lock_history, .. } = &*self.shared;
         let tunables = self.shared.tunables.get();
         let Tunables { max_jobs, max_history, queue, .. } = &tunables;
         let (max_jobs, max_history) = (*max_jobs, *max_history);
@@ -327,15 +328,15 @@ impl Incarnation {
             running: self.running.len().saturating_sub(lent),
             max_jobs,
             failed: 0,
-            sifted: self.sifted,
+            filtered: self.filtered,
             numbers: Numbers::Counted(&self.next_claim),
             fair: &self.fair,
             queue,
-            habits,
+            lock_history,
             hold: None,
-            part: self.part(),
+            shard: self.shard(),
             overdue,
-            dice: store.runtime().random(),
+            random: store.runtime().random(),
             terms: tunables.terms(),
             max_history,
         };
@@ -362,21 +363,21 @@ impl Incarnation {
     }
 
     /// What of the queue's front this worker takes at once.
-    fn part(&self) -> Part {
+    fn shard(&self) -> Shard {
         if self.is_above_its_part { self.division().of_none() } else { self.division() }
     }
 
     /// The pause before it takes what it has skipped for others.
-    fn pause(&self, dice: u64) -> Duration {
-        let pause = self.part().pause(dice);
+    fn pause(&self, random: u64) -> Duration {
+        let pause = self.shard().pause(random);
         if self.is_above_its_part { GIVING_PAUSE + pause } else { pause }
     }
 
     /// What of the queue's front is this worker's now, in the division among all.
-    pub(crate) fn division(&self) -> Part {
+    pub(crate) fn division(&self) -> Shard {
         match self.contenders.is_empty() {
-            true => Part::ALL,
-            false => Part::new(&self.contenders, &self.id, self.shared.store.runtime().now_us()),
+            true => Shard::ALL,
+            false => Shard::new(&self.contenders, &self.id, self.shared.store.runtime().now_us()),
         }
     }
 

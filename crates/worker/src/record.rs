@@ -37,7 +37,7 @@ pub(crate) struct Finished {
     pub held: Held,
     pub outcome: Outcome,
     /// It was stopped so that others can run.
-    pub makes_way: bool,
+    pub preempted: bool,
     /// Its last report.
     pub info: Option<Box<RawValue>>,
     /// What it is sorted by if it waits again, where keys decide.
@@ -46,9 +46,9 @@ pub(crate) struct Finished {
 
 /// Writes the end until it is written, or the claim is lost: nothing acknowledged may be lost.
 pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &CancellationToken) -> Ended {
-    let Finished { held, outcome, makes_way, info, key } = finished;
+    let Finished { held, outcome, preempted, info, key } = finished;
     let ending = match outcome {
-        Outcome::Stopped if makes_way => Ending::MadeWay,
+        Outcome::Stopped if preempted => Ending::Preempted,
         outcome => ending(shared, &held, outcome),
     };
     let mut end = Arc::new(End { held, ending, info, key });
@@ -89,7 +89,7 @@ fn log_failure(shared: &Shared, held: &Held, ending: &Ending) {
             tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {reason}");
         }
         Ending::Failed(reason) => tracing::warn!(job_type, job, "failed: {reason}"),
-        Ending::Completed(_) | Ending::Stopped | Ending::MadeWay | Ending::Parked(_) => {}
+        Ending::Completed(_) | Ending::Stopped | Ending::Preempted | Ending::Parked(_) => {}
     }
 }
 

@@ -1,9 +1,9 @@
-//! Rotation: which of a worker's jobs make way for others, at its cycles and, where they have nothing to do, between them.
+//! Rotation: which of a worker's jobs are preempted, at its cycles and, where they have nothing to do, between them.
 //!
 //! The worker charges its jobs, reads the heads of a few queues, asks [`turnwise_policy::rotation`], and tells those jobs to stop. It
 //! starts nothing: a slot that becomes free is filled by the next pass, which takes the best that waits. A job that is
 //! stopping counts as gone, so that the next cycle does not stop another one in its place. Of several workers each
-//! counts only the waiting jobs of its own part: no two stop a job for the same one.
+//! counts only the waiting jobs of its own shard: no two stop a job for the same one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,7 +102,7 @@ impl Incarnation {
         let rotated = match self.rotate(When::Cycle).await {
             Ok(rotated) => rotated,
             Err(error) => {
-                tracing::warn!(%error, "no job makes way for others in this cycle: the queue cannot be read");
+                tracing::warn!(%error, "no job is preempted in this cycle: the queue cannot be read");
                 return;
             }
         };
@@ -115,7 +115,7 @@ impl Incarnation {
     /// them to take, those first that declare no locks, of these the longest running.
     ///
     /// Like rotation, workers decide one after the other, and each knows what the one before it did. A job that is given back keeps its place in
-    /// its tenant's queue; this worker leaves it, and all that comes, to the others until its next cycle ([`Incarnation::part`]).
+    /// its tenant's queue; this worker leaves it, and all that comes, to the others until its next cycle ([`Incarnation::shard`]).
     async fn balance(&mut self, rotation: RotationRules, stopped: usize) -> Result<()> {
         self.is_above_its_part = false;
         let most = rotation.max_churn.saturating_sub(stopped);
@@ -206,7 +206,7 @@ impl Incarnation {
         Ok(())
     }
 
-    /// How long it is until a job that has nothing to do has had its turn, or until the next look for those that it may make way
+    /// How long it is until a job that has nothing to do has had its turn, or until the next look for those that it may be preempted
     /// for; `None` without such a job.
     pub(crate) fn until_yield(&self) -> Option<Duration> {
         let idle_turn = self.rules().1?.idle_turn;
@@ -216,7 +216,7 @@ impl Incarnation {
         Some(self.until(turn_us.max(self.yield_from_us)))
     }
 
-    /// Lets jobs that have nothing to do make way for others.
+    /// Preempts idle jobs for others.
     pub(crate) async fn yield_idle(&mut self) -> Yielded {
         let idle_turn = self.rules().1.map_or(YIELD_PAUSE, |rotation| rotation.idle_turn.max(YIELD_PAUSE));
         let looked = self.rotate(When::Idle).await;
@@ -231,7 +231,7 @@ impl Incarnation {
                 (pause, Yielded { again: someone_waits.then_some(idle_turn), wake_seen })
             }
             Err(error) => {
-                tracing::warn!(%error, "no idle job makes way for others: the queue cannot be read");
+                tracing::warn!(%error, "no idle job is preempted: the queue cannot be read");
                 (YIELD_PAUSE, Yielded { again: Some(YIELD_PAUSE), wake_seen: None })
             }
         };
@@ -277,15 +277,15 @@ impl Incarnation {
         for Stop { job, why } in stops {
             let (claim, _, tenant) = &running[job];
             if let Some(running) = self.running.get_mut(claim) {
-                tracing::debug!(%tenant, claim, ?why, "a job makes way for others");
-                running.controls.make_way();
+                tracing::debug!(%tenant, claim, ?why, "a job is preempted");
+                running.controls.preempt();
                 self.fair.stops(&mut running.turn);
             }
         }
         Ok(Rotated { someone_waits, stopped, wake_seen })
     }
 
-    /// Where cycles follow each other too soon for what one worker does to be known to the next one, each gives back its part
+    /// Where cycles follow each other too soon for what one worker does to be known to the next one, each gives back its shard
     /// of what is to be given back.
     fn own_part(&self, mut stops: Vec<Stop>, interval: Duration) -> Vec<Stop> {
         let workers = u32::try_from(self.contenders.len()).unwrap_or(u32::MAX).max(1);
@@ -302,7 +302,7 @@ impl Incarnation {
         stops
     }
 
-    /// The jobs of its part that could be started instead: the first ones of all, and some of each tenant whose own jobs may take
+    /// The jobs of its shard that could be started instead: the first ones of all, and some of each tenant whose own jobs may take
     /// turns. With them, the wake key's value.
     async fn read_heads(
         &mut self,
@@ -336,17 +336,17 @@ impl Incarnation {
         }
         self.looked_us = before;
         let also = within.into_iter().map(|(tenant, (_, jobs))| (tenant, jobs)).collect();
-        let part = self.division();
+        let shard = self.division();
         if self.fair.by_keys() {
-            let depth = part.front(max_churn + free);
-            let front = self.fair.front(&tx, wake_seen.as_ref(), [], depth, |id| part.has(id)).await?;
+            let depth = shard.front(max_churn + free);
+            let front = self.fair.front(&tx, wake_seen.as_ref(), [], depth, |id| shard.has(id)).await?;
             let mut heads: BTreeMap<Arc<str>, Vec<Pending>> = BTreeMap::new();
-            for (job, tenant) in front.jobs.into_iter().filter(|(job, _)| part.has(&job.id)) {
+            for (job, tenant) in front.jobs.into_iter().filter(|(job, _)| shard.has(&job.id)) {
                 heads.entry(front.tenants[tenant].tenant.clone()).or_default().push(job);
             }
             return Ok((heads, wake_seen));
         }
-        let heads = self.fair.heads(&tx, wake_seen.as_ref(), max_churn + free, &also, &part).await?;
+        let heads = self.fair.heads(&tx, wake_seen.as_ref(), max_churn + free, &also, &shard).await?;
         Ok((heads, wake_seen))
     }
 

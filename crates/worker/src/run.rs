@@ -16,7 +16,7 @@ use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::{Runtime, Store};
 
 use crate::handler::Idle;
-use crate::locks::{Habits, JobLocks, LockWake, Slots, Waits};
+use crate::locks::{JobLocks, LockHistory, LockWake, Slots, Waits};
 use crate::membership::join;
 use crate::record::{Finished, Recorder, record};
 use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// For those of its jobs that wait for locks.
     pub lock_wake: LockWake,
     /// What past runs locked.
-    pub habits: Habits,
+    pub lock_history: LockHistory,
 }
 
 impl Shared {
@@ -60,15 +60,15 @@ pub(crate) struct Controls {
     /// Whether it waits for a lock.
     pub waits: Arc<Waits>,
     /// Why it is asked to stop: so that others can run.
-    pub makes_way: Arc<AtomicBool>,
+    pub preempted: Arc<AtomicBool>,
     /// What the job is sorted by once it waits again, where keys decide.
     pub key: Arc<Mutex<Option<f64>>>,
 }
 
 impl Controls {
     /// Asks the handler to stop, so that others can run.
-    pub fn make_way(&self) {
-        self.makes_way.store(true, Relaxed);
+    pub fn preempt(&self) {
+        self.preempted.store(true, Relaxed);
         self.stop.cancel();
     }
 
@@ -153,8 +153,8 @@ pub(crate) async fn run(
     let Some(outcome) = run.supervise(task, delay).await else { return Ended::Halted };
     let info = run.reports.borrow().clone();
     let Run { shared, held, controls, .. } = run;
-    let (makes_way, key) = (controls.makes_way.load(Relaxed), controls.key());
-    record(&shared, Finished { held, outcome, makes_way, info, key }, &controls.halt).await
+    let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
+    record(&shared, Finished { held, outcome, preempted, info, key }, &controls.halt).await
 }
 
 struct Run {

@@ -11,7 +11,7 @@ use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result, Terms, 
 use turnwise_store::{Runtime, Store};
 
 use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
-use crate::locks::{Habits, LockWake};
+use crate::locks::{LockHistory, LockWake};
 use crate::membership::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, check_health_times, join, remove_predecessors,
 };
@@ -46,7 +46,7 @@ pub struct Options {
     pub on_lost: OnLost,
     /// How long runs of jobs may take that do not say it themselves.
     pub timeouts: Timeouts,
-    /// How jobs are shared out among tenants, and whether they make way for others.
+    /// How jobs are shared out among tenants, and whether they are preempted for others.
     pub fair: FairRules,
     /// How jobs that lock are ordered.
     pub queue: Arc<QueueRules>,
@@ -172,7 +172,7 @@ impl Worker {
             tunables: tunables.clone(),
             recorder,
             lock_wake,
-            habits: Habits::default(),
+            lock_history: LockHistory::default(),
         });
         let stop = CancellationToken::new();
         let runtime = shared.store.runtime().clone();

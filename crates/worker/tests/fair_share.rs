@@ -97,9 +97,9 @@ async fn each_tenant_gets_run_time_by_its_shares_however_long_its_jobs_are() {
         *ran_s.entry(tenant).or_default() += cost_s;
     }
     let total: u64 = ran_s.values().sum();
-    for (tenant, part) in [("a", 1), ("b", 1), ("c", 2)] {
+    for (tenant, shard) in [("a", 1), ("b", 1), ("c", 2)] {
         // Within one job of the largest kind, and what was tried before anything was known.
-        assert!(ran_s[tenant].abs_diff(total * part / 4) <= 40, "{ran_s:?}");
+        assert!(ran_s[tenant].abs_diff(total * shard / 4) <= 40, "{ran_s:?}");
     }
     worker.shutdown().await;
 }
@@ -109,10 +109,10 @@ async fn no_slot_is_free_while_a_job_waits() {
     let mut world = World::new();
     let worker = start(&world, 7, &[]).await;
     let mut running: Vec<Run> = Vec::new();
-    let (mut dice, mut waiting) = (7_usize, 0_usize);
+    let (mut rng, mut waiting) = (7_usize, 0_usize);
     for step in 0..400 {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let roll = (dice >> 33) % 100;
+        rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let roll = (rng >> 33) % 100;
         // More in the first half than can run, less in the second.
         if roll < if step < 200 { 60 } else { 30 } {
             world.add_for(&format!("t{}", roll % 5), &format!("{step:03}"), false).await;

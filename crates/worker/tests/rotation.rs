@@ -1,4 +1,4 @@
-//! Continuous jobs that make way for others: real workers on a real store, and a clock that only the test moves.
+//! Continuous jobs that are preempted for others: real workers on a real store, and a clock that only the test moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Running {
         started
     }
 
-    /// The next `count` starts, where several workers take from the queue: what is another one's part is taken once it has been
+    /// The next `count` starts, where several workers take from the queue: what is another one's shard is taken once it has been
     /// left to it for a moment.
     async fn start_of_all(&mut self, world: &mut World, count: usize) {
         let all = async {

@@ -28,9 +28,9 @@ const ROWS: usize = 50;
 /// `turnwise top`
 #[derive(clap::Args)]
 #[command(after_help = "\
-OWED is run time: what the tenant would have to be given to be where the others are; with a minus, it is ahead of them. USED is run \
-time of late. OLDEST is how long the first of its jobs that could run waits. Replications are shown by their documents. `turnwise why \
-TYPE ID`, or --document TENANT/JOB, tells more about a job.
+OWED is the run time by which the tenant is below its share; negative if it is above. USED is its recent run time. OLDEST is how \
+long the first of its jobs that could run has waited. Replications are shown by their documents. `turnwise why TYPE ID`, or \
+`turnwise why --document TENANT/JOB`, shows more about a job.
 
 Keys: s sorts by owed, used, served, running, name in turn; q quits.")]
 pub(crate) struct Args {

@@ -81,7 +81,7 @@ impl View<'_> {
         // A table that has rows and no room for any says nothing, least of all that there are none.
         if for_tenants > 0 || tenants.is_empty() {
             lines.extend(table(
-                "no tenants: nothing waits, runs, or has run of late",
+                "no tenants: nothing waits, runs, or has run recently",
                 tenant_rows(&tenants[..for_tenants], one_type),
                 size.width,
             ));

@@ -27,7 +27,7 @@ const TENANTS: [(&str, u32); 3] = [("a/_replicator", 2), ("b/_replicator", 200),
 /// Each replication is another pair of databases. Fewer of them than replications: a server with thousands would be what is
 /// measured.
 const SOURCES: u32 = 50;
-/// Replications that make way at once: enough that all slots change hands every few cycles, and few enough that their
+/// Replications that are preempted at once: enough that all slots change hands every few cycles, and few enough that their
 /// starts do not keep two cores busy.
 const MAX_CHURN: u32 = 6;
 const SAMPLE: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Which jobs make way for others: at a cycle, and between cycles where one has nothing to do.
+//! Which jobs are preempted: at a cycle, and between cycles where one has nothing to do.
 //!
 //! It decides only who stops. A slot that becomes free is filled by the next pass, which takes the best that waits.
 //!
@@ -7,10 +7,10 @@
 //! 1. *Excess.* More jobs than `max_jobs` run, because that was lowered: as many are stopped. Jobs that rotate first, those
 //!    that run to their end only if no other ones are left.
 //! 2. *Free slots.* As many of the jobs that wait as there are free slots need nobody's place.
-//! 3. *Owed less.* Up to half of `max_churn` jobs that rotate make way for jobs that are owed more.
-//! 4. *Longest running.* The other half rotates within tenants: the longest running makes way for the one that
-//!    has not been started for the longest time. Where a tenant's jobs are of several priority classes, those of the highest number make way
-//!    first, for those of the lowest; none makes way for one of a higher number.
+//! 3. *Surplus.* Up to half of `max_churn` jobs that rotate are preempted for jobs of tenants with a larger deficit.
+//! 4. *Longest running.* The other half rotates within tenants: the longest running is preempted for the one that
+//!    has not been started for the longest time. Where a tenant's jobs are of several priority classes, those of the highest number are preempted
+//!    first, for those of the lowest; none is preempted for one of a higher number.
 //! 5. What one of the two does not need of its half the other one has.
 //!
 //! Without halves, many tenants whose shares make no whole slots would need all churn to pass slots to and fro among them, and a job of
@@ -61,7 +61,7 @@ impl Ord for Float {
 pub struct Rules {
     /// Jobs that run at most.
     pub max_jobs: usize,
-    /// Jobs that make way for others, in one cycle.
+    /// Jobs that are preempted in one cycle.
     pub max_churn: usize,
     /// How long a cycle is, in µs.
     pub interval_us: i64,
@@ -80,7 +80,7 @@ pub struct Running {
     pub key: f64,
     /// When it was started, in µs.
     pub started_us: i64,
-    /// Its priority class: of its tenant's jobs, those of higher ones make way first, and none for one of a higher class.
+    /// Its priority class: of its tenant's jobs, those of higher ones are preempted first, and none for one of a higher class.
     pub class: i8,
     /// It may be stopped for others, since it never ends by itself.
     pub continuous: bool,

@@ -1,4 +1,4 @@
-//! Rotation by priority values: the highest running ones make way for the lowest waiting ones.
+//! Rotation by priority values: the highest running ones are preempted for the lowest waiting ones.
 //!
 //! Priority classes order a tenant's own jobs, here as everywhere. Keys say which places a tenant has among all; classes say which of its jobs
 //! stand in them. So a class moves nothing between tenants.
@@ -49,7 +49,7 @@ fn places<'a, T>(
     keys.into_iter().zip(jobs).take(count).collect()
 }
 
-/// Who makes way first: the highest place; of a tenant the last class.
+/// Which job is preempted first: the highest place; of a tenant the last class.
 fn stopped_first<'a>(jobs: impl Iterator<Item = &'a Running>, count: usize) -> Vec<Placed<'a, Running>> {
     places(jobs, count, first_stopped, |job| job.key, |job| (job.tenant, -i16::from(job.class)))
 }
@@ -61,7 +61,7 @@ fn beyond_free(waiting: &[Waiting], free: usize, most: usize) -> Vec<Placed<'_, 
     first.split_off(free.min(first.len()))
 }
 
-/// A tenant's job makes way for none of its own of a later class.
+/// A tenant's job is preempted for none of its own of a later class.
 fn may_go_for(running: &Running, waiting: &Waiting) -> bool {
     running.tenant != waiting.tenant || running.class >= waiting.class
 }
@@ -94,7 +94,7 @@ pub(super) fn rotate(running: &[Running], waiting: &[Waiting], rules: &Rules) ->
     stops
 }
 
-/// A tenant's jobs make way for its own of classes before theirs, whatever their keys. The slot stays the tenant's: the one that is stopped
+/// A tenant's jobs are preempted for its own of classes before theirs, whatever their keys. The slot stays the tenant's: the one that is stopped
 /// waits at its place, and the one of the first class starts there.
 fn stop_later_classes(
     rotating: &[&Running],

@@ -42,7 +42,7 @@ fn stops(stops: &[Stop]) -> Vec<(usize, Why)> {
 }
 
 #[test]
-fn jobs_make_way_for_those_of_whoever_is_owed_more() {
+fn jobs_are_preempted_for_those_of_a_tenant_with_a_larger_deficit() {
     // Four slots, all of one tenant; one that has received as little as the other one, and has none.
     let tenants = [tenant(0.0, 4), tenant(0.0, 0)];
     let four = [running(0, 0, 5), running(1, 0, 9), running(2, 0, 7), running(3, 0, 8)];
@@ -56,7 +56,7 @@ fn jobs_make_way_for_those_of_whoever_is_owed_more() {
 }
 
 #[test]
-fn nobody_makes_way_for_those_who_are_owed_less_or_the_same() {
+fn no_job_is_preempted_for_a_tenant_whose_deficit_is_smaller_or_equal() {
     let four = [running(0, 0, 9), running(1, 0, 9), running(2, 1, 9), running(3, 1, 9)];
     for ahead in [0.0, 1e6] {
         // Whoever waits has had as much as the others, or more.
@@ -137,7 +137,7 @@ fn what_runs_to_its_end_is_stopped_only_if_there_are_too_many_of_those_alone() {
 }
 
 #[test]
-fn of_a_tenant_the_last_class_makes_way_first_and_none_for_a_later_class() {
+fn of_a_tenant_the_last_class_is_preempted_first_and_none_for_a_later_class() {
     let of = |class, job| Running { class, ..job };
     let wait = |class, minutes| Waiting { class, ..waiting(0, minutes) };
     let tenants = [tenant(0.0, 3)];
@@ -156,7 +156,7 @@ fn of_a_tenant_the_last_class_makes_way_first_and_none_for_a_later_class() {
 }
 
 #[test]
-fn by_keys_the_highest_make_way_for_the_lowest() {
+fn by_keys_the_highest_are_preempted_for_the_lowest() {
     let key = |key, job| Running { key, ..job };
     let four = [
         key(5.0, running(0, 0, 9)),
@@ -302,7 +302,7 @@ proptest! {
         let rotated = decided.len() - excess;
         prop_assert!(rotated <= rules.max_churn);
         let free = rules.max_jobs.saturating_sub(running.len());
-        prop_assert!(rotated <= waiting.len().saturating_sub(free), "each makes way for somebody");
+        prop_assert!(rotated <= waiting.len().saturating_sub(free), "each is preempted for another job");
         for stop in &decided {
             let job = &running[stop.job];
             if !job.continuous {
@@ -314,7 +314,7 @@ proptest! {
     }
 
     /// After a cycle by virtual time, and the starts that follow it, nobody who waits is owed more than anyone who could
-    /// make way, unless that half of churn is used up; and nobody made way for one that was owed less.
+    /// are preempted, unless that half of churn is used up; and no job was preempted for a tenant with a smaller deficit.
     #[test]
     fn prop_a_cycle_leaves_nothing_owed(any in anything()) {
         let Any { scheme, tenants, running, waiting, rules } = &any;

@@ -361,7 +361,7 @@ pub(super) fn errored(row: &Row, before: Option<&Row>, reason: &str, now_us: i64
     let before =
         before.filter(|before| before.state == RowState::Error).map_or(0, |before| before.error_count);
     let error_count = before + 1;
-    // CouchDB's bounds, without its dice: 32 s at first, doubling, up to 36 hours.
+    // CouchDB's bounds, without its random part: 32 s at first, doubling, up to 36 hours.
     let wait_us = 32_000_000_i64 << (error_count - 1).min(12);
     Row {
         state: RowState::Error,

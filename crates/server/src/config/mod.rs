@@ -83,7 +83,7 @@ pub struct Config {
 /// Of `[replicator]`: how replications of many tenants share the room, and take turns.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FairShare {
-    /// `fairness`: how it is found who is next, and who makes way.
+    /// `fairness`: how the next tenant is chosen, and which jobs are preempted.
     pub fairness: Fairness,
     /// `usage_coeff`, `priority_coeff`, `usage_interval`, `priority_interval`, `charge_interval`: of the fairness `rfc`.
     pub rfc: Rfc,

@@ -16,9 +16,9 @@ const MAX_MINIMUM_PROGRESS: u64 = 1 << 30;
 const MAX_MS: u64 = 365 * 24 * 3_600_000;
 /// Longest first wait after a crash: 49 days.
 const MAX_BACKOFF_BASE_MS: i64 = u32::MAX as i64;
-/// Between two looks at who makes way: each reads rows, and what it stops and starts has to be worth the while.
+/// Between two cycles of preemption: each reads rows, and what it stops and starts has to be worth the while.
 const INTERVAL_MS: RangeInclusive<u64> = 100..=24 * 3_600_000;
-/// Jobs that make way at once, at most: as many are asked of the store, for each tenant that waits.
+/// Jobs that are preempted at once, at most: as many are asked of the store, for each tenant that waits.
 const MAX_CHURN: usize = 10_000;
 /// t1, t2 and t3 of the fairness `rfc`.
 const RFC_INTERVAL_MS: RangeInclusive<i64> =

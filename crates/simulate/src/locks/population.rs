@@ -7,7 +7,7 @@ use turnwise_policy::predictive_queue::locks::{Levels, Lock, Mode, Place, Reques
 
 use super::scenario::{Cluster, Scenario};
 use super::template;
-use crate::dice::Dice;
+use crate::rng::SeededRng;
 use crate::scenario::Error;
 
 /// A job's number: jobs are numbered as they come.
@@ -97,10 +97,10 @@ impl Population {
         let weights: f64 = scenario.operations.iter().map(|operation| operation.weight.get()).sum();
         let mut jobs = Vec::new();
         for (number, comes_us) in arrivals(scenario).into_iter().enumerate() {
-            let mut dice = Dice::new(scenario.seed.get(), 1 + number, 0);
-            let operation = draw(scenario, weights * dice.unit());
+            let mut rng = SeededRng::new(scenario.seed.get(), 1 + number, 0);
+            let operation = draw(scenario, weights * rng.unit());
             let plan = &scenario.operations[operation];
-            let about = cluster.about(&mut dice, scenario.cluster.hot_percent.get());
+            let about = cluster.about(&mut rng, scenario.cluster.hot_percent.get());
             let meaning = |word: &str| cluster.mean(&about, word);
             let (said, real) = (template::fill(plan.said(), &meaning), template::fill(&plan.locks, &meaning));
             for requests in [&said, &real] {
@@ -110,7 +110,7 @@ impl Population {
                     .map_err(|refused| Error::Wrong(format!("operation `{}`: {refused}", plan.name)))?;
             }
             let mut wants = |locks: Vec<Lock>| locks.iter().map(|lock| names.want(lock)).collect();
-            let run_us = dice.run_us(plan.run_ms);
+            let run_us = rng.run_us(plan.run_ms);
             jobs.push(Job {
                 operation,
                 comes_us,
@@ -131,12 +131,12 @@ impl Population {
 fn arrivals(scenario: &Scenario) -> Vec<i64> {
     let mut moments = Vec::new();
     for (part, arrivals) in scenario.arrivals.iter().enumerate() {
-        let mut dice = Dice::new(scenario.seed.get(), 0, 1 + part);
+        let mut rng = SeededRng::new(scenario.seed.get(), 0, 1 + part);
         for time in 0..arrivals.times.i64() {
             let mut at_us = (arrivals.at_ms.i64() + time * arrivals.every_ms.i64()) * 1_000;
             for _ in 0..arrivals.count.get() {
                 if let Some(rate) = arrivals.per_second {
-                    at_us += dice.exponential(1e6 / rate.get()) as i64;
+                    at_us += rng.exponential(1e6 / rate.get()) as i64;
                 }
                 moments.push(at_us);
             }
@@ -190,10 +190,10 @@ impl Map {
             on: vec![Vec::new(); nodes.usize()],
             hot: Vec::new(),
         };
-        let mut dice = Dice::new(scenario.seed.get(), 0, 0);
+        let mut rng = SeededRng::new(scenario.seed.get(), 0, 0);
         for instance in 0..instances.usize() {
             let primary = instance % map.nodes;
-            let secondary = map.another(&mut dice, &[primary]).expect("a group has two nodes at least");
+            let secondary = map.another(&mut rng, &[primary]).expect("a group has two nodes at least");
             map.placed.push((primary, secondary));
             map.on[primary].push(instance);
             map.on[secondary].push(instance);
@@ -209,22 +209,22 @@ impl Map {
     }
 
     /// A node of the same group that is none of these.
-    fn another(&self, dice: &mut Dice, not: &[usize]) -> Option<usize> {
+    fn another(&self, rng: &mut SeededRng, not: &[usize]) -> Option<usize> {
         let others: Vec<usize> =
             self.group_nodes(not[0] % self.groups).filter(|node| !not.contains(node)).collect();
         let last = others.len().checked_sub(1)?;
-        Some(others[dice.between(0, last as u64) as usize])
+        Some(others[rng.between(0, last as u64) as usize])
     }
 
-    fn about(&self, dice: &mut Dice, hot_percent: u64) -> About {
-        let hot = dice.unit() * 100.0 < hot_percent as f64;
+    fn about(&self, rng: &mut SeededRng, hot_percent: u64) -> About {
+        let hot = rng.unit() * 100.0 < hot_percent as f64;
         let instance = match self.hot.len() {
-            some @ 1.. if hot => self.hot[dice.between(0, some as u64 - 1) as usize],
-            _ => dice.between(0, self.placed.len() as u64 - 1) as usize,
+            some @ 1.. if hot => self.hot[rng.between(0, some as u64 - 1) as usize],
+            _ => rng.between(0, self.placed.len() as u64 - 1) as usize,
         };
         let (primary, secondary) = self.placed[instance];
-        let target = self.another(dice, &[primary, secondary]);
-        About { instance, primary, secondary, target, network: dice.between(0, self.networks - 1) }
+        let target = self.another(rng, &[primary, secondary]);
+        About { instance, primary, secondary, target, network: rng.between(0, self.networks - 1) }
     }
 
     fn mean(&self, about: &About, word: &str) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The product's own two schemes: what a worker keeps in memory about its tenants, and what it asks the policy, in the same order.
 //!
 //! A pass takes as many tenants in the order of their places as slots are free, divides the slots among them, and reads that many rows of
-//! their queues. A cycle charges what runs, and asks who makes way. Other than in a worker, no row is read and no claim can fail.
+//! their queues. A cycle charges what runs, and asks which jobs are preempted. Other than in a worker, no row is read and no claim can fail.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,7 +13,7 @@
 //! An engine may set a versionstamp for a transaction that conflicts
 //! ([`stamps_may_stay`](super::Subject::stamps_may_stay)). Such a stamp, where it was seen, counts as a commit of its own.
 //!
-//! The dice have a seed, which a failure prints; `TURNWISE_SEED` sets it. How tasks interleave is up to
+//! The random numbers have a seed, which a failure prints; `TURNWISE_SEED` sets it. How tasks interleave is up to
 //! the machine, so a seed may have to be tried more than once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,12 +52,12 @@ struct Done {
     after: Option<Versionstamp>,
 }
 
-struct Dice {
+struct SeededRng {
     rng: StdRng,
     keys: u32,
 }
 
-impl Dice {
+impl SeededRng {
     fn below(&mut self, n: u32) -> u32 {
         self.rng.random_range(0..n)
     }
@@ -98,7 +98,7 @@ async fn run(mut scene: Scene, keys: u32, tasks: u64, rounds: u32, generations: 
                 let rng = StdRng::seed_from_u64(seed ^ (generation * tasks + task).wrapping_mul(0x9e37_79b9));
                 let player = Player {
                     store: scene.store.clone(),
-                    dice: Dice { rng, keys },
+                    rng: SeededRng { rng, keys },
                     acknowledged: acknowledged.clone(),
                     values: values.clone(),
                 };
@@ -143,7 +143,7 @@ impl Drop for SeedOnFailure {
 /// One of the tasks.
 struct Player {
     store: Store,
-    dice: Dice,
+    rng: SeededRng,
     acknowledged: Arc<Mutex<Option<Versionstamp>>>,
     /// No value is written twice, so that a read tells which write it saw.
     values: Arc<AtomicU64>,
@@ -157,9 +157,9 @@ impl Player {
             let after = *self.acknowledged.lock().expect("nobody panics with it");
             let tx = self.store.begin().await.expect("begins");
             let mut steps = Vec::new();
-            for _ in 0..1 + self.dice.below(6) {
+            for _ in 0..1 + self.rng.below(6) {
                 steps.extend(self.step(&tx).await.expect("steps"));
-                if self.dice.below(2) == 0 {
+                if self.rng.below(2) == 0 {
                     tokio::task::yield_now().await;
                 }
             }
@@ -182,9 +182,9 @@ impl Player {
 
     /// One random step; `None` if it was refused for reading a versionstamp.
     async fn step(&mut self, tx: &Transaction) -> Result<Option<Step>> {
-        let step = match self.dice.below(12) {
+        let step = match self.rng.below(12) {
             0..=3 => {
-                let (key, isolation) = (self.dice.key(), self.dice.isolation());
+                let (key, isolation) = (self.rng.key(), self.rng.isolation());
                 match tx.get_with(&key, isolation).await {
                     Ok(value) => Step::Get(key, isolation, value),
                     Err(Error::Misuse(_)) => return Ok(None),
@@ -192,10 +192,10 @@ impl Player {
                 }
             }
             4..=6 => {
-                let (begin, end) = self.dice.span();
-                let limit = 1 + self.dice.below(6) as usize;
-                let read = RangeRead { begin, end, limit, reverse: self.dice.below(2) == 0 };
-                let isolation = self.dice.isolation();
+                let (begin, end) = self.rng.span();
+                let limit = 1 + self.rng.below(6) as usize;
+                let read = RangeRead { begin, end, limit, reverse: self.rng.below(2) == 0 };
+                let isolation = self.rng.isolation();
                 match tx.range_with(read.clone(), isolation).await {
                     Ok(rows) => Step::Range(read, isolation, rows),
                     Err(Error::Misuse(_)) => return Ok(None),
@@ -204,22 +204,22 @@ impl Player {
             }
             7..=8 => {
                 let value = Bytes::from(self.values.fetch_add(1, Ordering::Relaxed).to_string());
-                let key = self.dice.key();
+                let key = self.rng.key();
                 tx.set(key.clone(), value.clone())?;
                 Step::Set(key, value)
             }
             9 => {
-                let key = self.dice.key();
+                let key = self.rng.key();
                 tx.clear(key.clone())?;
                 Step::Clear(key)
             }
             10 => {
-                let (begin, end) = self.dice.span();
+                let (begin, end) = self.rng.span();
                 tx.clear_range((begin.clone(), end.clone()))?;
                 Step::ClearRange(begin, end)
             }
             _ => {
-                let key = self.dice.key();
+                let key = self.rng.key();
                 tx.set_versionstamp(key.clone())?;
                 Step::Stamp(key)
             }

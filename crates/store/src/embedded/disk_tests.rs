@@ -112,10 +112,10 @@ impl Durable {
 
     /// The store as the machine may find it when it loses its power now: of what was not forced to the disk, any sector may be
     /// there or not.
-    fn after_power_loss(&self, folder: &Path, image: &Path, mut dice: u64) {
+    fn after_power_loss(&self, folder: &Path, image: &Path, mut rng: u64) {
         let mut coin = || {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            dice >> 63 == 0
+            rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            rng >> 63 == 0
         };
         for path in files(folder) {
             // One that is renamed meanwhile is used no more under this name, and not yet under the other.

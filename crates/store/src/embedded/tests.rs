@@ -125,7 +125,7 @@ impl Runtime for WallClock {
     }
 
     fn random(&self) -> u64 {
-        unreachable!("the engine throws no dice")
+        unreachable!("the engine throws no rng")
     }
 }
 

@@ -163,7 +163,7 @@ fn rule(kind: Kind, random: &mut Random, hits: &Arc<AtomicU64>) -> Rule {
     }
     // One in one, two, three or four.
     let one_in = 1 + random.below(4);
-    let (dice, hits) = (Mutex::new(Random::new(random.bits())), Arc::clone(hits));
+    let (rng, hits) = (Mutex::new(Random::new(random.bits())), Arc::clone(hits));
     fault.when(move |request| {
         let length = request.header("content-length").and_then(|length| length.parse::<u64>().ok());
         let fits = match kind {
@@ -179,8 +179,7 @@ fn rule(kind: Kind, random: &mut Random, hits: &Arc<AtomicU64>) -> Rule {
             }
             _ => true,
         };
-        let hit =
-            fits && (kind == Kind::TooLarge || dice.lock().is_ok_and(|mut dice| dice.below(one_in) == 0));
+        let hit = fits && (kind == Kind::TooLarge || rng.lock().is_ok_and(|mut rng| rng.below(one_in) == 0));
         hits.fetch_add(u64::from(hit), Ordering::Relaxed);
         hit
     })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use turnwise_policy::contention::Part;
+use turnwise_policy::contention::Shard;
 use turnwise_policy::fair_share::virtual_time::{Candidate, apportion, first};
 use turnwise_policy::rotation::in_classes;
 use turnwise_queue::Result;
@@ -160,7 +160,7 @@ impl FairShare {
         }
     }
 
-    /// The jobs that `part` may take: the first `depth` that wait, and of each of the tenants `also` so many. After
+    /// The jobs that `shard` may take: the first `depth` that wait, and of each of the tenants `also` so many. After
     /// [`FairShare::look`].
     pub async fn heads(
         &self,
@@ -168,7 +168,7 @@ impl FairShare {
         wake: Option<&Bytes>,
         depth: usize,
         also: &BTreeMap<Arc<str>, usize>,
-        part: &Part,
+        shard: &Shard,
     ) -> Result<BTreeMap<Arc<str>, Vec<Pending>>> {
         let now_us = self.now_us();
         let mut heads: BTreeMap<Arc<str>, Vec<Pending>> = BTreeMap::new();
@@ -183,12 +183,12 @@ impl FairShare {
             if wanted.is_empty() {
                 break;
             }
-            let wanted = wanted.into_iter().map(|(tenant, jobs)| (tenant, part.front(jobs))).collect();
+            let wanted = wanted.into_iter().map(|(tenant, jobs)| (tenant, shard.front(jobs))).collect();
             for (tenant, head) in self.read(tx, wanted).await? {
                 if head.jobs.is_empty() {
                     self.state().found_empty(&tenant, wake, now_us);
                 }
-                heads.insert(tenant, head.jobs.into_iter().filter(|job| part.has(&job.id)).collect());
+                heads.insert(tenant, head.jobs.into_iter().filter(|job| shard.has(&job.id)).collect());
             }
         }
         Ok(heads)

@@ -29,7 +29,7 @@ use turnwise_queue::{Keyspace, Result, tenants};
 use turnwise_store::{Store, Transaction};
 
 use crate::FairRules;
-use crate::filters::Judge;
+use crate::filters::FilterCache;
 use crate::locks::{Scan, Waits};
 use crate::membership::duration_us;
 
@@ -51,7 +51,7 @@ const GOES_ON: f64 = 1.25;
 pub(crate) struct FairShare {
     inner: Arc<Inner>,
     /// The filters, which are asked about whoever is next.
-    pub judge: Judge,
+    pub filters: FilterCache,
     /// What can start behind jobs whose locks are not free.
     pub scan: Scan,
     /// Where looks at what rate limits hold back go on.
@@ -141,8 +141,8 @@ impl FairShare {
         };
         let (job_type, charger) = (job_type.to_owned(), charger.to_owned());
         let inner = Inner { store, keys, job_type, charger, state: Mutex::new(state) };
-        let (judge, scan, rotation) = (Judge::default(), Scan::default(), Rotation::default());
-        FairShare { inner: Arc::new(inner), judge, scan, rotation, keeper: Mutex::default() }
+        let (filters, scan, rotation) = (FilterCache::default(), Scan::default(), Rotation::default());
+        FairShare { inner: Arc::new(inner), filters, scan, rotation, keeper: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

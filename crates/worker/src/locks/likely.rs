@@ -33,7 +33,7 @@ const AT_ONCE: usize = 16;
 
 /// The experience that a process has read.
 #[derive(Default)]
-pub(crate) struct Habits {
+pub(crate) struct LockHistory {
     known: Mutex<BTreeMap<Value, Known>>,
 }
 
@@ -46,7 +46,7 @@ struct Known {
     experience: Option<Arc<Experience>>,
 }
 
-impl Habits {
+impl LockHistory {
     fn known(&self) -> MutexGuard<'_, BTreeMap<Value, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,13 +131,14 @@ pub async fn startable(
     job_type: &str,
     most: usize,
 ) -> Result<usize> {
-    let (habits, now_us) = (Habits::default(), store.runtime().now_us());
-    let view = LocksView::read(tx, keys, &rules.levels, (&habits, now_us)).await?;
+    let (lock_history, now_us) = (LockHistory::default(), store.runtime().now_us());
+    let view = LocksView::read(tx, keys, &rules.levels, (&lock_history, now_us)).await?;
     let (mut startable, mut from) = (0, None);
     for _ in 0..MAX_COUNTED / COUNT_PAGE {
         let (page, next) = tenants::page(tx, keys, job_type, from, COUNT_PAGE).await?;
         let jobs: Vec<&Pending> = page.iter().map(|(_, pending)| pending).collect();
-        startable += choose((&view, &habits), job_type, rules, (&jobs, &[]), jobs.len(), now_us).start.len();
+        startable +=
+            choose((&view, &lock_history), job_type, rules, (&jobs, &[]), jobs.len(), now_us).start.len();
         if startable >= most || next.is_none() {
             break;
         }
@@ -170,14 +171,15 @@ pub async fn weigh(
     others: &[Pending],
 ) -> Result<Weight> {
     // Nobody else's, so that it tells what is known now.
-    let habits = Habits::default();
+    let lock_history = LockHistory::default();
     let now_us = store.runtime().now_us();
-    let view = LocksView::read(tx, keys, &rules.levels, (&habits, now_us)).await?;
+    let view = LocksView::read(tx, keys, &rules.levels, (&lock_history, now_us)).await?;
     let traits = std::iter::once(&job.traits).chain(others.iter().map(|other| &other.traits));
-    habits.look(tx, keys, traits, now_us).await?;
-    let guess = habits.guess(&job.locks, &job.traits);
+    lock_history.look(tx, keys, traits, now_us).await?;
+    let guess = lock_history.guess(&job.locks, &job.traits);
     let wanted = guess.as_ref().map_or(&job.locks, |(guessed, _)| guessed);
-    let guesses: Vec<_> = others.iter().map(|other| habits.guess(&other.locks, &other.traits)).collect();
+    let guesses: Vec<_> =
+        others.iter().map(|other| lock_history.guess(&other.locks, &other.traits)).collect();
     let others = others.iter().zip(&guesses);
     let line = line(
         wanted,

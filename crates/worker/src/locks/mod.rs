@@ -19,7 +19,7 @@ mod window;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_policy::predictive_queue::{self, aging};
 
-pub(crate) use likely::Habits;
+pub(crate) use likely::LockHistory;
 pub use likely::{Weight, startable, weigh};
 pub use run::LockError;
 pub(crate) use run::{JobLocks, Slots, Waits};

@@ -15,7 +15,7 @@ use turnwise_queue::locks::{self, AllOf, How};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
 
-use super::likely::Habits;
+use super::likely::LockHistory;
 
 /// Claims with locks that a pass sees.
 const MAX_RUNNING: usize = 10_000;
@@ -39,19 +39,19 @@ impl LocksView {
         tx: &Transaction,
         keys: &Keyspace,
         levels: &Levels,
-        (habits, now_us): (&Habits, i64),
+        (lock_history, now_us): (&LockHistory, i64),
     ) -> Result<LocksView> {
         let mut running = Summary::new(levels);
         let claims = locks::running(tx, keys, MAX_RUNNING).await?;
         let learning = || claims.iter().filter(|job| !job.all.traits.is_empty());
-        habits.look(tx, keys, learning().map(|job| &job.all.traits), now_us).await?;
+        lock_history.look(tx, keys, learning().map(|job| &job.all.traits), now_us).await?;
         for job in &claims {
             running.add(&job.all.running(levels));
         }
         let mut likely: Option<Summary> = None;
         for job in learning() {
             let AllOf { locks, traits, .. } = &job.all;
-            let Some((guessed, _)) = habits.guess(locks, traits) else { continue };
+            let Some((guessed, _)) = lock_history.guess(locks, traits) else { continue };
             let known = job.all.running(levels);
             let likely = likely.get_or_insert_with(|| running.clone());
             likely.remove(&known);

@@ -1,6 +1,6 @@
 //! Which jobs of the queue's front start, where some of them lock.
 //!
-//! The order is [`order`]'s; here is what surrounds it: whose part a job is in, when a later look is worth it, and for whom.
+//! The order is [`order`]'s; here is what surrounds it: whose shard a job is in, when a later look is worth it, and for whom.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use turnwise_policy::predictive_queue::order::{Candidate, Decision, Hold, Reason
 use turnwise_queue::tenants::Pending;
 
 use super::view::LocksView;
-use super::{Habits, QueueRules};
+use super::{LockHistory, QueueRules};
 
 /// What shall become of a window's jobs.
 #[derive(Default)]
@@ -28,10 +28,10 @@ pub(crate) struct Chosen {
     pub left: BTreeSet<String>,
 }
 
-/// Decides about a window: `own` jobs may start here, as many as there is `room` for; `others` are left to those whose part they are in,
+/// Decides about a window: `own` jobs may start here, as many as there is `room` for; `others` are left to those whose shard they are in,
 /// and only looked at.
 pub(crate) fn choose(
-    (view, habits): (&LocksView, &Habits),
+    (view, lock_history): (&LocksView, &LockHistory),
     job_type: &str,
     rules: &QueueRules,
     (own, others): (&[&Pending], &[&Pending]),
@@ -39,15 +39,16 @@ pub(crate) fn choose(
     now_us: i64,
 ) -> Chosen {
     let mut chosen = Chosen::default();
-    // Of the front one at a time, whosever part it is in: neither in earnest, nor as if it had, and in the way of those behind it.
+    // Of the front one at a time, whosever shard it is in: neither in earnest, nor as if it had, and in the way of those behind it.
     let may_reserve = !own.iter().chain(others).any(|job| view.place(job_type, &job.id).is_some());
-    let decision = decide((view, habits), job_type, rules, own, (room, may_reserve), now_us);
+    let decision = decide((view, lock_history), job_type, rules, own, (room, may_reserve), now_us);
     chosen.add(&decision, own, rules);
     chosen.start.extend(decision.start.iter().filter_map(|start| id(own, start.job)));
     if !others.is_empty() && decision.start.len() < room {
         // They may have no room where they belong, and must have reserved even so.
         let may_reserve = may_reserve && chosen.reserve.is_none();
-        let decision = decide((view, habits), job_type, rules, others, (others.len(), may_reserve), now_us);
+        let decision =
+            decide((view, lock_history), job_type, rules, others, (others.len(), may_reserve), now_us);
         chosen.add(&decision, others, rules);
         chosen.left = decision.start.iter().filter_map(|start| id(others, start.job)).collect();
     }
@@ -79,7 +80,7 @@ fn id(jobs: &[&Pending], place: usize) -> Option<String> {
 }
 
 fn decide(
-    (view, habits): (&LocksView, &Habits),
+    (view, lock_history): (&LocksView, &LockHistory),
     job_type: &str,
     rules: &QueueRules,
     jobs: &[&Pending],
@@ -87,7 +88,7 @@ fn decide(
     now_us: i64,
 ) -> Decision {
     let likely: Vec<Option<Requests>> =
-        jobs.iter().map(|job| Some(habits.guess(&job.locks, &job.traits)?.0)).collect();
+        jobs.iter().map(|job| Some(lock_history.guess(&job.locks, &job.traits)?.0)).collect();
     let window: Vec<Candidate<'_>> = jobs
         .iter()
         .zip(&likely)

@@ -93,7 +93,7 @@ impl State {
     fn fault(&self, changes: &Changes) -> Option<Fault> {
         let mut next = self.next.lock().unwrap();
         let (fault, text) = (*next)?;
-        let writes = |key: &Bytes| key.windows(text.len()).any(|part| part == text.as_bytes());
+        let writes = |key: &Bytes| key.windows(text.len()).any(|shard| shard == text.as_bytes());
         if !changes.puts.iter().any(|(key, _)| writes(key)) {
             return None;
         }

@@ -366,7 +366,7 @@ impl Ledger {
 pub struct Pace {
     /// Virtual µs in each cycle. Unknown before the first one, and while nobody waits: infinite.
     pub per_cycle: f64,
-    /// Jobs that make way for others, in one cycle.
+    /// Jobs that are preempted in one cycle.
     pub max_churn: usize,
 }
 

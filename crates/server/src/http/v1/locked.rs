@@ -11,7 +11,7 @@ use turnwise_worker::{QueueRules, Weight, weigh};
 
 use super::error::Result;
 use super::locks::{blocker, shown};
-use super::standing::Picture;
+use super::standing::Snapshot;
 use super::{place, unknown};
 use crate::http::App;
 
@@ -82,16 +82,16 @@ impl Locked {
     }
 
     /// All that is known, for programs.
-    pub async fn why(self, app: &App, tx: &Transaction, picture: &Picture, job: &Job) -> Result<WhyLocks> {
+    pub async fn why(self, app: &App, tx: &Transaction, snapshot: &Snapshot, job: &Job) -> Result<WhyLocks> {
         let pending = job.state == State::Pending;
         let (weight, likely) = match pending || job.locks.has_unknown() {
             true => {
                 let window = match pending {
-                    true => self.window(app, tx, picture, job).await?,
+                    true => self.window(app, tx, snapshot, job).await?,
                     false => Vec::new(),
                 };
                 let weight = weigh(&app.store, tx, &app.keys, &self.rules, job, &window).await?;
-                (pending.then(|| self.weight(&weight, job, picture.now_us)), weight.likely)
+                (pending.then(|| self.weight(&weight, job, snapshot.now_us)), weight.likely)
             }
             false => (None, Vec::new()),
         };
@@ -120,11 +120,11 @@ impl Locked {
         &self,
         app: &App,
         tx: &Transaction,
-        picture: &Picture,
+        snapshot: &Snapshot,
         job: &Job,
     ) -> Result<Vec<Pending>> {
-        let room = picture.capacity.slots.saturating_sub(picture.capacity.running);
-        let front = place::front(app, tx, picture, self.rules.window(room)).await?;
+        let room = snapshot.capacity.slots.saturating_sub(snapshot.capacity.running);
+        let front = place::front(app, tx, snapshot, self.rules.window(room)).await?;
         let others = front.into_iter().map(|next| next.pending).filter(|other| other.id != job.id);
         Ok(others.collect())
     }

@@ -10,7 +10,7 @@ use turnwise_queue::{Job, tenants};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::error::Result;
-use super::standing::{Picture, all_of, many};
+use super::standing::{Snapshot, all_of, many};
 use crate::http::App;
 
 /// Other tenants whose queues are looked at; of those that come after them it counts that they wait.
@@ -60,24 +60,24 @@ enum Ahead {
 }
 
 /// Looks for the place of a pending job.
-pub(super) async fn find(app: &App, tx: &Transaction, picture: &Picture, job: &Job) -> Result<Found> {
+pub(super) async fn find(app: &App, tx: &Transaction, snapshot: &Snapshot, job: &Job) -> Result<Found> {
     let in_tenant = tenants::rank(tx, &app.keys, job, MAX_COUNTED + 1).await?;
     let mut place = Place {
         in_tenant: in_tenant.min(MAX_COUNTED),
         in_tenant_more: in_tenant > MAX_COUNTED,
         overall: in_tenant.min(MAX_COUNTED),
-        overall_more: in_tenant > MAX_COUNTED || picture.unknown_from.is_some(),
+        overall_more: in_tenant > MAX_COUNTED || snapshot.unknown_from.is_some(),
     };
-    let others = match picture.rules.fairness {
-        Fairness::VirtualTime => others_by_tag(picture, &job.tenant, in_tenant),
-        Fairness::Rfc => others_by_key(app, tx, picture, job).await?,
+    let others = match snapshot.rules.fairness {
+        Fairness::VirtualTime => others_by_tag(snapshot, &job.tenant, in_tenant),
+        Fairness::Rfc => others_by_key(app, tx, snapshot, job).await?,
     };
-    let mut cost_us = cost(picture, &job.tenant, in_tenant);
+    let mut cost_us = cost(snapshot, &job.tenant, in_tenant);
     let mut before = Vec::new();
     let mut found = 0;
     let looked_at = others.len().min(MAX_OTHERS);
     'counting: for chunk in others[..looked_at].chunks(CHUNK) {
-        let counts = chunk.iter().map(|(tenant, ahead)| count(app, tx, picture, tenant, ahead)).collect();
+        let counts = chunk.iter().map(|(tenant, ahead)| count(app, tx, snapshot, tenant, ahead)).collect();
         let counted: Vec<(usize, bool)> = all_of(counts).await?;
         for ((tenant, _), (jobs, jobs_more)) in chunk.iter().zip(counted) {
             if jobs == 0 {
@@ -85,10 +85,10 @@ pub(super) async fn find(app: &App, tx: &Transaction, picture: &Picture, job: &J
             }
             found += 1;
             if before.len() < MAX_BEFORE {
-                let shares = picture.rules.shares.of(tenant);
+                let shares = snapshot.rules.shares.of(tenant);
                 before.push(Before { tenant: tenant.clone(), shares, jobs, jobs_more });
             }
-            cost_us = cost_us.zip(cost(picture, tenant, jobs)).map(|(one, other)| one + other);
+            cost_us = cost_us.zip(cost(snapshot, tenant, jobs)).map(|(one, other)| one + other);
             place.overall = place.overall.saturating_add(jobs);
             place.overall_more |= jobs_more;
             if place.overall > MAX_COUNTED {
@@ -106,8 +106,8 @@ pub(super) async fn find(app: &App, tx: &Transaction, picture: &Picture, job: &J
     if place.overall_more {
         found = found.max(others.len());
     }
-    let longer = match picture.take_turns(&job.tenant) {
-        true => Some(waited_longer(app, tx, picture, job, in_tenant).await?),
+    let longer = match snapshot.take_turns(&job.tenant) {
+        true => Some(waited_longer(app, tx, snapshot, job, in_tenant).await?),
         false => None,
     };
     Ok(Found { place, before, others: found, longer, cost_us })
@@ -118,14 +118,14 @@ pub(super) async fn find(app: &App, tx: &Transaction, picture: &Picture, job: &J
 async fn waited_longer(
     app: &App,
     tx: &Transaction,
-    picture: &Picture,
+    snapshot: &Snapshot,
     job: &Job,
     in_tenant: usize,
 ) -> Result<(usize, bool)> {
-    let taking_turns = picture
+    let taking_turns = snapshot
         .tenants
         .iter()
-        .filter(|(name, standing)| standing.waits && **name != job.tenant && picture.take_turns(name));
+        .filter(|(name, standing)| standing.waits && **name != job.tenant && snapshot.take_turns(name));
     let others: Vec<&String> = taking_turns.map(|(name, _)| name).collect();
     let looked_at = others.len().min(MAX_OTHERS);
     let mut longer = in_tenant;
@@ -134,8 +134,8 @@ async fn waited_longer(
         // The place that it would have in another one's queue tells how many have come before it there.
         let before = chunk.iter().map(|name| {
             let place = QueuePlace::by_time(name, job.order_us);
-            let (begin, _) = app.keys.pending_of(&picture.job_type, name);
-            let end = app.keys.pending_entry(&picture.job_type, &place, &job.id);
+            let (begin, _) = app.keys.pending_of(&snapshot.job_type, name);
+            let end = app.keys.pending_entry(&snapshot.job_type, &place, &job.id);
             tx.range_with(RangeRead { begin, end, limit: most, reverse: false }, Isolation::Snapshot)
         });
         let before = all_of(before.collect()).await?;
@@ -153,22 +153,22 @@ fn each_of(queues: usize) -> usize {
 }
 
 /// What so many jobs of a tenant run, as learnt.
-fn cost(picture: &Picture, tenant: &str, jobs: usize) -> Option<f64> {
+fn cost(snapshot: &Snapshot, tenant: &str, jobs: usize) -> Option<f64> {
     if jobs == 0 {
         return Some(0.0);
     }
-    let learnt = picture.tenants.get(tenant).and_then(|standing| standing.expected_us);
-    learnt.or(picture.learnt_us).map(|each| each * many(jobs))
+    let learnt = snapshot.tenants.get(tenant).and_then(|standing| standing.expected_us);
+    learnt.or(snapshot.learnt_us).map(|each| each * many(jobs))
 }
 
 /// Tenants of which some jobs stand lower by virtual time than a tenant's job with so many before it; the lowest first.
-fn others_by_tag(picture: &Picture, tenant: &str, in_tenant: usize) -> Vec<(String, Ahead)> {
-    let (next, step) = picture.next(tenant);
+fn others_by_tag(snapshot: &Snapshot, tenant: &str, in_tenant: usize) -> Vec<(String, Ahead)> {
+    let (next, step) = snapshot.next(tenant);
     let own = next + step * many(in_tenant);
-    let waiting = picture.tenants.iter().filter(|(name, standing)| standing.waits && *name != tenant);
+    let waiting = snapshot.tenants.iter().filter(|(name, standing)| standing.waits && *name != tenant);
     let mut others: Vec<(f64, &String, usize)> = waiting
         .map(|(name, _)| {
-            let (next, step) = picture.next(name);
+            let (next, step) = snapshot.next(name);
             // Of equals the first by name is first.
             (next, name, steps_below(own - next, step, name.as_str() < tenant))
         })
@@ -197,17 +197,17 @@ fn steps_below(room: f64, step: f64, equal_counts: bool) -> usize {
 async fn others_by_key(
     app: &App,
     tx: &Transaction,
-    picture: &Picture,
+    snapshot: &Snapshot,
     job: &Job,
 ) -> Result<Vec<(String, Ahead)>> {
     let key = match job.priority {
         Some(key) => rfc::Key::stored(key),
-        None => new_key(app, tx, picture, &job.tenant, MAX_COUNTED).await?,
+        None => new_key(app, tx, snapshot, &job.tenant, MAX_COUNTED).await?,
     };
-    let names = picture.tenants.iter().filter(|(name, standing)| standing.waits && **name != job.tenant);
+    let names = snapshot.tenants.iter().filter(|(name, standing)| standing.waits && **name != job.tenant);
     let names: Vec<&String> = names.map(|(name, _)| name).collect();
     let most = each_of(names.len().min(MAX_OTHERS));
-    let new_keys = names.iter().take(MAX_OTHERS).map(|name| new_key(app, tx, picture, name, most)).collect();
+    let new_keys = names.iter().take(MAX_OTHERS).map(|name| new_key(app, tx, snapshot, name, most)).collect();
     let new_keys: Vec<rfc::Key> = all_of(new_keys).await?;
     let below = names
         .iter()
@@ -223,28 +223,28 @@ async fn others_by_key(
 async fn new_key(
     app: &App,
     tx: &Transaction,
-    picture: &Picture,
+    snapshot: &Snapshot,
     tenant: &str,
     most: usize,
 ) -> Result<rfc::Key> {
-    let standing = picture.tenants.get(tenant).cloned().unwrap_or_default();
+    let standing = snapshot.tenants.get(tenant).cloned().unwrap_or_default();
     let pending = match standing.usage_us > 0.0 {
-        true => tenants::count_pending(tx, &app.keys, &picture.job_type, tenant, most).await?,
+        true => tenants::count_pending(tx, &app.keys, &snapshot.job_type, tenant, most).await?,
         false => 0,
     };
     let jobs = u64::try_from(pending.saturating_add(standing.running)).unwrap_or(u64::MAX);
-    let priority = rfc::increment(standing.usage_us, jobs, picture.rules.shares.of(tenant));
-    Ok(rfc::Key::of(priority, picture.boost_v))
+    let priority = rfc::increment(standing.usage_us, jobs, snapshot.rules.shares.of(tenant));
+    Ok(rfc::Key::of(priority, snapshot.boost_v))
 }
 
 async fn count(
     app: &App,
     tx: &Transaction,
-    picture: &Picture,
+    snapshot: &Snapshot,
     tenant: &str,
     ahead: &Ahead,
 ) -> Result<(usize, bool)> {
-    let job_type = &picture.job_type;
+    let job_type = &snapshot.job_type;
     match ahead {
         Ahead::UpTo(jobs) => {
             let jobs = tenants::count_pending(tx, &app.keys, job_type, tenant, *jobs).await?;
@@ -266,14 +266,19 @@ async fn count(
 }
 
 /// The first `limit` jobs of a type's queue, the one that is next first.
-pub(super) async fn front(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<Next>> {
+pub(super) async fn front(
+    app: &App,
+    tx: &Transaction,
+    snapshot: &Snapshot,
+    limit: usize,
+) -> Result<Vec<Next>> {
     let waiting =
-        picture.tenants.iter().filter(|(_, standing)| standing.waits).map(|(name, _)| name.as_str());
-    match picture.rules.fairness {
+        snapshot.tenants.iter().filter(|(_, standing)| standing.waits).map(|(name, _)| name.as_str());
+    match snapshot.rules.fairness {
         Fairness::VirtualTime => {
             let mut candidates: Vec<(&str, Candidate)> = waiting
                 .map(|name| {
-                    let (next, step) = picture.next(name);
+                    let (next, step) = snapshot.next(name);
                     (name, Candidate { next, step })
                 })
                 .collect();
@@ -281,7 +286,7 @@ pub(super) async fn front(app: &App, tx: &Transaction, picture: &Picture, limit:
             candidates.sort_by(|(_, one), (_, other)| one.next.total_cmp(&other.next));
             candidates.truncate(limit);
             let names: Vec<&str> = candidates.iter().map(|(name, _)| *name).collect();
-            let queues = fronts(app, tx, picture, &names, limit).await?;
+            let queues = fronts(app, tx, snapshot, &names, limit).await?;
             let jobs: Vec<usize> = queues.iter().map(Vec::len).collect();
             let candidates: Vec<Candidate> = candidates.into_iter().map(|(_, candidate)| candidate).collect();
             let mut taken = vec![0; names.len()];
@@ -295,12 +300,12 @@ pub(super) async fn front(app: &App, tx: &Transaction, picture: &Picture, limit:
         }
         Fairness::Rfc => {
             let names: Vec<&str> = waiting.take(MAX_OTHERS).collect();
-            let queues = fronts(app, tx, picture, &names, limit.min(MAX_KEYED_FRONT)).await?;
+            let queues = fronts(app, tx, snapshot, &names, limit.min(MAX_KEYED_FRONT)).await?;
             let most = each_of(names.len());
             let mut next = Vec::new();
             for (number, (tenant, queue)) in names.iter().zip(queues).enumerate() {
                 let new = match queue.iter().any(|pending| pending.key.is_none()) {
-                    true => new_key(app, tx, picture, tenant, most).await?,
+                    true => new_key(app, tx, snapshot, tenant, most).await?,
                     false => rfc::Key::ZERO,
                 };
                 let keyed = queue
@@ -326,11 +331,11 @@ pub(super) async fn front(app: &App, tx: &Transaction, picture: &Picture, limit:
 async fn fronts(
     app: &App,
     tx: &Transaction,
-    picture: &Picture,
+    snapshot: &Snapshot,
     names: &[&str],
     limit: usize,
 ) -> Result<Vec<Vec<tenants::Pending>>> {
-    let fronts = names.iter().map(|name| tenants::front(tx, &app.keys, &picture.job_type, name, limit));
+    let fronts = names.iter().map(|name| tenants::front(tx, &app.keys, &snapshot.job_type, name, limit));
     Ok(all_of(fronts.collect()).await?)
 }
 

@@ -1,4 +1,4 @@
-//! Why a job stands where it does, in a word and in a sentence, and when it can be expected: from a picture of its type and its
+//! Why a job stands where it does, in a word and in a sentence, and when it can be expected: from a snapshot of its type and its
 //! place, without a look at the store.
 
 use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Place, Reason};
@@ -8,18 +8,18 @@ use turnwise_replicator::doc_processor::timestamp;
 use turnwise_policy::select::{self, Stands, explain};
 
 use super::place::Found;
-use super::standing::{Picture, many};
+use super::standing::{Snapshot, many};
 
 /// Jobs that a sentence names, at most.
 const MAX_NAMED: usize = 3;
 
 /// Why a job that could run does not: `in_tenant` jobs of its tenant and `overall` of all go before it.
-pub(super) fn of_pending(picture: &Picture, tenant: &str, in_tenant: usize, overall: usize) -> Reason {
+pub(super) fn of_pending(snapshot: &Snapshot, tenant: &str, in_tenant: usize, overall: usize) -> Reason {
     let stands = Stands {
-        workers: picture.capacity.workers,
-        free: free(picture),
-        churn: picture.churn(),
-        makes_way: picture.makes_way(tenant),
+        workers: snapshot.capacity.workers,
+        free: free(snapshot),
+        churn: snapshot.churn(),
+        can_preempt: snapshot.can_preempt(tenant),
         in_tenant,
         overall,
     };
@@ -34,12 +34,12 @@ pub(super) fn of_pending(picture: &Picture, tenant: &str, in_tenant: usize, over
 }
 
 /// Slots that no job has.
-pub(super) fn free(picture: &Picture) -> usize {
-    picture.capacity.slots.saturating_sub(picture.capacity.running)
+pub(super) fn free(snapshot: &Snapshot) -> usize {
+    snapshot.capacity.slots.saturating_sub(snapshot.capacity.running)
 }
 
 /// Why a job that waits for its time does.
-pub(super) fn of_delayed(picture: &Picture, job: &Job) -> Reason {
+pub(super) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
     if job.unmet > 0 {
         return Reason::AfterOthers;
     }
@@ -49,7 +49,7 @@ pub(super) fn of_delayed(picture: &Picture, job: &Job) -> Reason {
     if job.limited.is_some() {
         return Reason::RateLimited;
     }
-    match (job.order_us > picture.now_us, picture.capacity.workers, job.state) {
+    match (job.order_us > snapshot.now_us, snapshot.capacity.workers, job.state) {
         (true, _, State::Crashing) => Reason::Backoff,
         (true, ..) if job.parked.is_some() => Reason::Parked,
         (true, ..) => Reason::NotBefore,
@@ -69,7 +69,7 @@ pub(super) fn of_running(cancel_requested: bool, then: Then) -> Reason {
 
 /// The reason in a sentence. `node` is where it runs.
 pub(super) fn sentence(
-    picture: &Picture,
+    snapshot: &Snapshot,
     job: &Job,
     reason: Reason,
     found: Option<&Found>,
@@ -83,50 +83,50 @@ pub(super) fn sentence(
     let crashes = count(job.crashes as usize, false, "crash", "crashes");
     match reason {
         Reason::NoWorker => {
-            format!("No worker of type `{}` is registered: it starts when one comes.", job.job_type)
+            format!("No worker of type `{}` is registered: it starts once one is.", job.job_type)
         }
         Reason::StartsNext => {
-            let free = free(picture);
-            format!("Starts next: {free} of {} are free.", slots(picture))
+            let free = free(snapshot);
+            format!("Starts next: {free} of {} are free.", slots(snapshot))
         }
-        Reason::AllSlotsTaken => format!("Is next: {}.", taken(picture)),
+        Reason::AllSlotsTaken => format!("Is next: {}.", taken(snapshot)),
         Reason::BehindItsTenant => {
             let own = count(place.in_tenant, place.in_tenant_more, "job", "jobs");
-            let go = if place.overall == 1 { "goes" } else { "go" };
             let others = match place.overall.saturating_sub(place.in_tenant) {
                 0 => String::new(),
-                jobs if place.overall_more => format!(" and {jobs} or more of others"),
-                jobs => format!(" and {jobs} of others"),
+                jobs => format!(" and {} of other tenants", count(jobs, place.overall_more, "job", "jobs")),
             };
+            let start = if place.overall == 1 { "starts" } else { "start" };
             format!(
-                "Waits for its turn: {own} of its tenant `{tenant}`{others} {go} before it, and {}.",
-                taken(picture)
+                "Waits for its turn: {own} of its tenant `{tenant}`{others} {start} before it, and {}.",
+                taken(snapshot)
             )
         }
         Reason::TenantHadItsShare if place.overall == 0 => format!(
-            "Is the first of its tenant `{tenant}`, which has had its share: whoever runs is owed as much, and {}.",
-            taken(picture)
+            "Is the first in the queue of its tenant `{tenant}`, which has received its share: the tenants of the running jobs are entitled to \
+             as much, and {}.",
+            taken(snapshot)
         ),
         Reason::TenantHadItsShare => {
             let jobs = count(place.overall, place.overall_more, "job", "jobs");
             let of = count(found.others, false, "other tenant", "other tenants");
-            let go = if place.overall == 1 { "goes" } else { "go" };
+            let start = if place.overall == 1 { "starts" } else { "start" };
             format!(
-                "Is the first of its tenant `{tenant}`, which has had its share: {jobs} of {of} {go} before it, and {}.",
-                taken(picture)
+                "Is the first in the queue of its tenant `{tenant}`, which has received its share: {jobs} of {of} {start} before it, and {}.",
+                taken(snapshot)
             )
         }
         Reason::RotatesIn => {
             let ahead = match place.overall {
                 0 => "it is next".to_owned(),
-                1 => "1 job goes before it".to_owned(),
-                jobs => format!("{} go before it", count(jobs, place.overall_more, "job", "jobs")),
+                1 => "1 job starts before it".to_owned(),
+                jobs => format!("{} start before it", count(jobs, place.overall_more, "job", "jobs")),
             };
-            let every = picture.rules.rotation.map_or(0.0, |rotation| rotation.interval.as_secs_f64());
+            let every = snapshot.rules.rotation.map_or(0.0, |rotation| rotation.interval.as_secs_f64());
             format!(
-                "Is rotated in at one of the next cycles: up to {} of the {} make way every {}, and {ahead}.",
-                picture.churn(),
-                count(picture.capacity.running, false, "job that runs", "jobs that run"),
+                "Starts at one of the next cycles: up to {} of the {} are preempted every {}, and {ahead}.",
+                snapshot.churn(),
+                count(snapshot.capacity.running, false, "running job", "running jobs"),
                 seconds(every),
             )
         }
@@ -134,34 +134,35 @@ pub(super) fn sentence(
             let error = job.reason().map(|error| format!(" The latest: {error}")).unwrap_or_default();
             format!("Waits until {}, after {crashes} in a row.{error}", at(job.order_us))
         }
-        Reason::NotBefore => format!("Waits until {}: it was added for then.", at(job.order_us)),
+        Reason::NotBefore => format!("Is delayed until {}, as it was added.", at(job.order_us)),
         Reason::Parked => {
             let at = at(job.order_us);
             format!(
-                "Has nothing to do: nothing new at its source, which is watched. Runs when something changes there, or at {at}."
+                "Is parked: its source has no new changes, and is watched. Runs when a change arrives, or at {at}."
             )
         }
         Reason::Paused => {
             let filter = job.paused.as_deref().unwrap_or_default();
-            format!("Is paused by filter `{filter}`, as long as that is there (`turnwise filters list`).")
+            format!("Is paused by the filter `{filter}`, until that is removed (`turnwise filters list`).")
         }
         Reason::AfterOthers => {
             let others = count(job.unmet as usize, false, "other job", "other jobs");
+            let have = if job.unmet == 1 { "has" } else { "have" };
             let named: Vec<String> = after.iter().take(MAX_NAMED).map(named).collect();
             let more = if after.len() > named.len() { ", …" } else { "" };
-            format!("Waits for the end of {others}: {}{more}.", named.join(", "))
+            format!("Waits until {others} {have} ended: {}{more}.", named.join(", "))
         }
-        Reason::Due => "Its time has come: a worker puts it into the queue with its next look.".to_owned(),
+        Reason::Due => "Its delay is over: a worker puts it into the queue at its next pass.".to_owned(),
         Reason::Runs => format!("{}.", runs(job, node)),
         Reason::Stops => {
-            let then = if job.then == Then::Remove { " Its record goes then." } else { "" };
-            format!("{}, and was told to stop.{then}", runs(job, node))
+            let then = if job.then == Then::Remove { " Its record is removed then." } else { "" };
+            format!("{}, and is being stopped.{then}", runs(job, node))
         }
         Reason::RunsAgain if job.cancel_requested => {
-            format!("{}, was told to stop, and runs again with its new options after that.", runs(job, node))
+            format!("{}, is being stopped, and runs again with its new options after that.", runs(job, node))
         }
         Reason::RunsAgain => {
-            let from = match job.order_us > picture.now_us {
+            let from = match job.order_us > snapshot.now_us {
                 true => format!(", not before {}", at(job.order_us)),
                 false => String::new(),
             };
@@ -191,19 +192,19 @@ pub(super) fn of_limit(limited: Option<&Limited>) -> String {
         LimitedBy::Reason => format!("of the bucket `{name}`"),
     };
     let jobs = if *limit == 1 { "job" } else { "jobs" };
-    let room = if running < *limit as usize { ": there is room for it again" } else { "" };
+    let room = if running < *limit as usize { ": it can start again" } else { "" };
     let run = if running == 1 { "runs" } else { "run" };
     format!("{running} of {limit} {jobs} {of} {run}{room}.")
 }
 
 /// When a job can be expected to start, if anything is known to tell that by.
 pub(super) fn expected(
-    picture: &Picture,
+    snapshot: &Snapshot,
     job: &Job,
     reason: Reason,
     found: Option<&Found>,
 ) -> Option<Expected> {
-    let now_us = picture.now_us;
+    let now_us = snapshot.now_us;
     let about = |in_us: f64, basis: String| {
         #[allow(clippy::cast_possible_truncation, reason = "a cast of a float stays within the bounds")]
         Some(Expected { at_us: now_us.saturating_add(in_us.ceil() as i64), earliest: false, basis })
@@ -211,21 +212,21 @@ pub(super) fn expected(
     let earliest = |at_us, basis: &str| Some(Expected { at_us, earliest: true, basis: basis.to_owned() });
     match reason {
         Reason::StartsNext => about(0.0, "a slot is free".to_owned()),
-        Reason::Due => earliest(now_us, "a worker takes it up at once, and then it stands in the queue"),
-        Reason::Backoff => earliest(job.order_us, "its backoff ends then, and then it stands in the queue"),
-        Reason::NotBefore => earliest(job.order_us, "it was added for then, and then stands in the queue"),
-        Reason::Parked => earliest(job.order_us, "without news it runs then, with news at once"),
-        Reason::RotatesIn => by_rotation(picture, &job.tenant, found?, about),
+        Reason::Due => earliest(now_us, "a worker puts it into the queue at its next pass"),
+        Reason::Backoff => earliest(job.order_us, "its backoff ends then, and it enters the queue"),
+        Reason::NotBefore => earliest(job.order_us, "its delay ends then, and it enters the queue"),
+        Reason::Parked => earliest(job.order_us, "it runs then, or as soon as a change arrives"),
+        Reason::RotatesIn => by_rotation(snapshot, &job.tenant, found?, about),
         Reason::AllSlotsTaken | Reason::BehindItsTenant | Reason::TenantHadItsShare => {
-            match picture.churn() {
-                0 => by_run_times(picture, &job.tenant, found?, about),
-                _ if picture.makes_way(&job.tenant) => by_rotation(picture, &job.tenant, found?, about),
+            match snapshot.churn() {
+                0 => by_run_times(snapshot, &job.tenant, found?, about),
+                _ if snapshot.can_preempt(&job.tenant) => by_rotation(snapshot, &job.tenant, found?, about),
                 // When the others have caught up depends on what comes meanwhile.
                 _ => None,
             }
         }
         Reason::RunsAgain => {
-            let standing = picture.tenants.get(&job.tenant)?;
+            let standing = snapshot.tenants.get(&job.tenant)?;
             let each_us = standing.expected_us.filter(|_| !job.continuous && !job.cancel_requested)?;
             let ran_us = now_us.saturating_sub(job.started_us?);
             #[allow(clippy::cast_precision_loss, reason = "a length of time in µs")]
@@ -240,25 +241,25 @@ pub(super) fn expected(
 /// So many cycles as it takes to rotate in those before it, and itself: where its tenant's jobs take turns, those that have waited for
 /// longer; otherwise those that are owed more. Of its tenant's no more can be rotated in at once than run.
 fn by_rotation(
-    picture: &Picture,
+    snapshot: &Snapshot,
     tenant: &str,
     found: &Found,
     about: impl Fn(f64, String) -> Option<Expected>,
 ) -> Option<Expected> {
     let Place { in_tenant, overall, overall_more, .. } = found.place;
-    let rotation = picture.rules.rotation?;
-    let (churn, every) = (picture.churn().max(1), rotation.interval.as_secs_f64());
+    let rotation = snapshot.rules.rotation?;
+    let (churn, every) = (snapshot.churn().max(1), rotation.interval.as_secs_f64());
     let (before, more, what) = match found.longer {
-        Some((longer, more)) => (longer, more, ["job has waited for longer", "jobs have waited for longer"]),
-        None => (overall, overall_more, ["job goes before it", "jobs go before it"]),
+        Some((longer, more)) => (longer, more, ["job has waited longer", "jobs have waited longer"]),
+        None => (overall, overall_more, ["job starts before it", "jobs start before it"]),
     };
-    let cycles = (before + 1).saturating_sub(free(picture)).div_ceil(churn).max(1);
+    let cycles = (before + 1).saturating_sub(free(snapshot)).div_ceil(churn).max(1);
     let own = match found.longer {
-        Some(_) => (in_tenant + 1).div_ceil(picture.tenants.get(tenant)?.running.max(1)),
+        Some(_) => (in_tenant + 1).div_ceil(snapshot.tenants.get(tenant)?.running.max(1)),
         None => 1,
     };
     let basis = format!(
-        "{}, and up to {churn} are rotated in every {}",
+        "{}, and up to {churn} start every {}",
         count(before, more, what[0], what[1]),
         seconds(every)
     );
@@ -267,16 +268,16 @@ fn by_rotation(
 
 /// So many ends as there are jobs before it, and one, of jobs that run as long as those do, on all slots.
 fn by_run_times(
-    picture: &Picture,
+    snapshot: &Snapshot,
     tenant: &str,
     found: &Found,
     about: impl Fn(f64, String) -> Option<Expected>,
 ) -> Option<Expected> {
     let Place { overall, overall_more, .. } = found.place;
-    let capacity = picture.capacity;
-    let ends = (overall + 1).saturating_sub(free(picture));
+    let capacity = snapshot.capacity;
+    let ends = (overall + 1).saturating_sub(free(snapshot));
     let each_us = match overall {
-        0 => picture.tenants.get(tenant)?.expected_us.or(picture.learnt_us)?,
+        0 => snapshot.tenants.get(tenant)?.expected_us.or(snapshot.learnt_us)?,
         _ => found.cost_us? / many(overall),
     };
     let must = if ends == 1 && !overall_more { "job must end" } else { "jobs must end" };
@@ -311,17 +312,17 @@ pub(super) fn runs(job: &Job, node: Option<&str>) -> String {
 }
 
 /// `all 4 slots of 2 workers are taken`
-fn taken(picture: &Picture) -> String {
-    match free(picture) {
-        0 => format!("all {} are taken", slots(picture)),
-        free => format!("{free} of {} are free for those", slots(picture)),
+fn taken(snapshot: &Snapshot) -> String {
+    match free(snapshot) {
+        0 => format!("all {} are taken", slots(snapshot)),
+        free => format!("{free} of {} are free for those", slots(snapshot)),
     }
 }
 
 /// `4 slots of 2 workers`
-fn slots(picture: &Picture) -> String {
-    let slots = count(picture.capacity.slots, false, "slot", "slots");
-    format!("{slots} of {}", count(picture.capacity.workers, false, "worker", "workers"))
+fn slots(snapshot: &Snapshot) -> String {
+    let slots = count(snapshot.capacity.slots, false, "slot", "slots");
+    format!("{slots} of {}", count(snapshot.capacity.workers, false, "worker", "workers"))
 }
 
 fn count(number: usize, more: bool, one: &str, many: &str) -> String {

@@ -1,4 +1,4 @@
-//! How the tenants of a job type stand: one picture of a moment, from rows alone, so that every node paints the same one.
+//! How the tenants of a job type stand: one snapshot of a moment, from rows alone, so that every node paints the same one.
 //!
 //! What a worker knows in memory is a little newer than its rows: it writes what it has charged at each cycle, and about a second
 //! after a job's end. What starts is seen at once, in the rows of the jobs that run. Bounds and formulas:
@@ -44,12 +44,12 @@ const AT_ONCE: usize = 16;
 pub(super) const MAX_TYPES: usize = 100;
 
 /// A job type at a moment.
-pub(super) struct Picture {
+pub(super) struct Snapshot {
     pub job_type: String,
     pub now_us: i64,
     pub rules: FairRules,
     pub capacity: api::Capacity,
-    /// The tenants that are known: with jobs that wait or run, or that have used something of late.
+    /// The tenants that are known: with jobs that wait or run, or with recent run time.
     pub tenants: BTreeMap<String, Standing>,
     /// What a job is expected to cost where nothing is known of its tenant.
     expected_of_type_us: Option<f64>,
@@ -146,8 +146,8 @@ pub(super) async fn types(
     Ok((types, behind))
 }
 
-impl Picture {
-    pub async fn read(app: &App, tx: &Transaction, job_type: &str, of: Of<'_>) -> Result<Picture> {
+impl Snapshot {
+    pub async fn read(app: &App, tx: &Transaction, job_type: &str, of: Of<'_>) -> Result<Snapshot> {
         let (keys, now_us) = (&app.keys, app.now_us());
         let rules = rules(app, job_type);
         let workers = workers::list(tx, keys, job_type).await?;
@@ -166,7 +166,7 @@ impl Picture {
             }
         };
         let off_queue = async |kept_by| off_queue::list(tx, keys, job_type, kept_by, MAX_COUNTED).await;
-        let mut picture = Picture {
+        let mut snapshot = Snapshot {
             job_type: job_type.to_owned(),
             now_us,
             rules,
@@ -196,7 +196,7 @@ impl Picture {
             Of::After(tenant) => Some(tenant),
             Of::First | Of::Tenant(_) => None,
         };
-        let charges_from = picture.read_charges(app, tx, &members, from).await?;
+        let charges_from = snapshot.read_charges(app, tx, &members, from).await?;
         let mut waiting_from = None;
         let mut after: Option<String> = from.map(str::to_owned);
         for read in 1..=MAX_WAITING / BATCH {
@@ -204,7 +204,7 @@ impl Picture {
             let exhausted = batch.len() < BATCH;
             after = batch.last().map(|(tenant, _)| tenant.clone());
             for (tenant, _) in batch {
-                picture.tenants.entry(tenant).or_default().waits = true;
+                snapshot.tenants.entry(tenant).or_default().waits = true;
             }
             if exhausted {
                 break;
@@ -213,21 +213,21 @@ impl Picture {
                 waiting_from = after.as_deref().map(next_name);
             }
         }
-        picture.unknown_from = charges_from.into_iter().chain(waiting_from).min();
-        if let (Of::Tenant(tenant), Some(unknown_from)) = (of, &picture.unknown_from)
+        snapshot.unknown_from = charges_from.into_iter().chain(waiting_from).min();
+        if let (Of::Tenant(tenant), Some(unknown_from)) = (of, &snapshot.unknown_from)
             && tenant >= unknown_from.as_str()
         {
-            picture.tenants.remove(tenant);
+            snapshot.tenants.remove(tenant);
             let rows = usage::of_tenant(tx, keys, job_type, tenant).await?;
             rows.into_iter()
-                .for_each(|(charger, charged)| picture.charge(tenant, &charger, charged, &members));
+                .for_each(|(charger, charged)| snapshot.charge(tenant, &charger, charged, &members));
             let row = tx.get_with(&keys.waiting_entry(job_type, tenant), Isolation::Snapshot).await?;
-            picture.tenants.entry(tenant.to_owned()).or_default().waits = row.is_some();
+            snapshot.tenants.entry(tenant.to_owned()).or_default().waits = row.is_some();
         }
-        picture.settle();
-        picture.look_how_fast();
-        picture.look_who_makes_way();
-        Ok(picture)
+        snapshot.settle();
+        snapshot.look_how_fast();
+        snapshot.look_who_can_preempt();
+        Ok(snapshot)
     }
 
     /// Adds up what all chargers have charged, to tenants after `from`. Returns from which tenant on not all of that was read, if there
@@ -312,7 +312,7 @@ impl Picture {
     }
 
     /// Which tenants have jobs that may be stopped for others, and where the last one of them stands.
-    fn look_who_makes_way(&mut self) {
+    fn look_who_can_preempt(&mut self) {
         let rotating = self.running.iter().filter(|running| running.continuous && !running.cancel_requested);
         self.rotating = rotating.map(|running| running.tenant.clone()).collect();
         let lasts = self.rotating.iter().map(|tenant| self.last(tenant));
@@ -320,7 +320,7 @@ impl Picture {
     }
 
     /// Whether a job that rotates may be stopped for a job of this tenant: of the same tenant, or of one that is owed less.
-    pub fn makes_way(&self, tenant: &str) -> bool {
+    pub fn can_preempt(&self, tenant: &str) -> bool {
         match self.rules.fairness {
             Fairness::Rfc => !self.rotating.is_empty(),
             Fairness::VirtualTime => {
@@ -373,12 +373,12 @@ impl Picture {
         self.pace.position(tag, before_us, standing.shares, expected_us)
     }
 
-    /// Whether jobs of a tenant make way for each other, by the time for which they wait.
+    /// Whether jobs of a tenant are preempted for each other, by the time for which they wait.
     pub fn take_turns(&self, tenant: &str) -> bool {
         self.rules.fairness == Fairness::VirtualTime && self.rotating.contains(tenant)
     }
 
-    /// Jobs that make way for others at each cycle, on all workers together: no more than there are slots for jobs that do; none if
+    /// Jobs that are preempted at each cycle, on all workers together: no more than there are slots for jobs that do; none if
     /// none of those that run rotates.
     pub fn churn(&self) -> usize {
         if self.rotating.is_empty() {

@@ -17,7 +17,7 @@ use super::Common;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{Place, check_limit, default_limit};
-use super::standing::{Of, Picture, all_of, could_run_since, document, types};
+use super::standing::{Of, Snapshot, all_of, could_run_since, document, types};
 use super::{locked, place, reason, view};
 use crate::http::{App, answer};
 
@@ -49,8 +49,8 @@ pub(super) struct TenantsParams {
 
 /// List tenants
 ///
-/// What each of them is entitled to, has got, is owed, and waits for, per job type: those with jobs that wait or run, or that have
-/// used something of late. Without a type, the first 100 types are looked at. Queues are counted up to 10,000 jobs each, and
+/// What each of them is entitled to, has got, is owed, and waits for, per job type: those with jobs that wait or run, or with
+/// recent run time. Without a type, the first 100 types are looked at. Queues are counted up to 10,000 jobs each, and
 /// fewer where a page has many tenants. In another order than by name, at most 20,000 tenants of a type are sorted: `partial` says that there are more.
 #[utoipa::path(
     get, path = "/tenants", tag = "tenants", operation_id = "list_tenants", params(TenantsParams),
@@ -79,26 +79,26 @@ pub(super) async fn list_tenants(
             Some(after) if after.job_type == job_type => Of::After(&after.id),
             _ => Of::First,
         };
-        let mut picture = Picture::read(&app, &tx, &job_type, of).await?;
-        partial |= picture.unknown_from.is_some();
-        let unknown_from = picture.unknown_from.take().filter(|_| order == TenantOrder::Name);
+        let mut snapshot = Snapshot::read(&app, &tx, &job_type, of).await?;
+        partial |= snapshot.unknown_from.is_some();
+        let unknown_from = snapshot.unknown_from.take().filter(|_| order == TenantOrder::Name);
         if let Some(unknown_from) = &unknown_from {
-            let _ = picture.tenants.split_off(unknown_from);
+            let _ = snapshot.tenants.split_off(unknown_from);
         }
-        let last = picture.tenants.keys().next_back().cloned();
-        pictures.push(picture);
+        let last = snapshot.tenants.keys().next_back().cloned();
+        pictures.push(snapshot);
         if let Some(last) = unknown_from.and(last) {
             rest = Some(Place { job_type, id: last });
             break;
         }
     }
     // Types of which there are only jobs that have ended are of no interest, unless one is asked for.
-    pictures.retain(|picture| params.job_type.is_some() || !picture.is_empty());
-    // Names of tenants by picture.
+    pictures.retain(|snapshot| params.job_type.is_some() || !snapshot.is_empty());
+    // Names of tenants by snapshot.
     let mut all: Vec<(usize, &String)> = pictures
         .iter()
         .enumerate()
-        .flat_map(|(n, picture)| picture.tenants.keys().map(move |name| (n, name)))
+        .flat_map(|(n, snapshot)| snapshot.tenants.keys().map(move |name| (n, name)))
         .collect();
     if params.after.is_some() && order != TenantOrder::Name {
         // In another order there is nothing after the first page.
@@ -133,7 +133,7 @@ pub(super) async fn list_tenants(
     let most = (PAGE_COUNTED / all.len().max(1)).clamp(100, turnwise_protocol::MAX_COUNTED);
     let tenants = all.iter().map(|(n, name)| pictures[*n].tenant(&app, &tx, name, most));
     let tenants: Vec<Tenant> = all_of(tenants.collect()).await?;
-    let types = pictures.iter().map(Picture::summary).collect();
+    let types = pictures.iter().map(Snapshot::summary).collect();
     let partial = partial && order != TenantOrder::Name;
     Ok(answer::ok(&Tenants { types, tenants, next, partial }))
 }
@@ -181,20 +181,20 @@ pub(super) async fn get_queue(
     let from = params.after.as_deref();
     let (types, next) = types(&app, &tx, params.job_type.as_deref(), from).await?;
     for job_type in types {
-        let picture = Picture::read(&app, &tx, &job_type, Of::First).await?;
-        if picture.is_empty() && params.job_type.is_none() {
+        let snapshot = Snapshot::read(&app, &tx, &job_type, Of::First).await?;
+        if snapshot.is_empty() && params.job_type.is_none() {
             continue;
         }
-        summaries.push(picture.summary());
-        rows.extend(queue(&app, &tx, &picture, limit).await?);
+        summaries.push(snapshot.summary());
+        rows.extend(queue(&app, &tx, &snapshot, limit).await?);
     }
     Ok(answer::ok(&Queue { types: summaries, jobs: rows, next }))
 }
 
-async fn queue(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
-    let mut running = running(app, tx, picture, limit).await?;
-    let mut waiting = waiting(app, tx, picture, limit).await?;
-    let mut off_queue = off_queue(app, tx, picture, limit).await?;
+async fn queue(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
+    let mut running = running(app, tx, snapshot, limit).await?;
+    let mut waiting = waiting(app, tx, snapshot, limit).await?;
+    let mut off_queue = off_queue(app, tx, snapshot, limit).await?;
     let third = limit.div_ceil(3);
     let spare = |one: usize, other: usize| third.saturating_sub(one) + third.saturating_sub(other);
     let (runs, waits, later) = (running.len(), waiting.len(), off_queue.len());
@@ -207,20 +207,20 @@ async fn queue(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> 
     Ok(running)
 }
 
-async fn running(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
-    let mut running: Vec<_> = picture.running.iter().collect();
+async fn running(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
+    let mut running: Vec<_> = snapshot.running.iter().collect();
     running.sort_by(|one, other| (one.started_us, &one.id).cmp(&(other.started_us, &other.id)));
     running.truncate(limit);
     let rows = running.into_iter().map(|row| async move {
         // What is to happen after its end is in its record.
-        let job = jobs::get(tx, &app.keys, &picture.job_type, &row.id).await?;
+        let job = jobs::get(tx, &app.keys, &snapshot.job_type, &row.id).await?;
         let then = job.as_ref().map_or(Then::Keep, |job| job.then);
         let runs = reason::of_running(row.cancel_requested, then);
         let waits = job.as_ref().is_some_and(|job| job.waits.is_some());
         Ok(QueuedJob {
-            job_type: picture.job_type.clone(),
+            job_type: snapshot.job_type.clone(),
             id: row.id.clone(),
-            document: job.and_then(|job| document(&picture.job_type, &job.summary)),
+            document: job.and_then(|job| document(&snapshot.job_type, &job.summary)),
             tenant: row.tenant.clone(),
             state: if waits { JobState::Waiting } else { JobState::Running },
             reason: if waits && !row.cancel_requested { Reason::WaitsForLock } else { runs },
@@ -235,10 +235,10 @@ async fn running(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -
     all_of(rows.collect()).await
 }
 
-async fn waiting(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
-    let front = place::front(app, tx, picture, limit).await?;
+async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
+    let front = place::front(app, tx, snapshot, limit).await?;
     let rows = front.into_iter().map(|next| async move {
-        let job = jobs::get(tx, &app.keys, &picture.job_type, &next.id).await?;
+        let job = jobs::get(tx, &app.keys, &snapshot.job_type, &next.id).await?;
         let locked = match &job {
             Some(job) => locked::look(app, tx, job).await?.and_then(|locked| locked.reason(job)),
             None => None,
@@ -247,20 +247,20 @@ async fn waiting(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -
     });
     let rows = all_of(rows.collect()).await?;
     // Where slots are free, jobs whose locks are not free are passed by those that can start.
-    let has_room = reason::free(picture) > 0;
+    let has_room = reason::free(snapshot) > 0;
     let mut before = 0;
     let rows = rows.into_iter().map(|(next, job, locked)| {
-        let reason = reason::of_pending(picture, &next.tenant, next.in_tenant, before);
+        let reason = reason::of_pending(snapshot, &next.tenant, next.in_tenant, before);
         let locked = locked.filter(|_| reason != Reason::NoWorker);
         before += usize::from(!has_room || locked.is_none());
         QueuedJob {
             reason: locked.unwrap_or(reason),
-            job_type: picture.job_type.clone(),
+            job_type: snapshot.job_type.clone(),
             id: next.id,
-            document: job.as_ref().and_then(|job| document(&picture.job_type, &job.summary)),
+            document: job.as_ref().and_then(|job| document(&snapshot.job_type, &job.summary)),
             tenant: next.tenant,
             state: turnwise_protocol::State::Pending,
-            since_us: job.as_ref().map_or(picture.now_us, could_run_since),
+            since_us: job.as_ref().map_or(snapshot.now_us, could_run_since),
             not_before_us: None,
             paused_by: None,
             limited: None,
@@ -272,8 +272,8 @@ async fn waiting(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -
 }
 
 /// The jobs that wait outside of their tenant's queue: some that wait for their time, for other jobs, and some that are paused or limited.
-async fn off_queue(app: &App, tx: &Transaction, picture: &Picture, limit: usize) -> Result<Vec<QueuedJob>> {
-    let kinds = [&picture.delayed, &picture.blocked, &picture.paused, &picture.limited];
+async fn off_queue(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
+    let kinds = [&snapshot.delayed, &snapshot.blocked, &snapshot.paused, &snapshot.limited];
     let mut left = limit;
     let mut ids = Vec::new();
     for (n, kind) in kinds.iter().enumerate() {
@@ -283,11 +283,11 @@ async fn off_queue(app: &App, tx: &Transaction, picture: &Picture, limit: usize)
         ids.extend(some);
         left -= ids.len() - before;
     }
-    let found = ids.iter().map(|id| jobs::get(tx, &app.keys, &picture.job_type, id));
+    let found = ids.iter().map(|id| jobs::get(tx, &app.keys, &snapshot.job_type, id));
     let found: Vec<Option<turnwise_queue::Job>> = all_of(found.collect()).await?;
     let rows = found.into_iter().flatten().map(|job| QueuedJob {
         state: view::state(&job),
-        reason: reason::of_delayed(picture, &job),
+        reason: reason::of_delayed(snapshot, &job),
         since_us: could_run_since(&job),
         not_before_us: view::waits_for_time(&job).then_some(job.order_us),
         waits_for: (job.unmet > 0).then_some(job.unmet),

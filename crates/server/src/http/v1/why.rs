@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
-use super::standing::{Of, Picture, could_run_since};
+use super::standing::{Of, Snapshot, could_run_since};
 use super::{Common, NoJob, locked, place, reason, view};
 use crate::http::{App, answer};
 
@@ -37,13 +37,13 @@ pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>)
 }
 
 async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
-    let picture = Picture::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
+    let snapshot = Snapshot::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
     let (mut found, mut node) = (None, None);
     let reason = match job.state {
         QueueState::Pending => {
-            let place = place::find(app, tx, &picture, &job).await?;
+            let place = place::find(app, tx, &snapshot, &job).await?;
             let Place { in_tenant, overall, .. } = place.place;
-            let free = reason::free(&picture);
+            let free = reason::free(&snapshot);
             let mut before = (in_tenant, overall);
             if (1..=overall).contains(&free) {
                 // It goes past those whose locks are not free.
@@ -54,11 +54,11 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
                     before = (in_tenant.min(startable), startable.saturating_sub(1));
                 }
             }
-            let reason = reason::of_pending(&picture, &job.tenant, before.0, before.1);
+            let reason = reason::of_pending(&snapshot, &job.tenant, before.0, before.1);
             found = Some(place);
             reason
         }
-        QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&picture, &job),
+        QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&snapshot, &job),
         QueueState::Running | QueueState::Waiting => {
             if let Some(claim) = &job.claim {
                 let worker = workers::get(tx, &app.keys, &job.job_type, &claim.worker).await?;
@@ -90,14 +90,14 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     let sentence = match (&locked, by_locks) {
         (Some(locked), Some(_)) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
         _ if reason == Reason::RateLimited => reason::of_limit(limited.as_ref()),
-        _ => reason::sentence(&picture, &job, reason, found.as_ref(), node.as_deref(), &after),
+        _ => reason::sentence(&snapshot, &job, reason, found.as_ref(), node.as_deref(), &after),
     };
     let locks = match locked {
-        Some(locked) => Some(locked.why(app, tx, &picture, &job).await?),
+        Some(locked) => Some(locked.why(app, tx, &snapshot, &job).await?),
         None => None,
     };
-    let expected = reason::expected(&picture, &job, reason, found.as_ref());
-    let tenant = picture.tenant(app, tx, &job.tenant, MAX_COUNTED).await?;
+    let expected = reason::expected(&snapshot, &job, reason, found.as_ref());
+    let tenant = snapshot.tenant(app, tx, &job.tenant, MAX_COUNTED).await?;
     let (before, before_more) = match &mut found {
         Some(found) => {
             let named = found.before.len();
@@ -111,7 +111,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         sentence,
         since_us: could_run_since(&job),
         not_before_us: view::waits_for_time(&job).then_some(job.order_us),
-        crashes: job.streak(picture.now_us),
+        crashes: job.streak(snapshot.now_us),
         error: job.reason().filter(|_| failed).map(str::to_owned),
         worker: job.claim.filter(|_| job.state.is_claimed()).map(|claim| claim.worker),
         node,
@@ -121,7 +121,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         place: found.map(|found| found.place),
         before,
         before_more,
-        capacity: (!job.state.is_final()).then_some(picture.capacity),
+        capacity: (!job.state.is_final()).then_some(snapshot.capacity),
         expected,
         limited,
         locks,

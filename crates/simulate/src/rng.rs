@@ -5,16 +5,16 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::scenario::{RandomTime, RunTime};
 
-/// The dice of one tenant's jobs of one kind.
+/// The random numbers of one tenant's jobs of one kind.
 #[derive(Debug, Clone)]
-pub(crate) struct Dice(ChaCha8Rng);
+pub(crate) struct SeededRng(ChaCha8Rng);
 
-impl Dice {
-    /// What `tenant` throws for its `part` does not depend on what anybody throws for anything else.
+impl SeededRng {
+    /// What `tenant` draws for its `part` does not depend on any other draw.
     pub(crate) fn new(seed: u64, tenant: usize, part: usize) -> Self {
-        let mut dice = ChaCha8Rng::seed_from_u64(seed);
-        dice.set_stream((tenant as u64) << 32 | part as u64);
-        Dice(dice)
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream((tenant as u64) << 32 | part as u64);
+        SeededRng(rng)
     }
 
     /// A number of `[0, 1)`.
@@ -58,8 +58,8 @@ mod tests {
     #[test]
     fn run_times_have_the_mean_that_was_asked_for() {
         let mean = |time| {
-            let mut dice = Dice::new(7, 3, 1);
-            (0..20_000).map(|_| dice.run_us(time) as f64 / 1e3).sum::<f64>() / 20_000.0
+            let mut rng = SeededRng::new(7, 3, 1);
+            (0..20_000).map(|_| rng.run_us(time) as f64 / 1e3).sum::<f64>() / 20_000.0
         };
         let (a, b) = (Int::constant(1_000), Int::constant(9_000));
         assert_eq!(mean(RunTime::Fixed(40)), 40.0);
@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn tenants_throw_different_numbers_and_seeds_the_same_again() {
-        let throws = |seed, tenant, part| {
-            let mut dice = Dice::new(seed, tenant, part);
-            [dice.between(1, 1_000), dice.between(1, 1_000), dice.between(1, 1_000)]
+        let draws = |seed, tenant, part| {
+            let mut rng = SeededRng::new(seed, tenant, part);
+            [rng.between(1, 1_000), rng.between(1, 1_000), rng.between(1, 1_000)]
         };
-        assert_eq!(throws(1, 2, 3), throws(1, 2, 3));
-        assert_ne!(throws(1, 2, 3), throws(1, 3, 3));
-        assert_ne!(throws(1, 2, 3), throws(1, 2, 4));
-        assert_ne!(throws(1, 2, 3), throws(2, 2, 3));
+        assert_eq!(draws(1, 2, 3), draws(1, 2, 3));
+        assert_ne!(draws(1, 2, 3), draws(1, 3, 3));
+        assert_ne!(draws(1, 2, 3), draws(1, 2, 4));
+        assert_ne!(draws(1, 2, 3), draws(2, 2, 3));
     }
 }

@@ -1,4 +1,4 @@
-//! Seeded randomness: the same seed throws the same numbers for ever, whatever a dependency does.
+//! Seeded randomness: the same seed gives the same numbers for ever, whatever a dependency does.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 /// What SplitMix64 adds to its state at each step.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A SplitMix64 generator (Steele, Lea & Flood 2014) that many hold at once; only one thread throws.
+/// A SplitMix64 generator (Steele, Lea & Flood 2014) that many hold at once; only one thread draws.
 #[derive(Debug)]
-pub struct Dice(AtomicU64);
+pub struct SeededRng(AtomicU64);
 
-impl Dice {
-    /// Dice whose throws follow from `seed`.
+impl SeededRng {
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         // Neighbouring seeds shall not give shifted copies of one sequence.
-        Dice(AtomicU64::new(mix(seed.wrapping_add(STEP))))
+        SeededRng(AtomicU64::new(mix(seed.wrapping_add(STEP))))
     }
 
-    /// Other dice, that follow from these and from `salt`: what one part of the world throws does not move the others.
+    /// Another generator, seeded by this one and by `salt`: what one part of the world draws does not change what others draw.
     pub fn fork(&self, salt: u64) -> Self {
-        Dice::new(self.bits() ^ mix(salt))
+        SeededRng::new(self.bits() ^ mix(salt))
     }
 
     /// 64 random bits.
@@ -37,7 +37,7 @@ impl Dice {
         from + self.below(to - from + 1)
     }
 
-    /// True in `permille` of a thousand throws.
+    /// True in `permille` of a thousand draws.
     pub fn chance(&self, permille: u64) -> bool {
         permille > 0 && self.below(1_000) < permille
     }
