@@ -6,7 +6,7 @@
 //!    at the same time are divided one by one ([`apportion`](crate::fair_share::virtual_time::apportion)), and the
 //!    fronts of the tenants' queues are merged in that order ([`order`](crate::fair_share::virtual_time::order)). In the scheme of
 //!    the RFC, the job with the lowest [`Key`](crate::fair_share::rfc::Key), then the one not started for the longest time.
-//! 3. *Whose?* Where several workers take from the queue, each has its part of the front ([`Part`](crate::contention::Part)).
+//! 3. *Whose?* Where several workers take from the queue, each has its part of the front ([`Shard`](crate::contention::Shard)).
 //! 4. *Locks?* Where a job of the window wants some, the window is ordered by predicted weight, and who would wait is held back or
 //!    reserves ([`order`](crate::predictive_queue::order::order)).
 //! 5. *Room?* Free slots are filled in that order, on every arrival and every ending ([`select`]).
