@@ -1,13 +1,9 @@
 //! The chaos: `crates/testkit/examples/chaos`, with a turnwise that is built for it.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use crate::command::{Failure, Result, cargo, root, run};
-use crate::{bench, peers};
-
-/// A program that starts FoundationDB, where none is named: an optional folder beside the repository.
-const START_FOUNDATIONDB: &str = "../shared/peers/start-foundationdb";
+use crate::command::{Result, cargo, run};
+use crate::{bench, foundationdb, peers};
 
 /// `cargo xtask chaos`: builds what the store needs, and passes everything on to the program.
 pub fn chaos(options: &[&str]) -> Result {
@@ -25,9 +21,8 @@ pub fn chaos(options: &[&str]) -> Result {
     match value("--store") {
         Some("etcd") => peers::install_etcd()?,
         Some("foundationdb") => {
-            let program =
-                value("--start-foundationdb").map_or_else(|| root().join(START_FOUNDATIONDB), PathBuf::from);
-            let Some(client) = unpacked_client(&program)? else {
+            let program = value("--start-foundationdb").map_or_else(foundationdb::program, PathBuf::from);
+            let Some(client) = foundationdb::client(&program)? else {
                 println!("left out: FoundationDB, which {} would start", program.display());
                 return Ok(());
             };
@@ -45,15 +40,4 @@ pub fn chaos(options: &[&str]) -> Result {
         command.arg("--turnwise").arg(folder.join("turnwise"));
     }
     run(command.args(options.iter().filter(|option| **option != "--debug-build")))
-}
-
-/// The folder with FoundationDB's client, which the program unpacks; `None` if there is no such program.
-fn unpacked_client(program: &Path) -> std::result::Result<Option<PathBuf>, Failure> {
-    if !program.exists() {
-        return Ok(None);
-    }
-    let folder = bench::target().join("foundationdb");
-    run(Command::new(program).arg(&folder))?;
-    let client = folder.join("foundationdb/lib");
-    std::path::absolute(client).map(Some).map_err(|error| Failure::new(error.to_string()))
 }

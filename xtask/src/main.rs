@@ -5,6 +5,7 @@ mod bench;
 mod chaos;
 mod command;
 mod failures;
+mod foundationdb;
 mod leaks;
 mod peers;
 mod sim;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask test [FILTER]...          install the peers if need be, then run all tests (or those that match)
+       cargo xtask test --cluster foundationdb   three nodes on a real FoundationDB, while they and it fail
        cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
        cargo xtask bench idle [OPTION]...        what thousands of idle replications cost between two CouchDBs
        cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
+        ["test", "--cluster", "foundationdb"] => test_cluster_on_foundationdb(),
         ["test", filter @ ..] => test(filter),
         ["bench", "replicate", options @ ..] => bench::replicate(options),
         ["bench", "idle", options @ ..] => bench::idle(options),
@@ -63,8 +66,24 @@ fn test(filter: &[&str]) -> command::Result {
     peers::install_etcd()?;
     let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
     let mut tests = command::cargo();
-    let tested =
-        failures::repeated(leaks.tell(tests.args(["test", "--workspace", "--no-fail-fast"]).args(filter)));
+    tests.args(["test", "--workspace", "--no-fail-fast"]);
+    // Its engine links a library that no distribution has: it is built only where there is one.
+    let foundationdb = foundationdb::Server::start()?;
+    if let Some(server) = &foundationdb {
+        server.tell(&mut tests).args(["--features", "turnwise/foundationdb"]);
+    }
+    let tested = failures::repeated(leaks.tell(tests.args(filter)));
     // Both count, and the secrets come first: a test that found one has failed for it.
     leaks.verdict().and(tested)
+}
+
+/// The test of nodes that share a store, on a real FoundationDB. It takes some minutes.
+fn test_cluster_on_foundationdb() -> command::Result {
+    peers::install()?;
+    let Some(server) = foundationdb::Server::start()? else { return Ok(()) };
+    let mut test = command::cargo();
+    server.tell_faults(server.tell(&mut test));
+    let test =
+        test.args(["test", "--package", "turnwise", "--features", "foundationdb", "--test", "cluster"]);
+    command::run(test.args(["foundationdb", "--", "--nocapture"]))
 }

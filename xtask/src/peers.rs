@@ -58,6 +58,32 @@ pub fn install_etcd() -> Result {
     }
 }
 
+/// Installs libclang, which makes the bindings of FoundationDB's client, unless it is there. Whether it is there then; where it may not be
+/// installed that is an error only under `CI=true`.
+pub fn install_libclang() -> std::result::Result<bool, Failure> {
+    let is_library = |name: &str| ["libclang.so", "libclang-"].iter().any(|start| name.starts_with(start));
+    let holds_library = |folder: &Path| {
+        let files = folder.join("lib").read_dir().into_iter().flatten().flatten();
+        files.into_iter().any(|file| file.file_name().to_str().is_some_and(is_library))
+    };
+    let versions = Path::new("/usr/lib").read_dir().into_iter().flatten().flatten();
+    let llvm =
+        versions.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with("llvm-")));
+    if std::env::var_os("LIBCLANG_PATH").is_some()
+        || llvm.into_iter().any(|entry| holds_library(&entry.path()))
+    {
+        return Ok(true);
+    }
+    let is_ci = std::env::var("CI").as_deref() == Ok("true");
+    if !is_ci && !root_may_install() {
+        return Ok(false);
+    }
+    match install_from_debian(&["libclang-dev"]) {
+        Err(failure) if is_ci => Err(failure),
+        installed => Ok(installed.is_ok()),
+    }
+}
+
 fn install_from_debian(missing: &[&str]) -> Result {
     println!("installing {}", missing.join(", "));
     let may = root_may_install();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use turnwise_testkit::{EtcdCluster, Link};
 
-/// The variable that names a FoundationDB cluster to test against by hand.
+/// The variable that names a FoundationDB cluster to test against.
 const CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
 /// Shell commands that kill (as `kill -9` does, and return when it is gone) and start the one `fdbserver` of that cluster.
 const FDB_KILL: &str = "TURNWISE_TEST_FDB_KILL";
@@ -30,8 +30,9 @@ impl SharedStore {
         Some(SharedStore::Etcd { cluster: Box::new(cluster), links, prefix: "jobs".to_owned() })
     }
 
-    /// The cluster that the environment names, under a prefix that nobody has used.
+    /// The cluster that the environment names, under a prefix of its own; `None` where it cannot be killed and started.
     pub fn foundationdb() -> Option<Self> {
+        std::env::var_os(FDB_KILL)?;
         let cluster_file = std::env::var(CLUSTER_FILE).ok()?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let prefix = format!("test-{}-{}", now.as_secs(), std::process::id());

@@ -1,0 +1,137 @@
+//! A real FoundationDB for the tests and the chaos: an optional folder beside this repository (`../shared/peers`, or the one that
+//! `TURNWISE_TEST_PEERS` names) has a program that unpacks and starts it.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::command::{Failure, Result, root, run};
+use crate::{bench, peers};
+
+/// The folder of the program, unless a variable names another one.
+const PEERS: &str = "../shared/peers";
+/// The longest time from the start of the server until it answers.
+const READY: Duration = Duration::from_secs(60);
+/// How often that is checked.
+const CHECK: Duration = Duration::from_millis(100);
+
+/// The program that starts FoundationDB. It need not exist.
+pub fn program() -> PathBuf {
+    std::env::var_os("TURNWISE_TEST_PEERS")
+        .map_or_else(|| root().join(PEERS), PathBuf::from)
+        .join("start-foundationdb")
+}
+
+/// The folder of FoundationDB's C client, which the program unpacks; `None` if there is no such program.
+pub fn client(program: &Path) -> std::result::Result<Option<PathBuf>, Failure> {
+    if !program.exists() {
+        return Ok(None);
+    }
+    run(Command::new(program).arg(folder()))?;
+    std::path::absolute(folder().join("foundationdb/lib"))
+        .map(Some)
+        .map_err(|error| Failure::new(error.to_string()))
+}
+
+fn folder() -> PathBuf {
+    bench::target().join("foundationdb")
+}
+
+/// A server with an empty database. It ends when this is dropped.
+pub struct Server {
+    program: PathBuf,
+    folder: PathBuf,
+    client: PathBuf,
+    port: u16,
+    child: Child,
+}
+
+impl Server {
+    /// Starts a server; `None`, and one line that says so, where that is not possible.
+    pub fn start() -> std::result::Result<Option<Server>, Failure> {
+        let program = program();
+        let Some(client) = client(&program)? else {
+            println!(
+                "left out: the tests on FoundationDB; there is no {} (TURNWISE_TEST_PEERS names its folder)",
+                program.display()
+            );
+            return Ok(None);
+        };
+        if !peers::install_libclang()? {
+            println!(
+                "left out: the tests on FoundationDB; its engine is built with libclang (Debian: libclang-dev)"
+            );
+            return Ok(None);
+        }
+        let failed =
+            |what: &str, error: std::io::Error| Failure::new(format!("FoundationDB: {what}: {error}"));
+        let folder = std::path::absolute(folder()).map_err(|error| failed("its folder", error))?;
+        for old in ["data", "logs"] {
+            let _ = fs::remove_dir_all(folder.join(old));
+        }
+        for old in ["fdb.cluster", "ready"] {
+            let _ = fs::remove_file(folder.join(old));
+        }
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = port.map_err(|error| failed("a free port", error))?.port();
+        let mut command = Command::new(&program);
+        let child = command.arg(&folder).arg(port.to_string()).stdin(Stdio::null()).spawn();
+        let child = child.map_err(|error| failed("it does not start", error))?;
+        let mut server = Server { program, folder, client, port, child };
+        server.wait_until_ready()?;
+        Ok(Some(server))
+    }
+
+    fn wait_until_ready(&mut self) -> Result {
+        let started = Instant::now();
+        while !self.folder.join("ready").exists() {
+            let ended = self.child.try_wait().ok().flatten();
+            if ended.is_some() || started.elapsed() > READY {
+                let log = self.folder.join("log");
+                return Err(Failure::new(format!(
+                    "FoundationDB did not become ready: see {}",
+                    log.display()
+                )));
+            }
+            std::thread::sleep(CHECK);
+        }
+        Ok(())
+    }
+
+    /// What a build links, and what a test connects to.
+    pub fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command
+            .env("FDB_CLIENT_LIB_PATH", &self.client)
+            .env("LD_LIBRARY_PATH", &self.client)
+            .env("FDB_CLUSTER_FILE", self.folder.join("fdb.cluster"))
+    }
+
+    /// How the test of nodes kills the server and starts it again.
+    pub fn tell_faults<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let (program, folder) = (self.program.display(), self.folder.display());
+        let server = self.pattern();
+        let kill =
+            format!("pkill -9 -f '{server}'; while pgrep -f '{server}' >/dev/null; do sleep 0.1; done");
+        let start = format!(
+            "rm -f '{folder}/ready'; '{program}' '{folder}' {} >/dev/null 2>&1 & while [ ! -f '{folder}/ready' ]; do sleep 0.1; done",
+            self.port
+        );
+        command.env("TURNWISE_TEST_FDB_KILL", kill).env("TURNWISE_TEST_FDB_START", start)
+    }
+
+    /// Matches the command line of the server, and not one that contains this pattern.
+    fn pattern(&self) -> String {
+        format!("[f]dbserver -p 127.0.0.1:{} ", self.port)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // One that a test has started again is not the child any more.
+        let _ = Command::new("pkill").args(["-9", "-f", &self.pattern()]).status();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
