@@ -140,10 +140,10 @@ async fn each_damage_is_found_as_what_it_is() {
         (vec![Raw(keys.options_piece("t", "job-7", 1), b"short")], &[I::OptionsWhole]),
         (
             vec![Change(keys.job("t", "job-8"), json!({ "claim": { "worker": "worker", "number": 1 } }))],
-            &[I::Unclaimed],
+            &[I::OnePlace],
         ),
-        (vec![Change(keys.job("t", "job-8"), json!({ "then": "remove" }))], &[I::Unclaimed]),
-        (vec![Change(keys.job("t", "job-5"), json!({ "claim": null }))], &[I::OnePlace, I::Claimed]),
+        (vec![Change(keys.job("t", "job-8"), json!({ "then": "remove" }))], &[I::OnePlace]),
+        (vec![Change(keys.job("t", "job-5"), json!({ "claim": null }))], &[I::Readable]),
         (vec![Change(keys.job("t", "job-5"), json!({ "cancel_requested": true }))], &[I::ActiveAgrees]),
         (
             vec![Change(keys.active_entry("t", "worker", "job-5"), json!({ "claim": 999 }))],

@@ -59,7 +59,7 @@ impl World {
 
     async fn run(&self, id: &str, options: Value) -> Job {
         self.add(id, options, Some(1)).await;
-        self.until(id, |job| job.state.is_final()).await
+        self.until(id, |job| job.state().is_final()).await
     }
 }
 
@@ -75,7 +75,7 @@ async fn a_command_completes_with_its_report() {
     let options =
         json!({ "argv": ["sh", "-c", script], "env": { "NAME": "me" }, "cwd": "/tmp", "stdin": "in\n" });
     let job = world.run("one two", options).await;
-    assert_eq!(job.state, State::Completed);
+    assert_eq!(job.state(), State::Completed);
     let result = value(&job.result);
     assert_eq!(result["stdout"], "in\nme from command/one two, attempt 1\n");
     assert_eq!((&result["stderr"], &result["exit_code"]), (&json!("/tmp\n"), &json!(0)));
@@ -87,13 +87,13 @@ async fn a_crash_is_tried_again_and_shows_what_was_printed() {
     let world = World::new(Settings::default()).await;
     let options = json!({ "argv": ["sh", "-c", "echo so far; echo 'no luck' >&2; exit 3"] });
     world.add("a", options.clone(), None).await;
-    let job = world.until("a", |job| job.state == State::Crashing).await;
+    let job = world.until("a", |job| job.state() == State::Crashing).await;
     assert_eq!(job.reason(), Some("exit code 3: no luck"));
     let info = value(&job.info);
     assert_eq!((&info["stdout"], &info["exit_code"]), (&json!("so far\n"), &json!(3)));
-    assert_eq!(world.run("b", options).await.state, State::Failed, "that was the only attempt");
+    assert_eq!(world.run("b", options).await.state(), State::Failed, "that was the only attempt");
     let job = world.run("c", json!({ "argv": ["sh", "-c", "exit 65"] })).await;
-    assert_eq!((job.state, job.reason()), (State::Failed, Some("exit code 65")));
+    assert_eq!((job.state(), job.reason()), (State::Failed, Some("exit code 65")));
 }
 
 #[tokio::test]
@@ -111,8 +111,8 @@ async fn wrong_options_fail_with_what_is_wrong_and_without_secrets() {
     .enumerate()
     {
         world.add(&n.to_string(), options.clone(), None).await;
-        let job = world.until(&n.to_string(), |job| job.state.is_final()).await;
-        assert_eq!(job.state, State::Failed, "{options}");
+        let job = world.until(&n.to_string(), |job| job.state().is_final()).await;
+        assert_eq!(job.state(), State::Failed, "{options}");
         assert!(job.reason().unwrap().starts_with(reason), "{options}: {:?}", job.reason());
         assert!(!format!("{:?}", job.history).contains("hunter2"), "{options}: {:?}", job.history);
         let raw = serde_json::value::to_raw_value(&options).unwrap();
@@ -134,7 +134,7 @@ async fn a_cancelled_command_is_ended_with_its_children() {
         .transact(|tx| async move { jobs::cancel(&tx, keys, JOB_TYPE, "a", now_us).await })
         .await
         .unwrap();
-    let job = world.until("a", |job| job.state.is_final()).await;
-    assert_eq!(job.state, State::Cancelled);
+    let job = world.until("a", |job| job.state().is_final()).await;
+    assert_eq!(job.state(), State::Cancelled);
     alive.gone().await;
 }

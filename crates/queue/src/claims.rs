@@ -14,11 +14,10 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
-use crate::jobs::{
-    MAX_ACTIVE_OF_WORKER, erase, leave_place, make_final, make_pending, make_pending_from, make_wait, refuse,
-};
+use crate::jobs::{MAX_ACTIVE_OF_WORKER, erase, place_from, refuse};
 use crate::keyspace::SortKey;
 use crate::locks::{self, Blocked, Known};
+use crate::place::{End, Next, Place, Run, move_to};
 use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
@@ -66,9 +65,12 @@ pub async fn release_due(
         let mut job = read_job(tx, keys, job_type, &id)
             .await?
             .ok_or_else(|| corrupt("delayed key", "has no job record"))?;
-        parking::leave(tx, keys, &job)?;
-        tx.clear(key.clone())?;
-        make_pending(tx, keys, &mut job, not_before_us)?;
+        let is_there =
+            matches!(job.state(), State::Delayed | State::Crashing) && job.order_us() == not_before_us;
+        if !is_there {
+            return Err(corrupt("delayed key", "its job is in another place"));
+        }
+        move_to(tx, keys, &mut job, Place::pending(not_before_us))?;
         write_job(tx, keys, &job)?;
         released.insert(job.tenant);
     }
@@ -221,7 +223,7 @@ pub async fn claim_within(
     let Membership { external } = check_member(tx, keys, job_type, &claim.worker).await?;
     // Proven if it is claimed: however many are refused, they leave room for one that is not.
     let Some(mut job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
-    if job.state != State::Pending {
+    if !job.is_pending() {
         return Ok(Claiming::Gone);
     }
     let limits = job.limits(filter);
@@ -238,22 +240,18 @@ pub async fn claim_within(
         Known::NoRoom => return Ok(Claiming::NoRoom),
     };
     tx.add_read_conflict(keys.job(job_type, id));
-    leave_place(tx, keys, &job)?;
-    job.state = State::Running;
-    job.keyed = false;
-    job.reserved = None;
-    job.held = held;
-    job.buckets = limits.iter().map(|limit| limit.bucket.clone()).collect();
-    job.claim = Some(claim.clone());
-    job.terms = Terms { timeouts: job.timeouts.or(terms.timeouts), ..*terms };
+    let mut timeouts = job.timeouts.or(terms.timeouts);
     if job.continuous {
-        job.terms.timeouts.run_us = None;
+        timeouts.run_us = None;
     }
+    let buckets = limits.iter().map(|limit| limit.bucket.clone()).collect();
+    let run = Run::new(claim.clone(), Terms { timeouts, ..*terms }, held, buckets);
+    move_to(tx, keys, &mut job, Place::Active(Box::new(run)))?;
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, max_history);
     write_job(tx, keys, &job)?;
     // One in a process holds its runs to their time by itself.
-    let timeouts = Some(job.terms.timeouts).filter(|_| external);
+    let timeouts = Some(timeouts).filter(|_| external);
     let deadline = timeouts.and_then(|timeouts| Deadline::of_start(timeouts, now_us));
     if let Some(deadline) = deadline {
         deadline.enter(tx, keys, &job, claim)?;
@@ -388,18 +386,18 @@ pub async fn end(
     // Who was stopped, or has failed, may not have come to lock what it needs.
     let observed = matches!(ending, Ending::Completed(_)).then(|| learnt::observe(&job)).flatten();
     let streak = job.streak(now_us);
-    leave_active(tx, keys, &mut job, claim).await?;
+    let run = end_run(tx, keys, &mut job, claim).await?;
     if let Some(info) = info {
         job.info = Some(info.to_owned());
     }
     if let Some(priority) = priority.and_then(SortKey::new) {
         job.priority = Some(priority.get());
     }
-    let again = job.then == Then::Again;
+    let again = run.then == Then::Again;
     let kind = match ending {
         // What its user asked for counts more than how the handler took it, unless the job was done.
         Ending::Crashed { .. } | Ending::Stopped | Ending::Preempted | Ending::Parked(_)
-            if job.cancel_requested && !again =>
+            if run.cancel_requested && !again =>
         {
             EventKind::Cancelled
         }
@@ -416,7 +414,7 @@ pub async fn end(
         Ending::Crashed { reason, .. } => EventKind::Crashed { reason: bounded_reason(reason) },
     };
     job.record(now_us, kind.clone(), max_history);
-    if job.then == Then::Remove {
+    if run.then == Then::Remove {
         let outcome = outcome(&kind).unwrap_or(Outcome::Removed);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
@@ -435,17 +433,17 @@ pub async fn end(
     }
     let outcome = outcome(&kind).filter(|_| !again);
     match (ending, kind) {
-        _ if again => run_again(tx, keys, &mut job, now_us)?,
-        (_, EventKind::Cancelled) => end_cancelled(tx, keys, &mut job)?,
-        (_, EventKind::Failed { .. }) => make_final(tx, keys, &mut job, State::Failed)?,
-        (_, EventKind::Completed) => make_final(tx, keys, &mut job, State::Completed)?,
-        _ if job.next_refused.is_some() => end_refused(tx, keys, &mut job, now_us).await?,
+        _ if again => run_again(tx, keys, &mut job, &run.next, now_us)?,
+        (_, EventKind::Cancelled) => end_cancelled(tx, keys, &mut job, run.next)?,
+        (_, EventKind::Failed { .. }) => move_to(tx, keys, &mut job, Place::Ended(End::Failed))?,
+        (_, EventKind::Completed) => move_to(tx, keys, &mut job, Place::Ended(End::Completed))?,
+        _ if let Some(reason) = &run.next.refused => refuse(tx, keys, &mut job, reason, now_us).await?,
         (Ending::Crashed { not_before_us, .. }, _) => {
-            make_wait(tx, keys, &mut job, State::Crashing, *not_before_us)?;
+            move_to(tx, keys, &mut job, Place::Crashing { until_us: *not_before_us })?;
         }
-        (Ending::Preempted, _) => make_pending(tx, keys, &mut job, now_us)?,
+        (Ending::Preempted, _) => move_to(tx, keys, &mut job, Place::pending(now_us))?,
         (Ending::Parked(park), _) => parking::enter(tx, keys, &mut job, park)?,
-        _ => keep_place(tx, keys, &mut job, now_us)?,
+        _ => wait_again(tx, keys, &mut job, &run.next, now_us)?,
     }
     if let Some(outcome) = outcome {
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
@@ -466,24 +464,17 @@ fn outcome(kind: &EventKind) -> Option<Outcome> {
 }
 
 /// The second run of a job that was added again while it ran.
-fn run_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> Result<()> {
-    let not_before_us = job.order_us;
+fn run_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: &Next, now_us: i64) -> Result<()> {
     job.attempts = 0;
     // Of the run that was asked for before.
     job.result = None;
-    make_pending_from(tx, keys, job, Some(not_before_us), now_us)
-}
-
-/// Ends a job whose run is over, but not the job itself, and whose next run was refused: the options of this run are gone.
-async fn end_refused(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> Result<()> {
-    let reason = job.next_refused.take().unwrap_or_default();
-    refuse(tx, keys, job, &reason, now_us).await
+    move_to(tx, keys, job, place_from(next.unmet, Some(next.not_before_us), now_us))
 }
 
 /// Ends a job whose run was to stop. If it was added again after that, and that next run was refused, the refusal is the reason.
-fn end_cancelled(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
-    job.refused = job.next_refused.take();
-    make_final(tx, keys, job, State::Cancelled)
+fn end_cancelled(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: Next) -> Result<()> {
+    job.refused = next.refused;
+    move_to(tx, keys, job, Place::Ended(End::Cancelled))
 }
 
 /// Why a claim is taken away from its worker.
@@ -508,7 +499,6 @@ pub(crate) async fn take_back(
     now_us: i64,
     max_history: usize,
 ) -> Result<()> {
-    let Terms { backoff, on_lost, .. } = job.terms;
     let worker = &claim.worker;
     let (seen_us, lost) = match taken {
         Taken::Left => (now_us, None),
@@ -516,17 +506,18 @@ pub(crate) async fn take_back(
         Taken::Expired(over) => (now_us, Some(format!("{over}: taken from its worker {worker}"))),
     };
     let streak = job.streak(seen_us);
+    let run = end_run(tx, keys, job, claim).await?;
+    let Terms { backoff, on_lost, .. } = run.terms;
     let counts = matches!(taken, Taken::Expired(_)) || on_lost == OnLost::Count;
-    leave_active(tx, keys, job, claim).await?;
-    if job.then == Then::Remove {
+    if run.then == Then::Remove {
         dependencies::settle_ended(tx, keys, job, Outcome::Removed, now_us).await?;
         return erase(tx, keys, job);
     }
     job.crashes = streak;
-    let again = job.then == Then::Again;
+    let again = run.then == Then::Again;
     let kind = match lost {
-        _ if job.cancel_requested && !again => EventKind::Cancelled,
-        Some(reason) if counts && !job.cancel_requested => {
+        _ if run.cancel_requested && !again => EventKind::Cancelled,
+        Some(reason) if counts && !run.cancel_requested => {
             job.crashes = streak.saturating_add(1);
             job.attempts = job.attempts.saturating_add(1);
             match !again && job.max_attempts.is_some_and(|most| job.attempts >= most) {
@@ -538,15 +529,15 @@ pub(crate) async fn take_back(
     };
     job.record(now_us, kind.clone(), max_history);
     match kind {
-        _ if again => run_again(tx, keys, job, now_us)?,
-        EventKind::Cancelled => end_cancelled(tx, keys, job)?,
-        EventKind::Failed { .. } => make_final(tx, keys, job, State::Failed)?,
-        _ if job.next_refused.is_some() => end_refused(tx, keys, job, now_us).await?,
+        _ if again => run_again(tx, keys, job, &run.next, now_us)?,
+        EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,
+        EventKind::Failed { .. } => move_to(tx, keys, job, Place::Ended(End::Failed))?,
+        _ if let Some(reason) = &run.next.refused => refuse(tx, keys, job, reason, now_us).await?,
         EventKind::Crashed { .. } => {
-            let not_before_us = now_us.saturating_add(backoff.wait_us(job.crashes));
-            make_wait(tx, keys, job, State::Crashing, not_before_us)?;
+            let until_us = now_us.saturating_add(backoff.wait_us(job.crashes));
+            move_to(tx, keys, job, Place::Crashing { until_us })?;
         }
-        _ => keep_place(tx, keys, job, now_us)?,
+        _ => wait_again(tx, keys, job, &run.next, now_us)?,
     }
     if let Some(outcome) = outcome(&kind).filter(|_| !again) {
         dependencies::settle_ended(tx, keys, job, outcome, now_us).await?;
@@ -554,17 +545,19 @@ pub(crate) async fn take_back(
     write_job(tx, keys, job)
 }
 
-/// Pending again, where it was when it started: being stopped is not the job's fault.
-fn keep_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, now_us: i64) -> Result<()> {
+/// Pending again, in the order of the time at which it had started: being stopped is not the job's fault.
+fn wait_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: &Next, now_us: i64) -> Result<()> {
     let order_us = job.started_us.unwrap_or(now_us);
-    match job.unmet {
-        0 => make_pending(tx, keys, job, order_us),
-        _ => dependencies::block(tx, keys, job, order_us),
-    }
+    let to = match next.unmet {
+        0 => Place::pending(order_us),
+        unmet => Place::Blocked { until_us: order_us, unmet },
+    };
+    move_to(tx, keys, job, to)
 }
 
-/// Clears the active row, its deadline, the locks and the places in buckets, and keeps what was reported.
-async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<()> {
+/// Clears the active row, its deadline, the locks and the places in buckets, and keeps what was reported. Returns what the run was; the job
+/// is in its place until it [moves](move_to).
+async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<Run> {
     if let Some((info, deadline)) = read_active_info(tx, keys, job, &claim.worker).await? {
         job.info = info;
         if let Some(deadline) = deadline {
@@ -573,7 +566,8 @@ async fn leave_active(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &
     }
     locks::release(tx, keys, job)?;
     rate_limits::release(tx, keys, job).await?;
-    Ok(tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?)
+    tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;
+    job.run().cloned().ok_or_else(|| corrupt("job record", "not a run"))
 }
 
 /// The job, if this claim still holds it and its worker is still a member.
@@ -584,7 +578,7 @@ pub async fn held(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str, c
 }
 
 fn is_held(job: &Job, claim: &Claim) -> bool {
-    job.state.is_claimed() && job.claim.as_ref() == Some(claim)
+    job.claim() == Some(claim)
 }
 
 /// Of a member's row, what is looked at.

@@ -230,7 +230,7 @@ pub async fn expire(
     let Due { job_type, id, claim, updated_us, changed_us, .. } = due;
     let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(None) };
     let active = read_active(tx, keys, job_type, &claim.worker, id).await?;
-    let is_same = job.state.is_claimed() && job.claim.as_ref() == Some(claim);
+    let is_same = job.claim() == Some(claim);
     let has_waited = matches!(over, Over::Heartbeat(_)) && job.changed_us != *changed_us;
     if !is_same || has_waited || active.is_none_or(|active| active.updated_us != *updated_us) {
         return Ok(None);

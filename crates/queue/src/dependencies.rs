@@ -1,7 +1,7 @@
 //! Jobs that wait for the end of others.
 //!
-//! *Model.* A job that waits for others is *blocked*: [`State::Delayed`], in no index that time moves, with a row `("after", …)` for
-//! each job that has not ended, and their number in its record ([`Job::unmet`]). Each of those has a row back, `("dependents", …)`.
+//! *Model.* A job that waits for others is [`Place::Blocked`], in no index that time moves, with a row `("after", …)` for
+//! each job that has not ended, and their number in its record. Each of those has a row back, `("dependents", …)`.
 //! Whatever ends a job looks at its dependents in the same transaction ([`settle_ended`]): a row of theirs goes, and with the last one
 //! they are pending, or cancelled with the first that ends in a way they do not accept.
 //!
@@ -34,9 +34,10 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::job::{MAX_ID_BYTES, MAX_TYPE_BYTES, check_name};
-use crate::jobs::{make_final, make_pending_from, refuse_next};
+use crate::jobs::place_from;
+use crate::place::{End, Place, move_to};
 use crate::rows::{decode, encode, read_job, write_job};
-use crate::{Error, EventKind, Job, Keyspace, Result, State};
+use crate::{Error, EventKind, Job, Keyspace, Result};
 
 /// Jobs that one job waits for at most.
 pub const MAX_AFTER: usize = 100;
@@ -124,18 +125,25 @@ pub(crate) fn check(job_type: &str, id: &str, after: &[After]) -> Result<()> {
     Ok(())
 }
 
-/// Writes what a job waits for, of which nothing is written yet, and counts it in its record, which the caller writes. Why
-/// the job is to be cancelled, if one of the others has ended in a way that it does not accept: then nothing is written.
+/// What came of [`enter`].
+pub(crate) enum Entry {
+    /// So many of the other jobs have not ended.
+    WaitsFor(u32),
+    /// One of them has ended in a way that is not accepted: the job is to be cancelled for this reason, and nothing was written.
+    Refused(String),
+}
+
+/// Writes the rows of what a job waits for, of which there are none yet.
 ///
 /// # Errors
 /// `Invalid` if one is not there, or waits for this one.
 pub(crate) async fn enter(
     tx: &Transaction,
     keys: &Keyspace,
-    job: &mut Job,
+    job: &Job,
     after: &[After],
     now_us: i64,
-) -> Result<Option<String>> {
+) -> Result<Entry> {
     let mut others = Vec::new();
     let mut refused = None;
     for (n, (one, other)) in after.iter().zip(read_all(tx, keys, after).await?).enumerate() {
@@ -145,7 +153,7 @@ pub(crate) async fn enter(
                 one.id, one.job_type
             )));
         };
-        match final_outcome(other.state) {
+        match final_outcome(&other) {
             None => others.push((one, other)),
             Some(outcome) => match judge(outcome, &one.accepted, one.otherwise) {
                 Verdict::Freed => {}
@@ -158,18 +166,19 @@ pub(crate) async fn enter(
     if job.awaited.is_some() {
         refuse_circle(tx, keys, job, &others).await?;
     }
-    if refused.is_some() {
-        return Ok(refused);
+    if let Some(reason) = refused {
+        return Ok(Entry::Refused(reason));
     }
+    let mut unmet = 0;
     for (one, mut other) in others {
         let on = (one.job_type.as_str(), one.id.as_str());
         let group = group_of(tx, keys, &mut other, now_us).await?;
         let row = AfterRow { accepted: one.accepted.clone(), otherwise: one.otherwise, group };
         tx.set(keys.after_entry(&job.job_type, &job.id, on), encode(&row))?;
         tx.set(keys.dependents_entry(on, group, &job.job_type, &job.id), Bytes::new())?;
-        job.unmet += 1;
+        unmet += 1;
     }
-    Ok(None)
+    Ok(Entry::WaitsFor(unmet))
 }
 
 /// The records of these jobs.
@@ -210,7 +219,7 @@ pub async fn announce(
             return Ok(n);
         }
         let other = read_job(tx, keys, &one.job_type, &one.id).await?;
-        if let Some(mut other) = other.filter(|other| final_outcome(other.state).is_none()) {
+        if let Some(mut other) = other.filter(|other| final_outcome(other).is_none()) {
             group_of(tx, keys, &mut other, now_us).await?;
         }
     }
@@ -226,7 +235,7 @@ async fn refuse_circle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(
     tx.get(&guard).await?;
     tx.set(guard, encode(&(&job.job_type, &job.id)))?;
     let own = (job.job_type.clone(), job.id.clone());
-    let waits = others.iter().filter(|(_, other)| other.unmet > 0);
+    let waits = others.iter().filter(|(_, other)| other.unmet() > 0);
     let mut open: Vec<_> = waits.map(|(_, other)| (other.job_type.clone(), other.id.clone())).collect();
     let mut seen: BTreeSet<(String, String)> = open.iter().cloned().collect();
     while !open.is_empty() {
@@ -264,28 +273,22 @@ async fn refuse_circle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(
     Ok(())
 }
 
-/// Puts a job that is nowhere among the blocked ones; once it is free, it does not start before `not_before_us`. Does not write
-/// the record.
-pub(crate) fn block(tx: &Transaction, keys: &Keyspace, job: &mut Job, not_before_us: i64) -> Result<()> {
-    job.enter(State::Delayed);
-    job.order_us = not_before_us;
-    Ok(tx.set(keys.blocked_entry(&job.job_type, &job.id), Bytes::new())?)
-}
-
-/// Forgets what a job waits for. It is in no place, or runs. Does not write the record, which was read in this transaction.
+/// Forgets what a job waits for. It runs, or goes to another place in this transaction. Does not write the record, which was read in it.
 pub(crate) async fn leave(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     for (key, row) in after_rows(tx, keys, job).await? {
         let on = keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
         tx.clear(keys.dependents_entry((&on.0, &on.1), row.group, &job.job_type, &job.id))?;
         tx.clear(key)?;
     }
-    job.unmet = 0;
+    if let Some(run) = job.run_mut() {
+        run.next.unmet = 0;
+    }
     Ok(())
 }
 
 /// The rows of what a job waits for. Takes no conflict: whoever changes them changes the record.
 async fn after_rows(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<(Bytes, AfterRow)>> {
-    if job.unmet == 0 {
+    if job.unmet() == 0 {
         return Ok(Vec::new());
     }
     let (begin, end) = keys.after(&job.job_type, &job.id);
@@ -436,44 +439,45 @@ async fn settle_one(
         tx.clear(dependent)?;
         return Ok(Some(None));
     };
-    if job.unmet == 0 {
+    if job.unmet() == 0 {
         return Err(corrupt("job record", "waits for nobody, and has an after row"));
     }
     let verdict = judge(group.outcome, &after.accepted, after.otherwise);
-    let rows = ROWS_TOLD + if verdict == Verdict::Cancelled { 2 * job.unmet as usize } else { 2 };
+    let rows = ROWS_TOLD + if verdict == Verdict::Cancelled { 2 * job.unmet() as usize } else { 2 };
     if !tx.has_room_for(rows + left, left) {
         return Ok(None);
     }
     tx.clear(dependent)?;
-    let is_blocked = job.state == State::Delayed;
     let mut next = None;
     match verdict {
         Verdict::Freed => {
             tx.clear(row)?;
-            job.unmet -= 1;
-            if job.unmet == 0 && is_blocked {
-                tx.clear(keys.blocked_entry(&job_type, &id))?;
-                let not_before_us = job.order_us;
-                job.changed_us = now_us;
-                make_pending_from(tx, keys, &mut job, Some(not_before_us), now_us)?;
+            match &mut job.place {
+                Place::Blocked { until_us, unmet: 1 } => {
+                    let to = place_from(0, Some(*until_us), now_us);
+                    job.changed_us = now_us;
+                    move_to(tx, keys, &mut job, to)?;
+                }
+                Place::Blocked { unmet, .. } => *unmet -= 1,
+                Place::Active(run) => run.next.unmet -= 1,
+                _ => return Err(corrupt("job record", "it waits for other jobs, and is not blocked")),
             }
         }
         Verdict::Cancelled => {
             leave(tx, keys, &mut job).await?;
             let reason = told(&group.on.0, &group.on.1, group.outcome);
-            if is_blocked {
-                tx.clear(keys.blocked_entry(&job_type, &id))?;
+            // It runs, and what was to wait is its next run.
+            if let Some(run) = job.run_mut() {
+                run.refuse_next(&reason);
+            } else {
                 job.refused = Some(crate::job::bounded_reason(&reason));
                 job.record_request(now_us, EventKind::Cancelled);
-                make_final(tx, keys, &mut job, State::Cancelled)?;
+                move_to(tx, keys, &mut job, Place::Ended(End::Cancelled))?;
                 next = job.awaited.take().map(|group| Group {
                     on: (job_type, id),
                     group,
                     outcome: Outcome::Cancelled,
                 });
-            } else {
-                // It runs, and what was to wait is its next run.
-                refuse_next(&mut job, &reason);
             }
         }
     }
@@ -481,12 +485,10 @@ async fn settle_one(
     Ok(Some(next))
 }
 
-/// How a job has ended, by its state; `None` if it has not.
-fn final_outcome(state: State) -> Option<Outcome> {
-    match state {
-        State::Completed => Some(Outcome::Completed),
-        State::Failed => Some(Outcome::Failed),
-        State::Cancelled => Some(Outcome::Cancelled),
+/// How a job has ended; `None` if it has not.
+fn final_outcome(job: &Job) -> Option<Outcome> {
+    match job.place {
+        Place::Ended(end) => Some(end.outcome()),
         _ => None,
     }
 }

@@ -18,9 +18,10 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::job::check_name;
-use crate::jobs::{leave_place, make_pending, refuse};
+use crate::jobs::refuse;
+use crate::place::{self, Place, move_to};
 use crate::rows::{decode, encode, read_job, write_job};
-use crate::{Error, Job, Keyspace, Result, State};
+use crate::{Error, Job, Keyspace, Result};
 
 /// Filters of a store, at most.
 pub const MAX_FILTERS: usize = 100;
@@ -137,13 +138,14 @@ pub async fn pause(
     stamp: &[u8],
     now_us: i64,
 ) -> Result<bool> {
-    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(is_pending) else { return Ok(false) };
-    leave_place(tx, keys, &job)?;
-    job.enter(State::Delayed);
+    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending) else {
+        return Ok(false);
+    };
+    let order_us = job.order_us();
     job.changed_us = now_us;
-    job.paused = Some(filter.to_owned());
+    move_to(tx, keys, &mut job, Place::Paused { order_us, filter: filter.to_owned() })?;
     let row = PausedRow { filter: filter.to_owned(), stamp: hex(stamp) };
-    tx.set(keys.paused_entry(job_type, job.order_us, id), encode(&row))?;
+    tx.set(keys.paused_entry(job_type, order_us, id), encode(&row))?;
     write_job(tx, keys, &job)?;
     Ok(true)
 }
@@ -157,15 +159,13 @@ pub async fn reject(
     reason: &str,
     now_us: i64,
 ) -> Result<bool> {
-    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(is_pending) else { return Ok(false) };
-    leave_place(tx, keys, &job)?;
+    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending) else {
+        return Ok(false);
+    };
+    place::leave(tx, keys, &job)?;
     refuse(tx, keys, &mut job, reason, now_us).await?;
     write_job(tx, keys, &job)?;
     Ok(true)
-}
-
-fn is_pending(job: &Job) -> bool {
-    job.state == State::Pending
 }
 
 /// Where a search for jobs that are to be released goes on.
@@ -199,11 +199,9 @@ pub async fn release(
             keys.parse_paused(key).ok_or_else(|| corrupt("paused key", "not a tuple of four"))?;
         // It may have gone since this transaction began; its record then says so.
         let job = read_job(tx, keys, &job_type, &id).await?;
-        let is_there =
-            |job: &Job| job.state == State::Delayed && job.paused.is_some() && job.order_us == order_us;
+        let is_there = |job: &Job| job.paused().is_some() && job.order_us() == order_us;
         if let Some(mut job) = job.filter(is_there) {
-            leave_place(tx, keys, &job)?;
-            make_pending(tx, keys, &mut job, order_us)?;
+            move_to(tx, keys, &mut job, Place::pending(order_us))?;
             write_job(tx, keys, &job)?;
         }
     }

@@ -1,37 +1,17 @@
-//! The job record and its rows as plain data.
-//!
-//! ```text
-//!            add              claim                       a lock that is not free
-//!  (none) ─────────▶ PENDING ─────────────────────────────▶ RUNNING ◀────────▶ WAITING
-//!      │             ▲  ▲  ▲                                   │  granted, withdrawn │
-//!      └─▶ DELAYED ──┘  │  │                                   │◀────────────────────┘
-//!       (added for later)  │                                   │
-//!                       │  └── stopped: rotation, shutdown ────┤
-//!                       │                                      ├─▶ COMPLETED
-//!                   CRASHING ◀── crash, worker lost, timeout ──┤
-//!             (waits until its backoff is over)                ├─▶ FAILED     (terminal error, or one crash too many)
-//!                                                              └─▶ CANCELLED  (user)
-//! ```
-//!
-//! A run that ends because there is nothing to do for now is parked: DELAYED until a time far away, and news wake it before
-//! ([`crate::parking`]). PENDING, DELAYED and CRASHING are also cancelled or removed at once, and the latter two PENDING at once
-//! when their user does not want to wait (retry). A finished job that is added again becomes
-//! PENDING; a running one runs once more after it ends. WAITING is a state of a run: it has the claim, and ends in every way in which a
-//! running job does ([`crate::locks`]).
+//! The job record and its rows as plain data. Where a job is, and where it goes from there, is in [`crate::place`].
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::{self, OnLost};
-use turnwise_policy::eligibility::rate_limits::{self, Bucket, Limit};
+use turnwise_policy::eligibility::rate_limits;
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::deadlines::{Deadline, Timeouts};
-use crate::keyspace::{QueuePlace, SortKey};
-use crate::locks::{Held, MAX_LOCKS_BYTES, Waits};
-use crate::{After, Error, Result, dependencies};
+use crate::locks::MAX_LOCKS_BYTES;
+use crate::{After, Error, Place, Result, dependencies};
 
 /// Longest job type, in bytes.
 pub const MAX_TYPE_BYTES: usize = 64;
@@ -114,12 +94,6 @@ pub struct Terms {
     /// How long the run may take: the job's own, or else its type's.
     #[serde(skip_serializing_if = "Timeouts::is_none")]
     pub timeouts: Timeouts,
-}
-
-impl Terms {
-    fn is_default(&self) -> bool {
-        *self == Terms::default()
-    }
 }
 
 /// A worker's fenced hold on a job. Every write for the job carries it. No two claims are ever alike: a worker's
@@ -220,11 +194,6 @@ fn is_default(class: &i8) -> bool {
     *class == 0
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
 /// A job as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
@@ -234,8 +203,9 @@ pub struct Job {
     /// The job's id, unique within its type; in the key, not in the value.
     #[serde(skip)]
     pub id: String,
-    /// Where it stands.
-    pub state: State,
+    /// Where it is.
+    #[serde(flatten)]
+    pub place: Place,
     /// Who it is charged to.
     pub tenant: String,
     /// On whose behalf it runs.
@@ -251,28 +221,9 @@ pub struct Job {
     pub started_us: Option<i64>,
     /// When it last changed its state, in µs.
     pub changed_us: i64,
-    /// PENDING: its place in the queue. DELAYED, CRASHING: not before this time. RUNNING and to run again: that not
-    /// before this time. Otherwise meaningless.
-    pub order_us: i64,
-    /// DELAYED: it has nothing to do, and is woken by news of this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parked: Option<Parked>,
-    /// DELAYED: so many jobs that it waits for have not ended. While it runs: the same, of its next run. Above zero, its time alone
-    /// does not make it pending ([`crate::dependencies`]).
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub unmet: u32,
     /// Others wait for its end: the number of their rows' group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaited: Option<i64>,
-    /// DELAYED: this filter has paused it; `order_us` is its place in the queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<String>,
-    /// DELAYED: it is held back until there is room for this; `order_us` is its place in the queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limited: Option<Limit>,
-    /// It runs: the buckets in which it has a place.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub buckets: Vec<Bucket>,
     /// Why it was added, as whoever added it says: filters ask for that, and some state a limit
     /// ([`rate_limits::of_reason`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -280,55 +231,18 @@ pub struct Job {
     /// CANCELLED: why, if it was not its user who did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// It runs, was added again, and that next run was refused for this reason. The record has the options, tenant and locks of the
-    /// refused request: the job does not start again with them, unless it is added or restarted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_refused: Option<String>,
     /// Its priority class, [`MIN_CLASS`] to [`MAX_CLASS`]: of its tenant's jobs, those of lower ones run first.
     #[serde(default, skip_serializing_if = "is_default")]
     pub class: i8,
     /// What it is sorted by where keys decide, as of its last run: a finite number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<f64>,
-    /// PENDING: `priority` sorts it in its tenant's queue, before `class` and `order_us`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub keyed: bool,
     /// What it wants to lock.
     #[serde(default, skip_serializing_if = "Requests::is_none")]
     pub locks: Requests,
-    /// It runs, and was added again with these in place of `locks`: from the end of the run on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_locks: Option<Requests>,
     /// What it has in common with others, from whose runs is learnt what it does not know of its locks ([`crate::learnt`]).
     #[serde(default, skip_serializing_if = "Traits::is_empty")]
     pub traits: Traits,
-    /// It runs, and was added again with these in place of `traits`: from the end of the run on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_traits: Option<Traits>,
-    /// It runs, and others learn from it: locks that it has found out, and given back already.
-    #[serde(default, skip_serializing_if = "Requests::is_none")]
-    pub gave_back: Requests,
-    /// PENDING: the ticket under which it has reserved what it wants to lock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reserved: Option<i64>,
-    /// It runs: the locks that it holds, if it wants any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<Held>,
-    /// WAITING: for what.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits: Option<Waits>,
-    /// Who holds it while it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claim: Option<Claim>,
-    /// It runs: under which terms.
-    #[serde(default, skip_serializing_if = "Terms::is_default")]
-    pub terms: Terms,
-    /// Its user wants it to stop.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub cancel_requested: bool,
-    /// What happens when it ends.
-    #[serde(default)]
-    pub then: Then,
     /// Crashes in a row, as of when it was last claimed; see [`Job::streak`].
     #[serde(default)]
     pub crashes: u32,
@@ -374,21 +288,6 @@ impl fmt::Debug for Hidden {
 }
 
 impl Job {
-    /// Enters a state in which nobody has it: what belonged to its run, or to the place where it was, is forgotten.
-    pub(crate) fn enter(&mut self, state: State) {
-        self.state = state;
-        self.keyed = false;
-        self.reserved = None;
-        self.claim = None;
-        self.terms = Terms::default();
-        self.cancel_requested = false;
-        self.then = Then::Keep;
-        self.next_refused = None;
-        self.parked = None;
-        self.paused = None;
-        self.limited = None;
-    }
-
     /// Begins a new life, added at `now_us`: nothing of its earlier runs counts, and their outcome is dropped. The history stays.
     pub(crate) fn begin(&mut self, now_us: i64) {
         self.added_us = now_us;
@@ -401,15 +300,9 @@ impl Job {
         self.record_request(now_us, EventKind::Added);
     }
 
-    /// Its place in the queue of its tenant, while it is pending. Nothing else says where a pending row is.
-    pub fn queue_place(&self) -> QueuePlace {
-        let key = self.priority.filter(|_| self.keyed).and_then(SortKey::new);
-        QueuePlace { tenant: self.tenant.clone(), key, class: self.class, order_us: self.order_us }
-    }
-
     /// Why it crashed or failed last, or was cancelled without its user, if that was its latest end.
     pub fn reason(&self) -> Option<&str> {
-        if self.state == State::Cancelled {
+        if self.state() == State::Cancelled {
             return self.refused.as_deref();
         }
         self.history.first()?.kind.error()
@@ -417,9 +310,9 @@ impl Job {
 
     /// Crashes in a row as of `now_us`, in µs: none any more once it has run for longer than what counts as healthy.
     pub fn streak(&self, now_us: i64) -> u32 {
-        match self.started_us {
-            Some(started_us) if self.state.is_claimed() => {
-                self.terms.backoff.streak(self.crashes, now_us.saturating_sub(started_us))
+        match (self.run(), self.started_us) {
+            (Some(run), Some(started_us)) => {
+                run.terms.backoff.streak(self.crashes, now_us.saturating_sub(started_us))
             }
             _ => self.crashes,
         }
@@ -435,8 +328,8 @@ impl Job {
     pub(crate) fn record(&mut self, now_us: i64, kind: EventKind, max_history: usize) {
         self.changed_us = now_us;
         self.history.insert(0, Event { at_us: now_us, kind });
-        let wants_locks = !self.locks.is_none() || self.next_locks.is_some();
-        let most_bytes = if wants_locks || !self.buckets.is_empty() {
+        let wants_locks = !self.locks.is_none() || self.run().is_some_and(|run| run.next.locks.is_some());
+        let most_bytes = if wants_locks || !self.buckets().is_empty() {
             MAX_HISTORY_BESIDE_LOCKS_BYTES
         } else {
             MAX_HISTORY_BYTES

@@ -4,17 +4,17 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::Outcome;
 use turnwise_policy::predictive_queue::experience::Traits;
-use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::dependencies::Entry;
 use crate::error::corrupt;
 use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason, check_class};
-use crate::keyspace::KeyRange;
-use crate::locks::{Held, most_locks, pending_value, unreserve};
+use crate::keyspace::{KeyRange, QueuePlace};
+use crate::locks::{Held, most_locks, pending_value};
+use crate::place::{self, End, Place, move_to};
 use crate::rows::{decode, read_active, read_job, read_job_with, write_active, write_job};
 use crate::{
-    Active, Claim, Error, Job, Keyspace, NewJob, Result, State, Terms, Then, dependencies, parking,
-    read_pieces, write_pieces,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, dependencies, read_pieces, write_pieces,
 };
 
 /// Rows that a listing reads at once; it goes on in the same snapshot.
@@ -49,7 +49,7 @@ pub enum Added {
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     check(tx, new)?;
     let old = read_job(tx, keys, &new.job_type, &new.id).await?;
-    place(tx, keys, new, old, now_us).await
+    put(tx, keys, new, old, now_us).await
 }
 
 /// Adds a job unless there is one with its id, in whatever state: a request that is repeated never makes it
@@ -58,8 +58,8 @@ pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -
 pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     check(tx, new)?;
     match read_job(tx, keys, &new.job_type, &new.id).await? {
-        Some(job) if job.then != Then::Remove => Ok(Added::AlreadyThere),
-        old => place(tx, keys, new, old, now_us).await,
+        Some(job) if job.then() != Then::Remove => Ok(Added::AlreadyThere),
+        old => put(tx, keys, new, old, now_us).await,
     }
 }
 
@@ -76,166 +76,190 @@ fn check(tx: &Transaction, new: &NewJob) -> Result<()> {
 }
 
 /// Writes a job, new or in place of `old`, and puts it where it belongs.
-async fn place(
+async fn put(
     tx: &Transaction,
     keys: &Keyspace,
     new: &NewJob,
     old: Option<Job>,
     now_us: i64,
 ) -> Result<Added> {
-    let was = old.as_ref().map(|job| job.state);
-    // Who knows what it locks learns nothing.
-    let none = Traits::default();
-    let traits = if new.locks.has_unknown() { &new.traits } else { &none };
-    let mut job = match old {
-        Some(mut job) => {
-            let class = new.class.unwrap_or(job.class);
-            let elsewhere = job.tenant != new.tenant || job.class != class;
-            let moves = job.state == State::Pending && elsewhere;
-            // Its row says what it wants to lock, and what it has reserved it may not want any more.
-            let wants_others =
-                job.state == State::Pending && (job.locks != new.locks || job.traits != *traits);
-            if moves || wants_others || job.limited.is_some() {
-                leave_place(tx, keys, &job)?;
-            }
-            // It is judged anew.
-            job.limited = None;
-            job.class = class;
-            job.tenant.clone_from(&new.tenant);
-            if job.state.is_claimed() {
-                job.next_locks = (job.locks != new.locks).then(|| new.locks.clone());
-                job.next_traits = (job.traits != *traits).then(|| traits.clone());
-            } else {
-                job.locks.clone_from(&new.locks);
-                job.traits.clone_from(traits);
-            }
-            if moves || wants_others {
-                // To where its time puts it in its queue, or the other one.
-                let order_us = job.order_us;
-                make_pending(tx, keys, &mut job, order_us)?;
-            }
-            job.continuous = new.continuous;
-            job.forgets_options = new.forgets_options;
-            job.user.clone_from(&new.user);
-            job.summary.clone_from(&new.summary);
-            job.max_attempts = new.max_attempts;
-            job.timeouts = new.timeouts;
-            job.reasons.clone_from(&new.reasons);
-            job
-        }
-        None => Job {
-            job_type: new.job_type.clone(),
-            id: new.id.clone(),
-            state: State::Pending,
-            tenant: new.tenant.clone(),
-            user: new.user.clone(),
-            continuous: new.continuous,
-            added_us: now_us,
-            started_us: None,
-            changed_us: now_us,
-            order_us: now_us,
-            parked: None,
-            unmet: 0,
-            awaited: None,
-            paused: None,
-            limited: None,
-            buckets: Vec::new(),
-            reasons: new.reasons.clone(),
-            refused: None,
-            next_refused: None,
-            class: new.class.unwrap_or(0),
-            priority: None,
-            keyed: false,
-            locks: new.locks.clone(),
-            next_locks: None,
-            traits: traits.clone(),
-            next_traits: None,
-            gave_back: Requests::default(),
-            reserved: None,
-            held: None,
-            waits: None,
-            claim: None,
-            terms: Terms::default(),
-            cancel_requested: false,
-            then: Then::Keep,
-            crashes: 0,
-            attempts: 0,
-            max_attempts: new.max_attempts,
-            timeouts: new.timeouts,
-            ended_claim: None,
-            history: Vec::new(),
-            summary: new.summary.clone(),
-            info: None,
-            result: None,
-            forgets_options: new.forgets_options,
-            options: None,
-        },
+    let Some(mut job) = old else {
+        let mut job = create(new, now_us);
+        set_options(tx, keys, &mut job, &new.options)?;
+        let added = begin(tx, keys, &mut job, new, now_us).await?;
+        write_job(tx, keys, &job)?;
+        return Ok(added);
     };
-    set_options(tx, keys, &mut job, &new.options)?;
-    let added = match was {
-        Some(State::Running | State::Waiting) => {
+    let added = match job.place {
+        Place::Active(_) => {
+            change(&mut job, new);
+            set_options(tx, keys, &mut job, &new.options)?;
+            add_to_running(tx, keys, &mut job, new, now_us).await?
+        }
+        Place::Pending { .. } | Place::Crashing { .. } => {
+            add_to_waiting(tx, keys, &mut job, new, now_us).await?
+        }
+        _ => {
+            place::leave(tx, keys, &job)?;
             dependencies::leave(tx, keys, &mut job).await?;
-            job.next_refused = None;
-            match dependencies::enter(tx, keys, &mut job, &new.after, now_us).await? {
-                // The run that was asked for; the one that goes on may come to its own end.
-                Some(reason) => {
-                    refuse_next(&mut job, &reason);
-                    Added::Cancelled
-                }
-                None => {
-                    job.then = Then::Again;
-                    job.order_us = new.not_before_us.unwrap_or(now_us);
-                    Added::RunsAgain
-                }
-            }
-        }
-        Some(State::Pending | State::Crashing) if new.after.is_empty() => Added::AlreadyWaiting,
-        Some(state @ (State::Pending | State::Crashing)) => {
-            let order_us = job.order_us;
-            leave_place(tx, keys, &job)?;
-            match dependencies::enter(tx, keys, &mut job, &new.after, now_us).await? {
-                Some(reason) => {
-                    refuse(tx, keys, &mut job, &reason, now_us).await?;
-                    Added::Cancelled
-                }
-                None if job.unmet > 0 => {
-                    dependencies::block(tx, keys, &mut job, order_us)?;
-                    Added::Blocked
-                }
-                None if state == State::Crashing => {
-                    make_wait(tx, keys, &mut job, state, order_us)?;
-                    Added::AlreadyWaiting
-                }
-                None => {
-                    make_pending(tx, keys, &mut job, order_us)?;
-                    Added::AlreadyWaiting
-                }
-            }
-        }
-        None | Some(State::Delayed | State::Completed | State::Failed | State::Cancelled) => {
-            if was.is_some() {
-                leave_place(tx, keys, &job)?;
-                dependencies::leave(tx, keys, &mut job).await?;
-            }
-            job.begin(now_us);
-            let refused = dependencies::enter(tx, keys, &mut job, &new.after, now_us).await?;
-            match (refused, new.order_us) {
-                (Some(reason), _) => refuse(tx, keys, &mut job, &reason, now_us).await?,
-                (None, Some(order_us)) if new.not_before_us.is_none() && job.unmet == 0 => {
-                    make_pending(tx, keys, &mut job, order_us)?;
-                }
-                _ => make_pending_from(tx, keys, &mut job, new.not_before_us, now_us)?,
-            }
-            match job.state {
-                State::Cancelled => Added::Cancelled,
-                State::Delayed if job.unmet > 0 => Added::Blocked,
-                State::Delayed => Added::Delayed,
-                _ => Added::Queued,
-            }
+            change(&mut job, new);
+            set_options(tx, keys, &mut job, &new.options)?;
+            begin(tx, keys, &mut job, new, now_us).await?
         }
     };
     write_job(tx, keys, &job)?;
     Ok(added)
+}
+
+/// Adds a job that runs: it runs again when this run has ended.
+async fn add_to_running(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    new: &NewJob,
+    now_us: i64,
+) -> Result<Added> {
+    dependencies::leave(tx, keys, job).await?;
+    let entry = dependencies::enter(tx, keys, job, &new.after, now_us).await?;
+    let Some(run) = job.run_mut() else { return Err(corrupt("job record", "not a run")) };
+    run.next.refused = None;
+    match entry {
+        // The run that was asked for; the one that goes on may come to its own end.
+        Entry::Refused(reason) => {
+            run.refuse_next(&reason);
+            Ok(Added::Cancelled)
+        }
+        Entry::WaitsFor(unmet) => {
+            run.then = Then::Again;
+            run.next.unmet = unmet;
+            run.next.not_before_us = new.not_before_us.unwrap_or(now_us);
+            Ok(Added::RunsAgain)
+        }
+    }
+}
+
+/// Adds a job that is pending or crashing: it keeps its time, unless it is to wait for other jobs now.
+async fn add_to_waiting(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    new: &NewJob,
+    now_us: i64,
+) -> Result<Added> {
+    let order_us = job.order_us();
+    let is_pending = job.is_pending();
+    let moves = job.tenant != new.tenant || new.class.is_some_and(|class| class != job.class);
+    // Its row says what it wants to lock, and what it has reserved it may not want any more.
+    let wants_others = job.locks != new.locks || job.traits != *traits_of(new);
+    let leaves = !new.after.is_empty() || is_pending && (moves || wants_others);
+    if leaves {
+        place::leave(tx, keys, job)?;
+    }
+    change(job, new);
+    set_options(tx, keys, job, &new.options)?;
+    if !leaves {
+        return Ok(Added::AlreadyWaiting);
+    }
+    match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
+        Entry::Refused(reason) => {
+            refuse(tx, keys, job, &reason, now_us).await?;
+            Ok(Added::Cancelled)
+        }
+        Entry::WaitsFor(0) => {
+            let to =
+                if is_pending { Place::pending(order_us) } else { Place::Crashing { until_us: order_us } };
+            place::enter(tx, keys, job, to)?;
+            Ok(Added::AlreadyWaiting)
+        }
+        Entry::WaitsFor(unmet) => {
+            place::enter(tx, keys, job, Place::Blocked { until_us: order_us, unmet })?;
+            Ok(Added::Blocked)
+        }
+    }
+}
+
+/// Begins a new life of a job that is in no place.
+async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, now_us: i64) -> Result<Added> {
+    job.begin(now_us);
+    let unmet = match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
+        Entry::Refused(reason) => {
+            refuse(tx, keys, job, &reason, now_us).await?;
+            return Ok(Added::Cancelled);
+        }
+        Entry::WaitsFor(unmet) => unmet,
+    };
+    let to = match new.order_us {
+        Some(order_us) if new.not_before_us.is_none() && unmet == 0 => Place::pending(order_us),
+        _ => place_from(unmet, new.not_before_us, now_us),
+    };
+    let added = match to {
+        Place::Blocked { .. } => Added::Blocked,
+        Place::Delayed { .. } => Added::Delayed,
+        _ => Added::Queued,
+    };
+    place::enter(tx, keys, job, to)?;
+    Ok(added)
+}
+
+/// A job that is in no place yet.
+fn create(new: &NewJob, now_us: i64) -> Job {
+    Job {
+        job_type: new.job_type.clone(),
+        id: new.id.clone(),
+        place: Place::pending(now_us),
+        tenant: new.tenant.clone(),
+        user: new.user.clone(),
+        continuous: new.continuous,
+        added_us: now_us,
+        started_us: None,
+        changed_us: now_us,
+        awaited: None,
+        reasons: new.reasons.clone(),
+        refused: None,
+        class: new.class.unwrap_or(0),
+        priority: None,
+        locks: new.locks.clone(),
+        traits: traits_of(new).clone(),
+        crashes: 0,
+        attempts: 0,
+        max_attempts: new.max_attempts,
+        timeouts: new.timeouts,
+        ended_claim: None,
+        history: Vec::new(),
+        summary: new.summary.clone(),
+        info: None,
+        result: None,
+        forgets_options: new.forgets_options,
+        options: None,
+    }
+}
+
+/// Takes over what a request says of a job. What it declares of locks holds from the next run on.
+fn change(job: &mut Job, new: &NewJob) {
+    let traits = traits_of(new);
+    let locks = (job.locks != new.locks).then(|| new.locks.clone());
+    let other_traits = (job.traits != *traits).then(|| traits.clone());
+    if let Some(run) = job.run_mut() {
+        (run.next.locks, run.next.traits) = (locks, other_traits);
+    } else {
+        job.locks.clone_from(&new.locks);
+        job.traits.clone_from(traits);
+    }
+    job.class = new.class.unwrap_or(job.class);
+    job.tenant.clone_from(&new.tenant);
+    job.continuous = new.continuous;
+    job.forgets_options = new.forgets_options;
+    job.user.clone_from(&new.user);
+    job.summary.clone_from(&new.summary);
+    job.max_attempts = new.max_attempts;
+    job.timeouts = new.timeouts;
+    job.reasons.clone_from(&new.reasons);
+}
+
+/// The traits of a job: none if it knows what it locks, since it then learns nothing.
+fn traits_of(new: &NewJob) -> &Traits {
+    static NONE: Traits = Traits { kind: String::new(), values: Vec::new() };
+    if new.locks.has_unknown() { &new.traits } else { &NONE }
 }
 
 fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {
@@ -250,62 +274,16 @@ fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawVa
     Ok(())
 }
 
-/// Puts a job that is nowhere into the queue of its tenant, at its time, and wakes the workers. Reads nothing, so that whoever
-/// does this conflicts with nobody but over the job. Does not write the record.
-pub(crate) fn make_pending(tx: &Transaction, keys: &Keyspace, job: &mut Job, order_us: i64) -> Result<()> {
-    job.enter(State::Pending);
-    job.order_us = order_us;
-    tx.set(keys.pending_entry(&job.job_type, &job.queue_place(), &job.id), pending_value(job))?;
-    tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;
-    Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)
-}
-
-/// Puts a job that is nowhere into the pending queue, or among the delayed jobs if its time is yet to come, or among the blocked
-/// ones. Does not write the record.
-pub(crate) fn make_pending_from(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job: &mut Job,
-    not_before_us: Option<i64>,
-    now_us: i64,
-) -> Result<()> {
+/// Where a job goes that is to start as soon as it may: it waits for so many others, or for a time, or for its turn.
+pub(crate) fn place_from(unmet: u32, not_before_us: Option<i64>, now_us: i64) -> Place {
     match not_before_us {
-        _ if job.unmet > 0 => dependencies::block(tx, keys, job, not_before_us.unwrap_or(now_us)),
-        Some(not_before_us) if not_before_us > now_us => {
-            make_wait(tx, keys, job, State::Delayed, not_before_us)
-        }
-        _ => make_pending(tx, keys, job, now_us),
+        _ if unmet > 0 => Place::Blocked { until_us: not_before_us.unwrap_or(now_us), unmet },
+        Some(until_us) if until_us > now_us => Place::Delayed { until_us },
+        _ => Place::pending(now_us),
     }
 }
 
-/// Puts a job that is nowhere among the delayed jobs, as [`State::Delayed`] or [`State::Crashing`], and lets
-/// the workers know when to look. Does not write the record.
-pub(crate) fn make_wait(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job: &mut Job,
-    state: State,
-    not_before_us: i64,
-) -> Result<()> {
-    job.enter(state);
-    job.order_us = not_before_us;
-    tx.set(keys.delayed_entry(&job.job_type, not_before_us, &job.id), Bytes::new())?;
-    Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)
-}
-
-/// Puts a job that is nowhere among those that have ended, as of its latest change. Does not write the record.
-pub(crate) fn make_final(tx: &Transaction, keys: &Keyspace, job: &mut Job, state: State) -> Result<()> {
-    job.enter(state);
-    if job.forgets_options {
-        if job.options.is_none() {
-            tx.clear_range(keys.options(&job.job_type, &job.id))?;
-        }
-        job.options = Some(Hidden(RawValue::NULL.to_owned()));
-    }
-    Ok(tx.set(keys.ended_entry(&job.job_type, job.changed_us, &job.id), Bytes::new())?)
-}
-
-/// Cancels a job that is nowhere, for a reason that is not its user's. Does not write the record.
+/// Cancels a job that has left its place ([`place::leave`]), for a reason that is not its user's. Does not write the record.
 pub(crate) async fn refuse(
     tx: &Transaction,
     keys: &Keyspace,
@@ -315,44 +293,8 @@ pub(crate) async fn refuse(
 ) -> Result<()> {
     job.refused = Some(bounded_reason(reason));
     job.record_request(now_us, EventKind::Cancelled);
-    make_final(tx, keys, job, State::Cancelled)?;
+    place::enter(tx, keys, job, Place::Ended(End::Cancelled))?;
     dependencies::settle_ended(tx, keys, job, Outcome::Cancelled, now_us).await
-}
-
-/// Refuses the next run of a job that runs: it does not start again. Does not write the record.
-pub(crate) fn refuse_next(job: &mut Job, reason: &str) {
-    job.then = Then::Keep;
-    job.next_refused = Some(bounded_reason(reason));
-}
-
-/// Takes a job that does not run out of the index that it is in. Does not write the record, which must say that it is elsewhere.
-/// What it waits for is another matter ([`dependencies::leave`]).
-pub(crate) fn leave_place(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    let (job_type, id) = (&job.job_type, &job.id);
-    match job.state {
-        State::Pending => {
-            tx.clear(keys.pending_entry(job_type, &job.queue_place(), id))?;
-            unreserve(tx, keys, job)?;
-        }
-        State::Delayed if job.unmet > 0 => tx.clear(keys.blocked_entry(job_type, id))?,
-        State::Delayed if job.paused.is_some() => {
-            tx.clear(keys.paused_entry(job_type, job.order_us, id))?;
-        }
-        State::Delayed if job.limited.is_some() => {
-            if let Some(place) = job.limited_place() {
-                tx.clear(keys.limited_entry(job_type, &place, id))?;
-            }
-        }
-        State::Delayed | State::Crashing => {
-            tx.clear(keys.delayed_entry(job_type, job.order_us, id))?;
-            parking::leave(tx, keys, job)?;
-        }
-        State::Completed | State::Failed | State::Cancelled => {
-            tx.clear(keys.ended_entry(job_type, job.changed_us, id))?;
-        }
-        State::Running | State::Waiting => {}
-    }
-    Ok(())
 }
 
 /// A job, if it is there.
@@ -465,7 +407,7 @@ async fn read_active_rows(
 
 /// What the worker reports of one running job.
 pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Active>> {
-    match &job.claim {
+    match job.claim() {
         Some(claim) => read_active(tx, keys, &job.job_type, &claim.worker, &job.id).await,
         None => Ok(None),
     }
@@ -524,29 +466,28 @@ pub async fn cancel(
     now_us: i64,
 ) -> Result<Cancelled> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
-    match job.state {
-        State::Pending | State::Delayed | State::Crashing => {
-            leave_place(tx, keys, &job)?;
-            dependencies::leave(tx, keys, &mut job).await?;
-            job.refused = None;
-            job.record_request(now_us, EventKind::Cancelled);
-            make_final(tx, keys, &mut job, State::Cancelled)?;
-            dependencies::settle_ended(tx, keys, &mut job, Outcome::Cancelled, now_us).await?;
-            write_job(tx, keys, &job)?;
-            Ok(Cancelled::Now)
-        }
-        State::Running | State::Waiting => {
-            if job.then == Then::Again {
-                dependencies::leave(tx, keys, &mut job).await?;
-                job.then = Then::Keep;
-            }
+    match &mut job.place {
+        Place::Ended(_) => return Ok(Cancelled::AlreadyEnded),
+        Place::Active(run) => {
+            let again = run.then == Then::Again;
             // Its user's word is the last one.
-            job.next_refused = None;
+            run.next.refused = None;
+            if again {
+                run.then = Then::Keep;
+                dependencies::leave(tx, keys, &mut job).await?;
+            }
             request_stop(tx, keys, &mut job).await?;
-            Ok(Cancelled::Requested)
+            return Ok(Cancelled::Requested);
         }
-        State::Completed | State::Failed | State::Cancelled => Ok(Cancelled::AlreadyEnded),
+        _ => {}
     }
+    dependencies::leave(tx, keys, &mut job).await?;
+    job.refused = None;
+    job.record_request(now_us, EventKind::Cancelled);
+    move_to(tx, keys, &mut job, Place::Ended(End::Cancelled))?;
+    dependencies::settle_ended(tx, keys, &mut job, Outcome::Cancelled, now_us).await?;
+    write_job(tx, keys, &job)?;
+    Ok(Cancelled::Now)
 }
 
 /// What [`retry`] and [`rerun`] did.
@@ -568,14 +509,13 @@ pub async fn retry(
     now_us: i64,
 ) -> Result<Retried> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
-    if !matches!(job.state, State::Delayed | State::Crashing) {
-        return Ok(Retried::Not(job.state));
+    if !matches!(job.state(), State::Delayed | State::Crashing) {
+        return Ok(Retried::Not(job.state()));
     }
-    leave_place(tx, keys, &job)?;
     dependencies::leave(tx, keys, &mut job).await?;
     job.crashes = 0;
     job.record_request(now_us, EventKind::Added);
-    make_pending(tx, keys, &mut job, now_us)?;
+    move_to(tx, keys, &mut job, Place::pending(now_us))?;
     write_job(tx, keys, &job)?;
     Ok(Retried::Now)
 }
@@ -591,13 +531,14 @@ pub async fn rerun(
 ) -> Result<Retried> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     // Of one that forgets its options there is nothing to run it with.
-    if !matches!(job.state, State::Failed | State::Cancelled) || job.forgets_options {
-        return Ok(Retried::Not(job.state));
+    let may_run_again =
+        matches!(job.place, Place::Ended(End::Failed | End::Cancelled)) && !job.forgets_options;
+    if !may_run_again {
+        return Ok(Retried::Not(job.state()));
     }
-    leave_place(tx, keys, &job)?;
-    dependencies::leave(tx, keys, &mut job).await?;
+    place::leave(tx, keys, &job)?;
     job.begin(now_us);
-    make_pending(tx, keys, &mut job, now_us)?;
+    place::enter(tx, keys, &mut job, Place::pending(now_us))?;
     write_job(tx, keys, &job)?;
     Ok(Retried::Now)
 }
@@ -625,16 +566,17 @@ pub async fn set_class(
 ) -> Result<Classed> {
     check_class(class)?;
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
-    if job.state.is_final() {
-        return Ok(Classed::Ended(job.state));
+    let state = job.state();
+    if state.is_final() {
+        return Ok(Classed::Ended(state));
     }
     if job.class == class {
-        return Ok(Classed::Set(job.state));
+        return Ok(Classed::Set(state));
     }
-    if job.state == State::Pending {
-        tx.clear(keys.pending_entry(job_type, &job.queue_place(), id))?;
-        job.class = class;
-        tx.set(keys.pending_entry(job_type, &job.queue_place(), id), pending_value(&job))?;
+    if let Some(place) = job.queue_place() {
+        tx.clear(keys.pending_entry(job_type, &place, id))?;
+        let place = QueuePlace { class, ..place };
+        tx.set(keys.pending_entry(job_type, &place, id), pending_value(&job))?;
     } else if let Some(mut place) = job.limited_place() {
         let row = keys.limited_entry(job_type, &place, id);
         let held_back = tx.get(&row).await?.ok_or_else(|| corrupt("job record", "no limited row"))?;
@@ -644,20 +586,20 @@ pub async fn set_class(
     }
     job.class = class;
     write_job(tx, keys, &job)?;
-    Ok(Classed::Set(job.state))
+    Ok(Classed::Set(state))
 }
 
 /// Stops a running job, and adds it again with what [`add`] wrote before: for changed options that shall
 /// take effect now. Does nothing to a job that does not run.
 pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
-    if job.state.is_claimed() {
+    if let Some(run) = job.run_mut() {
         // What it was added again with, if it was, says from when on it may run.
-        if job.then != Then::Again {
-            job.order_us = 0;
+        if run.then != Then::Again {
+            run.next.not_before_us = 0;
         }
-        job.then = Then::Again;
-        job.next_refused = None;
+        run.then = Then::Again;
+        run.next.refused = None;
         request_stop(tx, keys, &mut job).await?;
     }
     Ok(())
@@ -669,12 +611,12 @@ pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str
 /// To jobs that wait for its end it has ended in a way that none accepts. They are told soon, by [`dependencies::settle`].
 pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
-    if job.state.is_claimed() {
+    if let Some(run) = job.run_mut() {
+        run.then = Then::Remove;
         dependencies::leave(tx, keys, &mut job).await?;
-        job.then = Then::Remove;
         return request_stop(tx, keys, &mut job).await;
     }
-    leave_place(tx, keys, &job)?;
+    place::leave(tx, keys, &job)?;
     dependencies::leave(tx, keys, &mut job).await?;
     dependencies::settle_later(tx, keys, &mut job, Outcome::Removed)?;
     erase(tx, keys, &job)
@@ -700,7 +642,7 @@ pub async fn prune(
         let (_, id) = keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of four"))?;
         let job = read_job(tx, keys, job_type, &id).await?;
         let job = job.ok_or_else(|| corrupt("ended key", "has no job record"))?;
-        leave_place(tx, keys, &job)?;
+        place::leave(tx, keys, &job)?;
         erase(tx, keys, &job)?;
     }
     Ok(pruned)
@@ -738,10 +680,10 @@ pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
 
 /// Flags a running job and signals its worker.
 async fn request_stop(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
-    job.cancel_requested = true;
+    let Some(run) = job.run_mut() else { return Ok(()) };
+    run.cancel_requested = true;
+    let worker = run.claim.worker.clone();
     write_job(tx, keys, job)?;
-    let Claim { worker, .. } =
-        job.claim.clone().ok_or_else(|| corrupt("job record", "running without a claim"))?;
     if let Some(mut active) = read_active(tx, keys, &job.job_type, &worker, &job.id).await? {
         active.cancel_requested = true;
         write_active(tx, keys, job, &worker, &active)?;

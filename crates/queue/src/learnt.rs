@@ -98,8 +98,8 @@ pub(crate) struct Observed {
 pub(crate) fn observe(job: &Job) -> Option<Observed> {
     let learns = !job.traits.is_empty() && job.locks.has_unknown();
     // Of whoever gave back too much to be remembered, nothing is known.
-    let held = job.held.as_ref().filter(|_| learns && !is_too_much(&job.gave_back))?;
-    let locked = held.requests().merge(job.gave_back.clone());
+    let run = job.run().filter(|run| learns && !is_too_much(&run.gave_back))?;
+    let locked = run.held.as_ref()?.requests().merge(run.gave_back.clone());
     Some(Observed { traits: job.traits.clone(), declared: job.locks.clone(), locked })
 }
 
@@ -154,13 +154,10 @@ fn place(rows: &[Option<Learnt>; 2], is_it: impl Fn(&Learnt) -> bool, now_us: i6
 /// there were more.
 pub(crate) fn gives_back(job: &mut Job, lock: &LockAt) {
     let level = lock.spot.level.as_deref();
-    if job.traits.is_empty()
-        || !unknown(&job.locks).any(|(at, _)| Some(at) == level)
-        || is_too_much(&job.gave_back)
-    {
-        return;
+    let learns = !job.traits.is_empty() && unknown(&job.locks).any(|(at, _)| Some(at) == level);
+    if let Some(run) = job.run_mut().filter(|run| learns && !is_too_much(&run.gave_back)) {
+        run.gave_back = std::mem::take(&mut run.gave_back).merge(lock.requests());
     }
-    job.gave_back = std::mem::take(&mut job.gave_back).merge(lock.requests());
 }
 
 fn is_too_much(gave_back: &Requests) -> bool {

@@ -2,9 +2,10 @@
 //!
 //! Every function takes the [`Transaction`](turnwise_store::Transaction) first, so that callers compose them:
 //! a document and its job are written together or not at all. Time is an argument. A job is in exactly one
-//! of three places: the pending queue, the delayed jobs, or the active jobs of one worker ([`keyspace`]).
+//! [`Place`].
 //!
 //! - [`jobs`]: what clients do: add, get, list, cancel, remove.
+//! - [`place`]: where a job is, and the one way from there to elsewhere.
 //! - [`claims`]: what workers do: claim, update, finish, crash, requeue; each fenced by the claim.
 //! - [`workers`]: who works: register, ping, leave, and the removal of the dead.
 //! - [`locks`]: what jobs hold while they run, and wait for.
@@ -35,6 +36,7 @@ pub mod nodes;
 pub mod off_queue;
 pub mod parking;
 mod pieces;
+pub mod place;
 mod queue_place;
 pub mod rate_limits;
 mod rows;
@@ -53,4 +55,5 @@ pub use job::{
 pub use keyspace::Keyspace;
 pub use nodes::{NODE_TYPE, NodeOptions};
 pub use pieces::{read_pieces, write_pieces};
+pub use place::{End, Place, Run};
 pub use workers::{Health, MAX_WORKER_NAME_BYTES, Worker};

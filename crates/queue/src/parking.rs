@@ -19,10 +19,10 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::claims::Park;
 use crate::error::corrupt;
 use crate::job::{MAX_ID_BYTES, MAX_NAME_BYTES, Parked, check_name};
-use crate::jobs::{leave_place, make_pending, make_wait};
 use crate::keyspace::KeyRange;
+use crate::place::{Place, move_to};
 use crate::rows::{decode, encode, read_job, write_job};
-use crate::{Job, Keyspace, Result, State};
+use crate::{Job, Keyspace, Result};
 
 /// Longest token, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 4_096;
@@ -45,18 +45,12 @@ pub(crate) fn check(park: &Park) -> Result<()> {
     check_name("token", &park.token, MAX_TOKEN_BYTES)
 }
 
-/// Parks a job that is nowhere. Does not write the record.
+/// Parks a job whose run ends. Does not write the record.
 pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, park: &Park) -> Result<()> {
-    make_wait(tx, keys, job, State::Delayed, park.not_before_us)?;
+    move_to(tx, keys, job, Place::Parked { until_us: park.not_before_us, at: park.at.clone() })?;
     tx.set(keys.parked_entry(&job.job_type, &park.at, &job.id), encode(&park.token))?;
     tx.set(keys.unwatched_entry(&job.job_type, &park.at, &job.id), Bytes::new())?;
-    job.parked = Some(park.at.clone());
     Ok(tx.set_versionstamp(keys.unwatched_wake(&job.job_type))?)
-}
-
-/// Clears the rows of a parked job that is about to be elsewhere; its record must say so. Nothing for a job that is not parked.
-pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    job.parked.as_ref().map_or(Ok(()), |at| clear(tx, keys, &job.job_type, at, &job.id))
 }
 
 /// Up to `limit` groups that have parked jobs, in order, after the group `after` if it is given. Takes no conflict.
@@ -169,20 +163,18 @@ pub async fn wake(
     now_us: i64,
 ) -> Result<bool> {
     let job = read_job(tx, keys, job_type, &parked.id).await?;
-    let Some(mut job) =
-        job.filter(|job| job.state == State::Delayed && job.parked.as_ref() == Some(&parked.at))
-    else {
+    let Some(mut job) = job.filter(|job| job.parked() == Some(&parked.at)) else {
         clear(tx, keys, job_type, &parked.at, &parked.id)?;
         return Ok(false);
     };
-    leave_place(tx, keys, &job)?;
-    make_pending(tx, keys, &mut job, now_us)?;
+    move_to(tx, keys, &mut job, Place::pending(now_us))?;
     job.changed_us = now_us;
     write_job(tx, keys, &job)?;
     Ok(true)
 }
 
-fn clear(tx: &Transaction, keys: &Keyspace, job_type: &str, at: &Parked, id: &str) -> Result<()> {
+/// Clears the rows of a job that is parked there no longer.
+pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job_type: &str, at: &Parked, id: &str) -> Result<()> {
     tx.clear(keys.parked_entry(job_type, at, id))?;
     Ok(tx.clear(keys.unwatched_entry(job_type, at, id))?)
 }

@@ -26,10 +26,10 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::filters::Cursor;
-use crate::jobs::{leave_place, make_pending};
 use crate::keyspace::KeyRange;
+use crate::place::{Place, move_to};
 use crate::rows::{decode, encode, read_job, write_job};
-use crate::{Claim, Job, Keyspace, Result, State};
+use crate::{Claim, Job, Keyspace, Result};
 
 /// Guards of all buckets.
 pub(crate) const GUARDS: u64 = 256;
@@ -188,12 +188,11 @@ pub async fn hold_back(
     stamp: Option<&[u8]>,
     now_us: i64,
 ) -> Result<bool> {
-    let job = read_job(tx, keys, job_type, id).await?.filter(|job| job.state == State::Pending);
+    let job = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending);
     let Some(mut job) = job else { return Ok(false) };
-    leave_place(tx, keys, &job)?;
-    job.enter(State::Delayed);
+    let order_us = job.order_us();
     job.changed_us = now_us;
-    job.limited = Some(limit.clone());
+    move_to(tx, keys, &mut job, Place::Limited { order_us, limit: limit.clone() })?;
     let row = LimitedRow { stamp: stamp.map(crate::filters::hex) };
     if let Some(place) = job.limited_place() {
         tx.set(keys.limited_entry(job_type, &place, id), encode(&row))?;
@@ -211,7 +210,8 @@ fn mark(tx: &Transaction, keys: &Keyspace, job_type: &str, bucket: &Bucket) -> R
 
 /// Gives back the places of a claim that ends. Does not write the record, from which they go. Nothing for a job that has none.
 pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
-    for bucket in std::mem::take(&mut job.buckets) {
+    let buckets = job.run_mut().map(|run| std::mem::take(&mut run.buckets)).unwrap_or_default();
+    for bucket in buckets {
         tx.clear(keys.rate_holder(&bucket, &job.job_type, &job.id))?;
         let Some(types) = waiting_types(tx, keys, &bucket).await? else {
             tx.set(keys.unmarked_entry(&bucket), encode(&None::<String>))?;
@@ -464,8 +464,7 @@ async fn put_back(tx: &Transaction, keys: &Keyspace, row: &Bytes) -> Result<Opti
     let Some(mut job) = job.filter(|job| job.limited_place().as_ref() == Some(&place)) else {
         return Ok(None);
     };
-    leave_place(tx, keys, &job)?;
-    make_pending(tx, keys, &mut job, place.order_us)?;
+    move_to(tx, keys, &mut job, Place::pending(place.order_us))?;
     write_job(tx, keys, &job)?;
     Ok(Some(job.tenant))
 }
@@ -499,12 +498,6 @@ pub async fn release_old(
 }
 
 impl Job {
-    /// Where it stands, if it is held back.
-    pub fn limited_place(&self) -> Option<LimitedPlace> {
-        let limit = self.limited.clone().filter(|_| self.state == State::Delayed)?;
-        Some(LimitedPlace { limit, tenant: self.tenant.clone(), class: self.class, order_us: self.order_us })
-    }
-
     /// The limits that it obeys, beside the one of a filter.
     pub(crate) fn limits(&self, filter: Option<&Limit>) -> Vec<Limit> {
         of_job(filter.cloned(), &self.reasons)

@@ -19,8 +19,9 @@ use crate::error::corrupt;
 use crate::job::Job;
 use crate::keyspace::{KeyRange, QueuePlace, SortKey};
 use crate::locks::{of_pending_value, pending_value};
+use crate::place::Place;
 use crate::rows::{read_job, write_job};
-use crate::{Error, Keyspace, Result, State};
+use crate::{Error, Keyspace, Result};
 
 /// A job in the queue of its tenant.
 #[derive(Debug, Clone, PartialEq)]
@@ -147,7 +148,7 @@ pub async fn count_pending(
 /// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Takes no conflict.
 pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> Result<usize> {
     let Job { job_type, tenant, .. } = job;
-    let place = job.queue_place();
+    let Some(place) = job.queue_place() else { return Ok(0) };
     let (begin, _) = keys.pending_of(job_type, tenant);
     let (keyed, end) = keys.keyed_of(job_type, tenant);
     let own = keys.pending_entry(job_type, &place, &job.id);
@@ -187,15 +188,14 @@ pub async fn set_key(
     let sorted = key.map(|key| SortKey::new(key).ok_or(NOT_FINITE)).transpose();
     let key = sorted.map_err(|problem| Error::Invalid { field: "priority", problem: problem.to_owned() })?;
     let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(false) };
-    let was = job.queue_place();
-    if job.state != State::Pending || was.key == key {
-        return Ok(false);
-    }
+    let Some(was) = job.queue_place().filter(|was| was.key != key) else { return Ok(false) };
     // Its priority stays with a job that loses its key: it may be sorted by it again.
     job.priority = key.map(SortKey::get).or(job.priority);
-    job.keyed = key.is_some();
+    if let Place::Pending { keyed, .. } = &mut job.place {
+        *keyed = key.is_some();
+    }
     tx.clear(keys.pending_entry(job_type, &was, id))?;
-    tx.set(keys.pending_entry(job_type, &job.queue_place(), id), pending_value(&job))?;
+    tx.set(keys.pending_entry(job_type, &QueuePlace { key, ..was }, id), pending_value(&job))?;
     write_job(tx, keys, &job)?;
     Ok(true)
 }

@@ -399,12 +399,12 @@ pub async fn remove_some(
         let Some(mut job) = read_job(tx, keys, job_type, &id).await? else {
             return Err(corrupt("active row", "has no job record"));
         };
-        let Some(claim) = job.claim.clone().filter(|claim| claim.worker == worker) else {
+        let Some(claim) = job.claim().cloned().filter(|claim| claim.worker == worker) else {
             return Err(corrupt("active row", "its job has another claim"));
         };
         // Its locks and places in buckets go in the same step.
-        let locks = job.held.as_ref().map_or(0, Held::len);
-        let buckets = job.buckets.len();
+        let locks = job.held().map_or(0, Held::len);
+        let buckets = job.buckets().len();
         if n > 0 && !tx.has_room_for(locks + 3 * buckets + ROWS_GIVEN_BACK, 2 * buckets + ROWS_GIVEN_BACK) {
             done = false;
             break;

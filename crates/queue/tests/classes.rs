@@ -182,7 +182,7 @@ async fn the_class_changes_wherever_a_job_waits() {
         world.set(id, 4).await.unwrap();
     }
     assert_eq!(world.queue().await, queued(&[("first", 0), ("reserves", 4), ("keyed", 4)]));
-    assert!(world.get("reserves").await.reserved.is_some(), "it keeps what it has reserved");
+    assert!(world.get("reserves").await.reserved().is_some(), "it keeps what it has reserved");
     world.run(async |tx, keys| filters::release(tx, keys, None, 9).await).await.unwrap();
     let all = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
     world

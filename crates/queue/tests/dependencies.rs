@@ -145,7 +145,7 @@ impl World {
 
     async fn stands(&self, id: &str) -> (State, u32) {
         let job = self.get(id).await;
-        (job.state, job.unmet)
+        (job.state(), job.unmet())
     }
 
     async fn waits_for(&self, id: &str) -> Vec<String> {
@@ -188,7 +188,7 @@ async fn a_job_is_pending_with_the_last_end_that_it_waits_for() {
     );
     world.complete("a").await;
     assert_eq!(world.stands("c").await, PENDING);
-    assert_eq!(world.get("c").await.order_us, 20, "it waits in the queue since then");
+    assert_eq!(world.get("c").await.order_us(), 20, "it waits in the queue since then");
     world.complete("c").await;
 }
 
@@ -333,7 +333,7 @@ async fn a_run_that_was_asked_for_waits_and_the_one_that_goes_on_does_not() {
     world.fail("a").await;
     assert_eq!(world.stands("b").await, CANCELLED);
     let running = world.get("c").await;
-    assert_eq!((running.state, running.unmet, running.then), (State::Running, 0, Then::Keep));
+    assert_eq!((running.state(), running.unmet(), running.then()), (State::Running, 0, Then::Keep));
 }
 
 #[tokio::test]
@@ -436,7 +436,7 @@ async fn a_time_counts_beside_what_a_job_waits_for() {
     assert_eq!(world.stands("b").await, (State::Delayed, 1), "its time alone starts nothing");
     world.complete("a").await;
     let job = world.get("b").await;
-    assert_eq!((job.state, job.unmet, job.order_us), (State::Delayed, 0, 1_000));
+    assert_eq!((job.state(), job.unmet(), job.order_us()), (State::Delayed, 0, 1_000));
 }
 
 #[tokio::test]

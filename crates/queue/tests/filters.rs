@@ -106,14 +106,14 @@ async fn a_paused_job_comes_back_to_its_place_when_the_filters_change() {
         assert!(!world.pause(id, "p", &stamp).await, "it is not pending any more");
     }
     let job = world.get("b").await;
-    assert_eq!((job.state, job.paused.as_deref(), job.order_us), (State::Delayed, Some("p"), 2));
+    assert_eq!((job.state(), job.paused(), job.order_us()), (State::Delayed, Some("p"), 2));
     assert_eq!(world.queue().await, ["c", "h"]);
     world.release().await;
     assert_eq!(world.queue().await, ["c", "h"], "as long as the filters stay as they are");
     assert!(tx!(world, |tx, keys| filters::remove(tx, keys, "p")).unwrap());
     assert!(world.release().await > 1);
     assert_eq!(world.queue().await, ["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
-    assert_eq!(world.get("b").await.paused, None);
+    assert_eq!(world.get("b").await.paused(), None);
     assert!(!tx!(world, |tx, keys| filters::remove(tx, keys, "p")).unwrap());
 }
 
@@ -130,11 +130,11 @@ async fn a_paused_job_can_be_cancelled_removed_retried_and_added_again() {
     tx!(world, |tx, keys| jobs::retry(tx, keys, T, "retry", 6)).unwrap();
     world.add("again", 7).await;
     assert_eq!(world.queue().await, ["retry", "again"]);
-    assert_eq!(world.get("cancel").await.state, State::Cancelled);
+    assert_eq!(world.get("cancel").await.state(), State::Cancelled);
     let done = tx!(world, |tx, keys| filters::reject(tx, keys, T, "retry", "filter `x` rejects it", 8));
     assert!(done.unwrap());
     let job = world.get("retry").await;
-    assert_eq!((job.state, job.reason()), (State::Cancelled, Some("filter `x` rejects it")));
+    assert_eq!((job.state(), job.reason()), (State::Cancelled, Some("filter `x` rejects it")));
 }
 
 #[tokio::test]

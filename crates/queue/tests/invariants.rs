@@ -206,7 +206,7 @@ impl Walk {
                 }
                 rate_limits::mark_rest(&tx, keys).await.unwrap();
                 left += usize::from(
-                    jobs::get(&tx, keys, T, id).await.unwrap().is_some_and(|job| !job.state.is_final()),
+                    jobs::get(&tx, keys, T, id).await.unwrap().is_some_and(|job| !job.state().is_final()),
                 );
                 tx.commit().await.unwrap();
             }
@@ -232,7 +232,7 @@ impl Walk {
         let members: Vec<String> =
             workers::list(&tx, keys, T).await.unwrap().into_iter().map(|worker| worker.id).collect();
         for job in jobs::list(&tx, keys, T, None, 1000).await.unwrap() {
-            if let Some(claim) = &job.claim {
+            if let Some(claim) = job.claim() {
                 assert!(members.contains(&claim.worker), "{} runs on a worker that is gone", job.id);
             }
             jobs::options(&tx, keys, &job).await.unwrap();

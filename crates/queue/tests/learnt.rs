@@ -7,7 +7,7 @@ use turnwise_policy::predictive_queue::experience::{Likely, Traits, guess};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::locks::{Asked, LockAt, Spot, release_some, request};
-use turnwise_queue::{Claim, Job, Keyspace, NewJob, Result, check, jobs, learnt, workers};
+use turnwise_queue::{Claim, Job, Keyspace, NewJob, Result, State, check, jobs, learnt, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
@@ -136,9 +136,9 @@ async fn what_was_given_back_early_counts_as_locked() {
             let spot = [Spot::resource("node", name)];
             world.run(async |tx, keys| release_some(tx, keys, T, &run.0, &run.1, &spot).await).await;
         }
-        assert!(!world.job(&run.0).await.unwrap().gave_back.is_none());
+        assert!(!world.job(&run.0).await.unwrap().run().unwrap().gave_back.is_none());
         world.end(&run, Ending::Completed(json("{}"))).await;
-        assert!(world.job(&run.0).await.unwrap().gave_back.is_none());
+        assert!(world.job(&run.0).await.unwrap().run().is_none());
     }
     assert_eq!(world.likely("web1").await, Some((r#"{"exclusive":["n1","n2"]}"#.to_owned(), 3, 3)));
 }
@@ -155,7 +155,7 @@ async fn who_gives_back_more_than_is_remembered_teaches_nothing() {
         world.run(async |tx, keys| release_some(tx, keys, T, claim.0, claim.1, &spot).await).await;
     }
     let job = world.job(&run.0).await.unwrap();
-    assert!(serde_json::to_string(&job.gave_back).unwrap().len() < 3_000);
+    assert!(serde_json::to_string(&job.run().unwrap().gave_back).unwrap().len() < 3_000);
     world.end(&run, Ending::Completed(json("{}"))).await;
     assert_eq!(world.rows().await, 0);
 }
@@ -192,7 +192,7 @@ async fn a_job_that_is_added_again_has_the_traits_of_its_next_run() {
     world.lock(&run, &nodes(&["n1"])).await;
     world.end(&run, Ending::Completed(json("{}"))).await;
     let job = world.job(&run.0).await.unwrap();
-    assert_eq!((job.traits, job.next_traits), (traits("new"), None));
+    assert_eq!((job.state(), job.traits), (State::Pending, traits("new")));
     let known =
         async |value| world.run(async |tx, keys| learnt::get(tx, keys, T, "instance", value).await).await;
     assert!(known("old").await.is_some() && known("new").await.is_none());

@@ -70,7 +70,7 @@ impl World {
     async fn claim(&self, id: &str, number: u64) -> Option<Claim> {
         let claim = Claim { worker: "w".into(), number };
         let job = self.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 7, 20).await).await;
-        job.and_then(|job| job.claim)
+        job.and_then(|job| job.claim().cloned())
     }
 
     async fn end(
@@ -107,7 +107,7 @@ async fn a_job_for_later_waits_until_its_time_has_come() {
     let world = World::new().await;
     let later = NewJob { not_before_us: Some(100), ..new("a") };
     assert_eq!(world.add(&later, 5).await, Added::Delayed);
-    assert_eq!(world.get("a").await.state, State::Delayed);
+    assert_eq!(world.get("a").await.state(), State::Delayed);
     assert_eq!(world.claim("a", 1).await, None);
     assert_eq!(world.release(99).await, Some(100));
     assert!(world.front().await.is_empty());
@@ -134,7 +134,7 @@ async fn a_job_for_later_can_be_cancelled_and_removed() {
     let later = NewJob { not_before_us: Some(100), ..new("a") };
     world.add(&later, 5).await;
     let cancelled = world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 6).await).await;
-    assert_eq!((cancelled, world.get("a").await.state), (Cancelled::Now, State::Cancelled));
+    assert_eq!((cancelled, world.get("a").await.state()), (Cancelled::Now, State::Cancelled));
     world.add(&later, 7).await;
     world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
     assert_eq!((world.release(200).await, world.front().await), (None, vec![]));
@@ -148,7 +148,7 @@ async fn a_running_job_that_is_added_again_for_later_waits_after_its_end() {
     let later = NewJob { not_before_us: Some(100), ..new("a") };
     assert_eq!(world.add(&later, 6).await, Added::RunsAgain);
     world.end("a", &claim, Ending::Completed(json("1")), 8).await.unwrap();
-    assert_eq!((world.get("a").await.state, world.release(9).await), (State::Delayed, Some(100)));
+    assert_eq!((world.get("a").await.state(), world.release(9).await), (State::Delayed, Some(100)));
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn adding_once_never_changes_a_job_that_is_there() {
     assert_eq!(once(8).await, Added::AlreadyThere);
     world.end("a", &claim, Ending::Completed(json("1")), 9).await.unwrap();
     assert_eq!(once(10).await, Added::AlreadyThere);
-    assert_eq!((world.get("a").await.state, world.get("a").await.added_us), (State::Completed, 5));
+    assert_eq!((world.get("a").await.state(), world.get("a").await.added_us), (State::Completed, 5));
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn adding_once_what_is_about_to_be_removed_adds_it() {
     assert_eq!(once().await, Added::AlreadyThere);
     world.end("a", &claim, Ending::Stopped, 9).await.unwrap();
     let job = world.get("a").await;
-    assert_eq!(job.state, State::Pending);
+    assert_eq!(job.state(), State::Pending);
     let options = world.run(async |tx, keys| jobs::options(tx, keys, &job).await).await;
     assert_eq!(options.get(), "[2]");
 }
@@ -195,7 +195,7 @@ async fn the_result_of_a_run_before_is_not_that_of_the_next() {
     let claim = world.claim("a", 2).await.unwrap();
     world.end("a", &claim, Ending::Failed("no".into()), 9).await.unwrap();
     let job = world.get("a").await;
-    assert_eq!((job.state, job.result.is_none()), (State::Failed, true));
+    assert_eq!((job.state(), job.result.is_none()), (State::Failed, true));
 }
 
 #[tokio::test]
@@ -204,12 +204,12 @@ async fn the_crash_of_the_last_attempt_fails_the_job() {
     world.add(&NewJob { max_attempts: Some(2), ..new("a") }, 5).await;
     let first = world.claim("a", 1).await.unwrap();
     world.end("a", &first, crash(20), 10).await.unwrap();
-    assert_eq!(world.get("a").await.state, State::Crashing);
+    assert_eq!(world.get("a").await.state(), State::Crashing);
     world.release(20).await;
     let second = world.claim("a", 2).await.unwrap();
     world.end("a", &second, crash(40), 30).await.unwrap();
     let job = world.get("a").await;
-    assert_eq!((job.state, job.attempts, job.reason()), (State::Failed, 2, Some("ouch")));
+    assert_eq!((job.state(), job.attempts, job.reason()), (State::Failed, 2, Some("ouch")));
     assert_eq!(world.release(1_000).await, None);
     world.add(&new("a"), 50).await;
     assert_eq!(world.get("a").await.attempts, 0);
@@ -226,7 +226,7 @@ async fn a_job_that_is_retried_waits_no_more_and_its_crashes_are_forgotten() {
     world.end("a", &claim, crash(1_000_000), 10).await.unwrap();
     assert_eq!(retry("a").await, Retried::Now);
     let job = world.get("a").await;
-    assert_eq!((job.state, job.crashes, job.attempts), (State::Pending, 0, 1));
+    assert_eq!((job.state(), job.crashes, job.attempts), (State::Pending, 0, 1));
     assert_eq!((world.front().await, world.release(2_000_000).await), (vec!["a".to_owned()], None));
     // Its attempts stay counted.
     let claim = world.claim("a", 2).await.unwrap();
@@ -257,10 +257,10 @@ async fn a_job_that_is_rerun_has_what_it_was_added_with_and_begins_anew() {
     assert_eq!(rerun("a").await, Retried::Not(State::Running));
     world.end("a", &claim, crash(20), 10).await.unwrap();
     let failed = world.get("a").await;
-    assert_eq!((failed.state, failed.attempts), (State::Failed, 1));
+    assert_eq!((failed.state(), failed.attempts), (State::Failed, 1));
     assert_eq!(rerun("a").await, Retried::Now);
     let job = world.get("a").await;
-    assert_eq!((job.state, job.attempts, job.crashes, job.added_us), (State::Pending, 0, 0, 50));
+    assert_eq!((job.state(), job.attempts, job.crashes, job.added_us), (State::Pending, 0, 0, 50));
     assert_eq!((job.tenant.as_str(), job.class, job.max_attempts), ("acme", -3, Some(1)));
     assert_eq!(job.reasons, added.reasons);
     let options = world.run(async |tx, keys| jobs::options(tx, keys, &job).await).await;
@@ -288,7 +288,7 @@ async fn an_end_that_is_recorded_twice_counts_once() {
     world.add(&new("a"), 10).await;
     let next = world.claim("a", 2).await.unwrap();
     assert!(matches!(world.end("a", &claim, done(), 11).await, Ok(Ended::AlreadyRecorded(_))));
-    assert_eq!(world.get("a").await.state, State::Running);
+    assert_eq!(world.get("a").await.state(), State::Running);
     world.end("a", &next, crash(40), 12).await.unwrap();
     assert!(matches!(world.end("a", &claim, done(), 13).await, Err(Error::Halt)));
 }
@@ -303,7 +303,7 @@ async fn claims_that_a_worker_has_not_heard_of_are_found() {
     let after = async |number, limit| {
         let jobs =
             world.run(async |tx, keys| claims::claims_after(tx, keys, T, "w", number, limit).await).await;
-        jobs.into_iter().map(|job| (job.claim.unwrap().number, job.id)).collect::<Vec<_>>()
+        jobs.into_iter().map(|job| (job.claim().unwrap().number, job.id)).collect::<Vec<_>>()
     };
     assert_eq!(after(3, 10).await, [(4, "b".to_owned()), (5, "a".to_owned())]);
     assert_eq!(after(0, 1).await, [(3, "c".to_owned())]);
@@ -421,5 +421,5 @@ async fn a_job_that_was_added_again_for_later_keeps_its_delay_when_its_worker_is
     assert_eq!(world.add(&later, 8).await, Added::RunsAgain);
     assert!(world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 9, 20, 20).await).await);
     let job = world.get("a").await;
-    assert_eq!((job.state, job.order_us), (State::Delayed, 1_000));
+    assert_eq!((job.state(), job.order_us()), (State::Delayed, 1_000));
 }

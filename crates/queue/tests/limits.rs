@@ -200,7 +200,7 @@ impl World {
     async fn count(&self, prefix: &str, state: State) -> usize {
         let tx = self.wide.begin().await.unwrap();
         let all = jobs::list(&tx, &self.keys, T, None, 1_000_000).await.unwrap();
-        all.iter().filter(|job| job.id.starts_with(prefix) && job.state == state).count()
+        all.iter().filter(|job| job.id.starts_with(prefix) && job.state() == state).count()
     }
 
     async fn check(&self) {
@@ -244,7 +244,7 @@ async fn a_job_waits_for_as_many_as_are_documented_however_large_they_are() {
             let claim = world.start("w", id).await;
             world.end(id, &claim, completed()).await;
         }
-        assert_eq!(world.get(&id).await.state, State::Pending);
+        assert_eq!(world.get(&id).await.state(), State::Pending);
     }
 }
 
@@ -381,7 +381,7 @@ async fn locks_are_claimed_asked_for_and_given_back() {
         let requests = most_locks(&limits);
         world.there([NewJob { locks: requests.clone(), ..limited("known", T, 2) }]).await;
         let claim = world.start("w", "known").await;
-        let held = world.get("known").await.held.unwrap();
+        let held = world.get("known").await.held().unwrap().clone();
         let spots: Vec<Spot> =
             held.locks().into_iter().map(|lock| lock.spot).filter(|spot| spot.level.is_some()).collect();
         world
@@ -533,7 +533,7 @@ async fn a_free_one_passes_as_well() {
         world.end("a", &claim, failed()).await;
         world.settle().await;
         let job = world.get("f129").await;
-        assert_eq!((job.state, job.unmet), (State::Delayed, 99));
+        assert_eq!((job.state(), job.unmet()), (State::Delayed, 99));
         world.check().await;
     }
 }

@@ -306,7 +306,7 @@ impl Walk {
             }
         };
         let record = jobs::get(tx, keys, T, id).await?.unwrap();
-        let held = record.held.as_ref().unwrap();
+        let held = record.held().unwrap();
         let had = self.model.0[id].held.iter().any(|had| {
             let enough = had.mode == Mode::Exclusive || lock.mode == Mode::Shared && had.units >= lock.units;
             let all = had.spot.name.is_none() && had.spot.level == lock.spot.level;
@@ -324,7 +324,7 @@ impl Walk {
                     job.held.push(lock);
                 }
                 job.waits = None;
-                assert_eq!(record.state, State::Running);
+                assert_eq!(record.state(), State::Running);
                 let mut same = (held.locks(), job.held.clone());
                 same.0.sort();
                 same.1.sort();
@@ -332,15 +332,15 @@ impl Walk {
             }
             Asked::Waits(blocked) => {
                 assert!(!may, "{id} waits for {lock}, behind {blocked:?}");
-                let waits = record.waits.unwrap();
+                let waits = record.waits().unwrap();
                 let inside = lock.spot.level.as_ref().is_some_and(|level| held.is_inside(level));
                 let job = self.model.0.get_mut(id).unwrap();
                 job.waits.get_or_insert((lock, waits.ticket, inside));
-                assert_eq!(record.state, State::Waiting);
+                assert_eq!(record.state(), State::Waiting);
             }
             Asked::OutOfOrder { blocked, .. } => {
                 assert!(!may, "{id} was refused {lock}: {blocked:?}");
-                assert_eq!(record.state, State::Running);
+                assert_eq!(record.state(), State::Running);
             }
         }
         Ok(())
@@ -458,8 +458,8 @@ impl Many {
                     .await
                     .unwrap();
                 let Claiming::Claimed(job) = claiming else { continue };
-                let has_locks = job.held.is_some();
-                self.ledger.add(id, job.held.map(|held| held.locks()).unwrap_or_default());
+                let has_locks = job.held().is_some();
+                self.ledger.add(id, job.held().map(|held| held.locks()).unwrap_or_default());
                 tokio::task::yield_now().await;
                 if has_locks {
                     self.ask(&mut rng, id, claim).await;
@@ -499,7 +499,7 @@ impl Many {
                         let locks = std::slice::from_ref(lock);
                         let asked = locks::request(&tx, keys, levels, T, id, claim, locks, 8).await?;
                         let job = jobs::get(&tx, keys, T, id).await?.unwrap();
-                        Ok::<_, Error>((asked, seen, job.held.unwrap().locks()))
+                        Ok::<_, Error>((asked, seen, job.held().unwrap().locks()))
                     })
                     .await;
                 match asked {
@@ -554,7 +554,7 @@ async fn many_at_once_keep_each_other_out_and_all_of_them_end() {
     let tx = many.store.begin().await.unwrap();
     assert_eq!(locks::list(&tx, &many.keys, None, 9).await.unwrap(), []);
     for job in jobs::list(&tx, &many.keys, T, None, 1_000).await.unwrap() {
-        assert_eq!(job.state, State::Completed, "{}", job.id);
+        assert_eq!(job.state(), State::Completed, "{}", job.id);
     }
     assert!(many.waited.load(SeqCst) > 0 && many.crashed.load(SeqCst) > 0);
 }

@@ -116,7 +116,7 @@ impl World {
     async fn start(&self, id: &str, number: u64, locks: &str) -> Claim {
         self.add(&new(id, locks), 5).await;
         match self.try_claim(id, number).await {
-            Claiming::Claimed(job) => job.claim.unwrap(),
+            Claiming::Claimed(job) => job.claim().unwrap().clone(),
             other => panic!("{id} was to be claimed: {other:?}"),
         }
     }
@@ -166,7 +166,7 @@ impl World {
     }
 
     async fn state(&self, id: &str) -> State {
-        self.get(id).await.state
+        self.get(id).await.state()
     }
 }
 
@@ -203,7 +203,7 @@ async fn known_locks_are_taken_with_the_claim_and_go_with_every_end() {
         assert_eq!(world.state(&id).await, state);
         assert_eq!(world.held().await, [""; 0]);
         assert!(world.wake().await > before, "nobody hears that {id} has ended");
-        assert_eq!((world.get(&id).await.held, world.get(&id).await.waits), (None, None));
+        assert_eq!((world.get(&id).await.held(), world.get(&id).await.waits()), (None, None));
     }
 }
 
@@ -333,7 +333,7 @@ async fn a_reservation_keeps_claims_that_came_later_and_nobody_else() {
     world.done("first", &first).await;
     assert_eq!(world.blocked("shares").await.by[0].id, "old");
     assert!(matches!(world.try_claim("old", 3).await, Claiming::Claimed(_)));
-    assert_eq!(world.get("old").await.reserved, None);
+    assert_eq!(world.get("old").await.reserved(), None);
     world.done("old", &by(3)).await;
     assert!(matches!(world.try_claim("shares", 4).await, Claiming::Claimed(_)));
 }
@@ -435,7 +435,7 @@ async fn several_locks_are_taken_one_after_the_other_in_their_order() {
     );
     world.done("holder", &holder).await;
     assert_eq!(world.request("a", &claim, &all, 12).await.unwrap(), Asked::Granted);
-    assert_eq!(world.get("a").await.held.unwrap().len(), 5);
+    assert_eq!(world.get("a").await.held().unwrap().len(), 5);
 }
 
 #[tokio::test]
@@ -497,7 +497,7 @@ async fn a_job_that_waits_ends_in_every_way_in_which_one_that_runs_does() {
         };
         let tx = world.store.begin().await.unwrap();
         let job = jobs::get(&tx, &world.keys, T, "a").await.unwrap();
-        assert_eq!(job.map(|job| job.state), expected, "way {way}");
+        assert_eq!(job.map(|job| job.state()), expected, "way {way}");
         assert_eq!(world.held().await, ["holder node/n (exclusive)"], "way {way}");
     }
 }
@@ -512,7 +512,7 @@ async fn who_does_not_want_to_wait_any_more_runs_on() {
     world.waits("b", &b, exclusive("node/n"), 11).await;
     for _ in 0..2 {
         world.run(async |tx, keys| locks::withdraw(tx, keys, T, "a", &a, 12).await).await.unwrap();
-        assert_eq!((world.state("a").await, world.get("a").await.waits), (State::Running, None));
+        assert_eq!((world.state("a").await, world.get("a").await.waits()), (State::Running, None));
     }
     assert_eq!(world.held().await, ["holder node/n (exclusive)", "b waits node/n (exclusive)"]);
     assert_eq!(world.request("a", &a, &[exclusive("node/m")], 13).await.unwrap(), Asked::Granted);
@@ -648,7 +648,7 @@ async fn a_stale_claim_changes_nothing() {
     let unknown = r#"{"node":{"exclusive":"unknown"}}"#;
     let stale = world.start("a", 1, unknown).await;
     world.end("a", &stale, Ending::Stopped).await.unwrap();
-    let claim = world.try_claim("a", 2).await.job().unwrap().claim.unwrap();
+    let claim = world.try_claim("a", 2).await.job().unwrap().claim().unwrap().clone();
     assert_eq!(world.request("a", &claim, &[exclusive("node/n")], 10).await.unwrap(), Asked::Granted);
     let before = world.rows(None).await;
     let is_lost = |result: Result<()>| assert!(matches!(result, Err(Error::Halt)), "{result:?}");
@@ -669,7 +669,7 @@ async fn a_lost_worker_loses_its_locks() {
     world.start("a", 1, r#"{"node":{"exclusive":["n"]}}"#).await;
     assert!(world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 9, 20, 20).await).await.unwrap());
     assert_eq!(world.held().await, [""; 0]);
-    assert_eq!((world.state("a").await, world.get("a").await.held), (State::Pending, None));
+    assert_eq!((world.state("a").await, world.get("a").await.held()), (State::Pending, None));
 }
 
 #[tokio::test]
@@ -831,7 +831,7 @@ async fn locks_are_listed_page_by_page() {
     let ids: Vec<&str> = running.iter().map(|job| job.id.as_str()).collect();
     assert_eq!(ids, ["a", "b"]);
     assert_eq!(running[1].all.locks, world.get("b").await.locks);
-    assert_eq!(Some(&running[1].all.held), world.get("b").await.held.as_ref());
+    assert_eq!(Some(&running[1].all.held), world.get("b").await.held());
 }
 
 #[tokio::test]

@@ -185,7 +185,7 @@ async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
     assert_eq!(world.versionstamp().await, after_first, "the membership changed once only");
     for id in ["a", "b", "c"] {
         let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap();
-        assert_eq!((job.state, job.claim), (State::Pending, None));
+        assert_eq!((job.state(), job.claim()), (State::Pending, None));
     }
     assert_eq!(world.neighbours("v", 9).await, [""; 0]);
 }
@@ -204,7 +204,7 @@ async fn nothing_is_left_of_a_removed_worker() {
     assert!(world.remove("the worker", 2).await);
     assert_eq!(world.rows_with("the worker").await, [""; 0]);
     let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "c").await).await.unwrap().unwrap();
-    assert_eq!(job.state, State::Cancelled);
+    assert_eq!(job.state(), State::Cancelled);
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn two_removers_at_once_give_every_job_back_once() {
     for id in ["a", "b", "c", "d"] {
         let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap();
         let stops = job.history.iter().filter(|event| event.kind == turnwise_queue::EventKind::STOPPED);
-        assert_eq!((job.state, stops.count()), (State::Pending, 1));
+        assert_eq!((job.state(), stops.count()), (State::Pending, 1));
     }
 }
 
@@ -254,7 +254,7 @@ async fn a_claim_that_overtakes_the_removal_of_its_worker_is_given_back() {
     assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
     assert!(world.remove("w", 9).await);
     let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "a").await).await.unwrap().unwrap();
-    assert_eq!((job.state, job.claim), (State::Pending, None));
+    assert_eq!((job.state(), job.claim()), (State::Pending, None));
 }
 
 #[tokio::test]

@@ -106,18 +106,18 @@ async fn a_parked_job_waits_until_it_is_woken_and_keeps_what_it_said() {
     world.add("a", 1).await;
     world.park("a", 1, at("g", "k"), "7").await.unwrap();
     let job = world.get("a").await;
-    assert_eq!((job.state, job.parked.clone(), job.order_us), (State::Delayed, Some(at("g", "k")), 1_000));
+    assert_eq!((job.state(), job.parked(), job.order_us()), (State::Delayed, Some(&at("g", "k")), 1_000));
     assert_eq!(job.info.unwrap().get(), "{\"docs_written\":3}");
     assert!(!world.wake("b").await, "there is no such job");
     assert!(!world.wake_at("a", at("g", "j")).await, "it is parked elsewhere");
     assert!(world.wake("a").await);
     let job = world.get("a").await;
-    assert_eq!((job.state, job.parked, job.order_us), (State::Pending, None, 50));
+    assert_eq!((job.state(), job.parked(), job.order_us()), (State::Pending, None, 50));
     assert_eq!(world.parked("g").await, Vec::<String>::new());
     assert!(!world.wake("a").await, "it is not parked any more");
     // It runs, and parks elsewhere.
     world.park("a", 2, at("h", "k"), "8").await.unwrap();
-    assert_eq!(world.get("a").await.parked, Some(at("h", "k")));
+    assert_eq!(world.get("a").await.parked(), Some(&at("h", "k")));
 }
 
 #[tokio::test]
@@ -209,8 +209,8 @@ async fn rows_of_a_job_that_is_elsewhere_or_gone_are_cleared_by_whoever_would_wa
     }
     // Nothing is left, and nobody was woken by it.
     assert_eq!((world.parked("g").await, world.unwatched("g").await), (vec![], vec![]));
-    assert_eq!(world.get("pending").await.state, State::Pending);
-    assert_eq!(world.get("elsewhere").await.parked, Some(at("h", "k")));
+    assert_eq!(world.get("pending").await.state(), State::Pending);
+    assert_eq!(world.get("elsewhere").await.parked(), Some(&at("h", "k")));
 }
 
 #[tokio::test]
@@ -222,13 +222,13 @@ async fn what_was_asked_for_meanwhile_counts_more_than_parking() {
     tx!(world, |tx, keys| claims::claim(tx, keys, T, "a", &claim(1), 10, 20)).unwrap();
     tx!(world, |tx, keys| jobs::cancel(tx, keys, T, "a", 11)).unwrap();
     world.end("a", 1, at("g", "k"), "7").await.unwrap();
-    assert_eq!(world.get("a").await.state, State::Cancelled);
+    assert_eq!(world.get("a").await.state(), State::Cancelled);
     // Added again.
     world.add("b", 1).await;
     tx!(world, |tx, keys| claims::claim(tx, keys, T, "b", &claim(2), 10, 20)).unwrap();
     assert_eq!(world.add("b", 12).await, Added::RunsAgain);
     world.end("b", 2, at("g", "k"), "7").await.unwrap();
-    assert_eq!(world.get("b").await.state, State::Pending);
+    assert_eq!(world.get("b").await.state(), State::Pending);
     // Removed.
     world.add("c", 1).await;
     tx!(world, |tx, keys| claims::claim(tx, keys, T, "c", &claim(3), 10, 20)).unwrap();
@@ -255,5 +255,5 @@ async fn it_ends_a_row_of_crashes_and_can_be_said_twice() {
     world.wake("a").await;
     let refused = world.park("a", 3, at("g", "k"), &"x".repeat(parking::MAX_TOKEN_BYTES + 1)).await;
     assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
-    assert_eq!(world.get("a").await.state, State::Running);
+    assert_eq!(world.get("a").await.state(), State::Running);
 }

@@ -168,7 +168,7 @@ async fn of_a_bucket_so_many_run_and_the_next_one_waits_for_an_end() {
     assert_eq!(world.running(&named("net")).await, 2);
     let held = world.get("c").await;
     let limit = Limit { bucket: named("net"), most: 2 };
-    assert_eq!((held.state, held.limited, held.order_us), (State::Delayed, Some(limit), 3));
+    assert_eq!((held.state(), held.limited(), held.order_us()), (State::Delayed, Some(&limit), 3));
     assert_eq!(world.queue("x").await, [""; 0]);
     assert_eq!(world.look(9).await.released.len(), 0, "the bucket is full");
     world.complete("a", 1).await;
@@ -180,7 +180,7 @@ async fn of_a_bucket_so_many_run_and_the_next_one_waits_for_an_end() {
     assert_eq!(world.queue("x").await, ["b"], "its place was another's already: it has to ask again");
     assert!(world.look(9).await.released.contains("x"));
     assert!(world.start("d", 6).await && !world.start("b", 7).await);
-    assert_eq!(world.get("d").await.buckets, [named("net")]);
+    assert_eq!(world.get("d").await.buckets(), [named("net")]);
     world.complete("c", 5).await;
     world.complete("d", 6).await;
     assert_eq!(world.running(&named("net")).await, 0);
@@ -199,7 +199,7 @@ async fn each_job_obeys_its_own_limit_and_all_of_its_buckets() {
     assert!(!world.start("one", 3).await, "others of the bucket count, whatever they obey");
     assert!(world.start("disk", 4).await);
     assert!(!world.start("both", 5).await);
-    assert_eq!(world.get("both").await.limited.unwrap().bucket, named("disk"));
+    assert_eq!(world.get("both").await.limited().unwrap().bucket, named("disk"));
     world.complete("disk", 4).await;
     world.look(9).await;
     assert_eq!(world.queue("x").await, ["three2", "both"]);
@@ -685,7 +685,7 @@ async fn many_workers_never_run_more_of_a_bucket_than_may() {
     world.check().await;
     let tx = world.store.begin().await.unwrap();
     let all = jobs::list(&tx, &world.keys, T, None, JOBS).await.unwrap();
-    assert!(all.iter().all(|job| job.state == State::Completed && job.buckets.is_empty()));
+    assert!(all.iter().all(|job| job.state() == State::Completed && job.buckets().is_empty()));
 }
 
 async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {

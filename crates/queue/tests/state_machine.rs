@@ -77,7 +77,7 @@ impl World {
     /// Adds and claims.
     async fn started(&self, id: &str, now_us: i64) -> Claim {
         self.add(&new(id), now_us).await;
-        self.claim(id, "w", now_us).await.unwrap().claim.unwrap()
+        self.claim(id, "w", now_us).await.unwrap().claim().unwrap().clone()
     }
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending, now_us: i64) -> Result<Option<Job>> {
@@ -95,7 +95,7 @@ impl World {
     }
 
     async fn state(&self, id: &str) -> Option<State> {
-        self.get(id).await.map(|job| job.state)
+        self.get(id).await.map(|job| job.state())
     }
 
     async fn cancel(&self, id: &str, now_us: i64) -> Result<Cancelled> {
@@ -154,7 +154,7 @@ async fn add_makes_a_job_pending() {
     let world = World::new().await;
     assert_eq!(world.add(&new("a"), 5).await, Added::Queued);
     let job = world.get("a").await.unwrap();
-    assert_eq!((job.state, job.added_us, job.order_us), (State::Pending, 5, 5));
+    assert_eq!((job.state(), job.added_us, job.order_us()), (State::Pending, 5, 5));
     assert_eq!(World::history(&job), ["added"]);
     world.is_only_in("pending", "a").await;
     let options = jobs::options(&world.tx().await, &world.keys, &job).await.unwrap();
@@ -166,7 +166,7 @@ async fn claim_makes_a_pending_job_run() {
     let world = World::new().await;
     world.add(&new("a"), 5).await;
     let job = world.claim("a", "w", 6).await.unwrap();
-    assert_eq!(job.claim, Some(Claim { worker: "w".into(), number: 1 }));
+    assert_eq!(job.claim(), Some(&Claim { worker: "w".into(), number: 1 }));
     assert_eq!((world.state("a").await, job.started_us), (Some(State::Running), Some(6)));
     world.is_only_in("active", "a").await;
     assert!(world.claim("a", "w", 7).await.is_none(), "claimed twice");
@@ -191,7 +191,7 @@ async fn a_running_job_completes() {
     let world = World::new().await;
     let claim = world.started("a", 5).await;
     let job = world.end("a", &claim, Ending::Completed(json("[1]")), 9).await.unwrap().unwrap();
-    assert_eq!((job.state, job.result.as_ref().unwrap().get()), (State::Completed, "[1]"));
+    assert_eq!((job.state(), job.result.as_ref().unwrap().get()), (State::Completed, "[1]"));
     assert_eq!(World::history(&job), ["completed", "started", "added"]);
     world.is_only_in("nowhere", "a").await;
 }
@@ -201,7 +201,7 @@ async fn a_running_job_fails() {
     let world = World::new().await;
     let claim = world.started("a", 5).await;
     let job = world.end("a", &claim, Ending::Failed("no way".into()), 9).await.unwrap().unwrap();
-    assert_eq!((job.state, job.reason()), (State::Failed, Some("no way")));
+    assert_eq!((job.state(), job.reason()), (State::Failed, Some("no way")));
     world.is_only_in("nowhere", "a").await;
 }
 
@@ -214,7 +214,7 @@ async fn a_crashed_job_is_pending_again_when_its_backoff_is_over() {
     let world = World::new().await;
     let claim = world.started("a", 5).await;
     let job = world.end("a", &claim, crash(3, 100), 9).await.unwrap().unwrap();
-    assert_eq!((job.state, job.crashes, job.reason()), (State::Crashing, 3, Some("ouch")));
+    assert_eq!((job.state(), job.crashes, job.reason()), (State::Crashing, 3, Some("ouch")));
     world.is_only_in("delayed", "a").await;
     assert!(world.claim("a", "w", 50).await.is_none(), "a crashing job was claimed");
 
@@ -230,7 +230,7 @@ async fn a_crashed_job_is_pending_again_when_its_backoff_is_over() {
     world.is_only_in("pending", "a").await;
     let job = world.claim("a", "w", 101).await.unwrap();
     assert_eq!(job.crashes, 3);
-    let job = world.end("a", &job.claim.unwrap(), Ending::Completed(json("1")), 102).await.unwrap().unwrap();
+    let job = world.end("a", job.claim().unwrap(), Ending::Completed(json("1")), 102).await.unwrap().unwrap();
     assert_eq!(job.crashes, 0, "a good end ends the row of crashes");
 }
 
@@ -255,7 +255,7 @@ async fn a_stopped_job_is_pending_again_in_its_place() {
     let claim = world.started("a", 5).await;
     world.add(&new("b"), 7).await;
     let job = world.end("a", &claim, Ending::Stopped, 9).await.unwrap().unwrap();
-    assert_eq!((job.state, World::history(&job)[0].as_str()), (State::Pending, "stopped"));
+    assert_eq!((job.state(), World::history(&job)[0].as_str()), (State::Pending, "stopped"));
     assert_eq!(world.places().await.0, ["a", "b"]);
 }
 
@@ -267,7 +267,7 @@ async fn a_finished_job_that_is_added_again_runs_again() {
         world.end("a", &claim, ending, 9).await.unwrap();
         assert_eq!(world.add(&new("a"), 20).await, Added::Queued);
         let job = world.get("a").await.unwrap();
-        assert!(job.state == State::Pending && job.result.is_none() && job.added_us == 20);
+        assert!(job.state() == State::Pending && job.result.is_none() && job.added_us == 20);
         world.remove("a").await.unwrap();
     }
 }
@@ -279,7 +279,7 @@ async fn a_waiting_job_that_is_added_again_keeps_its_place_with_new_options() {
     let again = NewJob { options: json("[2]"), ..new("a") };
     assert_eq!(world.add(&again, 8).await, Added::AlreadyWaiting);
     let job = world.get("a").await.unwrap();
-    assert_eq!((job.order_us, job.state), (5, State::Pending));
+    assert_eq!((job.order_us(), job.state()), (5, State::Pending));
     let options = jobs::options(&world.tx().await, &world.keys, &job).await.unwrap();
     assert_eq!(options.get(), "[2]");
     world.is_only_in("pending", "a").await;
@@ -293,11 +293,11 @@ async fn a_running_job_that_is_added_again_runs_once_more_after_it_ends() {
         assert_eq!(world.add(&new("a"), 8).await, Added::RunsAgain);
         world.is_only_in("active", "a").await;
         let job = world.end("a", &claim, ending, 9).await.unwrap().unwrap();
-        assert_eq!(job.state, State::Pending);
+        assert_eq!(job.state(), State::Pending);
         world.is_only_in("pending", "a").await;
         let job = world.claim("a", "w", 10).await.unwrap();
-        let job = world.end("a", &job.claim.unwrap(), Ending::Completed(json("1")), 11).await.unwrap();
-        assert_eq!(job.unwrap().state, State::Completed, "it runs once more, not for ever");
+        let job = world.end("a", job.claim().unwrap(), Ending::Completed(json("1")), 11).await.unwrap();
+        assert_eq!(job.unwrap().state(), State::Completed, "it runs once more, not for ever");
         world.remove("a").await.unwrap();
     }
 }
@@ -335,7 +335,7 @@ async fn a_running_job_is_cancelled_when_its_worker_stops_it() {
         let answer = claims::update(&tx, &world.keys, T, "a", &claim, &json("1"), 7).await.unwrap();
         assert_eq!(answer, Answer::Cancel);
         let job = world.end("a", &claim, ending, 9).await.unwrap().unwrap();
-        assert_eq!((job.state, World::history(&job)[0].as_str()), (State::Cancelled, "cancelled"));
+        assert_eq!((job.state(), World::history(&job)[0].as_str()), (State::Cancelled, "cancelled"));
         world.is_only_in("nowhere", "a").await;
         world.remove("a").await.unwrap();
     }
@@ -347,7 +347,7 @@ async fn a_job_that_was_done_before_it_was_stopped_is_completed() {
     let claim = world.started("a", 5).await;
     world.cancel("a", 6).await.unwrap();
     let job = world.end("a", &claim, Ending::Completed(json("1")), 9).await.unwrap().unwrap();
-    assert_eq!(job.state, State::Completed);
+    assert_eq!(job.state(), State::Completed);
 }
 
 #[tokio::test]
@@ -357,7 +357,7 @@ async fn cancelling_takes_back_adding_again() {
     world.add(&new("a"), 6).await;
     world.cancel("a", 7).await.unwrap();
     let job = world.end("a", &claim, Ending::Stopped, 9).await.unwrap().unwrap();
-    assert_eq!(job.state, State::Cancelled);
+    assert_eq!(job.state(), State::Cancelled);
 }
 
 #[tokio::test]
@@ -371,7 +371,7 @@ async fn restarting_a_running_job_stops_it_and_runs_it_with_the_new_options() {
     let requests = jobs::cancel_requests(&world.tx().await, &world.keys, T, "w").await.unwrap();
     assert_eq!(requests, [claim.number]);
     let job = world.end("a", &claim, Ending::Stopped, 9).await.unwrap().unwrap();
-    assert_eq!((job.state, job.cancel_requested), (State::Pending, false));
+    assert_eq!((job.state(), job.cancel_requested()), (State::Pending, false));
     let options = jobs::options(&world.tx().await, &world.keys, &job).await.unwrap();
     assert_eq!(options.get(), "[3]");
 }
@@ -416,7 +416,7 @@ async fn a_stale_claim_changes_nothing() {
     let world = World::new().await;
     let stale = world.started("a", 5).await;
     world.end("a", &stale, Ending::Stopped, 6).await.unwrap();
-    let now_held = world.claim("a", "w", 7).await.unwrap().claim.unwrap();
+    let now_held = world.claim("a", "w", 7).await.unwrap().claim().unwrap().clone();
     assert_ne!(stale, now_held);
     let before = world.tx().await.range(&world.keys.jobs(T), 10).await.unwrap();
     for ending in [Ending::Completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(1, 9)] {
@@ -464,7 +464,7 @@ async fn a_lost_workers_jobs_are_pending_again_in_batches() {
     assert_eq!((pending.len(), delayed.len(), active.len()), (2, 0, 0));
     assert_eq!(world.state("b").await, Some(State::Cancelled), "cancelled jobs never start again");
     let job = world.get("a").await.unwrap();
-    assert_eq!((job.state, World::history(&job)[0].as_str()), (State::Pending, "stopped"));
+    assert_eq!((job.state(), World::history(&job)[0].as_str()), (State::Pending, "stopped"));
 }
 
 #[tokio::test]
@@ -494,7 +494,7 @@ async fn a_history_is_bounded_in_entries_and_bytes() {
         let job = world.claim("a", "w", n).await.unwrap();
         let reason = "\u{1}ä\"".repeat(5_000);
         let ending = Ending::Crashed { reason, crashes: 1, not_before_us: n };
-        let job = world.end("a", &job.claim.unwrap(), ending, n).await.unwrap().unwrap();
+        let job = world.end("a", job.claim().unwrap(), ending, n).await.unwrap().unwrap();
         assert!(
             job.history.len() <= HISTORY && job.reason().unwrap().len() <= turnwise_queue::MAX_REASON_BYTES
         );

@@ -59,7 +59,7 @@ impl World {
         let (stopped, end_us) = (Ending::Stopped, now_us + 1);
         self.run(async |tx, keys| {
             let job = claims::claim(tx, keys, T, id, &claim, now_us, 20).await?;
-            assert!(!job.expect("it is pending").keyed);
+            assert!(!job.expect("it is pending").is_keyed());
             Ok(())
         })
         .await;
@@ -137,7 +137,10 @@ async fn a_job_that_is_added_again_under_another_tenant_moves_to_its_queue() {
     assert!(world.front("x").await.is_empty());
     assert_eq!(world.front("y").await, ["c", "a", "b"], "at its time, whatever key it had");
     let job = world.get("a").await;
-    assert_eq!((job.tenant.as_str(), job.order_us, job.keyed, job.priority), ("y", 1, false, Some(0.5)));
+    assert_eq!(
+        (job.tenant.as_str(), job.order_us(), job.is_keyed(), job.priority),
+        ("y", 1, false, Some(0.5))
+    );
     world.is_sound().await;
 }
 
@@ -187,7 +190,10 @@ async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
     world.set_key("a", Some(0.1)).await;
     world.run_once("a", 1, Some(0.7), 5).await;
     let job = world.get("a").await;
-    assert_eq!((job.state, job.order_us, job.keyed, job.priority), (State::Pending, 5, false, Some(0.7)));
+    assert_eq!(
+        (job.state(), job.order_us(), job.is_keyed(), job.priority),
+        (State::Pending, 5, false, Some(0.7))
+    );
     // Nobody who orders by keys ran it.
     world.run_once("a", 2, None, 8).await;
     assert_eq!(world.get("a").await.priority, Some(0.7));

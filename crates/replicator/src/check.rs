@@ -90,7 +90,7 @@ pub fn is_replicated(id: &str, head: &Head) -> bool {
 
 /// The document that a job belongs to, as long as it must know of the job: not if it has ended, or is about to go.
 pub fn document_of(job: &Job) -> Option<DocumentKey> {
-    if job.job_type != JOB_TYPE || job.state.is_final() || job.then == Then::Remove {
+    if job.job_type != JOB_TYPE || job.state().is_final() || job.then() == Then::Remove {
         return None;
     }
     let summary = Summary::of(job)?;

@@ -138,7 +138,7 @@ impl Known {
     }
 
     fn holder(&self, job: &Job) -> Option<JobKey> {
-        job.claim.as_ref().map(|claim| (job.job_type.clone(), claim.worker.clone()))
+        job.claim().map(|claim| (job.job_type.clone(), claim.worker.clone()))
     }
 }
 
@@ -264,8 +264,8 @@ impl Checker {
                         None => drop(pieces.remove(&n)),
                     }
                 }
-                Row::Place(job, place) => {
-                    if let (model::Place::Active(worker), Some(old), Some(new)) =
+                Row::Index(job, place) => {
+                    if let (model::IndexRow::Active(worker), Some(old), Some(new)) =
                         (&place, &change.old, &change.new)
                     {
                         reports.push((job.clone(), worker.clone(), old.clone(), new.clone()));
@@ -355,7 +355,7 @@ impl Checker {
         for (key, old) in &touched_jobs {
             if commit.is_client(&[OpKind::Add], key) {
                 *known.adds.entry(key.clone()).or_default() += 1;
-                let waits = known.jobs[key].record.as_ref().is_some_and(|job| job.unmet > 0);
+                let waits = known.jobs[key].record.as_ref().is_some_and(|job| job.unmet() > 0);
                 self.core.count(|stats| stats.dependents += u64::from(waits));
             }
             let new = known.jobs[key].record.clone();
@@ -452,17 +452,17 @@ impl Checker {
                 if refused {
                     self.count_end(known, key);
                 }
-                let waits = matches!(new.state, State::Pending | State::Delayed) || refused;
+                let waits = matches!(new.state(), State::Pending | State::Delayed) || refused;
                 ensure(waits && by(&[OpKind::Add]), ALLOWED, story)
             }
             (Some(old), None) => {
-                if !old.state.is_final() {
+                if !old.state().is_final() {
                     self.count_end(known, key);
                 }
-                match old.state {
+                match old.state() {
                     State::Running | State::Waiting => {
                         self.check_release(known, commit, old, None)?;
-                        ensure(old.then == Then::Remove, "no acknowledged job is lost", story)
+                        ensure(old.then() == Then::Remove, "no acknowledged job is lost", story)
                     }
                     state if state.is_final() => {
                         // By the retention, when its time has come.
@@ -500,31 +500,35 @@ impl Checker {
                     .as_mut()
                     .is_some_and(|filters| filters.lets_go(key, old, new, commit.now_us));
                 ensure(may, "a job that was kept goes back to where it stood, when it may", story)?;
-                match new.state {
+                match new.state() {
                     State::Pending => Ok(()),
                     State::Running => self.check_claim(known, commit, new),
                     State::Cancelled => self.check_sorted_out(known, commit, key, old, new),
                     _ => Err((ALLOWED, story())),
                 }
             }
-            (Some(old), Some(new)) => match (old.state, new.state) {
+            (Some(old), Some(new)) => match (old.state(), new.state()) {
                 (was, is) if was.is_claimed() && is.is_claimed() => {
-                    ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
-                    if let Some(Claim { worker, number }) = &new.claim {
+                    ensure(
+                        old.claim() == new.claim(),
+                        "a claim changes hands only through the queue",
+                        story,
+                    )?;
+                    if let Some(Claim { worker, number }) = &new.claim() {
                         known.tenants.goes_on(worker, *number, is == State::Waiting, commit.now_us);
                         if was == State::Waiting {
                             known.beats.insert((worker.clone(), *number), commit.now_us);
                         }
                     }
-                    let unchanged = old.cancel_requested == new.cancel_requested
-                        && (old.then == new.then || refused && new.then == Then::Keep)
+                    let unchanged = old.cancel_requested() == new.cancel_requested()
+                        && (old.then() == new.then() || refused && new.then() == Then::Keep)
                         && old.history == new.history;
                     let asked = by(&[OpKind::Add, OpKind::Cancel, OpKind::Restart, OpKind::Remove]);
                     ensure(asked || unchanged, ALLOWED, story)?;
                     ensure(old.history == new.history, ALLOWED, story)
                 }
                 (State::Running | State::Waiting, _) => {
-                    if new.state.is_final() {
+                    if new.state().is_final() {
                         self.count_end(known, key);
                     }
                     self.check_release(known, commit, old, Some(new))
@@ -532,10 +536,10 @@ impl Checker {
                 (State::Pending, State::Running) => self.check_claim(known, commit, new),
                 (State::Delayed | State::Crashing, State::Pending | State::Running) => {
                     let told_us = commit.clock_us();
-                    let asked = old.state == State::Delayed && by(&[OpKind::Add]) || by(&[OpKind::Retry]);
-                    ensure(asked || told_us >= old.order_us, "no job starts before its time", story)?;
+                    let asked = old.state() == State::Delayed && by(&[OpKind::Add]) || by(&[OpKind::Retry]);
+                    ensure(asked || told_us >= old.order_us(), "no job starts before its time", story)?;
                     // A pass may release a job and claim it at once.
-                    if new.state == State::Running { self.check_claim(known, commit, new) } else { Ok(()) }
+                    if new.state() == State::Running { self.check_claim(known, commit, new) } else { Ok(()) }
                 }
                 (State::Pending | State::Delayed | State::Crashing, State::Cancelled) => {
                     if commit.writer.op.is_none() && !refused {
@@ -545,20 +549,20 @@ impl Checker {
                     ensure(by(&[OpKind::Cancel]) || refused, ALLOWED, story)
                 }
                 (State::Delayed, State::Delayed) => {
-                    let heard = old.unmet > new.unmet && old.order_us == new.order_us;
+                    let heard = old.unmet() > new.unmet() && old.order_us() == new.order_us();
                     ensure(by(&[OpKind::Add]) || heard, ALLOWED, story)
                 }
                 (State::Pending | State::Crashing, State::Delayed) => {
-                    ensure(by(&[OpKind::Add]) && new.unmet > 0, ALLOWED, story)
+                    ensure(by(&[OpKind::Add]) && new.unmet() > 0, ALLOWED, story)
                 }
                 (State::Pending, State::Pending) if commit.writer.op.is_none() => {
-                    let reserves = old.reserved.is_none()
-                        && new.reserved.is_some()
+                    let reserves = old.reserved().is_none()
+                        && new.reserved().is_some()
                         && old.queue_place() == new.queue_place();
                     ensure(is_sorted_anew(old, new) || reserves, ALLOWED, story)
                 }
                 (was, is) if was == is && !refused => {
-                    let same = old.history == new.history && old.order_us == new.order_us;
+                    let same = old.history == new.history && old.order_us() == new.order_us();
                     ensure(same && by(&[OpKind::Add]), ALLOWED, story)
                 }
                 (was, State::Cancelled) if was.is_final() && refused => {
@@ -585,20 +589,20 @@ impl Checker {
         let story = || format!("job {key:?}\n  was {}\n  is  {}", in_words(Some(old)), in_words(Some(new)));
         let told_us = commit.clock_us();
         // Its time may have come in the same commit, and so may the end of the last job that it waited for: what that allows is checked there.
-        let could_run = match old.state {
+        let could_run = match old.state() {
             State::Pending => true,
-            State::Delayed | State::Crashing => is_kept(old) || told_us >= old.order_us,
+            State::Delayed | State::Crashing => is_kept(old) || told_us >= old.order_us(),
             _ => false,
         };
-        if new.state.is_final() {
+        if new.state().is_final() {
             self.count_end(known, key);
         }
         let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
         let may =
             known.filters.as_mut().is_some_and(|filters| filters.sorts_out(key, new, commit.now_us, count));
         // Who was blocked stands where it became free.
-        let freed = old.unmet > 0 && new.unmet == 0 && new.order_us == new.changed_us;
-        let stays = new.state.is_final() || old.order_us == new.order_us || freed;
+        let freed = old.unmet() > 0 && new.unmet() == 0 && new.order_us() == new.changed_us;
+        let stays = new.state().is_final() || old.order_us() == new.order_us() || freed;
         ensure(could_run && may && stays, "a job leaves the queue only for a filter or a bucket", story)
     }
 
@@ -610,7 +614,7 @@ impl Checker {
     /// A claim is new, and given by a member to itself.
     fn check_claim(&self, known: &mut Known, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
         let story = || format!("job {} is {}", new.id, in_words(Some(new)));
-        let Some(Claim { worker, number }) = new.claim.clone() else {
+        let Some(Claim { worker, number }) = new.claim().cloned() else {
             return Err(("a running job has a claim", story()));
         };
         let holder = (new.job_type.clone(), worker.clone());
@@ -618,7 +622,7 @@ impl Checker {
         ensure(member, "only members claim jobs", story)?;
         let at_home = known.speaks_for(commit.place, &worker);
         ensure(at_home, "workers claim for themselves", story)?;
-        ensure(!new.cancel_requested, "a cancelled job never starts again", story)?;
+        ensure(!new.cancel_requested(), "a cancelled job never starts again", story)?;
         let job = (new.job_type.clone(), new.id.clone());
         known.moved_us.insert(new.job_type.clone(), commit.now_us);
         known.load.add(&holder, commit.now_us);
@@ -650,23 +654,23 @@ impl Checker {
         if let Some(filters) = &mut known.filters {
             filters.released(&(old.job_type.clone(), old.id.clone()), commit.now_us);
         }
-        if let Some(Claim { worker, number }) = &old.claim {
+        if let Some(Claim { worker, number }) = &old.claim() {
             known.tenants.released(worker, *number, &old.tenant, commit.now_us);
         }
         let Some(new) = new else {
-            known.recorded.extend(old.claim.clone().map(|claim| (claim.worker, claim.number)));
+            known.recorded.extend(old.claim().cloned().map(|claim| (claim.worker, claim.number)));
             return Ok(());
         };
         // Its next run was refused, now or before; and this one did not come to its own end.
         let refused_now = commit.refused.contains(&(new.job_type.clone(), new.id.clone()));
-        let refused = new.state == State::Cancelled && refused_now;
-        let again = old.then == Then::Again && !refused_now;
-        let waits = matches!(new.state, State::Pending | State::Delayed);
-        match old.then {
+        let refused = new.state() == State::Cancelled && refused_now;
+        let again = old.then() == Then::Again && !refused_now;
+        let waits = matches!(new.state(), State::Pending | State::Delayed);
+        match old.then() {
             Then::Again => ensure(waits || refused_now, "a job that was added again runs again", story)?,
             Then::Remove => return Err(("a removed job goes away", story())),
-            Then::Keep if old.cancel_requested => {
-                ensure(new.state.is_final(), "a cancelled job never starts again", story)?;
+            Then::Keep if old.cancel_requested() => {
+                ensure(new.state().is_final(), "a cancelled job never starts again", story)?;
             }
             Then::Keep => {}
         }
@@ -675,11 +679,11 @@ impl Checker {
             kept == history.len() && kept > 0 && history[1..] == old.history[..kept - 1]
         };
         // The end of the run, and the refusal; of a run that was to stop that is one.
-        let two = refused && !(old.cancel_requested && grown(&new.history));
+        let two = refused && !(old.cancel_requested() && grown(&new.history));
         let history = &new.history[usize::from(two).min(new.history.len())..];
         ensure(grown(history), "every end is recorded once", story)?;
         let event = &history[0].kind;
-        let claim = old.claim.as_ref().expect("its holder was just found");
+        let claim = old.claim().expect("its holder was just found");
         // A run that is to be cancelled and is over its time is cancelled without a word of that: it goes on, or its worker has
         // not told yet that it ended by itself.
         let key = (claim.worker.clone(), claim.number);
@@ -695,7 +699,8 @@ impl Checker {
         self.check_streak(known, commit, (old, new), event)?;
         if again {
             let told_us = commit.clock_us();
-            let early = old.order_us > told_us && (new.state, new.order_us) != (State::Delayed, old.order_us);
+            let early =
+                old.order_us() > told_us && (new.state(), new.order_us()) != (State::Delayed, old.order_us());
             ensure(!early, "a job that was added again for later keeps its delay", story)?;
         }
         if taken {
@@ -721,20 +726,20 @@ impl Checker {
         let right = match event {
             _ if again => waits,
             _ if refused => true,
-            EventKind::Completed => new.state == State::Completed,
-            EventKind::Failed { .. } => new.state == State::Failed,
-            EventKind::Cancelled => new.state == State::Cancelled,
-            EventKind::Crashed { .. } => new.state == State::Crashing,
-            _ => new.state == State::Pending,
+            EventKind::Completed => new.state() == State::Completed,
+            EventKind::Failed { .. } => new.state() == State::Failed,
+            EventKind::Cancelled => new.state() == State::Cancelled,
+            EventKind::Crashed { .. } => new.state() == State::Crashing,
+            _ => new.state() == State::Pending,
         };
         ensure(right, "an end leads to its state", story)?;
         let tries_left = old.max_attempts.is_none_or(|most| new.attempts < most);
-        ensure(new.state != State::Crashing || tries_left, "a job is tried as often as allowed", story)
+        ensure(new.state() != State::Crashing || tries_left, "a job is tried as often as allowed", story)
     }
 
     /// A handler begins to run. Returns how often the job ran before.
     pub fn on_run(&self, place: Place, job: &Job) -> usize {
-        let claim = job.claim.clone().expect("a claimed job has a claim");
+        let claim = job.claim().cloned().expect("a claimed job has a claim");
         let key = (job.job_type.clone(), job.id.clone());
         self.core.note(place, "runs", format!("{} {} {}", key.0, key.1, claim.number));
         self.core.count(|stats| stats.runs += 1);
@@ -781,7 +786,7 @@ impl Checker {
         let wrong = self.known(|known| {
             let record = known.jobs.get(&key)?.record.as_ref()?;
             let holds = known.locks.as_ref()?.holds(&key, claim, lock);
-            (record.claim.as_ref() == Some(claim) && !holds).then(|| in_words(Some(record)))
+            (record.claim() == Some(claim) && !holds).then(|| in_words(Some(record)))
         });
         if let Some(record) = wrong {
             let story = format!("{key:?} was told at {place} that it has {lock}, and is {record}");
@@ -818,8 +823,8 @@ impl Checker {
         let known = &*lock(&self.known);
         let record =
             known.jobs.get(&(job.job_type.clone(), job.id.clone())).and_then(|rows| rows.record.as_ref());
-        let holds = record
-            .is_some_and(|job| job.claim.as_ref() == Some(claim) || job.ended_claim.as_ref() == Some(claim));
+        let holds =
+            record.is_some_and(|job| job.claim() == Some(claim) || job.ended_claim.as_ref() == Some(claim));
         if holds && known.is_member(&(job.job_type.clone(), claim.worker.clone())) {
             let story = format!("{claim:?} at {place}, but the job is {}", in_words(record));
             self.core.violated("an end that is said again is answered again", story);
@@ -841,7 +846,7 @@ impl Checker {
             if let Some(
                 Row::Job(job)
                 | Row::Options(job, _)
-                | Row::Place(job, _)
+                | Row::Index(job, _)
                 | Row::Lock(job, ..)
                 | Row::LockQueue(job, ..)
                 | Row::Rate(job, _)
@@ -886,13 +891,13 @@ const OVER: &str = "timeout of ";
 
 /// Whether a filter or a limit keeps a job out of the queue.
 pub(crate) fn is_kept(job: &Job) -> bool {
-    job.paused.is_some() || job.limited.is_some()
+    job.paused().is_some() || job.limited().is_some()
 }
 
 /// Whether a job has come where it is now.
 fn is_moved(old: &Job, new: &Job) -> bool {
-    (old.state, old.changed_us, &old.paused, &old.limited)
-        != (new.state, new.changed_us, &new.paused, &new.limited)
+    (old.state(), old.changed_us, &old.paused(), &old.limited())
+        != (new.state(), new.changed_us, &new.paused(), &new.limited())
 }
 
 /// Whether nothing was changed but that somebody waits for the job now.
@@ -955,16 +960,18 @@ fn check_report(
 /// The parts of a record that the invariants are about.
 pub fn in_words(job: Option<&Job>) -> String {
     let Some(job) = job else { return "not there".to_owned() };
-    let Job { state, claim, then, cancel_requested, order_us, attempts, crashes, unmet, class, .. } = job;
-    let locks = match (job.locks.is_none(), &job.reserved, &job.waits) {
+    let Job { attempts, crashes, class, .. } = job;
+    let (state, then, cancel_requested) = (job.state(), job.then(), job.cancel_requested());
+    let (order_us, unmet) = (job.order_us(), job.unmet());
+    let locks = match (job.locks.is_none(), job.reserved(), job.waits()) {
         (true, ..) => String::new(),
         (_, reserved, waits) => format!(" locks {:?} reserved {reserved:?} waits {waits:?}", job.locks),
     };
-    let kept = match (&job.paused, &job.limited) {
+    let kept = match (job.paused(), job.limited()) {
         (None, None) => String::new(),
         kept => format!(" kept {kept:?}"),
     };
-    let claim = claim.as_ref().map(|claim| format!("{}/{}", claim.worker, claim.number));
+    let claim = job.claim().map(|claim| format!("{}/{}", claim.worker, claim.number));
     let history: Vec<_> = job.history.iter().take(4).map(|event| &event.kind).collect();
     format!(
         "{state:?} claim {claim:?} then {then:?} cancel {cancel_requested} order {order_us} attempts {attempts} \

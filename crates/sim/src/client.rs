@@ -222,7 +222,7 @@ impl Client {
         }
         for (key, _) in self.jobs.clone().into_iter().filter(|(_, endless)| *endless) {
             let record = self.setting.checker.known(|known| known.jobs.get(&key)?.record.clone());
-            if record.is_some_and(|job| !job.state.is_final() && !job.cancel_requested) {
+            if record.is_some_and(|job| !job.state().is_final() && !job.cancel_requested()) {
                 self.cancel(&key).await;
                 endless = true;
             }
@@ -348,7 +348,8 @@ impl Client {
         let told = cancelled.as_ref().map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
         self.tell("was told", told);
         if let Ok(jobs::Cancelled::Now) = cancelled {
-            let state = self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.state));
+            let state =
+                self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.state()));
             // It may be gone already, where clocks differ by more than jobs are kept.
             if state.is_some_and(|state| state != State::Cancelled) {
                 let story = format!("{key:?} was cancelled, and is {state:?}");

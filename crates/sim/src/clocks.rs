@@ -29,7 +29,7 @@ pub struct Clocks {
 
 /// Whether a job waits for a time, and for nothing else.
 fn waits_for_time(job: &Job) -> bool {
-    matches!(job.state, State::Delayed | State::Crashing) && job.unmet == 0 && !is_kept(job)
+    matches!(job.state(), State::Delayed | State::Crashing) && job.unmet() == 0 && !is_kept(job)
 }
 
 impl Clocks {
@@ -48,12 +48,13 @@ impl Clocks {
         };
         if !waits_for_time(new) {
             self.due_us.remove(key);
-        } else if !old.is_some_and(|old| waits_for_time(old) && old.order_us == new.order_us) {
-            let left_us = new.order_us.saturating_sub(clock_us).max(0);
+        } else if !old.is_some_and(|old| waits_for_time(old) && old.order_us() == new.order_us()) {
+            let left_us = new.order_us().saturating_sub(clock_us).max(0);
             // Of its time a clock that is ahead loses an eighth, and a clock may run too slow by 2 %.
             self.due_us.insert(key.clone(), now_us + left_us + left_us / 6 + LATE_US);
         }
-        let is_queued = is_added && new.state == State::Pending && old.is_none_or(|old| old.state.is_final());
+        let is_queued =
+            is_added && new.state() == State::Pending && old.is_none_or(|old| old.state().is_final());
         if !is_queued {
             return Ok(());
         }
@@ -62,9 +63,9 @@ impl Clocks {
         while let Some((_, order_us)) = lately.pop_front_if(|(at_us, _)| *at_us <= now_us - UNORDERED_US) {
             *before_us = order_us.max(*before_us);
         }
-        lately.push_back((now_us, new.order_us));
+        lately.push_back((now_us, new.order_us()));
         let before_us = *before_us;
-        ensure(new.order_us >= before_us, "who is added later does not come first", || {
+        ensure(new.order_us() >= before_us, "who is added later does not come first", || {
             format!("{key:?} is behind one of {before_us}, and is {}", in_words(Some(new)))
         })
     }

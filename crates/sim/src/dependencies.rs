@@ -82,15 +82,15 @@ impl Commit<'_> {
 
     /// How a job has ended in it, if it has.
     fn outcomes(&self, key: &JobKey, old: Option<&Job>) -> Option<BTreeSet<Outcome>> {
-        if old.is_some_and(|old| old.state.is_final()) {
+        if old.is_some_and(|old| old.state().is_final()) {
             return None;
         }
         match (old, self.record(key)) {
-            (_, Some(new)) => Some(BTreeSet::from([final_outcome(new.state)?])),
+            (_, Some(new)) => Some(BTreeSet::from([final_outcome(new.state())?])),
             (None, None) => None,
             (Some(old), None) => {
                 let mut outcomes = BTreeSet::from([Outcome::Removed]);
-                let claim = old.claim.as_ref().map(|claim| (claim.worker.clone(), claim.number));
+                let claim = old.claim().map(|claim| (claim.worker.clone(), claim.number));
                 if let Some(claim) = claim {
                     // Its run ended when its removal was asked for: in its own way, or stopped for that.
                     outcomes.insert(Outcome::Cancelled);
@@ -130,7 +130,7 @@ impl Dependencies {
         for (n, key) in commit.op.iter().flat_map(|op| op.jobs.iter().enumerate()) {
             let (Some(old), Some(op)) = (commit.jobs.get(key), commit.op) else { continue };
             match op.kind {
-                OpKind::Add if op.once && old.as_ref().is_some_and(|old| old.then != Then::Remove) => {}
+                OpKind::Add if op.once && old.as_ref().is_some_and(|old| old.then() != Then::Remove) => {}
                 OpKind::Add => {
                     let waits = self.declared(commit, key, &op.new[n])?;
                     self.refused.remove(key);
@@ -152,7 +152,7 @@ impl Dependencies {
         let mut refused = BTreeSet::new();
         for key in commit.jobs.keys() {
             self.note_told(commit, key);
-            let was = commit.jobs[key].as_ref().map(|old| old.state);
+            let was = commit.jobs[key].as_ref().map(|old| old.state());
             if self.check(commit, key, was, asked.contains(key))? {
                 refused.insert(key.clone());
             }
@@ -173,7 +173,7 @@ impl Dependencies {
             let Some(other) = commit.record(&on) else {
                 return Err(("a job waits only for jobs that are there", format!("{key:?} for {on:?}")));
             };
-            let end = final_outcome(other.state)
+            let end = final_outcome(other.state())
                 .map(|outcome| End { outcomes: BTreeSet::from([outcome]), at_us: commit.now_us });
             let (accepted, otherwise) = (after.accepted.clone(), after.otherwise);
             let is_told = end.is_some();
@@ -236,9 +236,9 @@ impl Dependencies {
         ensure(stray.is_none(), "a job waits for nothing that it was not told to", || {
             format!("{stray:?}: {}", story())
         })?;
-        let waits_on = match job.state {
-            State::Delayed => job.unmet > 0,
-            state => state.is_claimed() && job.then == Then::Again,
+        let waits_on = match job.state() {
+            State::Delayed => job.unmet() > 0,
+            state => state.is_claimed() && job.then() == Then::Again,
         };
         if waits_on {
             let forgotten = waits.iter().find(|(on, wait)| wait.end.is_none() && !rows.contains(on));
@@ -247,7 +247,7 @@ impl Dependencies {
                 let is_over = waits.values().any(|wait| wait.may_cancel());
                 ensure(!is_over, "what has ended counts as if it ended now", story)?;
             }
-            if job.unmet == 0 {
+            if job.unmet() == 0 {
                 ensure(waits.values().all(Wait::may_free), EARLY, story)?;
             }
             return Ok(false);
@@ -263,7 +263,7 @@ impl Dependencies {
         let ends_now = waits
             .values()
             .any(|wait| wait.may_cancel() && wait.end.as_ref().is_some_and(|end| end.at_us == commit.now_us));
-        let refused = match job.state {
+        let refused = match job.state() {
             State::Cancelled => {
                 let told = waits.iter().filter(|(_, wait)| wait.may_cancel()).any(refuses);
                 // A pass that rejects one job frees those that wait for that, and may reject them, too.

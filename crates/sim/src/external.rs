@@ -311,7 +311,7 @@ impl Me {
             });
             let mut play = std::pin::pin!(AssertUnwindSafe(play).catch_unwind());
             // A worker that knows when the run's time is over ends it, too, later than the nodes take it away.
-            let Timeouts { run_us, heartbeat_us } = job.terms.timeouts;
+            let Timeouts { run_us, heartbeat_us } = job.terms().timeouts;
             let late = run_us.into_iter().chain(heartbeat_us).min();
             let late = late.map(|us| self.overdue + Duration::from_micros(us.unsigned_abs()));
             let given_up = async {
@@ -365,7 +365,7 @@ impl Me {
     /// Gives back, long after the end of a run, what it began with: as a request that was held up on its way, or a program that tidies
     /// up whatever has happened. The job's next run may hold the same by now, and keeps it.
     async fn tidy_up(self: Arc<Self>, job: Job, claim: Claim) {
-        let held = job.held.iter().flat_map(Held::locks).map(|lock| lock.spot);
+        let held = job.held().into_iter().flat_map(Held::locks).map(|lock| lock.spot);
         let spots: Vec<Spot> = held.filter(|spot| spot.level.is_some()).collect();
         if spots.is_empty() {
             return;

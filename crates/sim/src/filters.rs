@@ -115,7 +115,7 @@ impl Filters {
         let story = || format!("{key:?} {:?}: {}", self.decides(job), in_words(Some(job)));
         let buckets =
             self.buckets(job).ok_or_else(|| ("no job starts that a filter pauses or rejects", story()))?;
-        let named: BTreeSet<&Bucket> = job.buckets.iter().collect();
+        let named: BTreeSet<&Bucket> = job.buckets().iter().collect();
         ensure(buckets.keys().eq(named), "a job that starts has a place in each of its buckets", || {
             format!("{buckets:?}, but {}", story())
         })?;
@@ -146,8 +146,8 @@ impl Filters {
         count: impl FnOnce(&dyn Fn(&mut Stats)),
     ) -> bool {
         self.sorted_us.insert(key.0.clone(), now_us);
-        let decides = self.decides(new).map(|rule| (rule.action, &rule.id));
-        let is_right = match (new.state, &new.paused, &new.limited) {
+        let decides = self.decides(new).map(|rule| (rule.action, rule.id.as_str()));
+        let is_right = match (new.state(), new.paused(), new.limited()) {
             (State::Delayed, Some(filter), None) => {
                 count(&|stats| stats.paused += 1);
                 decides == Some((Action::Pause, filter))
@@ -159,7 +159,7 @@ impl Filters {
             }
             (State::Cancelled, ..) => {
                 count(&|stats| stats.rejected += 1);
-                let names = |filter: &String| {
+                let names = |filter: &str| {
                     let told = format!("filter `{filter}`");
                     new.refused.as_ref().is_some_and(|reason| reason.contains(&told))
                 };
@@ -178,8 +178,8 @@ impl Filters {
         if has_changed {
             self.rejudged_us = now_us;
         }
-        let may = old.limited.is_some() || has_changed;
-        may && (old.order_us, &old.tenant, old.class) == (new.order_us, &new.tenant, new.class)
+        let may = old.limited().is_some() || has_changed;
+        may && (old.order_us(), &old.tenant, old.class) == (new.order_us(), &new.tenant, new.class)
     }
 
     /// No more of a bucket run than may after a commit: those that have come obeyed their limits, in some order.
@@ -209,7 +209,7 @@ impl Filters {
         let keys: Vec<&JobKey> = if all { known.keys().collect() } else { touched_jobs.collect() };
         for key in keys {
             let job = known.get(key).and_then(|rows| rows.record.as_ref());
-            if job.is_none_or(|job| job.paused.is_none() && job.limited.is_none()) {
+            if job.is_none_or(|job| job.paused().is_none() && job.limited().is_none()) {
                 self.kept.remove(key);
             }
             if let Some(job) = job.filter(|job| self.could_start(job)) {
@@ -225,8 +225,8 @@ impl Filters {
     }
 
     fn could_start(&self, job: &Job) -> bool {
-        let is_kept = job.paused.is_some() || job.limited.is_some();
-        let waits = job.state == State::Pending || job.state == State::Delayed && is_kept;
+        let is_kept = job.paused().is_some() || job.limited().is_some();
+        let waits = job.state() == State::Pending || job.state() == State::Delayed && is_kept;
         let has_room = |buckets: BTreeMap<Bucket, usize>| {
             buckets.iter().all(|(bucket, most)| self.in_bucket(bucket) < *most)
         };
@@ -243,7 +243,8 @@ impl Filters {
     pub fn contended_us(&self, known: &BTreeMap<JobKey, JobRows>) -> BTreeMap<String, i64> {
         let mut contended_us = BTreeMap::new();
         for (key, rows) in known {
-            let job = rows.record.as_ref().filter(|job| job.state == State::Pending || job.limited.is_some());
+            let job =
+                rows.record.as_ref().filter(|job| job.state() == State::Pending || job.limited().is_some());
             let buckets = job.and_then(|job| self.buckets(job)).unwrap_or_default();
             let moved_us = buckets.keys().filter_map(|bucket| self.moved_us.get(bucket)).max();
             if let Some(moved_us) = moved_us {
@@ -262,8 +263,8 @@ impl Filters {
     /// Since when the filters are others than those that keep a job, and no other such job was put back: those are as many as there are, some in
     /// each transaction.
     pub fn outdated_since_us(&self, key: &JobKey, job: &Job) -> Option<i64> {
-        let by_filter = job.limited.as_ref().map(|limit| matches!(limit.bucket, Bucket::Filter(_)));
-        let version = self.kept.get(key).filter(|_| job.paused.is_some() || by_filter == Some(true))?;
+        let by_filter = job.limited().map(|limit| matches!(limit.bucket, Bucket::Filter(_)));
+        let version = self.kept.get(key).filter(|_| job.paused().is_some() || by_filter == Some(true))?;
         self.changes_us.get(*version).map(|changed_us| self.rejudged_us.max(*changed_us))
     }
 }

@@ -157,7 +157,7 @@ impl Look<'_> {
     fn jobs(&self) -> Result<(), Violation> {
         self.starts()?;
         for (key, rows) in &self.known.jobs {
-            let Some(job) = rows.record.as_ref().filter(|job| job.state.is_claimed()) else { continue };
+            let Some(job) = rows.record.as_ref().filter(|job| job.state().is_claimed()) else { continue };
             let changed_us = self.known.changed_us[key];
             let seconds = (self.now_us - changed_us) / 1_000_000;
             let story = || format!("{key:?} for {seconds} s: {}", in_words(Some(job)));
@@ -246,7 +246,7 @@ impl Look<'_> {
                 .filter(|_| job.locks.is_none() || is_kept(job))
                 .is_some_and(|free_us| self.is_older(free_us.max(sorted_us), self.start_within(&key.0)));
             let waits_us = free_us.map_or(self.now_us, |free_us| free_us.max(changed_us).max(sorted_us));
-            match job.state {
+            match job.state() {
                 State::Pending if self.is_older(waits_us, self.start_within(&key.0)) && has_room(&key.0) => {
                     return broken("a pending job starts when there is room", story());
                 }
@@ -254,10 +254,10 @@ impl Look<'_> {
                     return broken("a job starts when no filter and no bucket is in its way", story());
                 }
                 State::Delayed | State::Crashing
-                    if job.unmet == 0
+                    if job.unmet() == 0
                         && !is_kept(job)
                         && self.is_older(changed_us, self.start_within(&key.0))
-                        && clock_us - job.order_us > 2 * SLACK.as_micros() as i64
+                        && clock_us - job.order_us() > 2 * SLACK.as_micros() as i64
                         && has_room(&key.0) =>
                 {
                     return broken("a delayed job starts when its time has come", story());
@@ -271,11 +271,11 @@ impl Look<'_> {
                 }
                 // Whether or not there is room: running jobs are stopped only for those that are pending.
                 State::Delayed | State::Crashing
-                    if job.unmet == 0
+                    if job.unmet() == 0
                         && !is_kept(job)
                         && self.releases_within(&key.0).is_some_and(|time| {
                             self.is_older(changed_us.max(self.setting.core.calm_since_us()), time)
-                                && clock_us - job.order_us > time.as_micros() as i64
+                                && clock_us - job.order_us() > time.as_micros() as i64
                         }) =>
                 {
                     return broken("a delayed job is pending when its time has come", story());
@@ -289,7 +289,7 @@ impl Look<'_> {
     /// A claim is known to its worker, and a run that shall stop stops.
     fn running(&self, key: &JobKey, story: impl Fn() -> String) -> Result<(), Violation> {
         let job = self.known.jobs[key].record.as_ref().expect("its state was just read");
-        let claim = job.claim.as_ref().expect("checked at every commit");
+        let claim = job.claim().expect("checked at every commit");
         let claim_key = (claim.worker.clone(), claim.number);
         let Some(home) = self.known.home(&claim.worker).filter(|home| self.well.contains_key(home)) else {
             if self.known.home(&claim.worker).is_some_and(|home| self.unclear.contains(&home)) {
@@ -312,7 +312,7 @@ impl Look<'_> {
             }
             Some(run)
                 if run.did == Did::Runs
-                    && job.cancel_requested
+                    && job.cancel_requested()
                     && self.is_older(changed_us, 2 * options.stop_grace + SLACK + slow) =>
             {
                 broken("a cancelled job stops", format!("{home}: {}", story()))
@@ -326,7 +326,7 @@ impl Look<'_> {
 
     fn overdue(&self) -> Result<(), Violation> {
         for (key, rows) in &self.known.jobs {
-            let Some(claim) = rows.record.as_ref().and_then(|job| job.claim.as_ref()) else { continue };
+            let Some(claim) = rows.record.as_ref().and_then(|job| job.claim()) else { continue };
             if self.known.home(&claim.worker).is_some_and(|home| self.well.contains_key(&home)) {
                 let story = || format!("{key:?}: {}", in_words(rows.record.as_ref()));
                 self.over(key, &(claim.worker.clone(), claim.number), story)?;
@@ -349,14 +349,14 @@ impl Look<'_> {
             let since_us = since_us.max(self.setting.core.calm_since_us());
             self.is_older(since_us, Duration::from_micros(timeout_us.unsigned_abs()) + late)
         };
-        let Timeouts { run_us, heartbeat_us } = job.terms.timeouts;
+        let Timeouts { run_us, heartbeat_us } = job.terms().timeouts;
         let begun_us = self.known.claims.get(claim).map(|(_, begun_us)| *begun_us);
         // A continuous run in a process may have nothing to do. Its record may be that of a next run, which is not continuous.
-        let active = self.known.jobs[key].places.get(&model::Place::Active(claim.0.clone()));
+        let active = self.known.jobs[key].places.get(&model::IndexRow::Active(claim.0.clone()));
         let continuous =
             active.and_then(|row| model::active(row).ok()).is_some_and(|active| active.continuous);
         let may_rest = continuous && !self.known.externals.contains(&claim.0);
-        let silent = heartbeat_us.filter(|_| job.state == State::Running && !may_rest);
+        let silent = heartbeat_us.filter(|_| job.state() == State::Running && !may_rest);
         if is_over(run_us, begun_us) || is_over(silent, self.known.beats.get(claim).copied()) {
             return broken("a run that is over its time is taken away", story());
         }
@@ -365,7 +365,7 @@ impl Look<'_> {
 
     /// A run that waits for a lock has it soon after it is free.
     fn waiting(&self, key: &JobKey, story: impl Fn() -> String) -> Result<(), Violation> {
-        let job = self.known.jobs[key].record.as_ref().filter(|job| job.state == State::Waiting);
+        let job = self.known.jobs[key].record.as_ref().filter(|job| job.state() == State::Waiting);
         let Some(locks) = job.and(self.known.locks.as_ref()) else { return Ok(()) };
         match locks.free_since_us(key) {
             Some(free_us) if self.is_older(free_us, self.start_within(&key.0)) => {
@@ -430,7 +430,7 @@ impl Look<'_> {
             }
             let record = self.known.jobs.get(&run.job).and_then(|rows| rows.record.as_ref());
             let held = record
-                .and_then(|job| job.claim.as_ref())
+                .and_then(|job| job.claim())
                 .is_some_and(|claim| (&claim.worker, claim.number) == (worker, *number));
             let lost_us = self.known.changed_us[&run.job];
             let left = if self.known.externals.contains(worker) { LONG_OVERDUE } else { Duration::ZERO };

@@ -214,11 +214,11 @@ impl Locks {
             }
         }
         ensure(
-            is.is_some_and(|is| is.claim.as_ref() == Some(&row.claim)),
+            is.is_some_and(|is| is.claim() == Some(&row.claim)),
             "a lock is taken under the claim that holds the job",
             story,
         )?;
-        let goes_on = was.is_some_and(|was| was.claim.as_ref() == Some(&row.claim));
+        let goes_on = was.is_some_and(|was| was.claim() == Some(&row.claim));
         let asked = self.asked.contains(&(key(&row.claim), lock.spot.clone()));
         ensure(!goes_on || asked, "a run takes no lock that it has not asked for", story)?;
         let others = |(spot, mode, other): &&(Spot, Mode, JobKey)| {
@@ -244,15 +244,15 @@ impl Locks {
             (false, _) => None,
             (true, None) => Some(true),
             (true, Some(level)) => {
-                let before = was.and_then(|was| was.held.as_ref()).is_some_and(|held| held.is_inside(level));
+                let before = was.and_then(|was| was.held()).is_some_and(|held| held.is_inside(level));
                 let of_level = |(other, other_lock, _): &&(JobKey, LockAt, HolderRow)| {
                     other == job && other_lock.spot.level.as_ref() == Some(level)
                 };
                 Some(before || touched.taken.iter().filter(of_level).count() > 1)
             }
         };
-        let ticket = was.and_then(|was| match (goes_on, &was.waits) {
-            (false, _) => was.reserved,
+        let ticket = was.and_then(|was| match (goes_on, &was.waits()) {
+            (false, _) => was.reserved(),
             (true, Some(waits)) if waits.lock.spot == lock.spot => Some(waits.ticket),
             (true, _) => None,
         });
@@ -327,9 +327,9 @@ impl Locks {
         touched: &Touched,
     ) -> Result<(), Broken> {
         let story = || format!("{job:?} loses {lock} under {:?}", row.claim);
-        let held = was.is_some_and(|was| was.claim.as_ref() == Some(&row.claim));
+        let held = was.is_some_and(|was| was.claim() == Some(&row.claim));
         ensure(held, "a lock goes with its claim", story)?;
-        let goes_on = is.is_some_and(|is| is.claim.as_ref() == Some(&row.claim));
+        let goes_on = is.is_some_and(|is| is.claim() == Some(&row.claim));
         let replaced = touched.taken.iter().any(|(other, is, _)| (other, &is.spot) == (job, &lock.spot));
         let given_back = self.given_back.contains(&(key(&row.claim), lock.spot.clone()));
         ensure(!goes_on || replaced || given_back, "nobody gives back what another one holds", story)
@@ -352,7 +352,7 @@ impl Locks {
             (Some(_), None) => place(&held.spot) < place(spot),
             (Some(_), name) => (place(&held.spot), name) < (place(spot), &spot.name),
         };
-        let held = is.and_then(|is| is.held.as_ref()).map(Held::locks).unwrap_or_default();
+        let held = is.and_then(|is| is.held()).map(Held::locks).unwrap_or_default();
         let above = held.iter().find(|held| !is_below(held));
         ensure(above.is_none(), "nobody waits for what comes before what he holds", || {
             format!("{}, and holds {above:?}", story())
@@ -435,18 +435,18 @@ impl Locks {
 
     /// Whether a job waits for locks, with its claim or before it, that are free.
     fn could_have(&self, key: &JobKey, job: &Job) -> bool {
-        if let Some(waits) = &job.waits {
+        if let Some(waits) = &job.waits() {
             let inside = self.queued.get(&(waits.lock.spot.clone(), waits.ticket, key.clone()));
             let inside = inside.and_then(|row| row.waits.as_ref()).is_some_and(|waiter| waiter.inside);
             let ticket = Some(waits.ticket);
             let wanter = Wanter { job: key, lock: &waits.lock, ticket, inside: Some(inside) };
             return self.keepers(&wanter).is_empty();
         }
-        if job.locks.is_none() || job.state != turnwise_queue::State::Pending {
+        if job.locks.is_none() || job.state() != turnwise_queue::State::Pending {
             return false;
         }
         let wants = Held::known(&job.locks).map(|held| held.locks()).unwrap_or_default();
-        let ticket = job.reserved;
+        let ticket = job.reserved();
         let known = wants
             .iter()
             .all(|lock| self.keepers(&Wanter { job: key, lock, ticket, inside: None }).is_empty());

@@ -1,7 +1,7 @@
 //! The store's rows as what they mean, kept up to date commit by commit.
 
 use bytes::Bytes;
-pub use turnwise_queue::check::{JobRows, Place, Row, WorkerRow};
+pub use turnwise_queue::check::{IndexRow, JobRows, Row, WorkerRow};
 use turnwise_queue::{Active, Keyspace, Worker};
 
 use crate::ledger::JobKey;

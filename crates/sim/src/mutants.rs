@@ -51,8 +51,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "no_requeue_at_removal",
         file: "crates/queue/src/claims.rs",
-        find: "            make_wait(tx, keys, job, State::Crashing, not_before_us)?;\n",
-        replace: "            let _ = not_before_us;\n            job.state = State::Crashing;\n            job.claim = None;\n",
+        find: "            move_to(tx, keys, job, Place::Crashing { until_us })?;\n",
+        replace: "            job.place = Place::Crashing { until_us };\n",
         why: "The jobs of a dead worker are in no queue.",
     },
     Mutant {
@@ -65,8 +65,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "delay_lost_with_the_worker",
         file: "crates/queue/src/claims.rs",
-        find: "        _ if again => run_again(tx, keys, job, now_us)?,\n        EventKind::Cancelled => end_cancelled(tx, keys, job)?,",
-        replace: "        _ if again && job.unmet == 0 => make_pending(tx, keys, job, now_us)?,\n        _ if again => run_again(tx, keys, job, now_us)?,\n        EventKind::Cancelled => end_cancelled(tx, keys, job)?,",
+        find: "        _ if again => run_again(tx, keys, job, &run.next, now_us)?,\n        EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,",
+        replace: "        _ if again && run.next.unmet == 0 => move_to(tx, keys, job, Place::pending(now_us))?,\n        _ if again => run_again(tx, keys, job, &run.next, now_us)?,\n        EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,",
         why: "A job that was added again for later runs at once when its worker is lost.",
     },
     Mutant {
@@ -107,43 +107,43 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pending_entry_stays_at_claim",
         file: "crates/queue/src/claims.rs",
-        find: "    leave_place(tx, keys, &job)?;\n    job.state = State::Running;",
-        replace: "    job.state = State::Running;",
+        find: "    move_to(tx, keys, &mut job, Place::Active(Box::new(run)))?;",
+        replace: "    job.place = Place::Active(Box::new(run));",
         why: "A running job is still in the queue.",
     },
     Mutant {
         name: "active_row_stays_at_end",
         file: "crates/queue/src/claims.rs",
-        find: "    Ok(tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?)",
-        replace: "    Ok(())",
+        find: "    tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;\n",
+        replace: "",
         why: "A job that has ended is still among the active ones.",
     },
     Mutant {
         name: "cancel_ignored_at_end",
         file: "crates/queue/src/claims.rs",
-        find: "        Ending::Crashed { .. } | Ending::Stopped | Ending::Preempted | Ending::Parked(_)\n            if job.cancel_requested && !again =>\n        {\n            EventKind::Cancelled\n        }\n",
+        find: "        Ending::Crashed { .. } | Ending::Stopped | Ending::Preempted | Ending::Parked(_)\n            if run.cancel_requested && !again =>\n        {\n            EventKind::Cancelled\n        }\n",
         replace: "",
         why: "A cancelled job is tried again.",
     },
     Mutant {
         name: "cancel_ignored_at_removal",
         file: "crates/queue/src/claims.rs",
-        find: "        _ if job.cancel_requested && !again => EventKind::Cancelled,\n        Some(reason)",
-        replace: "        _ if job.cancel_requested && !again && job.id.is_empty() => EventKind::Cancelled,\n        Some(reason)",
+        find: "        _ if run.cancel_requested && !again => EventKind::Cancelled,\n        Some(reason)",
+        replace: "        _ if run.cancel_requested && !again && job.id.is_empty() => EventKind::Cancelled,\n        Some(reason)",
         why: "A job that was cancelled on a worker that died starts again elsewhere.",
     },
     Mutant {
         name: "resubmit_forgotten",
         file: "crates/queue/src/claims.rs",
-        find: "    let again = job.then == Then::Again;\n    let kind = match ending {",
+        find: "    let again = run.then == Then::Again;\n    let kind = match ending {",
         replace: "    let again = false;\n    let kind = match ending {",
         why: "A job that was added again while it ran does not run again.",
     },
     Mutant {
         name: "removal_forgotten_at_end",
         file: "crates/queue/src/claims.rs",
-        find: "    if job.then == Then::Remove {\n        let outcome",
-        replace: "    if job.then == Then::Remove && job.id.is_empty() {\n        let outcome",
+        find: "    if run.then == Then::Remove {\n        let outcome",
+        replace: "    if run.then == Then::Remove && job.id.is_empty() {\n        let outcome",
         why: "A job that was removed while it ran stays.",
     },
     Mutant {
@@ -184,8 +184,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "delayed_entry_stays_at_release",
         file: "crates/queue/src/claims.rs",
-        find: "        tx.clear(key.clone())?;\n        make_pending",
-        replace: "        make_pending",
+        find: "        move_to(tx, keys, &mut job, Place::pending(not_before_us))?;",
+        replace: "        crate::place::enter(tx, keys, &mut job, Place::pending(not_before_us))?;",
         why: "A pending job is still among the delayed.",
     },
     Mutant {
@@ -197,16 +197,16 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no_wake",
-        file: "crates/queue/src/jobs.rs",
-        find: "    tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;\n    Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)",
-        replace: "    Ok(tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?)",
+        file: "crates/queue/src/place.rs",
+        find: "            tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;\n            wake()?;\n",
+        replace: "            tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;\n",
         why: "Idle workers do not hear of new jobs.",
     },
     Mutant {
         name: "no_waiting_row_at_release",
         file: "crates/queue/src/claims.rs",
-        find: "        make_pending(tx, keys, &mut job, not_before_us)?;\n        write_job",
-        replace: "        (job.state, job.order_us) = (State::Pending, not_before_us);\n        tx.set(keys.pending_entry(job_type, &job.queue_place(), &id), Default::default())?;\n        tx.set_versionstamp(keys.wake(job_type))?;\n        write_job",
+        find: "        move_to(tx, keys, &mut job, Place::pending(not_before_us))?;\n        write_job",
+        replace: "        crate::place::leave(tx, keys, &job)?;\n        job.place = Place::pending(not_before_us);\n        tx.set(job.index_row().key(keys, &(job_type.to_owned(), id.clone())), Default::default())?;\n        tx.set_versionstamp(keys.wake(job_type))?;\n        write_job",
         why: "Nobody looks at the queue of a tenant whose first job was delayed.",
     },
     Mutant {
@@ -219,15 +219,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "key_changed_in_the_record_only",
         file: "crates/queue/src/tenants.rs",
-        find: "    tx.clear(keys.pending_entry(job_type, &was, id))?;\n    tx.set(keys.pending_entry(job_type, &job.queue_place(), id), pending_value(&job))?;\n",
+        find: "    tx.clear(keys.pending_entry(job_type, &was, id))?;\n    tx.set(keys.pending_entry(job_type, &QueuePlace { key, ..was }, id), pending_value(&job))?;\n",
         replace: "",
         why: "A job that is sorted anew is not where its record says.",
     },
     Mutant {
         name: "tenant_changed_in_the_record_only",
         file: "crates/queue/src/jobs.rs",
-        find: "            let elsewhere = job.tenant != new.tenant || job.class != class;",
-        replace: "            let elsewhere = job.class != class;",
+        find: "    let moves = job.tenant != new.tenant || new.class.is_some_and(|class| class != job.class);",
+        replace: "    let moves = new.class.is_some_and(|class| class != job.class);",
         why: "A job that is added again under another tenant stays in the queue of the first.",
     },
     Mutant {
@@ -240,8 +240,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rotated_job_not_pending_again",
         file: "crates/queue/src/claims.rs",
-        find: "        _ => keep_place(tx, keys, &mut job, now_us)?,",
-        replace: "        _ => make_final(tx, keys, &mut job, State::Completed)?,",
+        find: "        _ => wait_again(tx, keys, &mut job, &run.next, now_us)?,",
+        replace: "        _ => move_to(tx, keys, &mut job, Place::Ended(End::Completed))?,",
         why: "A preempted job never goes on.",
     },
     Mutant {
@@ -288,9 +288,9 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no_wake_for_delayed",
-        file: "crates/queue/src/jobs.rs",
-        find: "    tx.set(keys.delayed_entry(&job.job_type, not_before_us, &job.id), Bytes::new())?;\n    Ok(tx.set_versionstamp(keys.wake(&job.job_type))?)",
-        replace: "    Ok(tx.set(keys.delayed_entry(&job.job_type, not_before_us, &job.id), Bytes::new())?)",
+        file: "crates/queue/src/place.rs",
+        find: "            tx.set(job.index_key(keys), Bytes::new())?;\n            wake()?;\n",
+        replace: "            tx.set(job.index_key(keys), Bytes::new())?;\n",
         why: "Idle workers do not hear of jobs for later.",
     },
     Mutant {
@@ -302,9 +302,9 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "ended_entry_stays",
-        file: "crates/queue/src/jobs.rs",
-        find: "            tx.clear(keys.ended_entry(job_type, job.changed_us, id))?;",
-        replace: "",
+        file: "crates/queue/src/place.rs",
+        find: "    Ok(tx.clear(job.index_key(keys))?)\n",
+        replace: "    if !matches!(job.place, Place::Ended(_)) {\n        tx.clear(job.index_key(keys))?;\n    }\n    Ok(())\n",
         why: "A job that was added again is still among the ended.",
     },
     Mutant {
@@ -482,8 +482,8 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "locks_survive_their_worker",
         file: "crates/queue/src/claims.rs",
-        find: "    leave_active(tx, keys, job, claim).await?;\n    if job.then == Then::Remove {\n        dependencies",
-        replace: "    tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;\n    if job.then == Then::Remove {\n        dependencies",
+        find: "    let run = end_run(tx, keys, job, claim).await?;\n    let Terms",
+        replace: "    let mut run = job.run().cloned().ok_or(Error::Halt)?;\n    tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;\n    if let Some(left) = job.run_mut() {\n        (left.held, left.waits, left.buckets) = (None, None, Vec::new());\n    }\n    run.buckets.clear();\n    let Terms",
         why: "What a dead worker's jobs held is held for ever.",
     },
     Mutant {
@@ -523,8 +523,8 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "reservation_outlives_its_job",
-        file: "crates/queue/src/jobs.rs",
-        find: "            unreserve(tx, keys, job)?;\n",
+        file: "crates/queue/src/place.rs",
+        find: "        Place::Pending { .. } => unreserve(tx, keys, job)?,\n",
         replace: "",
         why: "A job that has started, or was cancelled, keeps others from what it had reserved.",
     },
@@ -601,8 +601,8 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "place_in_a_queue_kept",
         file: "crates/queue/src/locks/rows.rs",
-        find: "    if let Some(waits) = job.waits.take() {\n",
-        replace: "    if let Some(waits) = job.waits.take().filter(|waits| waits.ticket < 0) {\n",
+        find: "    if let Some(waits) = waits {\n",
+        replace: "    if let Some(waits) = waits.filter(|waits| waits.ticket < 0) {\n",
         why: "A run that ended while it waited keeps its place, and others from the lock.",
     },
 ];
@@ -639,9 +639,9 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "refused_run_forgotten",
-        file: "crates/queue/src/jobs.rs",
-        find: "    job.next_refused = Some(bounded_reason(reason));\n",
-        replace: "    let _ = reason;\n",
+        file: "crates/queue/src/place.rs",
+        find: "        self.next.refused = Some(bounded_reason(reason));\n",
+        replace: "        let _ = reason;\n",
         why: "A run that did not come to its own end starts again with the options of the refused next one.",
     },
     Mutant {

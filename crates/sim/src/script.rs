@@ -195,7 +195,7 @@ impl SimHandler {
         asks: &dyn Asks,
         say: impl Fn(Said) + Send + Sync,
     ) -> Did {
-        let claim = job.claim.clone().expect("a claimed job has a claim");
+        let claim = job.claim().cloned().expect("a claimed job has a claim");
         let run = self.checker.on_run(self.link.place, job);
         let mut told = Reply { handler: self, claim: claim.clone(), did: Did::Dropped };
         let script = Script::parse(options.get());
@@ -242,7 +242,7 @@ impl SimHandler {
             Act::Report => {
                 let mut stopped = false;
                 // One that is held to reports is longer than it may be silent.
-                let heartbeat = job.terms.timeouts.heartbeat_us.unwrap_or(0).unsigned_abs();
+                let heartbeat = job.terms().timeouts.heartbeat_us.unwrap_or(0).unsigned_abs();
                 let pause = (time / 5).max(Duration::from_micros(heartbeat / 2));
                 for n in 0..REPORTS {
                     say(Said::Progress(n));
@@ -330,7 +330,7 @@ impl Asks for AsksHere<'_> {
 #[async_trait]
 impl JobHandler for SimHandler {
     async fn run(&self, job: JobContext) -> Outcome {
-        let claim = job.job.claim.clone().expect("a claimed job has a claim");
+        let claim = job.job.claim().cloned().expect("a claimed job has a claim");
         let say = |said| match said {
             Said::Progress(n) => job.report(&n),
             // One that never ends may have nothing to do, and need not report then; any other is to report.

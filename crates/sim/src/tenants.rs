@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use turnwise_queue::Job;
 use turnwise_queue::check::{check_boost, check_usage, check_waiting};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::usage::Charged;
-use turnwise_queue::{Job, State};
 
 use crate::check::{Broken, ensure, none};
 use crate::ledger::{ClaimKey, JobKey};
-use crate::model::{Place, Row};
+use crate::model::{IndexRow, Row};
 use crate::rows::RowChange;
 use crate::show;
 
@@ -113,7 +113,7 @@ impl Tenants {
     /// Hears of a row that was changed.
     pub fn hear(&mut self, row: &Row, change: &RowChange, touched: &mut Touched) -> Result<(), Broken> {
         match row {
-            Row::Place((job_type, id), Place::Pending(place)) => {
+            Row::Index((job_type, id), IndexRow::Pending(place)) => {
                 let tenant = (job_type.clone(), place.tenant.clone());
                 let queue = self.pending.entry(tenant.clone()).or_default();
                 let entry = (place.clone(), id.clone());
@@ -216,9 +216,6 @@ impl Tenants {
 
 /// Whether a pending job was only sorted anew: by a key, or by its time alone again.
 pub fn is_sorted_anew(old: &Job, new: &Job) -> bool {
-    let Job { state, tenant, order_us, history, continuous, .. } = new;
-    *state == State::Pending
-        && old.queue_place() != new.queue_place()
-        && (&old.state, &old.tenant, &old.order_us, &old.history, &old.continuous)
-            == (state, tenant, order_us, history, continuous)
+    let same = |job: &Job| (job.tenant.clone(), job.order_us(), job.history.clone(), job.continuous);
+    old.is_pending() && new.is_pending() && old.queue_place() != new.queue_place() && same(old) == same(new)
 }

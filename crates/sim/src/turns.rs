@@ -53,9 +53,9 @@ fn us(duration: Duration) -> i64 {
 
 /// Whether a job could run.
 fn is_runnable(job: &Job, now_us: i64) -> bool {
-    match job.state {
+    match job.state() {
         State::Pending => true,
-        State::Delayed | State::Crashing => job.order_us <= now_us && job.unmet == 0 && !is_kept(job),
+        State::Delayed | State::Crashing => job.order_us() <= now_us && job.unmet() == 0 && !is_kept(job),
         _ => false,
     }
 }
@@ -73,12 +73,12 @@ impl Turns {
                 .iter()
                 .filter(|(key, _)| key.0 == *job_type)
                 .filter_map(|(key, rows)| Some((key, rows.record.as_ref()?)))
-                .filter(|(_, job)| !job.state.is_final())
+                .filter(|(_, job)| !job.state().is_final())
                 .collect();
             let told_us = look.clock_us();
             let could_run: BTreeSet<&JobKey> =
                 jobs.iter().filter(|(_, job)| is_runnable(job, told_us)).map(|(key, _)| *key).collect();
-            let all_continuous = jobs.iter().all(|(_, job)| job.continuous && job.state == State::Running);
+            let all_continuous = jobs.iter().all(|(_, job)| job.continuous && job.state() == State::Running);
             if !all_continuous {
                 self.steady_us.insert(job_type.clone(), look.now_us);
             }
@@ -95,7 +95,7 @@ impl Turns {
                     return Err(Violation { invariant: "what is balanced stays where it is", story });
                 }
             }
-            let once = jobs.iter().filter(|(_, job)| job.state.is_claimed() && !job.continuous);
+            let once = jobs.iter().filter(|(_, job)| job.state().is_claimed() && !job.continuous);
             let once: Vec<&str> = once.map(|(_, job)| job.tenant.as_str()).collect();
             if fair.fairness != Fairness::VirtualTime || look.known.locks.is_some() || once.len() >= max_jobs
             {

@@ -402,7 +402,7 @@ impl World {
             let of_it = |worker: &String| known.home(worker) == Some(place);
             let rows = known.workers.iter().filter(|((_, worker), _)| of_it(worker));
             let claims = known.jobs.iter().filter_map(|(key, rows)| {
-                let claim = rows.record.as_ref()?.claim.as_ref()?;
+                let claim = rows.record.as_ref()?.claim()?;
                 of_it(&claim.worker).then(|| format!("{key:?} {claim:?}"))
             });
             rows.map(|row| format!("{row:?}")).chain(claims).collect::<Vec<_>>()
@@ -509,7 +509,7 @@ impl World {
             let open = setting.checker.known(|known| {
                 let open = known.jobs.iter().filter_map(|(key, rows)| {
                     let job = rows.record.as_ref()?;
-                    (!job.state.is_final()).then(|| format!("{key:?} {}", in_words(Some(job))))
+                    (!job.state().is_final()).then(|| format!("{key:?} {}", in_words(Some(job))))
                 });
                 let filters = known.filters.iter().flat_map(Filters::names);
                 open.chain(filters.map(|name| format!("filter {name}"))).collect::<Vec<_>>()

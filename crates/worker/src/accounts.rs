@@ -143,7 +143,7 @@ impl Account {
 
     /// A worker has been given a job, perhaps once more; one of the tenant `left` could start, too, and was left to another worker.
     pub fn given(&self, worker: &str, job: &Job, left: Option<&str>) {
-        let (Some(claim), Some(started_us)) = (&job.claim, job.started_us) else { return };
+        let (Some(claim), Some(started_us)) = (job.claim(), job.started_us) else { return };
         let mut runs = self.runs();
         let run = (worker.to_owned(), claim.number);
         let start = || Run { turn: self.fair.start(&job.tenant, left, false, started_us), ending: None };

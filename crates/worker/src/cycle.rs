@@ -15,7 +15,7 @@ use turnwise_policy::select::{Rules, View, select};
 use turnwise_queue::claims::Claiming;
 use turnwise_queue::rate_limits::{self, Tally};
 use turnwise_queue::tenants::Pending;
-use turnwise_queue::{Claim, Job, Keyspace, Result, State, Terms, claims, jobs, locks, tenants};
+use turnwise_queue::{Claim, Job, Keyspace, Result, Terms, claims, jobs, locks, tenants};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
@@ -569,9 +569,9 @@ impl Claims<'_> {
         let mut found = Vec::new();
         for id in ids.take(MAX_OUTSIDE) {
             let job = jobs::peek(self.tx, self.keys, self.claimant.job_type, id).await?;
-            if let Some(Job { id, order_us, locks, traits, .. }) =
-                job.filter(|job| job.state == State::Pending)
-            {
+            if let Some(job) = job.filter(Job::is_pending) {
+                let order_us = job.order_us();
+                let Job { id, locks, traits, .. } = job;
                 // It has reserved: whatever its class, it is before those of the window that have not.
                 found.push(Pending { id, order_us, key: None, class: 0, locks, traits });
             }

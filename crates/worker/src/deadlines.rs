@@ -76,8 +76,8 @@ impl Beats {
 
     /// A worker was given a job, for the first time.
     pub fn given(&self, worker: &str, job: &Job) {
-        let timeouts = job.terms.timeouts;
-        let (Some(claim), Some(started_us), false) = (&job.claim, job.started_us, timeouts.is_none()) else {
+        let timeouts = job.terms().timeouts;
+        let (Some(claim), Some(started_us), false) = (job.claim(), job.started_us, timeouts.is_none()) else {
             return;
         };
         let now_us = self.next_us();

@@ -620,7 +620,7 @@ enum Given {
 }
 
 fn accepted(job: Job, options: Box<RawValue>) -> Accepted {
-    let claim = job.claim.as_ref().expect("a claimed job has a claim").number;
+    let claim = job.claim().expect("a claimed job has a claim").number;
     Accepted { job, options, claim }
 }
 

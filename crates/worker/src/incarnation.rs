@@ -422,17 +422,17 @@ impl Incarnation {
     }
 
     fn start(&mut self, job: Job, options: Box<RawValue>, left: Option<&str>, spread: Duration) {
-        let claim = job.claim.as_ref().expect("a claimed job has a claim").number;
+        let claim = job.claim().expect("a claimed job has a claim").number;
         let (idle, slots) = (Idle::of(&self.idle_news), self.slots.clone());
         let controls = Controls { idle, slots, ..Controls::default() };
         let started_us = job.started_us.unwrap_or_else(|| self.shared.store.runtime().now_us());
         let mut turn = self.fair.start(&job.tenant, left, job.continuous, started_us);
         (turn.often, turn.waits) = (true, Some(controls.waits.clone()));
-        if job.cancel_requested {
+        if job.cancel_requested() {
             // Cancelled before it was adopted: its signal has passed.
             controls.stop.cancel();
         }
-        let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us);
+        let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us());
         controls.set_key(key);
         let (class, locks) = (job.class, !job.locks.is_none());
         let running = Running { controls: controls.clone(), turn, class, locks, grown_us: started_us };
@@ -468,7 +468,7 @@ impl Incarnation {
             let done = found.is_empty();
             for (job, options) in found {
                 tracing::warn!(job = %job.id, "claimed by a commit of unknown outcome: adopted");
-                self.known = job.claim.as_ref().map_or(self.known, |claim| claim.number);
+                self.known = job.claim().map_or(self.known, |claim| claim.number);
                 self.start(job, options, None, Duration::ZERO);
             }
             if done {

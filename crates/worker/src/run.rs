@@ -104,9 +104,9 @@ pub(crate) struct Held {
 
 impl Held {
     fn new(job: &Job) -> Self {
-        let claim = job.claim.clone().expect("a claimed job has a claim");
+        let claim = job.claim().cloned().expect("a claimed job has a claim");
         let Job { id, started_us, crashes, attempts, max_attempts, .. } = job;
-        let (started_us, crashes, timeouts) = (*started_us, *crashes, job.terms.timeouts);
+        let (started_us, crashes, timeouts) = (*started_us, *crashes, job.terms().timeouts);
         let (attempts, max_attempts) = (*attempts, *max_attempts);
         Held { id: id.clone(), claim, started_us, crashes, attempts, max_attempts, timeouts }
     }

@@ -51,7 +51,7 @@ async fn a_run_in_this_process_that_reports_nothing_is_stopped_and_has_crashed()
     world.settle().await;
     // It has ten more seconds.
     passes(&world, 8, 10).await;
-    assert_eq!(world.get("a").await.unwrap().state, State::Running);
+    assert_eq!(world.get("a").await.unwrap().state(), State::Running);
     passes(&world, 2, 2).await;
     until_crashed(&world, "a", "reported nothing for its heartbeat_timeout of 10s").await;
     worker.shutdown().await;
@@ -70,7 +70,7 @@ async fn a_handler_that_hangs_is_aborted_when_its_whole_time_is_over() {
     assert!(run.word.send(Word::Hang(hangs)).is_ok());
     hanging.await.unwrap();
     passes(&world, 10, 10).await;
-    assert_eq!(world.get("a").await.unwrap().state, State::Running, "it has its grace period");
+    assert_eq!(world.get("a").await.unwrap().state(), State::Running, "it has its grace period");
     passes(&world, grace.as_secs(), grace.as_secs()).await;
     until_crashed(&world, "a", "ran for longer than its timeout of 10s").await;
     assert_eq!(world.handler.running.load(SeqCst), 0);
@@ -90,7 +90,7 @@ async fn a_run_that_has_nothing_to_do_need_not_report_and_a_continuous_one_has_n
     for _ in 0..5 {
         passes(&world, 10, 10).await;
     }
-    assert_eq!(world.get("a").await.unwrap().state, State::Running);
+    assert_eq!(world.get("a").await.unwrap().state(), State::Running);
     worker.shutdown().await;
 }
 
@@ -143,7 +143,7 @@ impl Served {
     }
 
     async fn state(&self, id: &str) -> State {
-        self.world.get(id).await.unwrap().state
+        self.world.get(id).await.unwrap().state()
     }
 
     async fn is_sound(&self) {

@@ -65,7 +65,7 @@ async fn jobs_of_a_claim_that_was_not_committed_are_claimed_again() {
     faulty.happened(1).await;
     after_the_pause(&world).await;
     let run = world.next_run().await;
-    assert_eq!(run.job.claim.as_ref().unwrap().number, 2, "a number was used twice");
+    assert_eq!(run.job.claim().unwrap().number, 2, "a number was used twice");
     run.end(done());
     world.until_state("a", State::Completed).await;
     worker.shutdown().await;

@@ -90,12 +90,12 @@ async fn a_job_goes_from_accept_to_its_end() {
     let accepted = accept(&external, &worker.id, 0, 1).await.remove(0);
     assert_eq!((accepted.claim, accepted.options.get()), (1, r#"{"secret":1}"#));
     assert!(!format!("{accepted:?}").contains("secret"), "{accepted:?}");
-    assert_eq!(accepted.job.state, State::Running);
+    assert_eq!(accepted.job.state(), State::Running);
     let answer = external.update(T, &worker.id, "a", 1, &json(r#"{"done":0.5}"#)).await.unwrap();
     assert_eq!(answer, Answer::Continue);
     let ended = external.end(T, &worker.id, "a", 1, completed(), Some(&json(r#"{"done":1}"#))).await;
     let job = ended.unwrap().unwrap();
-    assert_eq!(job.state, State::Completed);
+    assert_eq!(job.state(), State::Completed);
     assert_eq!((job.result.unwrap().get(), job.info.unwrap().get()), ("42", r#"{"done":1}"#));
     external.leave(T, &worker.id).await.unwrap();
     assert_eq!(world.workers().await.len(), 0);
@@ -117,10 +117,10 @@ async fn every_way_to_end_a_run_leads_to_its_state() {
         world.add(&id).await;
         let accepted = accept(&external, &worker, number - 1, 1).await.remove(0);
         let job = end(&external, &worker, &accepted, how).await.unwrap();
-        assert_eq!((job.id.as_str(), job.state, job.reason()), (id.as_str(), state, reason));
+        assert_eq!((job.id.as_str(), job.state(), job.reason()), (id.as_str(), state, reason));
         if state == State::Crashing {
             let now_us = turnwise_store::Runtime::now_us(&*world.clock);
-            assert_eq!((job.crashes, job.order_us - now_us), (1, 30_000_000));
+            assert_eq!((job.crashes, job.order_us() - now_us), (1, 30_000_000));
         }
     }
 }
@@ -177,7 +177,7 @@ async fn a_repeated_end_answers_the_same_and_counts_once() {
     let first = end(&external, &worker, &accepted, crash()).await.unwrap();
     let second = end(&external, &worker, &accepted, crash()).await.unwrap();
     assert_eq!(
-        (second.state, second.crashes, second.history.len()),
+        (second.state(), second.crashes, second.history.len()),
         (State::Crashing, 1, first.history.len())
     );
 }
@@ -272,10 +272,7 @@ async fn waiting_workers_stand_in_line_and_one_arrival_wakes_one_of_them() {
         world.add(&id).await;
         let accepted = tokio::time::timeout(PATIENCE, waiter).await.expect("not the first in line was woken");
         let accepted = accepted.unwrap();
-        assert_eq!(
-            (ids(&accepted), &accepted[0].job.claim.as_ref().unwrap().worker),
-            (vec![&*id], &names[n])
-        );
+        assert_eq!((ids(&accepted), &accepted[0].job.claim().unwrap().worker), (vec![&*id], &names[n]));
         // The first in line looked, and then the next one, who is the first now.
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -405,7 +402,7 @@ async fn a_ping_tells_which_claims_shall_stop_and_an_update_that_its_own_shall()
     assert_eq!(update("a", 1).await.unwrap(), Answer::Continue);
     assert_eq!(update("b", 2).await.unwrap(), Answer::Cancel);
     let job = end(&external, &worker, &accepted[1], ExternalEnd::Released).await.unwrap();
-    assert_eq!(job.state, State::Cancelled);
+    assert_eq!(job.state(), State::Cancelled);
     let health = world.run(async |tx, keys| workers::health(tx, keys, T, &worker).await).await;
     assert_eq!(health.unwrap().counter, 2);
 }
@@ -424,7 +421,7 @@ async fn a_worker_that_was_removed_is_told_to_halt_whatever_it_says() {
     halted(external.update(T, &worker, "a", 1, &json("1")).await.err());
     halted(external.end(T, &worker, "a", accepted.claim, completed(), None).await.err());
     let job = world.get("a").await.unwrap();
-    assert_eq!((job.state, &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
+    assert_eq!((job.state(), &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
     // Leaving twice is no mistake.
     external.leave(T, &worker).await.unwrap();
 }
@@ -442,7 +439,7 @@ async fn foreign_claims_change_nothing() {
         let ended = external.end(T, worker, "a", claim, completed(), None).await;
         assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
     }
-    assert_eq!(world.get("a").await.unwrap().claim, accepted.job.claim);
+    assert_eq!(world.get("a").await.unwrap().claim(), accepted.job.claim());
 }
 
 #[tokio::test]
@@ -459,7 +456,7 @@ async fn leaving_gives_every_job_back_and_only_external_workers_leave_so() {
     }
     external.leave(T, &worker).await.unwrap();
     for n in 0..120 {
-        assert_eq!(world.get(&format!("{n:03}")).await.unwrap().state, State::Pending);
+        assert_eq!(world.get(&format!("{n:03}")).await.unwrap().state(), State::Pending);
     }
     let inner = world.start(0).await;
     let id = world.workers().await.remove(0);
@@ -480,7 +477,7 @@ async fn another_server_goes_on_where_one_stopped() {
     let inner = world.start(0).await;
     let after = external(&world);
     after.ping(T, &worker).await.unwrap();
-    assert_eq!(end(&after, &worker, &accepted, completed()).await.unwrap().state, State::Completed);
+    assert_eq!(end(&after, &worker, &accepted, completed()).await.unwrap().state(), State::Completed);
     world.add("b").await;
     assert_eq!(accept(&after, &worker, 1, 5).await[0].claim, 2);
     inner.shutdown().await;

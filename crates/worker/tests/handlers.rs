@@ -91,7 +91,7 @@ async fn a_shutdown_does_not_wait_for_a_job_that_blocks_its_thread_and_says_so_i
     graces(&world, 2).await;
     tokio::time::timeout(PATIENCE, leaving).await.expect("the shutdown hangs").unwrap();
     let job = world.get("bad").await.unwrap();
-    assert_eq!((job.state, job.crashes), (State::Crashing, 1));
+    assert_eq!((job.state(), job.crashes), (State::Crashing, 1));
     assert!(job.reason().unwrap().contains("blocks its thread"), "{:?}", job.reason());
     assert_eq!(world.workers().await.len(), 0, "a row of the worker stays");
     let_go.send(()).unwrap();

@@ -188,7 +188,7 @@ async fn what_is_likely_keeps_nobody_from_starting() {
     let b = learning.next().await;
     assert_eq!((a.id.as_str(), b.id.as_str()), ("a", "b"));
     a.lock.send(()).unwrap();
-    learning.world.until("a", |job| job.held.as_ref().is_some_and(|held| held.len() > 1)).await;
+    learning.world.until("a", |job| job.held().is_some_and(|held| held.len() > 1)).await;
     b.lock.send(()).unwrap();
     learning.world.until_state("b", State::Waiting).await;
     a.end.send(()).unwrap();
@@ -217,7 +217,7 @@ async fn what_running_jobs_will_probably_lock_counts_until_they_have_locked() {
     // It locks something else than ever before.
     learning.nodes.lock().unwrap().insert("web1".to_owned(), "n9".to_owned());
     runs.lock.send(()).unwrap();
-    learning.world.until("runs", |job| job.held.as_ref().is_some_and(|held| held.len() > 1)).await;
+    learning.world.until("runs", |job| job.held().is_some_and(|held| held.len() > 1)).await;
     assert_eq!(learning.weight("alike").await, (1.5, likely("n1")));
     runs.end.send(()).unwrap();
     for _ in 0..3 {

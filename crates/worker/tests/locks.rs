@@ -10,7 +10,7 @@ use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::locks::{Mode, Requests};
 use turnwise_queue::claims::Ending;
 use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
-use turnwise_queue::{Claim, Job, Keyspace, NewJob, State, claims, jobs, usage, workers};
+use turnwise_queue::{Claim, Keyspace, NewJob, State, claims, jobs, usage, workers};
 use turnwise_store::{Store, embedded, runtime};
 use turnwise_worker::{
     External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, QueueRules, Worker,
@@ -102,7 +102,7 @@ impl Locking {
         assert_eq!(run.id(), "passer-by");
         run.end();
         self.world.until_state("passer-by", State::Completed).await;
-        assert_eq!(self.world.get(id).await.unwrap().state, State::Pending);
+        assert_eq!(self.world.get(id).await.unwrap().state(), State::Pending);
     }
 
     /// Who holds, waits or has reserved, but for the big lock.
@@ -116,7 +116,7 @@ impl Locking {
     /// Lets time pass until this job has reserved, and nothing else happen.
     async fn reserves(&self, id: &str) {
         let clock = self.world.clock.clone();
-        let reserves = self.world.until(id, |job| job.reserved.is_some());
+        let reserves = self.world.until(id, |job| job.reserved().is_some());
         let mut reserves = std::pin::pin!(reserves);
         loop {
             tokio::select! {
@@ -162,7 +162,7 @@ async fn two_that_lock_the_same_never_run_together_and_those_behind_start() {
     }
     let worker = locking.start(10, QueueRules::default()).await;
     let [a, c, d] = locking.started(["a", "c", "d"]).await;
-    assert!(a.context.job.held.is_some() && c.context.job.held.is_none());
+    assert!(a.context.job.held().is_some() && c.context.job.held().is_none());
     locking.add("e", r#"{"instance":{"shared":["x","y"]}}"#).await;
     locking.stays("b").await;
     locking.stays("e").await;
@@ -221,7 +221,7 @@ async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
         assert_eq!(next.id(), format!("small {n}"));
         std::mem::replace(&mut last, next).end();
     }
-    assert_eq!(locking.world.get("big").await.unwrap().reserved, None);
+    assert_eq!(locking.world.get("big").await.unwrap().reserved(), None);
     // Nothing else happens: the worker looks because its time has come.
     locking.reserves("big").await;
     locking.add("late", small).await;
@@ -229,7 +229,7 @@ async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
     last.end();
     let [big] = locking.started(["big"]).await;
     locking.stays("late").await;
-    assert!(big.context.job.held.is_some());
+    assert!(big.context.job.held().is_some());
     big.end();
     let [late] = locking.started(["late"]).await;
     late.end();
@@ -303,7 +303,7 @@ async fn a_running_job_takes_locks_in_their_order_and_waits_first_come_first_ser
     a.context.unlock(std::slice::from_ref(&i.spot)).await.unwrap();
     granted(b_asked).await;
     locking.world.until_state("b", State::Running).await;
-    assert_eq!(locking.world.get("c").await.unwrap().state, State::Waiting);
+    assert_eq!(locking.world.get("c").await.unwrap().state(), State::Waiting);
     // Downwards it is given what is free, and waits for nothing.
     let refused = a.context.lock(i.clone()).await.unwrap_err();
     assert!(matches!(&refused, LockError::OutOfOrder { above, .. } if above.spot == n.spot), "{refused}");
@@ -367,7 +367,7 @@ async fn the_slot_of_one_that_waits_is_lent_and_no_more_slots_than_there_are() {
         locking.world.until_state(&id, State::Completed).await;
         assert!(locking.runs.try_recv().is_err(), "another one was started beside {left} in two slots");
     }
-    assert_eq!(locking.world.get("e").await.unwrap().state, State::Pending);
+    assert_eq!(locking.world.get("e").await.unwrap().state(), State::Pending);
     runs.remove(0).end();
     let [e] = locking.started(["e"]).await;
     runs.remove(0).end();
@@ -390,13 +390,13 @@ async fn a_slot_that_is_not_lent_stays_taken() {
     a.context.lock(i.clone()).await.unwrap();
     let asked = b.lock(i);
     locking.world.until_state("b", State::Waiting).await;
-    assert_eq!(locking.world.get("c").await.unwrap().state, State::Pending);
+    assert_eq!(locking.world.get("c").await.unwrap().state(), State::Pending);
     assert!(locking.runs.try_recv().is_err());
     a.end();
     granted(asked).await;
     let [c] = locking.started(["c"]).await;
     assert_eq!(
-        locking.world.get("a").await.unwrap().state,
+        locking.world.get("a").await.unwrap().state(),
         State::Completed,
         "c was started before a slot was free"
     );
@@ -474,7 +474,7 @@ async fn who_stops_waiting_leaves_no_row_however_it_stops() {
     assert!(matches!(asked.await.unwrap(), Err(LockError::Stopped | LockError::Lost)));
     locking.none_left().await;
     for id in ["a", "c", "d"] {
-        assert_eq!(locking.world.get(id).await.unwrap().state, State::Pending);
+        assert_eq!(locking.world.get(id).await.unwrap().state(), State::Pending);
     }
 }
 
@@ -489,7 +489,7 @@ async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
         workers::register(tx, keys, T, &row)?;
         claims::claim(tx, keys, T, "dead", &claim, 2, 20).await
     });
-    assert!(claimed.await.unwrap().held.is_some());
+    assert!(claimed.await.unwrap().held().is_some());
     let worker = locking.start(4, QueueRules::default()).await;
     locking.add("blocked", declared).await;
     let first = loop {
@@ -501,7 +501,7 @@ async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
     };
     assert!(!locking.world.workers().await.contains(&"ghost".to_owned()));
     // The dead one has crashed, and waits before it is pending again.
-    while locking.world.get("dead").await.unwrap().state == State::Crashing {
+    while locking.world.get("dead").await.unwrap().state() == State::Crashing {
         locking.world.tick(1).await;
         locking.world.settle().await;
     }
@@ -528,7 +528,7 @@ async fn a_lock_that_a_job_of_another_type_gives_back_wakes_those_that_wait_for_
         jobs::add(tx, keys, &new, 2).await?;
         claims::claim(tx, keys, OTHER, "other", &claim, 2, 20).await
     });
-    assert!(claimed.await.unwrap().held.is_some());
+    assert!(claimed.await.unwrap().held().is_some());
     let worker = locking.start(4, QueueRules::default()).await;
     locking.add("blocked", declared).await;
     locking.stays("blocked").await;
@@ -558,7 +558,7 @@ async fn external_workers_are_given_jobs_with_their_locks_and_wait_for_others() 
     let accepted = external.accept(T, &worker, 0, 2, NOW, leave).await.unwrap();
     let [a, b] = <[_; 2]>::try_from(accepted).unwrap();
     assert_eq!((a.job.id.as_str(), b.job.id.as_str()), ("a", "b"));
-    assert!(a.job.held.as_ref().unwrap().at(&Spot::resource("instance", "i")).is_some());
+    assert!(a.job.held().unwrap().at(&Spot::resource("instance", "i")).is_some());
     let i = [exclusive("instance", "i")];
     let asked = external.lock(T, &worker, "b", b.claim, &i, NOW, leave).await.unwrap();
     assert!(matches!(&asked, Asked::Waits(blocked) if blocked.by[0].id == "a"), "{asked:?}");
@@ -630,8 +630,8 @@ async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
         move |context: JobContext| {
             let (ledger, ended) = (ledger.clone(), ended.clone());
             async move {
-                let Job { id, held, .. } = &context.job;
-                let mut locks = held.as_ref().unwrap().locks();
+                let id = &context.job.id;
+                let mut locks = context.job.held().unwrap().locks();
                 locks.iter().for_each(|lock| ledger.take(lock, id));
                 let n: usize = id.parse().unwrap();
                 if n % 4 == 2 {
@@ -676,7 +676,7 @@ async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
     let tx = store.begin().await.unwrap();
     for n in 0..JOBS {
         let job = jobs::get(&tx, &keys, T, &format!("{n:03}")).await.unwrap().unwrap();
-        assert_eq!(job.state, State::Completed, "{} {:?}", job.id, job.reason());
+        assert_eq!(job.state(), State::Completed, "{} {:?}", job.id, job.reason());
     }
     assert_eq!(list(&tx, &keys, None, 10).await.unwrap(), []);
 }

@@ -36,15 +36,15 @@ async fn a_job_that_ends_its_workers_backs_off_and_fails_with_its_last_attempt()
     for attempts in 1..=2 {
         lose_its_worker(&mut world, false).await;
         let job = world.get("a").await.unwrap();
-        assert_eq!((job.state, job.attempts, job.crashes), (State::Crashing, attempts, attempts));
+        assert_eq!((job.state(), job.attempts, job.crashes), (State::Crashing, attempts, attempts));
         assert!(job.reason().is_some_and(|reason| reason.ends_with("was lost")), "{:?}", job.reason());
         let wait_us = BACKOFF_US << (attempts - 1);
-        assert_eq!(job.order_us - world.clock.now_us(), wait_us);
+        assert_eq!(job.order_us() - world.clock.now_us(), wait_us);
         world.clock.advance(Duration::from_micros(wait_us.unsigned_abs()));
     }
     lose_its_worker(&mut world, false).await;
     let job = world.get("a").await.unwrap();
-    assert_eq!((job.state, job.attempts), (State::Failed, 3));
+    assert_eq!((job.state(), job.attempts), (State::Failed, 3));
     assert!(job.reason().is_some_and(|reason| reason.ends_with("was lost")), "{:?}", job.reason());
 }
 
@@ -58,7 +58,7 @@ async fn a_healthy_run_ends_the_streak_however_it_ends() {
             world.next_run().await.end(Outcome::Crashed("peer is down".into()));
             let job = world.until_state("a", State::Crashing).await;
             assert_eq!(job.crashes, crashes);
-            let wait = Duration::from_micros((job.order_us - world.clock.now_us()).unsigned_abs());
+            let wait = Duration::from_micros((job.order_us() - world.clock.now_us()).unsigned_abs());
             world.clock.wait_for_sleeper(wait).await;
             world.clock.advance(wait);
         }
@@ -70,7 +70,7 @@ async fn a_healthy_run_ends_the_streak_however_it_ends() {
         if lost {
             lose_its_worker(&mut world, true).await;
             let job = world.get("a").await.unwrap();
-            assert_eq!((job.state, job.crashes), (State::Crashing, 1));
+            assert_eq!((job.state(), job.crashes), (State::Crashing, 1));
             continue;
         }
         let worker = world.start(1).await;
@@ -82,7 +82,7 @@ async fn a_healthy_run_ends_the_streak_however_it_ends() {
         let worker = world.start(1).await;
         world.next_run().await.end(Outcome::Crashed("a hiccup".into()));
         let job = world.until_state("a", State::Crashing).await;
-        assert_eq!((job.crashes, job.order_us - world.clock.now_us()), (1, BACKOFF_US));
+        assert_eq!((job.crashes, job.order_us() - world.clock.now_us()), (1, BACKOFF_US));
         worker.shutdown().await;
     }
 }

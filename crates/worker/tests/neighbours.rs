@@ -62,7 +62,7 @@ async fn the_jobs_of_a_dead_worker_are_pending_again_within_two_timeouts_and_not
         world.tick(1).await;
     }
     world.clock.wait_for_sleepers(Options::default().health_interval, 1).await;
-    assert_eq!(world.get("a").await.unwrap().state, State::Running, "taken for dead before its timeout");
+    assert_eq!(world.get("a").await.unwrap().state(), State::Running, "taken for dead before its timeout");
     for _ in 2..TWO_TIMEOUTS {
         world.tick(1).await;
     }
@@ -73,7 +73,7 @@ async fn the_jobs_of_a_dead_worker_are_pending_again_within_two_timeouts_and_not
     let second = world.next_run().await;
     let lost = EventKind::Crashed { reason: format!("its worker {old} was lost") };
     assert_eq!((second.id.as_str(), &second.job.history[1].kind), ("a", &lost));
-    assert_ne!(second.job.claim, first.job.claim);
+    assert_ne!(second.job.claim(), first.job.claim());
     second.end(done());
     world.until_state("a", State::Completed).await;
     assert!(!world.workers().await.contains(&old));
@@ -113,7 +113,7 @@ async fn a_removal_that_another_one_left_half_done_is_finished() {
     }
     until_gone(&world, "ghost").await;
     for (id, state) in [("a", State::Pending), ("b", State::Crashing), ("c", State::Crashing)] {
-        assert_eq!(world.get(id).await.unwrap().state, state, "{id}");
+        assert_eq!(world.get(id).await.unwrap().state(), state, "{id}");
     }
     living.shutdown().await;
 }
@@ -176,8 +176,8 @@ async fn a_worker_that_was_paused_comes_back_under_a_new_id_and_changes_nothing_
     tokio::time::timeout(PATIENCE, members).await.expect("the paused worker did not start over");
     let job = world.get("a").await.unwrap();
     assert_eq!(
-        (job.state, &job.claim),
-        (State::Running, &second.job.claim),
+        (job.state(), job.claim()),
+        (State::Running, second.job.claim()),
         "a stale claim changed something"
     );
     second.end(done());
@@ -229,7 +229,7 @@ async fn the_owner_of_an_exclusive_store_keeps_external_workers_and_no_others() 
     for (id, state) in
         [("a", State::Crashing), ("b", State::Crashing), ("c", State::Pending), ("d", State::Crashing)]
     {
-        assert_eq!(world.get(id).await.unwrap().state, state, "{id}");
+        assert_eq!(world.get(id).await.unwrap().state(), state, "{id}");
     }
     worker.shutdown().await;
 }

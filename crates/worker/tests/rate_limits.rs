@@ -35,7 +35,7 @@ async fn started<const N: usize>(world: &mut World, ids: [&str; N]) -> [Run; N] 
 }
 
 async fn limited(world: &World, id: &str) {
-    world.until(id, |job| job.limited.is_some()).await;
+    world.until(id, |job| job.limited().is_some()).await;
 }
 
 async fn put(world: &World, rule: &Rule) {
@@ -72,7 +72,7 @@ async fn a_job_that_is_held_back_starts_when_one_of_its_bucket_ends_and_hides_no
     let [c] = started(&mut world, ["c"]).await;
     free.end(done());
     world.until_state("free", State::Completed).await;
-    assert!(world.get("d").await.unwrap().limited.is_some());
+    assert!(world.get("d").await.unwrap().limited().is_some());
     world.cancel("b").await;
     let [d] = started(&mut world, ["d"]).await;
     drop(b);
@@ -165,8 +165,7 @@ async fn a_filters_limit_counts_across_workers_and_can_be_changed() {
     let held_back = |runs: &[(Job, oneshot::Sender<Outcome>)]| -> Vec<&str> {
         ids.into_iter().filter(|id| runs.iter().all(|(job, _)| job.id != *id)).collect()
     };
-    let held_back_by =
-        |most: u32| move |job: &Job| job.limited.as_ref().is_some_and(|limit| limit.most == most);
+    let held_back_by = |most: u32| move |job: &Job| job.limited().is_some_and(|limit| limit.most == most);
     for id in held_back(&runs) {
         real.until(id, held_back_by(2)).await;
     }
@@ -175,7 +174,7 @@ async fn a_filters_limit_counts_across_workers_and_can_be_changed() {
     for id in held_back(&runs) {
         real.until(id, held_back_by(3)).await;
     }
-    assert!(runs.iter().all(|(job, _)| job.buckets == [Bucket::Filter("few".into())]));
+    assert!(runs.iter().all(|(job, _)| job.buckets() == [Bucket::Filter("few".into())]));
     let keys = &real.keys;
     real.store.transact(|tx| async move { filters::remove(&tx, keys, "few").await }).await.unwrap();
     for _ in 0..3 {
@@ -185,7 +184,7 @@ async fn a_filters_limit_counts_across_workers_and_can_be_changed() {
         end.send(done()).unwrap();
     }
     for id in ids {
-        real.until(id, |job| job.state == State::Completed).await;
+        real.until(id, |job| job.state() == State::Completed).await;
     }
     check(&real.store, &real.keys).await;
     stop.cancel();
@@ -256,10 +255,10 @@ async fn among_jobs_that_lock_some_are_paused_and_some_held_back() {
     limited(&world, "3-held-back").await;
     for n in 0..5 {
         assert!(world.until_state(&format!("0-rejected{n}"), State::Cancelled).await.refused.is_some());
-        world.until(&format!("0-paused{n}"), |job| job.paused.as_deref() == Some("moved")).await;
+        world.until(&format!("0-paused{n}"), |job| job.paused() == Some("moved")).await;
     }
     assert_eq!(
-        world.get("2-blocked").await.unwrap().state,
+        world.get("2-blocked").await.unwrap().state(),
         State::Pending,
         "locks are waited for in the queue"
     );

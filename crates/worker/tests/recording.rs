@@ -56,7 +56,7 @@ async fn a_claim_that_is_lost_spoils_no_other_end() {
         runs.push(world.next_run().await);
     }
     // Somebody else has the job by now, and has ended it once.
-    let ours = world.get("b").await.unwrap().claim.unwrap();
+    let ours = world.get("b").await.unwrap().claim().unwrap().clone();
     let theirs = Claim { worker: "other".into(), number: 1 };
     let row = workers::Worker::new("other", "n", 0, 9);
     world
@@ -80,7 +80,7 @@ async fn a_claim_that_is_lost_spoils_no_other_end() {
         world.until_state(id, State::Completed).await;
     }
     let job = world.get("b").await.unwrap();
-    assert_eq!((job.state, job.reason()), (State::Failed, Some("elsewhere")));
+    assert_eq!((job.state(), job.reason()), (State::Failed, Some("elsewhere")));
     worker.shutdown().await;
 }
 
@@ -96,8 +96,8 @@ impl JobHandler for Picky {
 
     async fn ended(&self, tx: &Transaction, _: &Keyspace, job: Option<&Job>) -> turnwise_queue::Result<()> {
         let Some(job) = job else { return Ok(()) };
-        tx.set(format!("hook {}", job.id).into(), format!("{:?}", job.state).into())?;
-        if job.id == "bad" && job.state == State::Completed {
+        tx.set(format!("hook {}", job.id).into(), format!("{:?}", job.state()).into())?;
+        if job.id == "bad" && job.state() == State::Completed {
             return Err(Error::Store(StoreError::Misuse("no".into())));
         }
         Ok(())

@@ -87,7 +87,7 @@ impl Running {
     async fn of(&self, world: &World, tenant: &str) -> usize {
         let tx = world.store.begin().await.unwrap();
         let all = jobs::list(&tx, &world.keys, T, None, 1_000).await.unwrap();
-        all.iter().filter(|job| job.tenant == tenant && job.state == State::Running).count()
+        all.iter().filter(|job| job.tenant == tenant && job.state() == State::Running).count()
     }
 }
 
@@ -234,7 +234,7 @@ async fn what_is_too_much_is_stopped_at_the_next_cycle_and_those_that_end_by_the
         let mut once = 0;
         for id in ids {
             once +=
-                usize::from(id.starts_with("once") && world.get(id).await.unwrap().state == State::Running);
+                usize::from(id.starts_with("once") && world.get(id).await.unwrap().state() == State::Running);
         }
         assert_eq!(once, left.min(2));
     }
@@ -260,7 +260,7 @@ async fn an_idle_job_gives_its_slot_back_after_its_turn_and_not_before() {
     world.clock.advance(Duration::from_millis(1));
     assert_eq!(running.start(&mut world, 1).await, ["a3"]);
     assert_eq!(world.until_state("a2", State::Pending).await.started_us, Some(1_000_003_000));
-    assert_eq!(world.get("a1").await.unwrap().state, State::Running, "it is busy");
+    assert_eq!(world.get("a1").await.unwrap().state(), State::Running, "it is busy");
     worker.shutdown().await;
 }
 
@@ -283,7 +283,7 @@ async fn an_idle_job_of_a_tenant_that_is_owed_more_keeps_its_slot() {
     }
     world.clock.wait_for_sleepers(Duration::from_secs(10), 2).await;
     assert!(world.runs.try_recv().is_err(), "a job was started in its place");
-    assert_eq!(world.get("f1").await.unwrap().state, State::Running);
+    assert_eq!(world.get("f1").await.unwrap().state(), State::Running);
     worker.shutdown().await;
 }
 
@@ -561,7 +561,7 @@ async fn loads(world: &World) -> Vec<usize> {
     for worker in world.workers().await {
         loads.insert(worker, 0);
     }
-    for claim in all.into_iter().filter_map(|job| job.claim) {
+    for claim in all.into_iter().filter_map(|job| job.claim().cloned()) {
         *loads.get_mut(&claim.worker).unwrap() += 1;
     }
     loads.into_values().collect()

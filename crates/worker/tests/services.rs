@@ -62,7 +62,7 @@ async fn external_workers_of_all_types_that_fall_silent_are_removed_within_two_t
         // That one is its neighbours' business, as long as there are any.
         assert_eq!(exists(&world, T, "in a process").await, tick < 6, "tick {tick}");
     }
-    assert_eq!(world.get("a").await.unwrap().state, State::Crashing);
+    assert_eq!(world.get("a").await.unwrap().state(), State::Crashing);
     assert!(exists(&world, T, &lively).await);
 }
 
@@ -177,7 +177,7 @@ async fn a_worker_of_the_last_of_many_types_is_removed() {
     assert!(!exists(&world, LAST, &silent).await);
     assert!(exists(&world, "type-00000", "patient").await);
     let job = world.run(async |tx, keys| jobs::get(tx, keys, LAST, "a").await).await.unwrap();
-    assert_eq!(job.state, State::Crashing);
+    assert_eq!(job.state(), State::Crashing);
     stop.cancel();
 }
 
@@ -199,7 +199,7 @@ async fn an_external_worker_that_was_removed_half_way_is_removed_whole() {
     }
     assert!(!exists(&world, T, &worker).await);
     for (id, state) in [("a", State::Pending), ("b", State::Crashing), ("c", State::Crashing)] {
-        assert_eq!(world.get(id).await.unwrap().state, state, "{id}");
+        assert_eq!(world.get(id).await.unwrap().state(), state, "{id}");
     }
 }
 
@@ -308,6 +308,6 @@ async fn those_that_an_end_could_not_tell_are_told_by_a_server() {
     world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
     tokio::time::timeout(PATIENCE, told).await.expect("nobody tells it");
     let job = world.get("b").await.unwrap();
-    assert_eq!((job.state, job.reason().unwrap().contains("was removed")), (State::Cancelled, true));
+    assert_eq!((job.state(), job.reason().unwrap().contains("was removed")), (State::Cancelled, true));
     stop.cancel();
 }

@@ -148,7 +148,7 @@ async fn a_handler_that_does_not_stop_is_aborted_after_its_grace_period() {
     world.cancel("a").await;
     let grace = Options::default().stop_grace;
     loop {
-        let cancelled = world.get("a").await.is_some_and(|job| job.state == State::Cancelled);
+        let cancelled = world.get("a").await.is_some_and(|job| job.state() == State::Cancelled);
         if cancelled {
             break;
         }
@@ -173,7 +173,7 @@ async fn a_shutdown_gives_every_job_back_and_leaves_no_worker_row() {
     assert_eq!(world.workers().await, Vec::<String>::new());
     for id in ["a", "b", "c"] {
         let job = world.get(id).await.unwrap();
-        assert_eq!((job.state, &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
+        assert_eq!((job.state(), &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
     }
     let tx = world.store.begin().await.unwrap();
     for prefix in
@@ -197,10 +197,10 @@ async fn the_jobs_of_a_worker_that_died_run_again_under_a_new_one() {
     world.clock.advance(Duration::from_secs(30));
     let second = world.next_run().await;
     assert_eq!(second.id, "a");
-    assert_ne!(second.job.claim, first.job.claim);
+    assert_ne!(second.job.claim(), first.job.claim());
     second.end(done());
-    let job = world.until("a", |job| job.state.is_final());
-    assert_eq!(job.await.state, State::Completed);
+    let job = world.until("a", |job| job.state().is_final());
+    assert_eq!(job.await.state(), State::Completed);
     let new = world.workers().await;
     assert!(new.len() == 1 && old.len() == 1 && new != old, "{old:?} {new:?}");
     worker.shutdown().await;

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use serde::de::IgnoredAny;
 use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_queue::check::{
-    Finding, Invariant, JobKey, PIECE_BYTES, Place, Row, WorkerRow, check_boost, check_clock, check_learnt,
-    check_stamp, check_usage, key_text, read_record,
+    Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, WorkerRow, check_boost, check_clock,
+    check_learnt, check_stamp, check_usage, has_other_fields, key_text, read_record,
 };
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
 use turnwise_queue::rate_limits::{LimitedRow, RateRow};
-use turnwise_queue::{Active, Claim, Keyspace, State, Then};
+use turnwise_queue::{Active, Claim, Keyspace};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{Tally, document_of, is_replicated, unreadable};
 use turnwise_replicator::doc_processor;
@@ -79,7 +79,7 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
         }
         Row::Job(job)
         | Row::Options(job, _)
-        | Row::Place(job, _)
+        | Row::Index(job, _)
         | Row::Parked(job, _)
         | Row::Unwatched(job, _)
         | Row::Lock(job, ..)
@@ -109,7 +109,7 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
 /// Whether a row says that a job is held by a worker that has no rows.
 pub(super) fn is_of_lost(row: &Row, lost: &BTreeSet<JobKey>) -> bool {
     match row {
-        Row::Place((job_type, _), Place::Active(worker)) => {
+        Row::Index((job_type, _), IndexRow::Active(worker)) => {
             lost.contains(&(job_type.clone(), worker.clone()))
         }
         _ => false,
@@ -177,9 +177,9 @@ impl<'a> Books<'a> {
                 let subject = hash(&Subject::Job(job.clone()));
                 self.enter_piece(subject, *n, value.len())?;
             }
-            Row::Place(job, place) => {
+            Row::Index(job, place) => {
                 let fact = match place {
-                    Place::Active(worker) => match serde_json::from_slice::<Active>(value) {
+                    IndexRow::Active(worker) => match serde_json::from_slice::<Active>(value) {
                         Ok(active) => {
                             self.holders.insert((job.0.clone(), worker.clone()));
                             if let Some(deadline) = active.deadline {
@@ -196,13 +196,13 @@ impl<'a> Books<'a> {
                     },
                     _ => hash(&(place, 0_u64, false)),
                 };
-                if let Place::Limited(place) = place {
+                if let IndexRow::Limited(place) = place {
                     if let Err(error) = serde_json::from_slice::<LimitedRow>(value) {
                         self.enter_unreadable(key, error.to_string());
                     }
                     self.enter_bucket(&place.limit.bucket);
                 }
-                if let Place::Pending(place) = place {
+                if let IndexRow::Pending(place) = place {
                     if !value.is_empty() {
                         self.find(hash(&Subject::Job(job.clone())), hash(&("pending", value)))?;
                     }
@@ -324,37 +324,31 @@ impl<'a> Books<'a> {
             }
         };
         self.types.insert(key.0.clone());
-        let is_running = job.state.is_claimed();
-        let is_odd =
-            job.claim.is_some() != is_running || job.ended_claim.is_some() && job.ended_claim == job.claim;
-        let has_next = job.cancel_requested || job.then != Then::Keep;
-        if is_odd || job.keyed || job.unmet > 0 || !is_running && has_next {
+        let has_ended = job.claim().is_some_and(|claim| job.ended_claim.as_ref() == Some(claim));
+        if has_ended || job.is_keyed() || job.unmet() > 0 || has_other_fields(&job, value) {
             self.flag(subject);
         }
-        match (job.place(), &job.claim) {
-            (Some(place @ Place::Active(_)), Some(claim)) => {
+        let row = job.index_row();
+        match job.claim() {
+            Some(claim) => {
                 self.holders.insert((key.0.clone(), claim.worker.clone()));
-                self.promise(subject, hash(&(place, claim.number, job.cancel_requested)))?;
+                self.promise(subject, hash(&(row, claim.number, job.cancel_requested())))?;
             }
-            (Some(place), _) => self.promise(subject, hash(&(place, 0_u64, false)))?,
-            (None, _) => self.flag(subject),
+            None => self.promise(subject, hash(&(row, 0_u64, false)))?,
         }
-        if let Some(at) = &job.parked {
+        if let Some(at) = job.parked() {
             self.promise(subject, hash(&("parked", at)))?;
         }
-        for lock in job.held.iter().flat_map(Held::locks) {
-            self.promise(subject, hash(&("lock", &lock.spot, &lock.mode, &job.claim)))?;
+        for lock in job.held().into_iter().flat_map(Held::locks) {
+            self.promise(subject, hash(&("lock", &lock.spot, &lock.mode, job.claim())))?;
         }
-        for bucket in &job.buckets {
-            self.promise(subject, hash(&("rate", bucket, &job.claim)))?;
+        for bucket in job.buckets() {
+            self.promise(subject, hash(&("rate", bucket, job.claim())))?;
         }
         for (spot, ticket) in job.queued() {
             self.promise(subject, hash(&("lock_queue", &spot, &ticket)))?;
         }
-        if job.waits.is_some() != (job.state == State::Waiting) || job.reserved.is_some() && is_running {
-            self.flag(subject);
-        }
-        if job.state == State::Pending && !job.locks.is_none() {
+        if job.is_pending() && !job.locks.is_none() {
             self.promise(subject, hash(&("pending", job.pending_value())))?;
         }
         if job.has_pieces() {
@@ -513,13 +507,13 @@ fn family(row: &Row) -> &'static str {
         Row::Clock => "clock",
         Row::Job(_) => "jobs",
         Row::Options(..) => "options",
-        Row::Place(_, Place::Pending(_)) => "pending",
-        Row::Place(_, Place::Delayed(_)) => "delayed",
-        Row::Place(_, Place::Blocked) => "blocked",
-        Row::Place(_, Place::Paused(_)) => "paused",
-        Row::Place(_, Place::Limited(_)) => "limited",
-        Row::Place(_, Place::Ended(_)) => "ended",
-        Row::Place(_, Place::Active(_)) => "active",
+        Row::Index(_, IndexRow::Pending(_)) => "pending",
+        Row::Index(_, IndexRow::Delayed(_)) => "delayed",
+        Row::Index(_, IndexRow::Blocked) => "blocked",
+        Row::Index(_, IndexRow::Paused(_)) => "paused",
+        Row::Index(_, IndexRow::Limited(_)) => "limited",
+        Row::Index(_, IndexRow::Ended(_)) => "ended",
+        Row::Index(_, IndexRow::Active(_)) => "active",
         Row::Lock(..) => "locks",
         Row::LockQueue(..) => "lock_queue",
         Row::LockWake => "lock_wake",

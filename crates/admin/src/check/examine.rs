@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use turnwise_policy::eligibility::rate_limits::{Bucket, MAX_LIMIT};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
-    Finding, JobKey, JobRows, LockTally, Place, RateTally, Row, WorkerRow, check_awaited, check_claims,
+    Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow, check_awaited, check_claims,
     check_job, check_stamp, check_waiting, check_worker, read_record,
 };
 use turnwise_queue::keyspace::KeyRange;
@@ -101,28 +101,28 @@ impl Examiner {
         for (piece, value) in range(tx, keys.options(&key.0, &key.1), PIECES).await? {
             let _ = Row::parse(keys, &piece).map(|row| rows.add(row, &value));
         }
-        let named = rows.record.as_ref().and_then(Job::place).map(|place| place.key(keys, key));
-        let parked = rows.record.as_ref().and_then(|job| job.parked.as_ref());
+        let named = rows.record.as_ref().map(Job::index_row).map(|row| row.key(keys, key));
+        let parked = rows.record.as_ref().and_then(|job| job.parked());
         let parked = parked.map(|at| keys.parked_entry(&key.0, at, &key.1));
         let record = rows.record.as_ref();
-        let held = record.into_iter().flat_map(|job| job.held.iter().flat_map(Held::locks));
+        let held = record.into_iter().flat_map(|job| job.held().into_iter().flat_map(Held::locks));
         let held = held.map(|lock| keys.lock_holder(&lock.spot, lock.mode, &key.0, &key.1));
         let queued = record.into_iter().flat_map(Job::queued);
         let queued = queued.map(|((spot, ticket), _)| keys.lock_queue_entry(&spot, ticket, &key.0, &key.1));
         let locks = held.chain(queued);
-        let buckets = record.into_iter().flat_map(|job| &job.buckets);
+        let buckets = record.into_iter().flat_map(|job| job.buckets());
         let buckets = buckets.map(|bucket| keys.rate_holder(bucket, &key.0, &key.1));
         let deadlines: BTreeSet<Bytes> = rows
             .places
             .iter()
-            .filter(|(place, _)| matches!(place, Place::Active(_)))
+            .filter(|(place, _)| matches!(place, IndexRow::Active(_)))
             .filter_map(|(_, value)| serde_json::from_slice::<Active>(value).ok()?.deadline)
             .map(|deadline| keys.deadline(deadline.at_us, &key.0, &key.1))
             .collect();
         let locks: Vec<Bytes> = locks.chain(buckets).chain(deadlines).collect();
         for index in seen.iter().chain(&named).chain(&parked).chain(&locks) {
             if let Some(
-                row @ (Row::Place(..)
+                row @ (Row::Index(..)
                 | Row::Parked(..)
                 | Row::Unwatched(..)
                 | Row::Lock(..)
@@ -151,7 +151,7 @@ impl Examiner {
             let unsettled = get(tx, &keys.unsettled_entry((&on.0, &on.1), *group)).await?;
             findings.extend(check_awaited(keys, key, &awaited, record.as_ref(), unsettled.is_some()));
         }
-        let claim = rows.record.as_ref().and_then(|job| job.claim.clone());
+        let claim = rows.record.as_ref().and_then(|job| job.claim().cloned());
         let mut holder_rows = BTreeMap::new();
         if let Some(claim) = claim {
             holder_rows = self.worker_rows(tx, &(key.0.clone(), claim.worker)).await?;
@@ -176,7 +176,7 @@ impl Examiner {
         let mut findings = check_worker(keys, worker, &rows);
         let mut active: BTreeMap<String, Active> = BTreeMap::new();
         for (key, value) in range(tx, keys.active_of(&worker.0, &worker.1), ACTIVE).await? {
-            if let (Some(Row::Place(job, Place::Active(_))), Ok(report)) =
+            if let (Some(Row::Index(job, IndexRow::Active(_))), Ok(report)) =
                 (Row::parse(keys, &key), serde_json::from_slice(&value))
             {
                 active.insert(job.1, report);

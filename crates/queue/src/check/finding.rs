@@ -102,14 +102,6 @@ invariants! {
     Owned: "nothing belongs to no job",
         "a row was left behind by a job that is gone; in `pending`, `delayed` or `ended` a worker fails on it with `corrupt`",
         "clear the row by hand, or add a job with this type and id and remove it";
-    /// A running job has a claim.
-    Claimed: "a running job has a claim",
-        "nobody can end the job, and no removal of a worker gives it back",
-        "remove the record by hand and add the job again";
-    /// A job that waits or has ended has none.
-    Unclaimed: "only a running job has a claim",
-        "the record says at once that the job runs and that it does not",
-        "add the job again";
     /// A running job's worker has not been forgotten.
     HolderKnown: "a claim's worker is known",
         "no neighbour watches a worker that has no rows, so nobody ever gives this job back",

@@ -7,12 +7,13 @@ use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::lock::check_locks;
-use super::{Finding, Invariant, JobKey, Place, Row};
+use super::{Finding, IndexRow, Invariant, JobKey, Row};
 use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
+use crate::place::PlaceFields;
 use crate::rate_limits::{LimitedRow, RateRow};
-use crate::{Active, Claim, Job, Keyspace, Parked, State, Then};
+use crate::{Active, Claim, Job, Keyspace, Parked, Then};
 
 /// What is known of one job.
 #[derive(Debug, Clone, Default)]
@@ -22,7 +23,7 @@ pub struct JobRows {
     /// Its record as stored.
     pub raw: Option<Bytes>,
     /// Its places, each with the row's value.
-    pub places: BTreeMap<Place, Bytes>,
+    pub places: BTreeMap<IndexRow, Bytes>,
     /// Pieces of its options: number and size in bytes.
     pub pieces: BTreeMap<u32, usize>,
     /// What would wake it.
@@ -89,8 +90,8 @@ impl JobRows {
             Row::Options(_, n) => {
                 self.pieces.insert(n, value.len());
             }
-            Row::Place(_, place) => {
-                if matches!(place, Place::Limited(_)) {
+            Row::Index(_, place) => {
+                if matches!(place, IndexRow::Limited(_)) {
                     let _: LimitedRow = serde_json::from_slice(value)?;
                 }
                 self.places.insert(place, value.clone());
@@ -129,20 +130,12 @@ pub fn read_record(key: &JobKey, value: &[u8]) -> Result<Job, serde_json::Error>
     Ok(job)
 }
 
-impl Job {
-    /// The place that the record names; `None` if it runs without a claim.
-    pub fn place(&self) -> Option<Place> {
-        Some(match self.state {
-            State::Pending => Place::Pending(self.queue_place()),
-            State::Delayed if self.unmet > 0 => Place::Blocked,
-            State::Delayed if self.paused.is_some() => Place::Paused(self.order_us),
-            State::Delayed if self.limited.is_some() => Place::Limited(self.limited_place()?),
-            State::Delayed | State::Crashing => Place::Delayed(self.order_us),
-            State::Running | State::Waiting => Place::Active(self.claim.as_ref()?.worker.clone()),
-            State::Completed | State::Failed | State::Cancelled => Place::Ended(self.changed_us),
-        })
-    }
+/// Whether a job's record, as stored, has fields of another place than the one that it names: whoever reads it ignores them.
+pub fn has_other_fields(job: &Job, value: &[u8]) -> bool {
+    serde_json::from_slice::<PlaceFields>(value).is_ok_and(|fields| !fields.are_of(&job.place))
+}
 
+impl Job {
     /// Whether the options are in rows of their own.
     pub fn has_pieces(&self) -> bool {
         self.options.is_none()
@@ -192,106 +185,80 @@ pub fn check_job(
         findings.extend(check_locks(keys, key, rows));
         return findings;
     };
-    let state = job.state;
-    let place = job.place();
-    match &place {
-        None => found(Invariant::Claimed, &record_key, "it runs, and its record has no claim".to_owned()),
-        Some(place) if !rows.places.contains_key(place) => {
-            let expected = super::key_text(&place.key(keys, key));
-            found(Invariant::OnePlace, &record_key, format!("it is {state:?}, but {expected} is not there"));
-        }
-        Some(_) => {}
+    let state = job.state();
+    let index = job.index_row();
+    if !rows.places.contains_key(&index) {
+        let expected = super::key_text(&index.key(keys, key));
+        found(Invariant::OnePlace, &record_key, format!("it is {state:?}, but {expected} is not there"));
     }
-    for other in rows.places.keys().filter(|found| Some(*found) != place.as_ref()) {
+    for other in rows.places.keys().filter(|found| **found != index) {
         let problem = format!("the record is {state:?} and names another place");
         found(Invariant::OnePlace, &other.key(keys, key), problem);
     }
-    match &job.claim {
-        Some(claim) if state.is_claimed() => {
-            if !is_known(&(key.0.clone(), claim.worker.clone())) {
-                found(Invariant::HolderKnown, &record_key, format!("worker {} has no rows", claim.worker));
-            }
-            if let Some(value) = place.as_ref().and_then(|place| rows.places.get(place)) {
-                let row = keys.active_entry(&key.0, &claim.worker, &key.1);
-                match serde_json::from_slice::<Active>(value) {
-                    Err(error) => found(Invariant::Readable, &row, format!("no active row: {error}")),
-                    Ok(active) if active.claim != claim.number => {
-                        let problem =
-                            format!("it has claim {}, the record claim {}", active.claim, claim.number);
-                        found(Invariant::ActiveAgrees, &row, problem);
-                    }
-                    Ok(active) if !is_looked_at(&active, rows, claim) => {
-                        let problem = format!(
-                            "it names {:?}, and the deadlines are {:?}",
-                            active.deadline, rows.deadlines
-                        );
-                        found(Invariant::DeadlineAgrees, &row, problem);
-                    }
-                    Ok(active) if active.cancel_requested != job.cancel_requested => {
-                        let problem = "only one of row and record says that the job is to be cancelled";
-                        found(Invariant::ActiveAgrees, &row, problem.to_owned());
-                    }
-                    Ok(_) => {}
+    if rows.raw.as_ref().is_some_and(|raw| has_other_fields(job, raw)) {
+        found(Invariant::OnePlace, &record_key, format!("it is {state:?}, and has fields of another place"));
+    }
+    if let Some(run) = job.run() {
+        let claim = &run.claim;
+        if !is_known(&(key.0.clone(), claim.worker.clone())) {
+            found(Invariant::HolderKnown, &record_key, format!("worker {} has no rows", claim.worker));
+        }
+        if let Some(value) = rows.places.get(&index) {
+            let row = keys.active_entry(&key.0, &claim.worker, &key.1);
+            match serde_json::from_slice::<Active>(value) {
+                Err(error) => found(Invariant::Readable, &row, format!("no active row: {error}")),
+                Ok(active) if active.claim != claim.number => {
+                    let problem = format!("it has claim {}, the record claim {}", active.claim, claim.number);
+                    found(Invariant::ActiveAgrees, &row, problem);
                 }
+                Ok(active) if !is_looked_at(&active, rows, claim) => {
+                    let problem =
+                        format!("it names {:?}, and the deadlines are {:?}", active.deadline, rows.deadlines);
+                    found(Invariant::DeadlineAgrees, &row, problem);
+                }
+                Ok(active) if active.cancel_requested != run.cancel_requested => {
+                    let problem = "only one of row and record says that the job is to be cancelled";
+                    found(Invariant::ActiveAgrees, &row, problem.to_owned());
+                }
+                Ok(_) => {}
             }
-            if job.ended_claim.as_ref() == Some(claim) {
-                let problem = format!("claim {} has ended before", claim.number);
-                found(Invariant::ClaimUnique, &record_key, problem);
-            }
         }
-        Some(_) => found(Invariant::Unclaimed, &record_key, format!("it is {state:?} and has a claim")),
-        None => {}
-    }
-    let follows = job.cancel_requested || job.then != Then::Keep || job.next_refused.is_some();
-    if !state.is_claimed() && follows {
-        let problem = format!("it is {state:?}, and something is to follow the end of its run");
-        found(Invariant::Unclaimed, &record_key, problem);
-    }
-    match &job.parked {
-        Some(_) if state != State::Delayed => {
-            found(Invariant::Parked, &record_key, format!("it is {state:?}, and says that it is parked"));
+        if job.ended_claim.as_ref() == Some(claim) {
+            let problem = format!("claim {} has ended before", claim.number);
+            found(Invariant::ClaimUnique, &record_key, problem);
         }
-        Some(at) if !rows.parked.contains(at) => {
-            let expected = super::key_text(&keys.parked_entry(&key.0, at, &key.1));
-            found(Invariant::Parked, &record_key, format!("{expected} is not there"));
+        if run.next.unmet > 0 && run.then != Then::Again {
+            found(Invariant::WaitsFor, &record_key, format!("it is {state:?}, and waits for other jobs"));
         }
-        _ => {}
     }
-    for stray in rows.parked.iter().filter(|at| Some(*at) != job.parked.as_ref()) {
+    if let Some(at) = job.parked().filter(|at| !rows.parked.contains(at)) {
+        let expected = super::key_text(&keys.parked_entry(&key.0, at, &key.1));
+        found(Invariant::Parked, &record_key, format!("{expected} is not there"));
+    }
+    for stray in rows.parked.iter().filter(|at| Some(*at) != job.parked()) {
         let row = keys.parked_entry(&key.0, stray, &key.1);
         found(Invariant::Parked, &row, format!("the record is {state:?} and names no such row"));
     }
-    for stray in rows.unwatched.iter().filter(|at| Some(*at) != job.parked.as_ref()) {
+    for stray in rows.unwatched.iter().filter(|at| Some(*at) != job.parked()) {
         let row = keys.unwatched_entry(&key.0, stray, &key.1);
         found(Invariant::Parked, &row, format!("the record is {state:?} and names no such row"));
     }
     let unmet = rows.after.len();
-    if job.unmet as usize != unmet {
-        let problem = format!("it says that it waits for {} jobs, and has {unmet} rows", job.unmet);
+    if job.unmet() as usize != unmet {
+        let problem = format!("it says that it waits for {} jobs, and has {unmet} rows", job.unmet());
         found(Invariant::WaitsFor, &record_key, problem);
-    }
-    let may_wait = state == State::Delayed || state.is_claimed() && job.then == Then::Again;
-    if job.unmet > 0 && (!may_wait || job.parked.is_some()) {
-        found(Invariant::WaitsFor, &record_key, format!("it is {state:?}, and waits for other jobs"));
     }
     for ((on_type, on_id), group) in rows.after.symmetric_difference(&rows.back) {
         let back = keys.dependents_entry((on_type, on_id), *group, &key.0, &key.1);
         found(Invariant::WaitsFor, &back, "it is there without the other one of its pair".to_owned());
     }
-    if job.paused.is_some() && (state != State::Delayed || job.parked.is_some() || job.unmet > 0) {
-        found(Invariant::OnePlace, &record_key, format!("it is {state:?}, and says that it is paused"));
-    }
-    let elsewhere = job.parked.is_some() || job.unmet > 0 || job.paused.is_some();
-    if job.limited.is_some() && (state != State::Delayed || elsewhere) {
-        found(Invariant::OnePlace, &record_key, format!("it is {state:?}, and says that it is held back"));
-    }
-    let named: BTreeSet<&Bucket> = job.buckets.iter().collect();
+    let named: BTreeSet<&Bucket> = job.buckets().iter().collect();
     for bucket in named.iter().filter(|bucket| !rows.buckets.contains_key(bucket)) {
         let row = super::key_text(&keys.rate_holder(bucket, &key.0, &key.1));
         found(Invariant::RateAgrees, &record_key, format!("it is {state:?}, but {row} is not there"));
     }
     for (bucket, place) in &rows.buckets {
-        if !named.contains(bucket) || job.claim.as_ref() != Some(&place.claim) {
+        if !named.contains(bucket) || job.claim() != Some(&place.claim) {
             let row = keys.rate_holder(bucket, &key.0, &key.1);
             found(Invariant::RateAgrees, &row, format!("the record is {state:?} and names no such place"));
         }
@@ -303,8 +270,7 @@ pub fn check_job(
         let row = keys.deadline(*at_us, &key.0, &key.1);
         found(Invariant::DeadlineAgrees, &row, format!("the record is {state:?}"));
     }
-    let has_key = job.priority.is_some_and(f64::is_finite);
-    if job.keyed && (state != State::Pending || !has_key) {
+    if job.is_keyed() && !job.priority.is_some_and(f64::is_finite) {
         let problem = format!("it is {state:?} with the priority {:?}", job.priority);
         found(Invariant::Keyed, &record_key, problem);
     }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
 
-use super::{Finding, Invariant, JobKey, JobRows, Place, Row, key_text};
+use super::{Finding, Invariant, JobKey, JobRows, Row, key_text};
 use crate::learnt::Learnt;
 use crate::locks::{Held, HolderRow, LockAt, Spot, pending_value};
-use crate::{Job, Keyspace, State};
+use crate::{Job, Keyspace};
 
 /// Checks the rows of one job's locks, read in one snapshot.
 pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<Finding> {
@@ -23,8 +23,8 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
         if let Some(problem) = wrong_record(job) {
             found(&record_key, problem);
         }
-        let pending = Place::Pending(job.queue_place());
-        if let Some(value) = rows.places.get(&pending).filter(|_| job.state == State::Pending)
+        let pending = job.index_row();
+        if let Some(value) = rows.places.get(&pending).filter(|_| job.is_pending())
             && *value != pending_value(job)
         {
             found(&pending.key(keys, key), "it wants to lock something else than its record".to_owned());
@@ -38,16 +38,16 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
         match record {
             None => found(&name(lock), "there is no record".to_owned()),
             Some(job) if !held.contains(lock) => {
-                found(&name(lock), format!("the record is {:?} and names no such lock", job.state));
+                found(&name(lock), format!("the record is {:?} and names no such lock", job.state()));
             }
-            Some(job) if job.claim.as_ref() != Some(&row.claim) => {
+            Some(job) if job.claim() != Some(&row.claim) => {
                 found(&name(lock), "it is of another claim than the record's".to_owned());
             }
             Some(job) if lock.0 == Spot::BIG_LOCK => {
                 let told =
                     row.all.as_ref().map(|all| (&all.locks, &all.traits, &all.held, all.waits.as_ref()));
-                let waits = job.waits.as_ref().map(|waits| &waits.lock);
-                if told != job.held.as_ref().map(|held| (&job.locks, &job.traits, held, waits)) {
+                let waits = job.waits().map(|waits| &waits.lock);
+                if told != job.held().map(|held| (&job.locks, &job.traits, held, waits)) {
                     found(&name(lock), "it tells something else than the record".to_owned());
                 }
             }
@@ -62,11 +62,11 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
         match (record, queued.get(place)) {
             (None, _) => found(&name(place), "there is no record".to_owned()),
             (Some(job), None) => {
-                found(&name(place), format!("the record is {:?} and names no such place", job.state));
+                found(&name(place), format!("the record is {:?} and names no such place", job.state()));
             }
             (Some(job), Some(lock)) => {
                 let claim = row.waits.as_ref().map(|waiter| &waiter.claim);
-                if claim != job.claim.as_ref() || (row.mode, row.units) != (lock.mode, lock.units) {
+                if claim != job.claim() || (row.mode, row.units) != (lock.mode, lock.units) {
                     found(&name(place), "it says something else than the record".to_owned());
                 }
             }
@@ -89,17 +89,17 @@ pub fn check_learnt(key: &[u8], slot: u64, value: &[u8]) -> Option<Finding> {
 
 /// The locks that a record names.
 fn held(job: &Job) -> BTreeSet<(Spot, Mode)> {
-    job.held.iter().flat_map(Held::locks).map(|lock| (lock.spot, lock.mode)).collect()
+    job.held().into_iter().flat_map(Held::locks).map(|lock| (lock.spot, lock.mode)).collect()
 }
 
 impl Job {
     /// The places in queues of locks that the record names, each with its ticket.
     pub fn queued(&self) -> BTreeMap<(Spot, i64), LockAt> {
-        let reserved = self.reserved.iter().flat_map(|ticket| {
+        let reserved = self.reserved().into_iter().flat_map(|ticket| {
             let locks = Held::known(&self.locks).map(|held| held.locks()).unwrap_or_default();
-            locks.into_iter().map(move |lock| ((lock.spot.clone(), *ticket), lock))
+            locks.into_iter().map(move |lock| ((lock.spot.clone(), ticket), lock))
         });
-        let waits = self.waits.iter();
+        let waits = self.waits().into_iter();
         let waits = waits.map(|waits| ((waits.lock.spot.clone(), waits.ticket), waits.lock.clone()));
         reserved.chain(waits).collect()
     }
@@ -110,24 +110,11 @@ impl Job {
     }
 }
 
-/// What a record says of locks that its state does not go with.
+/// What a record says of locks that does not go with its run.
 fn wrong_record(job: &Job) -> Option<String> {
-    let state = job.state;
-    let problem = match (&job.held, &job.waits, job.reserved) {
-        (Some(_), ..) if !state.is_claimed() => "holds locks",
-        (None, ..) if state.is_claimed() && !job.locks.is_none() => {
-            "declares locks and holds none, not even the big one"
-        }
-        (_, Some(_), _) if state != State::Waiting => "names a lock that it waits for",
-        (_, None, _) if state == State::Waiting => "does not say for which lock",
-        (.., Some(_)) if state != State::Pending => "has reserved locks",
-        _ if (job.next_locks.is_some() || job.next_traits.is_some()) && !state.is_claimed() => {
-            "says what it locks in a run after this one"
-        }
-        _ if !job.gave_back.is_none() && !state.is_claimed() => "says what it has locked in a run",
-        _ => return None,
-    };
-    Some(format!("it is {state:?}, and {problem}"))
+    let holds_none = job.run().is_some_and(|run| run.held.is_none() && !job.locks.is_none());
+    holds_none
+        .then(|| format!("it is {:?}, declares locks, and holds none, not even the big one", job.state()))
 }
 
 /// Who holds the locks of one level after the other, as rows come in the order of their keys: those in the exclusive mode of a level come

@@ -17,15 +17,16 @@ mod whole;
 mod worker;
 
 pub use finding::{Finding, Invariant};
-pub use job::{JobRows, check_awaited, check_job, read_record, whole};
+pub use job::{JobRows, check_awaited, check_job, has_other_fields, read_record, whole};
 pub use lock::{LockTally, check_learnt};
 pub use rate::RateTally;
-pub use row::{Place, Row, WorkerRow, key_text};
+pub use row::{Row, WorkerRow, key_text};
 pub use tenant::{check_boost, check_clock, check_usage, check_waiting};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 
 pub use crate::pieces::PIECE_BYTES;
+pub use crate::place::IndexRow;
 
 /// A job's type and id, or a worker's.
 pub type JobKey = (String, String);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use turnwise_policy::eligibility::rate_limits::Bucket;
 
-use super::{Finding, Invariant, Place, Row};
+use super::{Finding, IndexRow, Invariant, Row};
 use crate::Keyspace;
 use crate::rate_limits::RateRow;
 
@@ -36,7 +36,7 @@ impl RateTally {
                     bucket.most = bucket.most.max(most);
                 }
             }
-            Row::Place((job_type, _), Place::Limited(place)) => {
+            Row::Index((job_type, _), IndexRow::Limited(place)) => {
                 let bucket = self.0.entry(place.limit.bucket.clone()).or_default();
                 let most = bucket.waiting.entry(job_type.clone()).or_default();
                 *most = place.limit.most.max(*most);

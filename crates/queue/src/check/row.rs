@@ -9,7 +9,7 @@ use super::JobKey;
 use crate::keyspace::QueuePlace;
 use crate::learnt::SLOTS;
 use crate::locks::Spot;
-use crate::rate_limits::LimitedPlace;
+use crate::place::IndexRow;
 use crate::{Keyspace, Parked};
 
 /// A row of the keyspace, by its key.
@@ -25,8 +25,8 @@ pub enum Row {
     Job(JobKey),
     /// A piece of a job's options, and its number.
     Options(JobKey, u32),
-    /// One of the places that a job can be in.
-    Place(JobKey, Place),
+    /// The row of a job's place.
+    Index(JobKey, IndexRow),
     /// What wakes a parked job.
     Parked(JobKey, Parked),
     /// That nobody has looked at a parked job yet.
@@ -105,25 +105,6 @@ pub enum Row {
     ConfigStamp,
 }
 
-/// Where a job is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
-    /// In the queue of its tenant.
-    Pending(QueuePlace),
-    /// Among the delayed.
-    Delayed(i64),
-    /// Among those that wait for the end of others.
-    Blocked,
-    /// Among those that a filter has paused.
-    Paused(i64),
-    /// Among those that are held back until there is room.
-    Limited(LimitedPlace),
-    /// Among the active jobs of a worker.
-    Active(String),
-    /// Among the ended.
-    Ended(i64),
-}
-
 /// The rows of a worker, other than the active ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkerRow {
@@ -161,7 +142,7 @@ impl Row {
             ("options", 4) => Row::Options(pair(1, 2)?, piece(3)?),
             ("pending", _) => {
                 let (place, id) = QueuePlace::of_elements(elements.get(2..)?)?;
-                Row::Place((text(1)?, id), Place::Pending(place))
+                Row::Index((text(1)?, id), IndexRow::Pending(place))
             }
             ("parked", 5) => Row::Parked(pair(1, 4)?, parked()?),
             ("unwatched", 5) => Row::Unwatched(pair(1, 4)?, parked()?),
@@ -179,8 +160,8 @@ impl Row {
             ("waiting", 3) => Row::Waiting(text(1)?, text(2)?),
             ("usage", 4) => Row::Usage(text(1)?, text(2)?, text(3)?),
             ("boost", 2) => Row::Boost(text(1)?),
-            ("delayed", 4) => Row::Place(pair(1, 3)?, Place::Delayed(number(2)?)),
-            ("blocked", 3) => Row::Place(pair(1, 2)?, Place::Blocked),
+            ("delayed", 4) => Row::Index(pair(1, 3)?, IndexRow::Delayed(number(2)?)),
+            ("blocked", 3) => Row::Index(pair(1, 2)?, IndexRow::Blocked),
             ("after", 5) => Row::After(pair(1, 2)?, pair(3, 4)?),
             ("dependents", 6) => Row::Dependent(pair(4, 5)?, pair(1, 2)?, number(3)?),
             ("unsettled", 4) => Row::Unsettled(pair(1, 2)?, number(3)?),
@@ -188,10 +169,10 @@ impl Row {
             ("after_guard", 1) => Row::AfterGuard,
             ("filters", 2) => Row::Filter(text(1)?),
             ("filters_vs", 1) => Row::FilterStamp,
-            ("paused", 4) => Row::Place(pair(1, 3)?, Place::Paused(number(2)?)),
+            ("paused", 4) => Row::Index(pair(1, 3)?, IndexRow::Paused(number(2)?)),
             ("limited", 9) => {
                 let (job_type, place, id) = keys.parse_limited(key)?;
-                Row::Place((job_type, id), Place::Limited(place))
+                Row::Index((job_type, id), IndexRow::Limited(place))
             }
             ("rates", 5) => {
                 let (bucket, job_type, id) = keys.parse_rate(key)?;
@@ -203,8 +184,8 @@ impl Row {
                 let (job_type, bucket) = keys.parse_roomy(key)?;
                 Row::Roomy(job_type, bucket)
             }
-            ("ended", 4) => Row::Place(pair(1, 3)?, Place::Ended(number(2)?)),
-            ("active", 4) => Row::Place(pair(1, 3)?, Place::Active(text(2)?)),
+            ("ended", 4) => Row::Index(pair(1, 3)?, IndexRow::Ended(number(2)?)),
+            ("active", 4) => Row::Index(pair(1, 3)?, IndexRow::Active(text(2)?)),
             ("deadlines", 4) => Row::Deadline(pair(2, 3)?, number(1)?),
             ("wake", 2) => Row::Wake(text(1)?),
             ("workers", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Member),
@@ -239,7 +220,7 @@ impl Row {
         match self {
             Row::Job(job)
             | Row::Options(job, _)
-            | Row::Place(job, _)
+            | Row::Index(job, _)
             | Row::Parked(job, _)
             | Row::Unwatched(job, _)
             | Row::Lock(job, ..)
@@ -249,21 +230,6 @@ impl Row {
             | Row::After(job, _)
             | Row::Dependent(job, _, _) => Some(job),
             _ => None,
-        }
-    }
-}
-
-impl Place {
-    /// The key of a job's row in this place.
-    pub fn key(&self, keys: &Keyspace, (job_type, id): &JobKey) -> bytes::Bytes {
-        match self {
-            Place::Pending(place) => keys.pending_entry(job_type, place, id),
-            Place::Delayed(not_before_us) => keys.delayed_entry(job_type, *not_before_us, id),
-            Place::Blocked => keys.blocked_entry(job_type, id),
-            Place::Paused(order_us) => keys.paused_entry(job_type, *order_us, id),
-            Place::Limited(place) => keys.limited_entry(job_type, place, id),
-            Place::Active(worker) => keys.active_entry(job_type, worker, id),
-            Place::Ended(ended_us) => keys.ended_entry(job_type, *ended_us, id),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    Finding, Invariant, JobKey, JobRows, LockTally, Place, RateTally, Row, WorkerRow, check_awaited,
+    Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow, check_awaited,
     check_boost, check_claims, check_clock, check_job, check_learnt, check_stamp, check_usage, check_waiting,
     check_worker,
 };
@@ -32,7 +32,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
             Some(
                 row @ (Row::Job(_)
                 | Row::Options(..)
-                | Row::Place(..)
+                | Row::Index(..)
                 | Row::Parked(..)
                 | Row::Unwatched(..)
                 | Row::Lock(..)
@@ -45,7 +45,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
                 let Some(job) = row.of_job().cloned() else { continue };
                 findings.extend(locks.enter(key, &row, value));
                 rates.enter(&row, value);
-                if let Row::Place(_, Place::Active(worker)) = &row
+                if let Row::Index(_, IndexRow::Active(worker)) = &row
                     && let Ok(report) = serde_json::from_slice(value)
                 {
                     let worker = (job.0.clone(), worker.clone());
@@ -93,7 +93,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     }
     let pending = jobs.iter().flat_map(|(job, rows)| {
         rows.places.keys().filter_map(|place| match place {
-            Place::Pending(place) => Some(keys.waiting_entry(&job.0, &place.tenant)),
+            IndexRow::Pending(place) => Some(keys.waiting_entry(&job.0, &place.tenant)),
             _ => None,
         })
     });
@@ -101,7 +101,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     for key in tenants {
         findings.extend(check_waiting(&key, waiting.get(&key)));
     }
-    let waits = |place: &Place| matches!(place, Place::Pending(_) | Place::Delayed(_));
+    let waits = |place: &IndexRow| matches!(place, IndexRow::Pending(_) | IndexRow::Delayed(_));
     let woken =
         jobs.iter().filter(|(_, rows)| rows.places.keys().any(waits)).map(|(job, _)| keys.wake(&job.0));
     let parked = jobs.iter().filter(|(_, rows)| !rows.unwatched.is_empty());

@@ -6,7 +6,8 @@ use turnwise_store::Transaction;
 use super::held::{Held, LockAt};
 use super::rows::{QueueRow, put_all, put_holder};
 use super::search::{Blocked, Rule, Search};
-use crate::job::{Job, State};
+use crate::job::Job;
+use crate::place::Place;
 use crate::rows::{encode, read_job, write_job};
 use crate::{Claim, Keyspace, Result};
 
@@ -52,7 +53,7 @@ fn claim_search<'a>(
     job: &'a Job,
     most: usize,
 ) -> Search<'a> {
-    Search::new((tx, keys, levels), (&job.job_type, &job.id), Rule::Claim(job.reserved), most)
+    Search::new((tx, keys, levels), (&job.job_type, &job.id), Rule::Claim(job.reserved()), most)
 }
 
 /// Who is in the way.
@@ -85,7 +86,7 @@ pub(crate) fn take(
     claim: &Claim,
     now_us: i64,
 ) -> Result<()> {
-    for lock in job.held.iter().flat_map(Held::locks).filter(|lock| lock.spot.level.is_some()) {
+    for lock in job.held().into_iter().flat_map(Held::locks).filter(|lock| lock.spot.level.is_some()) {
         put_holder(tx, keys, levels, job, claim, &lock, now_us)?;
     }
     put_all(tx, keys, job)
@@ -104,15 +105,17 @@ pub async fn reserve(
     now_us: i64,
 ) -> Result<Option<i64>> {
     let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(None) };
-    let Some(held) = Held::known(&job.locks).filter(|_| job.state == State::Pending) else { return Ok(None) };
-    if job.reserved.is_some() {
-        return Ok(job.reserved);
+    let Some(held) = Held::known(&job.locks).filter(|_| job.is_pending()) else { return Ok(None) };
+    if job.reserved().is_some() {
+        return Ok(job.reserved());
     }
     for LockAt { spot, mode, units } in held.locks() {
         let row = QueueRow { mode, units, tenant: job.tenant.clone(), since_us: now_us, waits: None };
         tx.set(keys.lock_queue_entry(&spot, now_us, job_type, id), encode(&row))?;
     }
-    job.reserved = Some(now_us);
+    if let Place::Pending { reserved, .. } = &mut job.place {
+        *reserved = Some(now_us);
+    }
     write_job(tx, keys, &job)?;
-    Ok(job.reserved)
+    Ok(job.reserved())
 }

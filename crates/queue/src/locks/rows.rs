@@ -139,8 +139,8 @@ pub(crate) fn put_holder(
 
 /// Writes the row that says that a job holds the big lock, and with it what else the record says; nothing if it holds none.
 pub(crate) fn put_all(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    let (Some(held), Some(claim)) = (&job.held, &job.claim) else { return Ok(()) };
-    let waits = job.waits.as_ref().map(|waits| waits.lock.clone());
+    let (Some(held), Some(claim)) = (job.held(), job.claim()) else { return Ok(()) };
+    let waits = job.waits().map(|waits| waits.lock.clone());
     let all = AllOf { locks: job.locks.clone(), held: held.clone(), waits, traits: job.traits.clone() };
     let row = HolderRow {
         claim: claim.clone(),
@@ -161,16 +161,18 @@ pub(crate) fn wake(tx: &Transaction, keys: &Keyspace) -> Result<()> {
 /// Clears what a claim that ends holds, and what it waits for. Does not write the record, from which all of it goes. Nothing for
 /// a job without locks.
 pub(crate) fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
-    if let Some(locks) = job.next_locks.take() {
+    let Some(run) = job.run_mut() else { return Ok(()) };
+    let (locks, traits) = (run.next.locks.take(), run.next.traits.take());
+    let (held, waits) = (run.held.take(), run.waits.take());
+    if let Some(locks) = locks {
         // Read by nobody below: what is held is in a list of its own.
         job.locks = locks;
     }
-    if let Some(traits) = job.next_traits.take() {
+    if let Some(traits) = traits {
         job.traits = traits;
     }
-    job.gave_back = Requests::default();
-    let Some(held) = job.held.take() else { return Ok(()) };
-    if let Some(waits) = job.waits.take() {
+    let Some(held) = held else { return Ok(()) };
+    if let Some(waits) = waits {
         tx.clear(keys.lock_queue_entry(&waits.lock.spot, waits.ticket, &job.job_type, &job.id))?;
     }
     for lock in held.locks() {
@@ -182,7 +184,7 @@ pub(crate) fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Resul
 /// Clears what a job that is about to leave the pending ones has reserved; its record must say so. Nothing for one that has
 /// reserved nothing.
 pub(crate) fn unreserve(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    let Some(ticket) = job.reserved else { return Ok(()) };
+    let Some(ticket) = job.reserved() else { return Ok(()) };
     for lock in Held::known(&job.locks).iter().flat_map(Held::locks) {
         tx.clear(keys.lock_queue_entry(&lock.spot, ticket, &job.job_type, &job.id))?;
     }

@@ -8,7 +8,7 @@ use super::rows::{QueueRow, Waiter, Waits, capacity, put_all, put_holder, wake};
 use super::search::{Blocked, MAX_LOOKED_AT, Rule, Search};
 use crate::claims::held as held_job;
 use crate::error::corrupt;
-use crate::job::{Job, State};
+use crate::job::Job;
 use crate::keyspace::KeyRange;
 use crate::rows::{encode, write_job};
 use crate::{Claim, Error, Keyspace, Result, learnt};
@@ -82,7 +82,7 @@ pub async fn poll(
     now_us: i64,
 ) -> Result<Asked> {
     let job = held_job(tx, keys, job_type, id, claim).await?;
-    let locks: Vec<LockAt> = job.waits.iter().map(|waits| waits.lock.clone()).collect();
+    let locks: Vec<LockAt> = job.waits().into_iter().map(|waits| waits.lock.clone()).collect();
     take(tx, keys, levels, job, claim, &locks, now_us).await
 }
 
@@ -100,9 +100,9 @@ pub async fn withdraw(
     now_us: i64,
 ) -> Result<()> {
     let mut job = held_job(tx, keys, job_type, id, claim).await?;
-    if job.waits.is_some() {
+    if job.waits().is_some() {
         leave_queue(tx, keys, &mut job)?;
-        (job.state, job.changed_us) = (State::Running, now_us);
+        job.changed_us = now_us;
         put_all(tx, keys, &job)?;
     }
     // As it was, if there was nothing to leave: whoever has read it before and writes now conflicts.
@@ -127,13 +127,13 @@ pub async fn release_some(
     if spots.contains(&Spot::BIG_LOCK) {
         return Err(refuse("the big lock goes with the claim, and not before it".to_owned()));
     }
-    if let Some(waits) = &job.waits {
+    if let Some(waits) = job.waits() {
         return Err(refuse(format!(
             "the job waits for {} and gives nothing back before it has it, or withdraws",
             waits.lock
         )));
     }
-    let Some(mut held) = job.held.take() else { return Ok(()) };
+    let Some(mut held) = job.held().cloned() else { return Ok(()) };
     let mut changed = false;
     for spot in spots {
         let units = held.at(spot).map_or(1, |(_, units)| units);
@@ -146,7 +146,7 @@ pub async fn release_some(
     if !changed {
         return Ok(());
     }
-    job.held = Some(held);
+    set_held(&mut job, held);
     wake(tx, keys)?;
     put_all(tx, keys, &job)?;
     write_job(tx, keys, &job)
@@ -163,7 +163,7 @@ fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Place> {
         let level = lock.spot.level.as_deref().unwrap_or_default();
         return Err(refuse(format!("there is no level {level:?}; the levels are {}", known.join(", "))));
     };
-    let Some(held) = &job.held else {
+    let Some(held) = job.held() else {
         return Err(refuse(format!(
             "the job declares none, and asks for {lock}: declare what it may want, as \"unknown\" if nothing else is known"
         )));
@@ -196,7 +196,7 @@ async fn take(
     locks: &[LockAt],
     now_us: i64,
 ) -> Result<Asked> {
-    let Some(mut held) = job.held.clone() else { return Ok(Asked::Granted) };
+    let Some(mut held) = job.held().cloned() else { return Ok(Asked::Granted) };
     let mut changed = false;
     let mut asked = Asked::Granted;
     for lock in locks {
@@ -204,7 +204,7 @@ async fn take(
         if held.covers(lock, counted) {
             continue;
         }
-        if let Some(waits) = job.waits.as_ref().filter(|waits| waits.lock != *lock) {
+        if let Some(waits) = job.waits().filter(|waits| waits.lock != *lock) {
             return Err(refuse(format!(
                 "the job waits for {} and cannot ask for {lock} before it",
                 waits.lock
@@ -212,7 +212,7 @@ async fn take(
         }
         check_room(tx, &held, lock)?;
         if let Some(blocked) = free(tx, keys, levels, &job, &held, lock).await? {
-            if job.waits.is_none() {
+            if job.waits().is_none() {
                 if let Some(above) = above(levels, &held, lock) {
                     asked = Asked::OutOfOrder { blocked, above };
                     break;
@@ -223,9 +223,9 @@ async fn take(
             asked = Asked::Waits(blocked);
             break;
         }
-        if job.waits.is_some() {
+        if job.waits().is_some() {
             leave_queue(tx, keys, &mut job)?;
-            (job.state, job.changed_us) = (State::Running, now_us);
+            job.changed_us = now_us;
         }
         if let Some((mode, _)) = held.at(&lock.spot) {
             tx.clear(keys.lock_holder(&lock.spot, mode, &job.job_type, &job.id))?;
@@ -237,7 +237,7 @@ async fn take(
         changed = true;
     }
     if changed {
-        job.held = Some(held);
+        set_held(&mut job, held);
         put_all(tx, keys, &job)?;
         write_job(tx, keys, &job)?;
     }
@@ -267,7 +267,7 @@ async fn free(
     held: &Held,
     lock: &LockAt,
 ) -> Result<Option<Blocked>> {
-    let rule = Rule::Run(job.waits.as_ref().map(|waits| waits.ticket), held);
+    let rule = Rule::Run(job.waits().map(|waits| waits.ticket), held);
     let by = (job.job_type.as_str(), job.id.as_str());
     let view = (tx, keys, levels);
     let mut search = Search::new(view, by, rule, MOST_TOLD);
@@ -300,6 +300,12 @@ fn before(one: &Place, other: &Place) -> bool {
     (one.level(), name(one)) < (other.level(), name(other))
 }
 
+fn set_held(job: &mut Job, held: Held) {
+    if let Some(run) = job.run_mut() {
+        run.held = Some(held);
+    }
+}
+
 /// Enters the queue of a lock, behind all that stand there. Does not write the record.
 async fn enter_queue(
     tx: &Transaction,
@@ -326,14 +332,16 @@ async fn enter_queue(
         waits: Some(Waiter { claim: claim.clone(), inside }),
     };
     tx.set(keys.lock_queue_entry(&lock.spot, ticket, &job.job_type, &job.id), encode(&row))?;
-    job.waits = Some(Waits { lock: lock.clone(), ticket, since_us: now_us });
-    (job.state, job.changed_us) = (State::Waiting, now_us);
+    if let Some(run) = job.run_mut() {
+        run.waits = Some(Waits { lock: lock.clone(), ticket, since_us: now_us });
+    }
+    job.changed_us = now_us;
     Ok(())
 }
 
 /// Leaves the queue of the lock that is waited for. Does not write the record.
 fn leave_queue(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
-    if let Some(waits) = job.waits.take() {
+    if let Some(waits) = job.run_mut().and_then(|run| run.waits.take()) {
         tx.clear(keys.lock_queue_entry(&waits.lock.spot, waits.ticket, &job.job_type, &job.id))?;
         // Who stands behind may go with what this one was in the way of.
         wake(tx, keys)?;

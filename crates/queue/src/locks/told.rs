@@ -18,7 +18,7 @@ pub async fn in_the_way(
     job: &Job,
     most: usize,
 ) -> Result<Option<Blocked>> {
-    let (Some(waits), Some(held)) = (&job.waits, &job.held) else { return Ok(None) };
+    let (Some(waits), Some(held)) = (job.waits(), job.held()) else { return Ok(None) };
     let rule = Rule::Run(Some(waits.ticket), held);
     let by = (job.job_type.as_str(), job.id.as_str());
     Search::new((tx, keys, levels), by, rule, most).lock(&waits.lock).await
@@ -27,5 +27,5 @@ pub async fn in_the_way(
 /// Whether a job that runs holds this lock, or has declared that it may want it.
 pub fn may_ask(levels: &Levels, job: &Job, lock: &LockAt) -> bool {
     let counted = capacity(levels, &lock.spot).is_some();
-    job.held.as_ref().is_some_and(|held| held.covers(lock, counted)) || allows(&job.locks, lock)
+    job.held().is_some_and(|held| held.covers(lock, counted)) || allows(&job.locks, lock)
 }

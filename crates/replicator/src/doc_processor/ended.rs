@@ -20,7 +20,7 @@ pub async fn job_ended(
     job: &Job,
     now_us: i64,
 ) -> turnwise_queue::Result<()> {
-    if !job.state.is_final() {
+    if !job.state().is_final() {
         return Ok(());
     }
     let summary = Summary::of(job).ok_or_else(|| corrupt("job summary"))?;
@@ -39,7 +39,7 @@ pub async fn job_ended(
     }
     let mut body = read::body(tx, keys, db, id).await?;
     body.insert("_replication_id".into(), json!(job.id));
-    match job.state {
+    match job.state() {
         State::Completed => complete(tx, keys, &mut slot, &row, body, job, now_us),
         State::Failed => fail(tx, keys, &mut slot, &row, &body, job.reason().unwrap_or("unknown"), now_us),
         _ => fail(tx, keys, &mut slot, &row, &body, CANCELLED, now_us),

@@ -40,8 +40,8 @@ impl Nodes {
         keys: &Keyspace,
         job: &Job,
     ) -> turnwise_queue::Result<Option<String>> {
-        match &job.claim {
-            Some(claim) if job.state.is_claimed() => self.of_worker(tx, keys, &claim.worker).await,
+        match job.claim() {
+            Some(claim) if job.state().is_claimed() => self.of_worker(tx, keys, &claim.worker).await,
             _ => Ok(None),
         }
     }

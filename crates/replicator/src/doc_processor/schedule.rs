@@ -277,8 +277,8 @@ async fn owner(
     id: &str,
 ) -> turnwise_queue::Result<Owner> {
     let Some(job) = jobs::get(tx, keys, JOB_TYPE, id).await? else { return Ok(Owner::Nobody) };
-    let leaving = job.state.is_final() || job.then == Then::Remove;
-    if leaving || job.cancel_requested && job.then == Then::Keep {
+    let leaving = job.state().is_final() || job.then() == Then::Remove;
+    if leaving || job.cancel_requested() && job.then() == Then::Keep {
         return Ok(Owner::Nobody);
     }
     let summary = Summary::of(&job).ok_or_else(|| super::corrupt("job summary"))?;
@@ -382,7 +382,7 @@ pub(super) async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us:
 
 /// Gives a job other options, at once: what waits starts anew without its backoff, what runs is stopped and run again.
 async fn replace(tx: &Transaction, keys: &Keyspace, job: &Job, new: &NewJob, now_us: i64) -> Result<()> {
-    if job.state.is_claimed() {
+    if job.state().is_claimed() {
         add(tx, keys, new, now_us).await?;
         return Ok(jobs::restart(tx, keys, JOB_TYPE, &new.id).await?);
     }

@@ -151,7 +151,7 @@ async fn of_row(
 
 /// A job's state in the words of `_scheduler/docs`.
 fn state(job: &Job) -> &'static str {
-    match job.state {
+    match job.state() {
         State::Running | State::Waiting => "running",
         // Its backoff is over, but it is not well before it has run.
         State::Pending if job.reason().is_some() => "crashing",

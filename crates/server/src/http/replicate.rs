@@ -137,7 +137,7 @@ fn document_of(job: &Job) -> Result<Option<(String, String)>, Refused> {
 
 /// The job has ended, or was told to and does not come back.
 fn is_gone(job: &Job) -> bool {
-    job.state.is_final() || job.then == Then::Remove || job.cancel_requested && job.then == Then::Keep
+    job.state().is_final() || job.then() == Then::Remove || job.cancel_requested() && job.then() == Then::Keep
 }
 
 /// Makes sure that there is a job for the request. One that does the same already is joined. Returns the latest thing that
@@ -163,10 +163,10 @@ async fn start(
             return Err(Refused::Api(ApiError::new(StatusCode::CONFLICT, "conflict", reason)));
         }
         let same = same_options(&tx, keys, &job, new).await?;
-        match job.state {
+        match job.state() {
             State::Running | State::Waiting | State::Pending if same => {}
             // It runs, but for a feed that somebody else watches.
-            State::Delayed if same && job.parked.is_some() => {}
+            State::Delayed if same && job.parked().is_some() => {}
             State::Running | State::Waiting => {
                 jobs::add(&tx, keys, new, now_us).await?;
                 jobs::restart(&tx, keys, JOB_TYPE, id).await?;
@@ -238,7 +238,7 @@ async fn end_of(
     let Some(job) = jobs::get(tx, &app.keys, JOB_TYPE, id).await? else {
         return Ok(Some(Err(failed("the replication was cancelled"))));
     };
-    if job.state == State::Completed {
+    if job.state() == State::Completed {
         let result = job.result.ok_or_else(|| internal(&NoResult))?;
         return Ok(Some(Ok(report(replication, &result))));
     }
@@ -249,7 +249,7 @@ async fn end_of(
     if let Some(reason) = crash.and_then(|event| event.kind.reason()) {
         return Ok(Some(Err(failed(reason))));
     }
-    match job.state {
+    match job.state() {
         State::Cancelled => Ok(Some(Err(failed("the replication was cancelled")))),
         State::Failed => Ok(Some(Err(failed(job.reason().unwrap_or("unknown"))))),
         _ => Ok(None),

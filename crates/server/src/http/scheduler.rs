@@ -42,7 +42,7 @@ pub(super) async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
 /// Jobs that have ended, or are ending because they were cancelled, are not the scheduler's any more; their records wait for whoever asked
 /// for them.
 fn is_scheduled(job: &Job) -> bool {
-    !job.state.is_final() && !job.cancel_requested
+    !job.state().is_final() && !job.cancel_requested()
 }
 
 async fn count_jobs(app: &App) -> Result<usize, ApiError> {
@@ -118,7 +118,7 @@ fn pid(worker: &str, claim: u64) -> String {
 
 async fn shown_job(app: &App, tx: &Transaction, nodes: &mut Nodes, job: &Job) -> Result<Value, ApiError> {
     let summary = summary(job)?;
-    let info = match job.state {
+    let info = match job.state() {
         State::Running | State::Waiting => {
             jobs::active_report(tx, &app.keys, job).await?.and_then(|active| active.info)
         }
@@ -138,7 +138,7 @@ async fn shown_job(app: &App, tx: &Transaction, nodes: &mut Nodes, job: &Job) ->
     Ok(json!({
         "database": summary.database,
         "id": job.id,
-        "pid": job.claim.as_ref().map(|claim| pid(&claim.worker, claim.number)),
+        "pid": job.claim().map(|claim| pid(&claim.worker, claim.number)),
         "source": summary.source,
         "target": summary.target,
         "user": job.user,

@@ -5,7 +5,7 @@ use super::*;
 impl Checker {
     /// A run is taken from a worker that lives only when it is over its time.
     pub(super) fn check_expired(&self, known: &Known, commit: &Commit<'_>, old: &Job) -> Result<(), Broken> {
-        let Some(claim) = old.claim.as_ref().map(|claim| (claim.worker.clone(), claim.number)) else {
+        let Some(claim) = old.claim().map(|claim| (claim.worker.clone(), claim.number)) else {
             return Ok(());
         };
         let external = known.externals.contains(&claim.0);
@@ -14,7 +14,7 @@ impl Checker {
         let is_over = |timeout_us: i64, since_us| lasted(since_us) >= timeout_us - timeout_us / 40;
         let begun_us = known.claims.get(&claim).map(|(_, begun_us)| begun_us);
         let beat_us = if external { known.beats.get(&claim) } else { begun_us };
-        let Timeouts { run_us, heartbeat_us } = old.terms.timeouts;
+        let Timeouts { run_us, heartbeat_us } = old.terms().timeouts;
         // How long a run has lasted that another node has given is told by that one's clock: since it was decided on. Its commit
         // may be some seconds late.
         let decided_us = old.started_us.map(|started_us| started_us - EPOCH_US);
@@ -43,34 +43,35 @@ impl Checker {
     ) -> Result<(), Broken> {
         let story =
             || format!("job {}\n  was {}\n  is  {}", old.id, in_words(Some(old)), in_words(Some(new)));
-        let (again, goes) = (old.then == Then::Again, old.cancel_requested);
+        let (again, goes) = (old.then() == Then::Again, old.cancel_requested());
         let state = match event {
-            EventKind::Cancelled => goes && (refused || !again) && new.state == State::Cancelled,
-            EventKind::Stopped { .. } => again || refused || new.state == State::Pending,
-            EventKind::Crashed { .. } => again || refused || new.state == State::Crashing,
+            EventKind::Cancelled => goes && (refused || !again) && new.state() == State::Cancelled,
+            EventKind::Stopped { .. } => again || refused || new.state() == State::Pending,
+            EventKind::Crashed { .. } => again || refused || new.state() == State::Crashing,
             // Added again with fewer attempts than it has had, it has this one.
             EventKind::Failed { .. } => {
-                new.state == State::Failed && old.max_attempts.is_some_and(|most| new.attempts >= most)
+                new.state() == State::Failed && old.max_attempts.is_some_and(|most| new.attempts >= most)
             }
             _ => false,
         };
         ensure(state, "a lost worker's jobs are given back", story)?;
         let counted = matches!(event, EventKind::Crashed { .. } | EventKind::Failed { .. });
-        let worker = old.claim.as_ref().map(|claim| claim.worker.as_str()).unwrap_or_default();
+        let worker = old.claim().map(|claim| claim.worker.as_str()).unwrap_or_default();
         // A worker that leaves gives back what it has not ended itself; where it dies at that, others go on with it.
         let may_have_left = known.left.contains(worker) || known.home(worker) == Some(commit.place);
         let expired = event.reason().is_some_and(|reason| reason.contains(OVER));
-        let counts = (expired || old.terms.on_lost == OnLost::Count) && !goes;
+        let counts = (expired || old.terms().on_lost == OnLost::Count) && !goes;
         ensure(counted == counts || !counted && may_have_left, "a lost worker counts as an attempt", story)?;
         if !counted || again {
             return Ok(());
         }
         let is_last = old.max_attempts.is_some_and(|most| new.attempts >= most);
-        let wait_us = old.terms.backoff.wait_us(new.crashes);
-        let waits =
-            refused || new.state == State::Failed || new.order_us == new.changed_us.saturating_add(wait_us);
+        let wait_us = old.terms().backoff.wait_us(new.crashes);
+        let waits = refused
+            || new.state() == State::Failed
+            || new.order_us() == new.changed_us.saturating_add(wait_us);
         let counted = new.attempts == old.attempts + 1 && new.crashes >= 1;
-        let ends = is_last == (new.state == State::Failed);
+        let ends = is_last == (new.state() == State::Failed);
         ensure(counted && waits && ends, "a lost worker counts as an attempt", story)
     }
 
@@ -82,7 +83,7 @@ impl Checker {
         (old, new): (&Job, &Job),
         event: &EventKind,
     ) -> Result<(), Broken> {
-        let Some(claim) = old.claim.as_ref().map(|claim| (claim.worker.clone(), claim.number)) else {
+        let Some(claim) = old.claim().map(|claim| (claim.worker.clone(), claim.number)) else {
             return Ok(());
         };
         let lost = event.reason().is_some_and(|reason| reason.ends_with("was lost") || reason.contains(OVER));
@@ -98,7 +99,7 @@ impl Checker {
         let longest_us = commit.now_us - given_us;
         let done = known.executions.get(&claim).filter(|run| run.did != Did::Runs && !lost);
         let shortest_us = done.map_or(0, |run| run.done_us - run.begun_us);
-        let threshold_us = old.terms.backoff.health_threshold_us;
+        let threshold_us = old.terms().backoff.health_threshold_us;
         let before = match () {
             () if shortest_us > threshold_us + SLACK_US => 0,
             () if longest_us < threshold_us - SLACK_US => old.crashes,

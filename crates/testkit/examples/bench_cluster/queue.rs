@@ -70,7 +70,7 @@ async fn last_ended(store: &Store, jobs: usize) -> bool {
     let id = format!("job-{:012}", jobs - 1);
     let tx = store.begin().await.expect("the store can be read");
     let job = jobs::get(&tx, &Keyspace::default(), JOB_TYPE, &id).await.expect("the record is sound");
-    job.is_some_and(|job| job.state.is_final())
+    job.is_some_and(|job| job.state().is_final())
 }
 
 /// Every job is there, and has ended well, at the first attempt.
@@ -81,7 +81,7 @@ pub async fn check(store: &Store, jobs: usize) -> Result<(), String> {
         let tx = store.begin().await.expect("the store can be read");
         let page = jobs::list(&tx, &Keyspace::default(), JOB_TYPE, after.as_deref(), PAGE).await;
         let page = page.map_err(|error| error.to_string())?;
-        completed += page.iter().filter(|job| job.state == State::Completed && job.attempts == 0).count();
+        completed += page.iter().filter(|job| job.state() == State::Completed && job.attempts == 0).count();
         let Some(last) = page.last() else { break };
         after = Some(last.id.clone());
     }

@@ -185,7 +185,7 @@ impl Bench {
         let id = format!("job-{:012}", jobs - 1);
         let tx = self.store.begin().await.expect("the store can be read");
         let job = jobs::get(&tx, &self.keys, JOB_TYPE, &id).await.expect("the record is sound");
-        job.map(|job| job.state.is_final())
+        job.map(|job| job.state().is_final())
     }
 
     /// How many places of the queue hold a job: pending, delayed, active.
@@ -210,7 +210,8 @@ impl Bench {
             let page = jobs::list(&tx, &self.keys, JOB_TYPE, after.as_deref(), PAGE)
                 .await
                 .expect("records are sound");
-            completed += page.iter().filter(|job| job.state == State::Completed && job.attempts == 0).count();
+            completed +=
+                page.iter().filter(|job| job.state() == State::Completed && job.attempts == 0).count();
             let Some(last) = page.last() else { break };
             after = Some(last.id.clone());
         }

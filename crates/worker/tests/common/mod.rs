@@ -98,7 +98,7 @@ impl JobHandler for Scripted {
     }
 
     async fn ended(&self, tx: &Transaction, _: &Keyspace, job: Option<&Job>) -> turnwise_queue::Result<()> {
-        let state = job.map_or("removed".to_owned(), |job| format!("{:?}", job.state));
+        let state = job.map_or("removed".to_owned(), |job| format!("{:?}", job.state()));
         Ok(tx.set("hook".into(), state.into())?)
     }
 }
@@ -235,7 +235,7 @@ impl World {
     }
 
     pub async fn until_state(&self, id: &str, state: State) -> Job {
-        self.until(id, |job| job.state == state).await
+        self.until(id, |job| job.state() == state).await
     }
 
     pub async fn cancel(&self, id: &str) {

@@ -135,7 +135,7 @@ async fn the_end_of_a_job_that_is_not_the_documents_writes_nothing() {
     let world = World::new().await;
     world.put("a", doc("one")).await.unwrap();
     let mut old = world.job().await;
-    old.state = State::Completed;
+    old.place = turnwise_queue::Place::Ended(turnwise_queue::End::Completed);
     world.put("a", doc("two")).await.unwrap();
     let (keys, old) = (world.keys(), &old);
     world.store().transact(|tx| async move { job_ended(&tx, keys, old, 5).await }).await.unwrap();

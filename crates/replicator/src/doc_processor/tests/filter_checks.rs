@@ -64,8 +64,8 @@ async fn changed_code_replaces_a_running_job_by_one_with_the_new_id() {
     // The old one is told to stop, and leaves nothing behind; nobody wrote into the document.
     let jobs = running.world.jobs().await;
     let of = |id: &str| jobs.iter().find(|job| job.id == id).unwrap();
-    assert_eq!((of(&old).cancel_requested, of(&old).then), (true, Then::Remove));
-    assert_eq!(of(&new).state, State::Pending);
+    assert_eq!((of(&old).cancel_requested(), of(&old).then()), (true, Then::Remove));
+    assert_eq!(of(&new).state(), State::Pending);
     running.world.end(&old, &claim, Ending::Stopped, None).await;
     assert_eq!(running.world.job().await.id, new);
     assert_eq!(body(&running.world.get("a").await), followed("s"));
@@ -89,7 +89,7 @@ async fn the_same_code_and_a_source_that_is_down_leave_the_job_alone() {
     let times = running.times();
     until(&running, async || running.times() >= times + 2).await;
     let job = running.world.job().await;
-    assert_eq!((job.id.as_str(), job.state, job.cancel_requested), (id.as_str(), State::Running, false));
+    assert_eq!((job.id.as_str(), job.state(), job.cancel_requested()), (id.as_str(), State::Running, false));
     assert_eq!(running.world.state("a").await, "running");
     running.stop().await;
 }
@@ -129,14 +129,14 @@ async fn writing_a_document_again_does_not_disturb_its_job_and_looks_at_its_filt
     running.world.start(&id).await;
     running.world.put("a", with(followed("s"), json!({"_replication_state": "triggered"}))).await.unwrap();
     assert_eq!(running.world.state("a").await, "running");
-    assert!(!running.world.job().await.cancel_requested);
+    assert!(!running.world.job().await.cancel_requested());
     let clock = &running.world.documents.clock;
     clock.wait_for_sleeper(Duration::from_secs(1)).await;
     clock.advance(Duration::from_secs(30));
     running.sources.asked("d/f", 2).await;
     // Other options are another matter.
     running.world.put("a", with(followed("s"), json!({"http_connections": 2}))).await.unwrap();
-    assert!(running.world.job().await.cancel_requested);
+    assert!(running.world.job().await.cancel_requested());
     running.stop().await;
 }
 

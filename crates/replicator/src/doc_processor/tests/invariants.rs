@@ -43,7 +43,7 @@ async fn run(steps: Vec<Step>) {
     let world = World::new().await;
     for step in steps {
         let running: Vec<Job> =
-            world.jobs().await.into_iter().filter(|job| job.state == State::Running).collect();
+            world.jobs().await.into_iter().filter(|job| job.state() == State::Running).collect();
         match step {
             Step::Put { id, source, connections } => {
                 let body = with(doc(&format!("s{source}")), json!({"http_connections": connections}));
@@ -60,7 +60,7 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Start { nth } => {
                 let pending: Vec<Job> =
-                    world.jobs().await.into_iter().filter(|job| job.state == State::Pending).collect();
+                    world.jobs().await.into_iter().filter(|job| job.state() == State::Pending).collect();
                 if let Some(job) = pick(&pending, nth) {
                     world.start(&job.id).await;
                 }
@@ -73,7 +73,7 @@ async fn run(steps: Vec<Step>) {
                     _ => Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 1 },
                 };
                 if let Some(job) = pick(&running, nth) {
-                    let claim = job.claim.clone().unwrap();
+                    let claim = job.claim().cloned().unwrap();
                     world.end(&job.id, &claim, ending, None).await;
                 }
             }
@@ -88,7 +88,7 @@ async fn check(world: &World) {
     assert_eq!(turnwise_queue::check::check_rows(world.keys(), &rows), []);
     let mut owners: BTreeMap<(String, String), Job> = BTreeMap::new();
     for job in world.jobs().await {
-        let leaving = job.then == turnwise_queue::Then::Remove;
+        let leaving = job.then() == turnwise_queue::Then::Remove;
         let summary = Summary::of(&job).unwrap();
         let (db, id) = summary.document().map(|(db, id)| (db.to_owned(), id.to_owned())).unwrap();
         assert!(!is_final(&job), "{job:?}");

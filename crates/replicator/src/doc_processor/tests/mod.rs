@@ -183,5 +183,5 @@ pub(super) fn body(document: &Document) -> Value {
 }
 
 pub(super) fn is_final(job: &Job) -> bool {
-    matches!(job.state, State::Completed | State::Failed | State::Cancelled)
+    matches!(job.state(), State::Completed | State::Failed | State::Cancelled)
 }

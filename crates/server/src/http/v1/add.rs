@@ -204,6 +204,11 @@ async fn with_kept(
         new.options = jobs::options(tx, &app.keys, &old).await?;
     }
     new.continuous = old.continuous;
+    if !given.locks {
+        // One that runs may have been added again already, with others.
+        let next = old.run().and_then(|run| run.next.locks.clone());
+        new.locks = next.unwrap_or_else(|| old.locks.clone());
+    }
     if !given.tenant {
         new.tenant = old.tenant;
     }
@@ -218,10 +223,6 @@ async fn with_kept(
     }
     if !given.reasons {
         new.reasons = old.reasons;
-    }
-    if !given.locks {
-        // One that runs may have been added again already, with others.
-        new.locks = old.next_locks.unwrap_or(old.locks);
     }
     new.traits = catalogue::traits(&new, &app.catalogue);
     Ok(new)

@@ -70,7 +70,7 @@ pub(super) async fn follow_job(
     };
     if let Some(LastSeen { event, end }) = last {
         follower.last = Some(event);
-        if end && job.state.is_final() && follower.unseen(&job).is_empty() {
+        if end && job.state().is_final() && follower.unseen(&job).is_empty() {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
     }
@@ -181,7 +181,7 @@ impl Follower {
             return Ok(());
         };
         let mut report = None;
-        if let (true, Some(claim)) = (job.state.is_claimed(), &job.claim) {
+        if let (true, Some(claim)) = (job.state().is_claimed(), job.claim()) {
             let key = keys.active_entry(job_type, &claim.worker, id);
             let seen = tx.get(&key).await?;
             let info = jobs::active_report(&tx, keys, &job).await?.and_then(|active| active.info);
@@ -192,7 +192,7 @@ impl Follower {
         {
             return Ok(());
         }
-        if job.state.is_final() {
+        if job.state().is_final() {
             self.tell_end(job, tx).await?;
             return Ok(());
         }

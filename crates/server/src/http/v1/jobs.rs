@@ -76,7 +76,7 @@ pub(super) async fn wait_for_job(
         let Some(job) = jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? else {
             return Err(V1Error::no_job(&path.job_type, &path.id));
         };
-        let finished = job.state.is_final();
+        let finished = job.state().is_final();
         if finished || over {
             let job = view::job(&app, &tx, job).await?;
             return Ok(answer::ok(&WaitAnswer { finished, job }));
@@ -157,13 +157,13 @@ pub(super) async fn retry_job(
         let JobPath { job_type, id } = path;
         let job = jobs::get(&tx, &app.keys, job_type, id).await?;
         let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
-        let retried = match job.state {
+        let retried = match job.state() {
             QueueState::Failed | QueueState::Cancelled => {
                 owned::check_rerunnable(job_type)?;
                 jobs::rerun(&tx, &app.keys, job_type, id, now_us).await?
             }
             // It would be held back again at once.
-            _ if job.paused.is_some() || job.limited.is_some() => jobs::Retried::Not(job.state),
+            _ if job.paused().is_some() || job.limited().is_some() => jobs::Retried::Not(job.state()),
             _ => jobs::retry(&tx, &app.keys, job_type, id, now_us).await?,
         };
         let state = state_of(app, &tx, path).await?;
@@ -224,7 +224,7 @@ pub(super) async fn remove_job(State(app): State<App>, Named(path): Named<JobPat
         let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
         owned::check_stoppable(&job)?;
         jobs::remove(&tx, keys, job_type, id).await?;
-        Ok::<_, V1Error>(!job.state.is_claimed())
+        Ok::<_, V1Error>(!job.state().is_claimed())
     });
     let removed = removed.await?;
     let status = if removed { StatusCode::OK } else { StatusCode::ACCEPTED };

@@ -30,12 +30,12 @@ pub(super) struct Locked {
 
 /// Looks who is in the way of a job that declares locks; `None` for one that declares none, and for one that has ended.
 pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Option<Locked>> {
-    if job.locks.is_none() || job.state.is_final() {
+    if job.locks.is_none() || job.state().is_final() {
         return Ok(None);
     }
     let rules = app.external.options().get().queue.clone();
     let (keys, levels) = (&app.keys, &rules.levels);
-    let blocked = match job.state {
+    let blocked = match job.state() {
         State::Pending => locks::blocked(tx, keys, levels, job, MAX_BY + 1).await?,
         State::Waiting => locks::in_the_way(tx, keys, levels, job, MAX_BY + 1).await?,
         _ => None,
@@ -46,7 +46,7 @@ pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Optio
 impl Locked {
     /// Why it does not start, or go on, if that is because of locks.
     pub fn reason(&self, job: &Job) -> Option<Reason> {
-        match (job.state, &self.blocked) {
+        match (job.state(), &self.blocked) {
             (State::Waiting, _) => Some(Reason::WaitsForLock),
             (State::Pending, Some(blocked)) => {
                 let reserved = blocked.by.iter().all(|by| by.how == How::Reserved);
@@ -58,7 +58,7 @@ impl Locked {
 
     /// The reason in a sentence. `runs` tells where, of a job that does.
     pub fn sentence(&self, job: &Job, runs: &str) -> String {
-        let waits = job.waits.as_ref().map(|waits| (&waits.lock, waits.since_us));
+        let waits = job.waits().map(|waits| (&waits.lock, waits.since_us));
         let first = match (waits, &self.blocked) {
             (Some((lock, since_us)), _) => {
                 format!("{runs}, and waits for {lock} since {}", timestamp(since_us))
@@ -74,7 +74,7 @@ impl Locked {
             more => format!(", and {more} more are before it"),
         };
         let because = if told.is_empty() { String::new() } else { format!(": {}", told.join(", ")) };
-        let reserved = match job.reserved {
+        let reserved = match job.reserved() {
             Some(us) => format!(" It has reserved what it wants at {}.", timestamp(us)),
             None => String::new(),
         };
@@ -83,7 +83,7 @@ impl Locked {
 
     /// All that is known, for programs.
     pub async fn why(self, app: &App, tx: &Transaction, snapshot: &Snapshot, job: &Job) -> Result<WhyLocks> {
-        let pending = job.state == State::Pending;
+        let pending = job.state() == State::Pending;
         let (weight, likely) = match pending || job.locks.has_unknown() {
             true => {
                 let window = match pending {
@@ -98,10 +98,10 @@ impl Locked {
         let unknown = unknown::look(app, tx, job, likely).await?;
         let declared = serde_json::to_value(&job.locks);
         let alone = |lock: &LockAt| lock.spot != Spot::BIG_LOCK || lock.mode == Mode::Exclusive;
-        let held = job.held.as_ref().map(Held::locks).unwrap_or_default().into_iter().filter(alone);
+        let held = job.held().map(Held::locks).unwrap_or_default().into_iter().filter(alone);
         let (wanted, by) = match self.blocked {
             Some(Blocked { lock, by }) => (Some(lock), by),
-            None => (job.waits.as_ref().map(|waits| waits.lock.clone()), Vec::new()),
+            None => (job.waits().map(|waits| waits.lock.clone()), Vec::new()),
         };
         Ok(WhyLocks {
             declared: declared.unwrap_or_default(),
@@ -110,7 +110,7 @@ impl Locked {
             wanted: wanted.map(shown),
             by_more: by.len() > MAX_BY,
             by: by.into_iter().take(MAX_BY).map(blocker).collect(),
-            reserved_us: job.reserved,
+            reserved_us: job.reserved(),
             weight,
         })
     }
@@ -133,11 +133,11 @@ impl Locked {
     fn weight(&self, Weight { predicted, line, .. }: &Weight, job: &Job, now_us: i64) -> LockWeight {
         let QueueRules { levels, rules, .. } = &*self.rules;
         let aging = rules.aging;
-        let age = aging.age(job.order_us, now_us);
+        let age = aging.age(job.order_us(), now_us);
         let wants = |level: &str| job.locks.big_lock || job.locks.levels.contains_key(level);
         let levels = levels.names().zip(&predicted.levels).filter(|(level, _)| wants(level));
         let tick_us = aging.tick_us.max(1);
-        let over = aging.tick(job.order_us).saturating_add(i64::from(aging.ticks));
+        let over = aging.tick(job.order_us()).saturating_add(i64::from(aging.ticks));
         LockWeight {
             base: predicted.base.to_f64(),
             levels: levels

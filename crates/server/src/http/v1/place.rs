@@ -133,7 +133,7 @@ async fn waited_longer(
         let most = MAX_COUNTED.saturating_sub(longer);
         // The place that it would have in another one's queue tells how many have come before it there.
         let before = chunk.iter().map(|name| {
-            let place = QueuePlace::by_time(name, job.order_us);
+            let place = QueuePlace::by_time(name, job.order_us());
             let (begin, _) = app.keys.pending_of(&snapshot.job_type, name);
             let end = app.keys.pending_entry(&snapshot.job_type, &place, &job.id);
             tx.range_with(RangeRead { begin, end, limit: most, reverse: false }, Isolation::Snapshot)
@@ -212,7 +212,7 @@ async fn others_by_key(
     let below = names
         .iter()
         .zip(new_keys)
-        .map(|(name, new)| ((*name).clone(), Ahead::Below { key, order_us: job.order_us, new, most }));
+        .map(|(name, new)| ((*name).clone(), Ahead::Below { key, order_us: job.order_us(), new, most }));
     let mut others: Vec<(String, Ahead)> = below.collect();
     let unseen = names.into_iter().skip(MAX_OTHERS);
     others.extend(unseen.map(|name| (name.clone(), Ahead::UpTo(1))));

@@ -40,18 +40,18 @@ pub(super) fn free(snapshot: &Snapshot) -> usize {
 
 /// Why a job that waits for its time does.
 pub(super) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
-    if job.unmet > 0 {
+    if job.unmet() > 0 {
         return Reason::AfterOthers;
     }
-    if job.paused.is_some() {
+    if job.paused().is_some() {
         return Reason::Paused;
     }
-    if job.limited.is_some() {
+    if job.limited().is_some() {
         return Reason::RateLimited;
     }
-    match (job.order_us > snapshot.now_us, snapshot.capacity.workers, job.state) {
+    match (job.order_us() > snapshot.now_us, snapshot.capacity.workers, job.state()) {
         (true, _, State::Crashing) => Reason::Backoff,
-        (true, ..) if job.parked.is_some() => Reason::Parked,
+        (true, ..) if job.parked().is_some() => Reason::Parked,
         (true, ..) => Reason::NotBefore,
         (false, 0, _) => Reason::NoWorker,
         (false, ..) => Reason::Due,
@@ -132,22 +132,22 @@ pub(super) fn sentence(
         }
         Reason::Backoff => {
             let error = job.reason().map(|error| format!(" The latest: {error}")).unwrap_or_default();
-            format!("Waits until {}, after {crashes} in a row.{error}", at(job.order_us))
+            format!("Waits until {}, after {crashes} in a row.{error}", at(job.order_us()))
         }
-        Reason::NotBefore => format!("Is delayed until {}, as it was added.", at(job.order_us)),
+        Reason::NotBefore => format!("Is delayed until {}, as it was added.", at(job.order_us())),
         Reason::Parked => {
-            let at = at(job.order_us);
+            let at = at(job.order_us());
             format!(
                 "Is parked: its source has no new changes, and is watched. Runs when a change arrives, or at {at}."
             )
         }
         Reason::Paused => {
-            let filter = job.paused.as_deref().unwrap_or_default();
+            let filter = job.paused().unwrap_or_default();
             format!("Is paused by the filter `{filter}`, until that is removed (`turnwise filters list`).")
         }
         Reason::AfterOthers => {
-            let others = count(job.unmet as usize, false, "other job", "other jobs");
-            let have = if job.unmet == 1 { "has" } else { "have" };
+            let others = count(job.unmet() as usize, false, "other job", "other jobs");
+            let have = if job.unmet() == 1 { "has" } else { "have" };
             let named: Vec<String> = after.iter().take(MAX_NAMED).map(named).collect();
             let more = if after.len() > named.len() { ", …" } else { "" };
             format!("Waits until {others} {have} ended: {}{more}.", named.join(", "))
@@ -155,15 +155,15 @@ pub(super) fn sentence(
         Reason::Due => "Its delay is over: a worker puts it into the queue at its next pass.".to_owned(),
         Reason::Runs => format!("{}.", runs(job, node)),
         Reason::Stops => {
-            let then = if job.then == Then::Remove { " Its record is removed then." } else { "" };
+            let then = if job.then() == Then::Remove { " Its record is removed then." } else { "" };
             format!("{}, and is being stopped.{then}", runs(job, node))
         }
-        Reason::RunsAgain if job.cancel_requested => {
+        Reason::RunsAgain if job.cancel_requested() => {
             format!("{}, is being stopped, and runs again with its new options after that.", runs(job, node))
         }
         Reason::RunsAgain => {
-            let from = match job.order_us > snapshot.now_us {
-                true => format!(", not before {}", at(job.order_us)),
+            let from = match job.order_us() > snapshot.now_us {
+                true => format!(", not before {}", at(job.order_us())),
                 false => String::new(),
             };
             format!("{}, and runs once more after that{from}.", runs(job, node))
@@ -213,9 +213,9 @@ pub(super) fn expected(
     match reason {
         Reason::StartsNext => about(0.0, "a slot is free".to_owned()),
         Reason::Due => earliest(now_us, "a worker puts it into the queue at its next pass"),
-        Reason::Backoff => earliest(job.order_us, "its backoff ends then, and it enters the queue"),
-        Reason::NotBefore => earliest(job.order_us, "its delay ends then, and it enters the queue"),
-        Reason::Parked => earliest(job.order_us, "it runs then, or as soon as a change arrives"),
+        Reason::Backoff => earliest(job.order_us(), "its backoff ends then, and it enters the queue"),
+        Reason::NotBefore => earliest(job.order_us(), "its delay ends then, and it enters the queue"),
+        Reason::Parked => earliest(job.order_us(), "it runs then, or as soon as a change arrives"),
         Reason::RotatesIn => by_rotation(snapshot, &job.tenant, found?, about),
         Reason::AllSlotsTaken | Reason::BehindItsTenant | Reason::TenantHadItsShare => {
             match snapshot.churn() {
@@ -227,7 +227,7 @@ pub(super) fn expected(
         }
         Reason::RunsAgain => {
             let standing = snapshot.tenants.get(&job.tenant)?;
-            let each_us = standing.expected_us.filter(|_| !job.continuous && !job.cancel_requested)?;
+            let each_us = standing.expected_us.filter(|_| !job.continuous && !job.cancel_requested())?;
             let ran_us = now_us.saturating_sub(job.started_us?);
             #[allow(clippy::cast_precision_loss, reason = "a length of time in µs")]
             let left_us = (each_us - ran_us as f64).max(0.0);
@@ -305,7 +305,7 @@ fn written(value: impl serde::Serialize) -> String {
 pub(super) fn runs(job: &Job, node: Option<&str>) -> String {
     let since = job.started_us.map(|us| format!(" since {}", timestamp(us))).unwrap_or_default();
     let node = node.map(|node| format!(" of node `{node}`")).unwrap_or_default();
-    match &job.claim {
+    match job.claim() {
         Some(claim) => format!("Runs on worker `{}`{node}{since}", claim.worker),
         None => format!("Runs{since}"),
     }

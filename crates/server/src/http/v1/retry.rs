@@ -133,7 +133,7 @@ impl Which {
             RetriedState::Failed => QueueState::Failed,
             RetriedState::Cancelled => QueueState::Cancelled,
         };
-        job.state == state && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+        job.state() == state && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
     }
 
     /// Before the first job.

@@ -125,7 +125,7 @@ async fn why_not(app: &App, path: &RunPath, wanted: &[LockAt], error: QueueError
         return V1Error::conflict(codes::NOT_DECLARED, problem, DECLARE);
     }
     let elsewhere = |waits: &turnwise_queue::locks::Waits| !wanted.contains(&waits.lock);
-    match &job.waits {
+    match &job.waits() {
         Some(waits) if elsewhere(waits) => V1Error::conflict(
             codes::WAITS_ALREADY,
             problem,
@@ -184,7 +184,7 @@ pub(super) async fn unlock(
     let waits = async {
         let tx = app.store.begin().await?;
         let job = jobs::get(&tx, &app.keys, job_type, id).await?;
-        Ok::<_, QueueError>(job.and_then(|job| job.waits).is_some_and(|waits| waits.lock.spot == spot))
+        Ok::<_, QueueError>(job.is_some_and(|job| job.waits().is_some_and(|waits| waits.lock.spot == spot)))
     };
     let unlocked = async {
         if waits.await? {

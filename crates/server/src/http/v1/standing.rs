@@ -507,8 +507,8 @@ pub(super) fn document(job_type: &str, summary: &RawValue) -> Option<String> {
 
 /// Since when a job could run.
 pub(super) fn could_run_since(job: &turnwise_queue::Job) -> i64 {
-    match job.state {
-        State::Pending => job.order_us.max(job.changed_us),
+    match job.state() {
+        State::Pending => job.order_us().max(job.changed_us),
         _ => job.changed_us,
     }
 }

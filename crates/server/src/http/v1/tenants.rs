@@ -214,9 +214,9 @@ async fn running(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
     let rows = running.into_iter().map(|row| async move {
         // What is to happen after its end is in its record.
         let job = jobs::get(tx, &app.keys, &snapshot.job_type, &row.id).await?;
-        let then = job.as_ref().map_or(Then::Keep, |job| job.then);
+        let then = job.as_ref().map_or(Then::Keep, |job| job.then());
         let runs = reason::of_running(row.cancel_requested, then);
-        let waits = job.as_ref().is_some_and(|job| job.waits.is_some());
+        let waits = job.as_ref().is_some_and(|job| job.waits().is_some());
         Ok(QueuedJob {
             job_type: snapshot.job_type.clone(),
             id: row.id.clone(),
@@ -289,10 +289,10 @@ async fn off_queue(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usiz
         state: view::state(&job),
         reason: reason::of_delayed(snapshot, &job),
         since_us: could_run_since(&job),
-        not_before_us: view::waits_for_time(&job).then_some(job.order_us),
-        waits_for: (job.unmet > 0).then_some(job.unmet),
-        paused_by: job.paused,
-        limited: job.limited.map(view::limited),
+        not_before_us: view::waits_for_time(&job).then_some(job.order_us()),
+        waits_for: (job.unmet() > 0).then_some(job.unmet()),
+        paused_by: job.paused().map(str::to_owned),
+        limited: job.limited().map(view::limited),
         worker: None,
         document: document(&job.job_type, &job.summary),
         job_type: job.job_type,

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_protocol as api;
-use turnwise_queue::{EventKind, Job, State, jobs};
+use turnwise_queue::{End, EventKind, Job, Place, State, jobs};
 use turnwise_store::Transaction;
 
 use super::error::Result;
@@ -13,7 +13,7 @@ use crate::http::App;
 /// A job as it is now, with what its worker last reported.
 pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Job> {
     let mut info = job.info.clone();
-    if job.state.is_claimed()
+    if job.state().is_claimed()
         && let Some(active) = jobs::active_report(tx, &app.keys, &job).await?
     {
         info = active.info;
@@ -22,17 +22,21 @@ pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Jo
 }
 
 fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
-    let reason = match job.state {
+    let reason = match job.state() {
         State::Crashing | State::Failed | State::Cancelled => job.reason().map(str::to_owned),
         _ => None,
     };
-    let not_before_us = waits_for_time(&job).then_some(job.order_us);
+    let not_before_us = waits_for_time(&job).then_some(job.order_us());
     let state = state(&job);
-    let (worker, claim) = match job.claim {
-        Some(claim) if job.state.is_claimed() => (Some(claim.worker), Some(claim.number)),
-        _ => (None, None),
+    let (worker, claim) = match job.claim() {
+        Some(claim) => (Some(claim.worker.clone()), Some(claim.number)),
+        None => (None, None),
     };
     api::Job {
+        paused_by: job.paused().map(str::to_owned),
+        limited: job.limited().map(limited),
+        waits_for: (state == api::State::Blocked).then_some(job.unmet()),
+        cancel_requested: job.cancel_requested(),
         job_type: job.job_type,
         id: job.id,
         state,
@@ -44,14 +48,10 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         started_us: job.started_us,
         not_before_us,
         reasons: job.reasons,
-        paused_by: job.paused,
-        limited: job.limited.map(limited),
-        waits_for: (state == api::State::Blocked).then_some(job.unmet),
         attempts: job.attempts,
         max_attempts: job.max_attempts,
         timeout_ms: ms(job.timeouts.run_us),
         heartbeat_timeout_ms: ms(job.timeouts.heartbeat_us),
-        cancel_requested: job.cancel_requested,
         worker,
         claim,
         summary: job.summary,
@@ -81,28 +81,28 @@ pub(super) fn waits_for_time(job: &Job) -> bool {
 }
 
 /// What holds a job back.
-pub(super) fn limited(limit: Limit) -> api::Limited {
-    let (by, name) = match limit.bucket {
-        Bucket::Filter(name) => (api::LimitedBy::Filter, name),
-        Bucket::Reason(name) => (api::LimitedBy::Reason, name),
+pub(super) fn limited(limit: &Limit) -> api::Limited {
+    let (by, name) = match &limit.bucket {
+        Bucket::Filter(name) => (api::LimitedBy::Filter, name.clone()),
+        Bucket::Reason(name) => (api::LimitedBy::Reason, name.clone()),
     };
     api::Limited { by, name, limit: limit.most, running: None }
 }
 
 /// Where a job stands: of one that is not in its tenant's queue, what keeps it out.
 pub(super) fn state(job: &Job) -> api::State {
-    match job.state {
-        State::Pending => api::State::Pending,
-        State::Delayed if job.unmet > 0 => api::State::Blocked,
-        State::Delayed if job.paused.is_some() => api::State::Paused,
-        State::Delayed if job.limited.is_some() => api::State::Limited,
-        State::Delayed => api::State::Delayed,
-        State::Running => api::State::Running,
-        State::Waiting => api::State::Waiting,
-        State::Crashing => api::State::Crashing,
-        State::Completed => api::State::Completed,
-        State::Failed => api::State::Failed,
-        State::Cancelled => api::State::Cancelled,
+    match &job.place {
+        Place::Pending { .. } => api::State::Pending,
+        Place::Blocked { .. } => api::State::Blocked,
+        Place::Paused { .. } => api::State::Paused,
+        Place::Limited { .. } => api::State::Limited,
+        Place::Delayed { .. } | Place::Parked { .. } => api::State::Delayed,
+        Place::Crashing { .. } => api::State::Crashing,
+        Place::Active(run) if run.waits.is_some() => api::State::Waiting,
+        Place::Active(_) => api::State::Running,
+        Place::Ended(End::Completed) => api::State::Completed,
+        Place::Ended(End::Failed) => api::State::Failed,
+        Place::Ended(End::Cancelled) => api::State::Cancelled,
     }
 }
 

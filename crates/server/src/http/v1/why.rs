@@ -39,7 +39,7 @@ pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>)
 async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     let snapshot = Snapshot::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
     let (mut found, mut node) = (None, None);
-    let reason = match job.state {
+    let reason = match job.state() {
         QueueState::Pending => {
             let place = place::find(app, tx, &snapshot, &job).await?;
             let Place { in_tenant, overall, .. } = place.place;
@@ -60,11 +60,11 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         }
         QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&snapshot, &job),
         QueueState::Running | QueueState::Waiting => {
-            if let Some(claim) = &job.claim {
+            if let Some(claim) = job.claim() {
                 let worker = workers::get(tx, &app.keys, &job.job_type, &claim.worker).await?;
                 node = worker.map(|worker| worker.node);
             }
-            reason::of_running(job.cancel_requested, job.then)
+            reason::of_running(job.cancel_requested(), job.then())
         }
         QueueState::Completed => Reason::Completed,
         QueueState::Failed => Reason::Failed,
@@ -72,20 +72,20 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     };
     let locked = locked::look(app, tx, &job).await?;
     // Without a worker, and where it is to stop, locks are not what it waits for.
-    let is_about_locks = reason != Reason::NoWorker && !job.cancel_requested;
+    let is_about_locks = reason != Reason::NoWorker && !job.cancel_requested();
     let by_locks = locked.as_ref().filter(|_| is_about_locks).and_then(|locked| locked.reason(&job));
     let reason = by_locks.unwrap_or(reason);
-    let failed = matches!(job.state, QueueState::Crashing | QueueState::Failed | QueueState::Pending)
-        || job.state == QueueState::Cancelled;
+    let failed = matches!(job.state(), QueueState::Crashing | QueueState::Failed | QueueState::Pending)
+        || job.state() == QueueState::Cancelled;
     let mut after = Vec::new();
     for awaited in dependencies::unmet(tx, &app.keys, &job).await? {
         let other = jobs::get(tx, &app.keys, &awaited.job_type, &awaited.id).await?;
         after.push(view::awaits(awaited, other.as_ref()));
     }
     let mut limited = None;
-    if let Some(limit) = job.limited.clone() {
+    if let Some(limit) = job.limited().cloned() {
         let running = rate_limits::count(tx, &app.keys, &limit.bucket).await?;
-        limited = Some(Limited { running: Some(running), ..view::limited(limit) });
+        limited = Some(Limited { running: Some(running), ..view::limited(&limit) });
     }
     let sentence = match (&locked, by_locks) {
         (Some(locked), Some(_)) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
@@ -110,10 +110,10 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         reason,
         sentence,
         since_us: could_run_since(&job),
-        not_before_us: view::waits_for_time(&job).then_some(job.order_us),
+        not_before_us: view::waits_for_time(&job).then_some(job.order_us()),
         crashes: job.streak(snapshot.now_us),
         error: job.reason().filter(|_| failed).map(str::to_owned),
-        worker: job.claim.filter(|_| job.state.is_claimed()).map(|claim| claim.worker),
+        worker: job.claim().map(|claim| claim.worker.clone()),
         node,
         after,
         priority: i32::from(job.class),
@@ -121,7 +121,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         place: found.map(|found| found.place),
         before,
         before_more,
-        capacity: (!job.state.is_final()).then_some(snapshot.capacity),
+        capacity: (!job.state().is_final()).then_some(snapshot.capacity),
         expected,
         limited,
         locks,

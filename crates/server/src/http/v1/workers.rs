@@ -147,14 +147,14 @@ pub(super) async fn accept(
         *n == 0 || bytes <= MAX_ANSWER_BYTES
     });
     let jobs = fitting.map(|(_, turnwise_worker::Accepted { job, options, claim })| AcceptedJob {
+        timeout_ms: view::ms(job.terms().timeouts.run_us),
+        heartbeat_timeout_ms: view::ms(job.terms().timeouts.heartbeat_us),
         id: job.id,
         claim,
         tenant: job.tenant,
         user: job.user,
         attempt: job.attempts.saturating_add(1),
         max_attempts: job.max_attempts,
-        timeout_ms: view::ms(job.terms.timeouts.run_us),
-        heartbeat_timeout_ms: view::ms(job.terms.timeouts.heartbeat_us),
         options,
         summary: job.summary,
         info: job.info,

@@ -1,0 +1,678 @@
+//! Where a job is: the state machine, and the one function that takes a job from a place to another.
+//!
+//! ```text
+//!              add                 claim                       ┌─ parks ──────▶ PARKED    until there are changes, or its time
+//!   (none) ──────────▶ PENDING ───────────────▶ ACTIVE ────────┼─ crashes ────▶ CRASHING  until its backoff is over
+//!     │                ▲ │ │ │                  running, or    ├─ is stopped ─▶ PENDING
+//!     │                │ │ │ └─ filter ─▶ PAUSED   waiting for ├─ runs again ─▶ PENDING, DELAYED or BLOCKED
+//!     │                │ │ └─ no room ──▶ LIMITED  a lock      └─ ends ───────▶ ENDED     completed, failed or cancelled
+//!     │                │ └─ re-added ───▶ BLOCKED
+//!     ├─ for later ────┼─▶ DELAYED
+//!     └─ after others ─┴─▶ BLOCKED
+//! ```
+//!
+//! Every place but ACTIVE and ENDED leads to PENDING: when its time comes, when what it waits for is there, or when a user retries it; and to
+//! ENDED, when it is cancelled. A job that is added again leaves its place as a new one would enter it; one that has ended does so, too.
+//! [`Place::leads_to`] has every edge.
+//!
+//! Each place has a row in an index of its own. [`move_to`] is the only way from one to another: it clears the row of the place that is
+//! left, writes that of the place that is entered, and wakes the workers that wait for such a change. The record is the caller's to write.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use turnwise_policy::eligibility::dependencies::Outcome;
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_policy::predictive_queue::experience::Traits;
+use turnwise_policy::predictive_queue::locks::Requests;
+use turnwise_store::Transaction;
+
+use crate::job::{Hidden, Parked, State, Terms, Then, bounded_reason};
+use crate::keyspace::{QueuePlace, SortKey};
+use crate::locks::{Held, Waits, pending_value, unreserve};
+use crate::rate_limits::LimitedPlace;
+use crate::{Claim, Job, Keyspace, Result, parking};
+
+/// Where a job is, with what belongs to that place alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "PlaceFields", into = "PlaceFields")]
+pub enum Place {
+    /// In the queue of its tenant.
+    Pending {
+        /// When it was last started, or added, in µs: it is sorted by that.
+        order_us: i64,
+        /// [`Job::priority`] sorts it, before its class and `order_us`.
+        keyed: bool,
+        /// The ticket under which it has reserved what it wants to lock.
+        reserved: Option<i64>,
+    },
+    /// Not to be started before a time, in µs.
+    Delayed {
+        /// That time.
+        until_us: i64,
+    },
+    /// It has crashed, and waits until its backoff is over.
+    Crashing {
+        /// When that is, in µs.
+        until_us: i64,
+    },
+    /// It has nothing to do until something outside changes ([`crate::parking`]).
+    Parked {
+        /// When it runs again without such a change, in µs.
+        until_us: i64,
+        /// What would wake it.
+        at: Parked,
+    },
+    /// It waits for the end of other jobs ([`crate::dependencies`]).
+    Blocked {
+        /// Once these have ended, not to be started before this time, in µs.
+        until_us: i64,
+        /// How many of them have not ended; never 0.
+        unmet: u32,
+    },
+    /// A filter has paused it ([`crate::filters`]).
+    Paused {
+        /// Its time in the queue, to which it returns, in µs.
+        order_us: i64,
+        /// The filter's name.
+        filter: String,
+    },
+    /// It is held back until there is room for this ([`crate::rate_limits`]).
+    Limited {
+        /// Its time in the queue, to which it returns, in µs.
+        order_us: i64,
+        /// The limit without room.
+        limit: Limit,
+    },
+    /// A worker has claimed it.
+    Active(Box<Run>),
+    /// It has ended, and stays so until it is added again.
+    Ended(End),
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Well.
+    Completed,
+    /// With an error that will not pass, or with its last attempt.
+    Failed,
+    /// By its user, or because what it waited for ended in a way that it does not accept.
+    Cancelled,
+}
+
+/// A run: the claim of a worker, and what goes with it when it ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// The worker's hold on the job.
+    pub claim: Claim,
+    /// The terms of the run.
+    pub terms: Terms,
+    /// The locks that it holds, if the job declares any.
+    pub held: Option<Held>,
+    /// The lock that it waits for.
+    pub waits: Option<Waits>,
+    /// Locks that it has found out, and given back already; kept where other jobs learn from it.
+    pub gave_back: Requests,
+    /// The buckets in which it has a place.
+    pub buckets: Vec<Bucket>,
+    /// Its user wants it to stop.
+    pub cancel_requested: bool,
+    /// What happens when it ends.
+    pub then: Then,
+    /// What was asked for the run after this one.
+    pub next: Next,
+}
+
+/// What was asked for the run after the present one, by adding the job again while it runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Next {
+    /// Not to be started before this time, in µs.
+    pub not_before_us: i64,
+    /// How many jobs it waits for.
+    pub unmet: u32,
+    /// It was refused for this reason. The record has the options, tenant and locks of the refused request: the job does not start again
+    /// with them, unless it is added or restarted.
+    pub refused: Option<String>,
+    /// From then on the job declares these locks, if not those that it declares now.
+    pub locks: Option<Requests>,
+    /// From then on it has these traits, if not those that it has now.
+    pub traits: Option<Traits>,
+}
+
+impl Run {
+    /// A run that begins.
+    pub fn new(claim: Claim, terms: Terms, held: Option<Held>, buckets: Vec<Bucket>) -> Self {
+        Run {
+            claim,
+            terms,
+            held,
+            waits: None,
+            gave_back: Requests::default(),
+            buckets,
+            cancel_requested: false,
+            then: Then::Keep,
+            next: Next::default(),
+        }
+    }
+}
+
+impl Run {
+    /// Refuses the run after this one: the job does not start again.
+    pub(crate) fn refuse_next(&mut self, reason: &str) {
+        self.then = Then::Keep;
+        self.next.refused = Some(bounded_reason(reason));
+    }
+}
+
+impl End {
+    /// The state of a job that has ended so.
+    pub fn state(self) -> State {
+        match self {
+            End::Completed => State::Completed,
+            End::Failed => State::Failed,
+            End::Cancelled => State::Cancelled,
+        }
+    }
+
+    /// What this end is to jobs that wait for it.
+    pub fn outcome(self) -> Outcome {
+        match self {
+            End::Completed => Outcome::Completed,
+            End::Failed => Outcome::Failed,
+            End::Cancelled => Outcome::Cancelled,
+        }
+    }
+}
+
+impl Place {
+    /// In the queue, sorted by its time.
+    pub fn pending(order_us: i64) -> Place {
+        Place::Pending { order_us, keyed: false, reserved: None }
+    }
+
+    /// The state, in which all that wait outside of the queue for something but the end of a backoff are [`State::Delayed`].
+    pub fn state(&self) -> State {
+        match self {
+            Place::Pending { .. } => State::Pending,
+            Place::Delayed { .. }
+            | Place::Parked { .. }
+            | Place::Blocked { .. }
+            | Place::Paused { .. }
+            | Place::Limited { .. } => State::Delayed,
+            Place::Crashing { .. } => State::Crashing,
+            Place::Active(run) if run.waits.is_some() => State::Waiting,
+            Place::Active(_) => State::Running,
+            Place::Ended(end) => end.state(),
+        }
+    }
+
+    /// Whether a job may go from here to there. From a place to the same one goes a job that is added again, or changes its tenant, its
+    /// class or its locks.
+    pub fn leads_to(&self, to: &Place) -> bool {
+        let (was, is) = (self, to);
+        match is {
+            Place::Pending { .. } | Place::Blocked { .. } | Place::Ended(End::Cancelled) => true,
+            Place::Delayed { .. } => !matches!(was, Place::Pending { .. } | Place::Crashing { .. }),
+            Place::Crashing { .. } => matches!(was, Place::Active(_) | Place::Crashing { .. }),
+            Place::Parked { .. } | Place::Ended(End::Completed | End::Failed) => {
+                matches!(was, Place::Active(_))
+            }
+            Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {
+                matches!(was, Place::Pending { .. })
+            }
+        }
+    }
+}
+
+/// The same in a record, as fields beside each other: the form in which every release has written it. Fields of other places are not
+/// written, and are not looked at when they are read ([`crate::check`] reports them).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PlaceFields {
+    state: State,
+    #[serde(default)]
+    order_us: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parked: Option<Parked>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    unmet: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limited: Option<Limit>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    keyed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reserved: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claim: Option<Claim>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    terms: Terms,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held: Option<Held>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    waits: Option<Waits>,
+    #[serde(default, skip_serializing_if = "Requests::is_none")]
+    gave_back: Requests,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    buckets: Vec<Bucket>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    cancel_requested: bool,
+    #[serde(default)]
+    then: Then,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_refused: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_locks: Option<Requests>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_traits: Option<Traits>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_default(terms: &Terms) -> bool {
+    *terms == Terms::default()
+}
+
+impl PlaceFields {
+    fn of_state(state: State, order_us: i64) -> Self {
+        PlaceFields {
+            state,
+            order_us,
+            parked: None,
+            unmet: 0,
+            paused: None,
+            limited: None,
+            keyed: false,
+            reserved: None,
+            claim: None,
+            terms: Terms::default(),
+            held: None,
+            waits: None,
+            gave_back: Requests::default(),
+            buckets: Vec::new(),
+            cancel_requested: false,
+            then: Then::Keep,
+            next_refused: None,
+            next_locks: None,
+            next_traits: None,
+        }
+    }
+
+    /// Whether these are the fields of that place, and no others. What the time of a job that runs or has ended says, is not looked at.
+    pub(crate) fn are_of(&self, place: &Place) -> bool {
+        let expected = PlaceFields::from(place.clone());
+        PlaceFields { order_us: 0, ..self.clone() } == PlaceFields { order_us: 0, ..expected }
+    }
+}
+
+impl From<Place> for PlaceFields {
+    fn from(place: Place) -> Self {
+        let state = place.state();
+        match place {
+            Place::Pending { order_us, keyed, reserved } => {
+                PlaceFields { keyed, reserved, ..PlaceFields::of_state(state, order_us) }
+            }
+            Place::Delayed { until_us } | Place::Crashing { until_us } => {
+                PlaceFields::of_state(state, until_us)
+            }
+            Place::Parked { until_us, at } => {
+                PlaceFields { parked: Some(at), ..PlaceFields::of_state(state, until_us) }
+            }
+            Place::Blocked { until_us, unmet } => {
+                PlaceFields { unmet, ..PlaceFields::of_state(state, until_us) }
+            }
+            Place::Paused { order_us, filter } => {
+                PlaceFields { paused: Some(filter), ..PlaceFields::of_state(state, order_us) }
+            }
+            Place::Limited { order_us, limit } => {
+                PlaceFields { limited: Some(limit), ..PlaceFields::of_state(state, order_us) }
+            }
+            Place::Active(run) => {
+                let Run { claim, terms, held, waits, gave_back, buckets, cancel_requested, then, next } =
+                    *run;
+                let Next { not_before_us, unmet, refused, locks, traits } = next;
+                PlaceFields {
+                    claim: Some(claim),
+                    terms,
+                    held,
+                    waits,
+                    gave_back,
+                    buckets,
+                    cancel_requested,
+                    then,
+                    unmet,
+                    next_refused: refused,
+                    next_locks: locks,
+                    next_traits: traits,
+                    ..PlaceFields::of_state(state, not_before_us)
+                }
+            }
+            Place::Ended(_) => PlaceFields::of_state(state, 0),
+        }
+    }
+}
+
+impl TryFrom<PlaceFields> for Place {
+    type Error = &'static str;
+
+    fn try_from(fields: PlaceFields) -> std::result::Result<Self, Self::Error> {
+        let PlaceFields { state, order_us, parked, unmet, paused, limited, keyed, reserved, claim, .. } =
+            fields;
+        let until_us = order_us;
+        Ok(match state {
+            State::Pending => Place::Pending { order_us, keyed, reserved },
+            State::Crashing => Place::Crashing { until_us },
+            State::Delayed => match (unmet, paused, limited, parked) {
+                (1.., ..) => Place::Blocked { until_us, unmet },
+                (0, Some(filter), ..) => Place::Paused { order_us, filter },
+                (0, None, Some(limit), _) => Place::Limited { order_us, limit },
+                (0, None, None, Some(at)) => Place::Parked { until_us, at },
+                (0, None, None, None) => Place::Delayed { until_us },
+            },
+            State::Running | State::Waiting => {
+                let claim = claim.ok_or("it is running, and has no claim")?;
+                if fields.waits.is_some() != (state == State::Waiting) {
+                    return Err("it is waiting for a lock and names none, or the other way round");
+                }
+                let next = Next {
+                    not_before_us: order_us,
+                    unmet,
+                    refused: fields.next_refused,
+                    locks: fields.next_locks,
+                    traits: fields.next_traits,
+                };
+                Place::Active(Box::new(Run {
+                    claim,
+                    terms: fields.terms,
+                    held: fields.held,
+                    waits: fields.waits,
+                    gave_back: fields.gave_back,
+                    buckets: fields.buckets,
+                    cancel_requested: fields.cancel_requested,
+                    then: fields.then,
+                    next,
+                }))
+            }
+            State::Completed => Place::Ended(End::Completed),
+            State::Failed => Place::Ended(End::Failed),
+            State::Cancelled => Place::Ended(End::Cancelled),
+        })
+    }
+}
+
+impl Job {
+    /// Where it is, in a word.
+    pub fn state(&self) -> State {
+        self.place.state()
+    }
+
+    /// Whether it is in the queue of its tenant.
+    pub fn is_pending(&self) -> bool {
+        matches!(self.place, Place::Pending { .. })
+    }
+
+    /// Its place in the queue of its tenant; `None` if it is not pending.
+    pub fn queue_place(&self) -> Option<QueuePlace> {
+        match self.place {
+            Place::Pending { order_us, keyed, .. } => Some(self.sorted(order_us, keyed)),
+            _ => None,
+        }
+    }
+
+    /// Its place among those that are held back; `None` if it is not.
+    pub fn limited_place(&self) -> Option<LimitedPlace> {
+        match &self.place {
+            Place::Limited { order_us, limit } => Some(self.held_back(*order_us, limit)),
+            _ => None,
+        }
+    }
+
+    /// The time that its place is about, in µs: where it is in the queue, or not before when it starts; of the next run, while it runs. 0 once it
+    /// has ended.
+    pub fn order_us(&self) -> i64 {
+        match &self.place {
+            Place::Pending { order_us, .. }
+            | Place::Paused { order_us, .. }
+            | Place::Limited { order_us, .. } => *order_us,
+            Place::Delayed { until_us }
+            | Place::Crashing { until_us }
+            | Place::Parked { until_us, .. }
+            | Place::Blocked { until_us, .. } => *until_us,
+            Place::Active(run) => run.next.not_before_us,
+            Place::Ended(_) => 0,
+        }
+    }
+
+    /// How many jobs that it waits for have not ended; of its next run, while it runs.
+    pub fn unmet(&self) -> u32 {
+        match &self.place {
+            Place::Blocked { unmet, .. } => *unmet,
+            Place::Active(run) => run.next.unmet,
+            _ => 0,
+        }
+    }
+
+    /// What would wake it, if it is parked.
+    pub fn parked(&self) -> Option<&Parked> {
+        match &self.place {
+            Place::Parked { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The filter that has paused it.
+    pub fn paused(&self) -> Option<&str> {
+        match &self.place {
+            Place::Paused { filter, .. } => Some(filter),
+            _ => None,
+        }
+    }
+
+    /// The limit that holds it back.
+    pub fn limited(&self) -> Option<&Limit> {
+        match &self.place {
+            Place::Limited { limit, .. } => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// Whether it is pending and sorted by its [priority](Job::priority).
+    pub fn is_keyed(&self) -> bool {
+        matches!(self.place, Place::Pending { keyed: true, .. })
+    }
+
+    /// The ticket under which it has reserved what it wants to lock.
+    pub fn reserved(&self) -> Option<i64> {
+        match self.place {
+            Place::Pending { reserved, .. } => reserved,
+            _ => None,
+        }
+    }
+
+    /// Its run, while it has one.
+    pub fn run(&self) -> Option<&Run> {
+        match &self.place {
+            Place::Active(run) => Some(run),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn run_mut(&mut self) -> Option<&mut Run> {
+        match &mut self.place {
+            Place::Active(run) => Some(run),
+            _ => None,
+        }
+    }
+
+    /// Its worker's claim.
+    pub fn claim(&self) -> Option<&Claim> {
+        self.run().map(|run| &run.claim)
+    }
+
+    /// The terms of its run; the defaults if it has none.
+    pub fn terms(&self) -> Terms {
+        self.run().map(|run| run.terms).unwrap_or_default()
+    }
+
+    /// The locks that its run holds.
+    pub fn held(&self) -> Option<&Held> {
+        self.run()?.held.as_ref()
+    }
+
+    /// The lock that its run waits for.
+    pub fn waits(&self) -> Option<&Waits> {
+        self.run()?.waits.as_ref()
+    }
+
+    /// The buckets in which its run has a place.
+    pub fn buckets(&self) -> &[Bucket] {
+        self.run().map_or(&[], |run| &run.buckets)
+    }
+
+    /// What happens when its run ends.
+    pub fn then(&self) -> Then {
+        self.run().map_or(Then::Keep, |run| run.then)
+    }
+
+    /// Whether its user wants its run to stop.
+    pub fn cancel_requested(&self) -> bool {
+        self.run().is_some_and(|run| run.cancel_requested)
+    }
+}
+
+/// Takes a job from its place to another one. Reads nothing, so that this conflicts with no other transaction but over the job. Does not write
+/// the record. What the job waits for is the caller's ([`crate::dependencies::leave`]), and so are the rows of a run that ends.
+///
+/// # Panics
+/// If there is no such edge: only a defect of the caller can ask for it.
+pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
+    assert!(job.place.leads_to(&to), "a job goes from {:?} to {:?}", job.state(), to.state());
+    leave(tx, keys, job)?;
+    enter(tx, keys, job, to)
+}
+
+/// Clears the row of a job's place. To be followed by [`enter`]: in between, what the row's key is made of may change, such as the tenant.
+pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    match &job.place {
+        Place::Pending { .. } => unreserve(tx, keys, job)?,
+        Place::Parked { at, .. } => parking::clear(tx, keys, &job.job_type, at, &job.id)?,
+        // The row of a run is its worker's, and goes with the end of the run.
+        Place::Active(run) => {
+            let is_released = run.held.is_none() && run.waits.is_none() && run.buckets.is_empty();
+            assert!(is_released, "a run ends with locks, or places in buckets");
+            return Ok(());
+        }
+        _ => {}
+    }
+    Ok(tx.clear(job.index_key(keys))?)
+}
+
+/// Puts a job that is in no place into one.
+pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
+    job.place = to;
+    let wake = || tx.set_versionstamp(keys.wake(&job.job_type));
+    match &job.place {
+        Place::Pending { .. } => {
+            tx.set(job.index_key(keys), pending_value(job))?;
+            tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;
+            wake()?;
+        }
+        // The workers learn when to look next.
+        Place::Delayed { .. } | Place::Crashing { .. } | Place::Parked { .. } => {
+            tx.set(job.index_key(keys), Bytes::new())?;
+            wake()?;
+        }
+        Place::Blocked { unmet, .. } => {
+            assert!(*unmet > 0, "a job is blocked, and waits for none");
+            tx.set(job.index_key(keys), Bytes::new())?;
+        }
+        // Their rows say more than the record: whatever takes a job there writes them.
+        Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {}
+        Place::Ended(_) => {
+            tx.set(job.index_key(keys), Bytes::new())?;
+            if job.forgets_options {
+                if job.options.is_none() {
+                    tx.clear_range(keys.options(&job.job_type, &job.id))?;
+                }
+                job.options = Some(Hidden(RawValue::NULL.to_owned()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The row of a job's place in the index of that place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IndexRow {
+    /// In the queue of its tenant.
+    Pending(QueuePlace),
+    /// Among those that wait for a time, in µs: delayed, parked, or crashing.
+    Delayed(i64),
+    /// Among those that wait for the end of other jobs.
+    Blocked,
+    /// Among those that a filter has paused, by their time in the queue.
+    Paused(i64),
+    /// Among those that are held back until there is room.
+    Limited(LimitedPlace),
+    /// Among the active jobs of a worker.
+    Active(String),
+    /// Among the ended, by the time of the end, in µs.
+    Ended(i64),
+}
+
+impl IndexRow {
+    /// The row's key.
+    pub fn key(&self, keys: &Keyspace, (job_type, id): &(String, String)) -> Bytes {
+        self.key_of(keys, job_type, id)
+    }
+
+    fn key_of(&self, keys: &Keyspace, job_type: &str, id: &str) -> Bytes {
+        match self {
+            IndexRow::Pending(place) => keys.pending_entry(job_type, place, id),
+            IndexRow::Delayed(until_us) => keys.delayed_entry(job_type, *until_us, id),
+            IndexRow::Blocked => keys.blocked_entry(job_type, id),
+            IndexRow::Paused(order_us) => keys.paused_entry(job_type, *order_us, id),
+            IndexRow::Limited(place) => keys.limited_entry(job_type, place, id),
+            IndexRow::Active(worker) => keys.active_entry(job_type, worker, id),
+            IndexRow::Ended(ended_us) => keys.ended_entry(job_type, *ended_us, id),
+        }
+    }
+}
+
+impl Job {
+    /// The row of its place.
+    pub fn index_row(&self) -> IndexRow {
+        match &self.place {
+            Place::Pending { order_us, keyed, .. } => IndexRow::Pending(self.sorted(*order_us, *keyed)),
+            Place::Delayed { until_us } | Place::Crashing { until_us } | Place::Parked { until_us, .. } => {
+                IndexRow::Delayed(*until_us)
+            }
+            Place::Blocked { .. } => IndexRow::Blocked,
+            Place::Paused { order_us, .. } => IndexRow::Paused(*order_us),
+            Place::Limited { order_us, limit } => IndexRow::Limited(self.held_back(*order_us, limit)),
+            Place::Active(run) => IndexRow::Active(run.claim.worker.clone()),
+            Place::Ended(_) => IndexRow::Ended(self.changed_us),
+        }
+    }
+
+    fn sorted(&self, order_us: i64, keyed: bool) -> QueuePlace {
+        let key = self.priority.filter(|_| keyed).and_then(SortKey::new);
+        QueuePlace { tenant: self.tenant.clone(), key, class: self.class, order_us }
+    }
+
+    fn held_back(&self, order_us: i64, limit: &Limit) -> LimitedPlace {
+        LimitedPlace { limit: limit.clone(), tenant: self.tenant.clone(), class: self.class, order_us }
+    }
+
+    fn index_key(&self, keys: &Keyspace) -> Bytes {
+        self.index_row().key_of(keys, &self.job_type, &self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests;
