@@ -179,7 +179,9 @@ impl Filters {
             self.rejudged_us = now_us;
         }
         let may = old.limited().is_some() || has_changed;
-        may && (old.order_us(), &old.tenant, old.class) == (new.order_us(), &new.tenant, new.class)
+        // The record of one that is claimed or rejected in the same transaction does not say any more where it stood.
+        let stands = new.state().is_claimed() || new.state().is_final() || old.order_us() == new.order_us();
+        may && stands && (&old.tenant, old.class) == (&new.tenant, new.class)
     }
 
     /// No more of a bucket run than may after a commit: those that have come obeyed their limits, in some order.
