@@ -27,7 +27,7 @@ async fn a_job_says_why_it_waits() {
     }
     let told = run(&server, &["why", "mail", "b"]).await;
     let lines: Vec<&str> = stdout(&told).lines().collect();
-    assert_eq!(lines[0], "No worker of type `mail` is registered: it starts when one comes.");
+    assert_eq!(lines[0], "No worker of type `mail` is registered: it starts once one is.");
     assert!(
         lines.contains(&"before it  1 of its tenant, 1 of all") && lines.contains(&"expected   unknown"),
         "{lines:?}"
