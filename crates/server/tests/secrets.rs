@@ -1,9 +1,12 @@
-//! Passwords appear in no answer and in no line of the log.
+//! Passwords appear in no answer and in no line of the log: the log of a whole process, which does nothing else.
+#![allow(clippy::unwrap_used)]
+
+mod common;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Cluster, TestServer};
+use common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_testkit::{Fault, FaultProxy, Peer};
 

@@ -414,7 +414,7 @@ async fn replications_that_rotate(fairness: &str) {
     let churn = server.put("/_node/_local/_config/replicator/max_churn", &json!("20")).await;
     assert_eq!(churn.status, 200);
     let two =
-        |why: &Value| why["job"]["sentence"].as_str().unwrap().contains("up to 2 of the 2 jobs that run");
+        |why: &Value| why["job"]["sentence"].as_str().unwrap().contains("up to 2 of the 2 running jobs");
     server.poll("/v1/documents/_replicator/d2/why", two).await;
     let later = why(5).await["job"].clone();
     assert_eq!(
