@@ -1,4 +1,4 @@
-//! turnwise inside your own service: from a handler to a running worker, with jobs that survive a crash.
+//! turnwise inside your own service: a handler, a running worker, and jobs that survive a crash.
 //!
 //! `cargo run -p turnwise-worker --example embedded`
 
@@ -20,11 +20,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let (sent, mut greetings) = mpsc::unbounded_channel();
 
-    // The store is a folder, and this process its owner.
+    // The store is a folder, and this process owns it.
     let store = Store::new(Embedded::open(dir.path())?, Arc::new(runtime::System));
     let keys = Keyspace::default();
 
-    // What a job of type "greet" does. A panic, or `Outcome::Crashed`, is tried again after a backoff.
+    // The handler of jobs of type "greet". After a panic or `Outcome::Crashed`, the job is retried after a backoff.
     let greet = handler_fn(move |job: JobContext| {
         let sent = sent.clone();
         async move {
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options { max_jobs: 10, exclusive: true, ..Options::default() };
     let worker = Worker::start(store.clone(), keys.clone(), "greet", Arc::new(greet), options).await?;
 
-    // Once the transaction is committed the job is on the disk. Adding it twice under one id makes one job.
+    // Once the transaction is committed, the job is on disk. Adding a job twice under one id makes one job.
     for (id, to) in [("1", "world"), ("2", "queue")] {
         let options = serde_json::value::to_raw_value(&serde_json::json!({ "to": to }))?;
         let (job, keys, now_us) = (&NewJob::new("greet", id, options), &keys, store.runtime().now_us());
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{}", greetings.recv().await.ok_or("the worker is gone")?);
     }
 
-    // Every job has ended or is given back, no row of the worker stays.
+    // Every job has ended or is given back, and the worker has removed its rows.
     worker.shutdown().await;
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Rows a second of copy, check and dump: `cargo run --release -p turnwise-admin --example measure -- JOBS [URL]`, where the URL is an
-//! empty shared store to copy to and back. Six of ten jobs are pending, two have ended, two are delayed or crashing, some run; one of
-//! 500 has 200 kB of options.
+//! Measures rows per second of copy, check and dump: `cargo run --release -p turnwise-admin --example measure -- JOBS [URL]`. The URL is an
+//! empty shared store to copy to and back. Six of ten jobs are pending, two have ended, and two are delayed or crashing; some run. One
+//! job in 500 has 200 kB of options.
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "it uses a part")]
@@ -61,7 +61,7 @@ fn say(what: &str, rows: u64, begun: Instant) {
     );
 }
 
-/// The most memory that this process had so far.
+/// The peak memory of this process so far, in kB.
 fn memory_kb() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM"));

@@ -1,19 +1,19 @@
-//! Rows as text, for people and programs.
+//! Rows as text, readable for people and for programs.
 //!
-//! A line is a row: its key, a tab, its value, both JSON in one line. A key is the array of the tuple's elements, without the
+//! One row is one line: its key, a tab, its value, both as JSON. A key is the array of the tuple's elements, without the
 //! subspace that all keys share (see [`turnwise_queue::check::key_text`]). A value is
 //!
 //! | text | for |
 //! | --- | --- |
 //! | `null` | an empty value |
-//! | the JSON that is stored | everything but what follows |
+//! | the JSON that is stored | everything except the cases below |
 //! | `{"$versionstamp": "hex"}` | the ten bytes of a versionstamp |
-//! | `{"$text": "…"}`, `{"$bytes": "hex"}` | a piece of a value that was cut in pieces, and what is no JSON |
-//! | `{"$hidden": bytes}` | what may hold secrets, unless they are asked for |
+//! | `{"$text": "…"}`, `{"$bytes": "hex"}` | a piece of a large value, and anything that is not JSON |
+//! | `{"$hidden": bytes}` | what may hold secrets, unless the caller asks for secrets |
 //!
-//! *Secrets.* Job options may hold passwords, and so do the bodies of replication documents: without being asked, options are left out, of bodies what
-//! [`redaction`] hides, and of bodies in pieces everything. What this release does not know is left out, too. What is shown
-//! then is JSON with the same meaning; with secrets it is what is stored, byte by byte if it is in one line.
+//! *Secrets.* Job options and the bodies of replication documents may hold passwords. Unless the caller asks for secrets, the dump hides options,
+//! the parts of bodies that [`redaction`] hides, all of a body that is stored in pieces, and rows that this release does not know. The rest of
+//! such a row is JSON with the same meaning. With secrets, a value is shown as it is stored, byte by byte if it fits on one line.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -25,7 +25,7 @@ use turnwise_store::tuple::{Element, pack};
 
 use crate::scan::KeyRange;
 
-/// The line of a row.
+/// A row as a line.
 pub fn line(keys: &Keyspace, key: &Bytes, value: &Bytes, with_secrets: bool) -> String {
     format!("{}\t{}", key_text(key), value_text(Row::parse(keys, key).as_ref(), value, with_secrets))
 }
@@ -70,7 +70,7 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
     }
 }
 
-/// JSON as it is stored, or in one line if it is not; other text and bytes as such.
+/// JSON as it is stored if that is one line, otherwise written again in one line. Other values as tagged text or bytes.
 fn json_line(value: &[u8]) -> String {
     let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(value).is_ok();
     match std::str::from_utf8(value) {
@@ -93,12 +93,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Why a key cannot be read.
+/// The text is not a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected a word, or a JSON array as in the output, for example [\"jobs\",\"replication\"]")]
 pub struct NoKey;
 
-/// The key that a text names: as a line of the output begins, or the first element alone.
+/// Parses a key: an array as in the dump's lines, or a first element alone, as a word.
 ///
 /// # Errors
 /// [`NoKey`].
@@ -131,23 +131,23 @@ fn element(value: &Value) -> Option<Element<'_>> {
     })
 }
 
-/// The bytes of `{"$bytes": "hex"}`.
+/// The bytes of `{tag: "hex"}`.
 fn tagged(value: &Value, tag: &str) -> Option<Vec<u8>> {
     let hex = value.get(tag)?.as_str().filter(|hex| hex.is_ascii() && hex.len() % 2 == 0)?;
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect()
 }
 
-/// All rows whose key begins with this tuple, the row itself included.
+/// The range of all rows whose key begins with this tuple, including the row with this key.
 pub fn below(key: &Bytes) -> KeyRange {
     let mut end = key.to_vec();
-    // No element begins with this byte.
+    // No element of a tuple begins with this byte.
     end.push(0xff);
     (key.clone(), Bytes::from(end))
 }
 
 #[cfg(test)]
 mod tests {
-    //! Every kind of row as a line, what is hidden, and keys back from text.
+    //! The line of every kind of row, what is hidden, and parsing of keys.
     #![allow(clippy::unwrap_used)]
 
     use turnwise_queue::keyspace::QueuePlace;
@@ -196,7 +196,7 @@ mod tests {
         let unknown = Bytes::from(pack(&("turnwise", "new", 1)));
         assert_eq!(shown(unknown, b"{}"), [r#"{"$hidden":2}"#, "{}"].map(str::to_owned));
         assert_eq!(shown(Bytes::from_static(b"\x00\xfe"), b"x")[1], r#"{"$text":"x"}"#);
-        // A record that cannot be read may hold a secret, too.
+        // A record that cannot be parsed may hold a secret, too.
         assert_eq!(shown(keys.job("t", "a"), b"[1]")[0], r#"{"$hidden":3}"#);
     }
 

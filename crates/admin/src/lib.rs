@@ -1,7 +1,7 @@
-//! A store as a whole: [copied](copy) to another one, [checked](check), shown as [text](dump).
+//! Tools for whole stores: [copying](copy) a store to another one, [checking](check) it, showing it as [text](dump).
 //!
-//! What these have in common: they read every row of a store, which may be larger than memory and, on a shared store, in use
-//! by servers. They read page by page ([`scan`]), each page in a transaction of its own.
+//! Each of them reads every row of a store, which may be larger than memory, and which servers may be using if it is shared. So
+//! they read page by page ([`scan`]), each page in its own transaction.
 
 pub mod check;
 pub mod copy;

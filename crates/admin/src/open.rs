@@ -1,22 +1,22 @@
-//! Opening a store that must be there.
+//! Opening a store that must exist.
 
 use std::sync::Arc;
 
 use turnwise_store::{Error, Result, Store, StoreUrl, runtime};
 
-/// Opens a store that is there already. An embedded one is not created: a mistyped folder stays a mistake.
+/// Opens an existing store. An embedded store is not created, so that a mistyped folder is an error.
 ///
 /// # Errors
-/// As [`turnwise_store::open`]; [`Error::Unavailable`] if there is no embedded store in the folder.
+/// As [`turnwise_store::open`]; [`Error::Unavailable`] if the folder holds no embedded store.
 pub async fn open_existing(url: &StoreUrl) -> Result<Store> {
     is_there(url)?;
     turnwise_store::open(url, Arc::new(runtime::System)).await
 }
 
-/// Opens a store that is there already, to read it. An embedded one is not written to, so that its disk may be read-only.
+/// Opens an existing store for reading. Nothing is written to an embedded store, so its disk may be read-only.
 ///
 /// # Errors
-/// As [`turnwise_store::open_to_read`]; [`Error::Unavailable`] if there is no embedded store in the folder, or a server uses it.
+/// As [`turnwise_store::open_to_read`]; [`Error::Unavailable`] if the folder holds no embedded store, or a server uses it.
 pub async fn open_to_read(url: &StoreUrl) -> Result<Store> {
     is_there(url)?;
     turnwise_store::open_to_read(url, Arc::new(runtime::System)).await

@@ -1,8 +1,8 @@
 //! All rows of a range in key order, page by page.
 //!
-//! A page is bounded by rows, and memory by bytes: so pages grow where rows are small, and begin small again in each family of
-//! rows, some of which hold pieces of 90 kB. Large pages, and ranges that end with a family, matter on etcd: a read with a limit visits
-//! every key up to the end of its range there, to count them.
+//! A page has a limit in rows, and memory has a limit in bytes. So the limit grows where rows are small, and is reset at each family of
+//! rows, because some families hold pieces of 90 kB. On etcd, a read with a limit visits every key up to the end of its range, to count
+//! them. So few large pages, and ranges that end with a family, save much work there.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use turnwise_store::key::successor;
 use turnwise_store::tuple::pack;
 use turnwise_store::{Error, Isolation, KeyValue, RangeRead, Result, Store};
 
-/// Rows of a family's first page, and of one that is read alone: at most 100 MB if each were as large as a value may be.
+/// Rows of a family's first page, and of a page that is read alone: at most 100 MB if each row had the largest value.
 pub const PAGE_ROWS: usize = 1_000;
-/// Rows of a page of small ones.
+/// The limit in rows for pages of small rows.
 const LARGEST_PAGE_ROWS: usize = 8_000;
-/// A page of more bytes is followed by one of fewer rows, a page of less than half by one of more.
+/// A page of more bytes halves the limit in rows for the next one; a page of less than half doubles it.
 const PAGE_BYTES: usize = 4 << 20;
-/// Where families of rows begin. Those that are missing here are read with the one before.
+/// The families of rows, where parts begin. A family that is missing here is read with the family before it.
 const FAMILIES: [&str; 15] = [
     "active",
     "bodies",
@@ -37,21 +37,21 @@ const FAMILIES: [&str; 15] = [
     "usage",
     "waiting",
 ];
-/// Pages that are read ahead.
+/// The number of pages that the reader reads ahead.
 const PAGES_AHEAD: usize = 2;
 
 /// A range of keys, `[begin, end)`.
 pub type KeyRange = (Bytes, Bytes);
 
-/// Every key that a tuple can be.
+/// The range of all keys that encode a tuple.
 pub fn everything() -> KeyRange {
     (Bytes::new(), Bytes::from_static(b"\xff"))
 }
 
-/// One page of a range: up to `limit` rows, in one snapshot, without a conflict.
+/// One page of a range: up to `limit` rows, in one snapshot, with a read that cannot conflict.
 ///
 /// # Errors
-/// The store's.
+/// As the store.
 pub async fn page(store: &Store, (begin, end): &KeyRange, limit: usize) -> Result<Vec<KeyValue>> {
     store
         .transact(|tx| async move {
@@ -61,26 +61,26 @@ pub async fn page(store: &Store, (begin, end): &KeyRange, limit: usize) -> Resul
         .await
 }
 
-/// The rows of a range. Each page is of a snapshot of its own, so what is written meanwhile may be seen in part.
+/// The rows of a range. Each page has its own snapshot, so a write during the scan may be visible in part.
 pub struct Scan {
     pages: mpsc::Receiver<Result<Vec<KeyValue>>>,
     rows: VecDeque<KeyValue>,
-    /// Reads ahead; ends with this value.
+    /// The task that reads ahead; it ends when this value is dropped.
     _reader: AbortOnDropHandle<()>,
 }
 
 impl Scan {
-    /// Begins to read.
+    /// Starts to read.
     pub fn new(store: &Store, range: KeyRange) -> Self {
         let (sender, pages) = mpsc::channel(PAGES_AHEAD);
         let reader = tokio::spawn(read_pages(store.clone(), range, sender));
         Scan { pages, rows: VecDeque::new(), _reader: AbortOnDropHandle::new(reader) }
     }
 
-    /// The next row, which stays the next one; `None` at the end.
+    /// The next row, without consuming it; `None` at the end.
     ///
     /// # Errors
-    /// The store's.
+    /// As the store.
     pub async fn peek(&mut self) -> Result<Option<&KeyValue>> {
         if self.rows.is_empty()
             && let Some(page) = self.pages.recv().await
@@ -90,17 +90,17 @@ impl Scan {
         Ok(self.rows.front())
     }
 
-    /// Takes the next row; `None` at the end.
+    /// Consumes the next row; `None` at the end.
     ///
     /// # Errors
-    /// The store's.
+    /// As the store.
     pub async fn next(&mut self) -> Result<Option<KeyValue>> {
         self.peek().await?;
         Ok(self.rows.pop_front())
     }
 }
 
-/// A range in parts, cut where families begin.
+/// Divides a range into parts, at the beginnings of families.
 fn parts((begin, end): &KeyRange) -> Vec<KeyRange> {
     let cuts = FAMILIES.iter().map(|family| Bytes::from(pack(&("turnwise", *family))));
     let mut bounds = vec![begin.clone()];
@@ -109,7 +109,7 @@ fn parts((begin, end): &KeyRange) -> Vec<KeyRange> {
     bounds.windows(2).map(|part| (part[0].clone(), part[1].clone())).collect()
 }
 
-/// Sends page after page; none is empty.
+/// Reads the pages of a range in order and sends them, except empty ones.
 async fn read_pages(store: Store, range: KeyRange, pages: mpsc::Sender<Result<Vec<KeyValue>, Error>>) {
     for mut rest in parts(&range) {
         let mut limit = PAGE_ROWS;
@@ -140,7 +140,7 @@ async fn read_pages(store: Store, range: KeyRange, pages: mpsc::Sender<Result<Ve
 
 #[cfg(test)]
 mod tests {
-    //! Parts are the whole, and pages of any size give every row once.
+    //! The parts cover the range, and a scan returns every row once, whatever the sizes of its pages.
     #![allow(clippy::unwrap_used)]
 
     use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A sound store is clean, even while it is used; each kind of damage is found as what it is.
+//! A sound store has no findings, even while it is in use, and each kind of damage causes its own finding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,12 +76,12 @@ fn parked(group: &str, key: &str) -> Parked {
     Parked { group: group.into(), key: key.into() }
 }
 
-/// What is done to a store.
+/// A change that damages a store.
 enum Damage {
     Clear(Bytes),
     Set(Bytes, Value),
     Raw(Bytes, &'static [u8]),
-    /// Members of a JSON row.
+    /// Replaces members of a JSON row.
     Change(Bytes, Value),
 }
 use Damage::{Change, Clear, Raw, Set};
@@ -221,7 +221,7 @@ async fn each_damage_is_found_as_what_it_is() {
     find_each(&home, &rows, &cases).await;
 }
 
-/// Does each damage, looks what is found, and undoes it.
+/// Applies each damage, checks the findings, and undoes it.
 async fn find_each(home: &Home, rows: &[(Bytes, Bytes)], cases: &[(Vec<Damage>, &[Invariant])]) {
     use Invariant as I;
     for (n, (damages, expected)) in cases.iter().enumerate() {
@@ -230,7 +230,7 @@ async fn find_each(home: &Home, rows: &[(Bytes, Bytes)], cases: &[(Vec<Damage>, 
         }
         let report = look(&home.store).await;
         let mut found: Vec<Invariant> = report.findings.iter().map(|finding| finding.invariant).collect();
-        // What follows from a head that cannot be read, or from a job that is gone, is told, too.
+        // An unreadable head or a missing job has further consequences, which are also found.
         found.retain(|found| {
             expected.contains(found) || !expected.contains(&I::Readable) && *found != I::Counted
         });
@@ -383,7 +383,7 @@ async fn damage_to_buckets_is_found_as_what_it_is() {
         (vec![Raw(keys.limited_entry("t", &stands, "nobody"), b"{}")], &[I::Owned]),
         (vec![Raw(keys.limited_entry("t", &stands, "room"), b"x")], &[I::Readable]),
         (vec![Clear(keys.roomy_entry("t", other))], &[I::RateMarked]),
-        // A server is about to mark it.
+        // An unmarked entry is valid: a server is about to mark the type.
         (vec![Clear(keys.roomy_entry("t", other)), Raw(keys.unmarked_entry(other), b"null")], &[]),
         (vec![Clear(keys.roomy_entry("t", net))], &[]),
         (vec![Raw(keys.roomy_entry("t", net), b"short")], &[I::Stamped]),
@@ -391,7 +391,7 @@ async fn damage_to_buckets_is_found_as_what_it_is() {
     find_each(&home, &rows, &cases).await;
 }
 
-/// Writes what was there back.
+/// Restores the store to these rows.
 async fn restore(store: &Store, rows: &[(Bytes, Bytes)]) {
     let now = crate::common::all_rows(store).await;
     let (now, rows) = (&now, &rows);
@@ -437,7 +437,7 @@ async fn a_store_in_use_gives_no_false_alarm() {
     assert_eq!(look(&home.store).await.findings, []);
 }
 
-/// One user of a store adds, runs, ends and removes jobs, comes and goes as a worker, writes and deletes documents.
+/// One step of a user that adds, runs, ends and removes jobs, registers and removes workers, and writes and deletes documents.
 async fn step(store: &Store, user: i64, n: i64) {
     let keys = &Keyspace::default();
     let (id, worker) = (&format!("u{user}-{}", n % 20), &format!("worker-{user}-{}", n / 30));

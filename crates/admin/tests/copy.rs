@@ -1,4 +1,4 @@
-//! Copies between embedded stores: equal row by row, resumed, refused, and never usable half done.
+//! Copies between embedded stores are equal row by row, resumed, refused, and never usable before they are complete.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ async fn what_is_equal_is_not_written_again_and_what_has_changed_is_set_right() 
     let (a, b) = (Home::new().await, Home::new().await);
     fill(&a.store, "u1", 500).await;
     copy(&a.store, &b.store).run().await.unwrap();
-    // As if it had not come to its end, and the source had been used since.
+    // As if the copy was interrupted, and the source was used after that.
     let marker = turnwise_queue::Copying { of: "u1".into(), from: "x".into(), run: "1".into() };
     b.store
         .transact(|tx| {
@@ -76,7 +76,7 @@ async fn what_is_no_target_or_no_source_is_refused() {
     let refused = copy(&empty.store, &b.store).run().await;
     assert!(matches!(refused, Err(Error::NoSource)), "{refused:?}");
     assert_eq!(all_rows(&b.store).await, []);
-    // Another store's unfinished copy.
+    // The target is another store's unfinished copy.
     let marker = turnwise_queue::Copying { of: "u2".into(), from: "elsewhere".into(), run: "1".into() };
     b.store
         .transact(|tx| {
@@ -92,7 +92,7 @@ async fn what_is_no_target_or_no_source_is_refused() {
     set(&b.store, &keys.format(), Some("99")).await;
     let refused = copy(&b.store, &empty.store).run().await;
     assert!(matches!(&refused, Err(Error::Format(found)) if found == "99"), "{refused:?}");
-    // Anything else that is there.
+    // The target holds anything else.
     set(&b.store, &keys.format(), None).await;
     set(&b.store, &Bytes::from_static(b"\x02other\0"), Some("x")).await;
     let refused = copy(&a.store, &b.store).run().await;
@@ -130,7 +130,7 @@ async fn a_shared_source_that_somebody_works_on_is_refused() {
         "{refused:?}"
     );
     assert_eq!(all_rows(&b.store).await, []);
-    // It moves no more: its rows are what a crash has left.
+    // The counter does not move any more: the rows are those of a crashed worker.
     shared().run().await.unwrap();
     assert_eq!(all_rows(&a.store).await, all_rows(&b.store).await);
 }

@@ -1,4 +1,4 @@
-//! From an embedded store to a real etcd cluster and back, with an interruption on the way.
+//! A copy from an embedded store to a real etcd cluster and back, with an interruption in between.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

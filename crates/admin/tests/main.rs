@@ -1,4 +1,4 @@
-//! The integration tests of this crate, as one program: it links once.
+//! The integration tests of this crate, in one binary that links once.
 #![allow(clippy::unwrap_used)]
 
 mod check;

@@ -1,11 +1,12 @@
-//! Where a request is made: `when = { … }`, `unless = { … }`.
+//! The conditions of a request: `when = { … }`, `unless = { … }`.
 
 use serde_json::Value;
 
 use crate::options::{Found, Path};
 
-/// When a request counts. `when` holds if each of its members does; `unless` is its exact opposite: the request is left out
-/// if each of its members holds. So that of two requests, one `when` and one `unless` the same, exactly one counts.
+/// When a request applies. `when` holds if each of its members does. `unless` is its exact opposite: it excludes the request if
+/// each of its members holds. So of two requests with the same conditions, one in `when` and one in `unless`, exactly one
+/// applies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Conditions {
     pub when: Vec<(Path, Is)>,
@@ -15,19 +16,19 @@ pub(crate) struct Conditions {
 /// What an option must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Is {
-    /// It is there, and is not null, nor an empty text or list.
+    /// The option exists, and is not null, an empty text or an empty list.
     Present,
-    /// It is not.
+    /// The opposite of `Present`.
     Absent,
-    /// It, or one of its elements, is one of these.
+    /// The option, or one of its elements, is one of these.
     OneOf(Vec<Value>),
 }
 
-/// Elements of one option that a condition looks at.
+/// Most elements of one option that a condition reads.
 const MAX_LOOKED_AT: usize = 1_000;
 
 impl Conditions {
-    /// The request is always made.
+    /// Whether the request always applies.
     pub fn is_none(&self) -> bool {
         self.when.is_empty() && self.unless.is_empty()
     }

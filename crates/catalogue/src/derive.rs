@@ -1,4 +1,4 @@
-//! A job's requests, from its options.
+//! Derives a job's lock requests from its options.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,82 +11,83 @@ use crate::options::what;
 use crate::template::Template;
 use crate::{Catalogue, Entry, Kind, MAX_STEPS, Rule, Which};
 
-/// Reasons that one job is given.
+/// Most reasons to report for one job.
 const MAX_REASONS: usize = 100;
-/// Longest value of an option that is learnt from, in bytes.
+/// Longest value of an option to learn from, in bytes.
 const MAX_TRAIT_BYTES: usize = 128;
-/// Values that one job is known by: its end writes a row for each.
+/// Most values to learn from per job, because the end of the job writes a row for each.
 const MAX_TRAITS: usize = 8;
 
-/// What a job locks, as far as its options tell.
+/// The locks of a job, as far as its options determine them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Derived {
-    /// What to lock.
+    /// The lock requests.
     pub requests: Requests,
-    /// Why something of it is unknown: for each unknown request, at least one reason.
+    /// Why requests are unknown: at least one reason for each unknown request.
     pub unknown_because: Vec<Because>,
-    /// What is known, and other than the options say: all of a level instead of too many names, and no more units than there are.
+    /// Requests that are known but differ from the options: all of a level instead of too many names, or fewer units than
+    /// requested.
     pub warnings: Vec<Because>,
-    /// Where the type stands in the catalogue.
+    /// The line of the type in the catalogue.
     line: usize,
 }
 
-/// Why a request is what it is.
+/// The reason for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Because {
     /// The level; `None` for all levels.
     pub level: Option<String>,
-    /// Of which mode the request is.
+    /// The mode of the request.
     pub mode: Mode,
-    /// Which step, from 1, if the job has steps.
+    /// The number of the step, from 1, if the job has steps.
     pub step: Option<usize>,
     /// The line of the catalogue.
     pub line: usize,
-    /// What the options, or the catalogue, have.
+    /// The cause, in the options or in the catalogue.
     pub reason: Reason,
 }
 
-/// What keeps a request from being known. It names options, and never repeats what they hold: that may be secret.
+/// Why a request is unknown. The text names options and never repeats their values, which may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The catalogue says `"unknown"`.
+    /// The catalogue states `"unknown"`.
     #[error("the catalogue says that it is known only when the job runs")]
     Said,
     /// An option is missing.
     #[error("its option {option:?} is missing")]
     Missing {
-        /// Which.
+        /// Its path.
         option: String,
     },
-    /// An option is something else than it must be.
+    /// An option has another type than it must have.
     #[error("its option {option:?} is {is}, and must be {wanted}")]
     WrongType {
-        /// Which.
+        /// Its path.
         option: String,
-        /// What it is: "an object".
+        /// Its type: "an object".
         is: &'static str,
-        /// What it must be: "a name".
+        /// The type that it must have: "a name".
         wanted: &'static str,
     },
-    /// A resource cannot be called so.
+    /// The name is not valid for a resource.
     #[error("{template} makes a name that is empty, longer than 128 bytes, or has control characters")]
     NoName {
-        /// What it was made by.
+        /// The template that made the name.
         template: String,
     },
-    /// More names than a job may lock: it locks all of the level.
+    /// More names than a job may lock, so it locks all of the level.
     #[error("it names more than {MAX_RESOURCES} resources, so that all of the level is locked")]
     TooMany,
-    /// More units than there are: it locks all of them.
+    /// More units than the resource has, so it locks all of them.
     #[error("it wants more units than the {0} that there are, and gets these")]
     TooManyUnits(u32),
-    /// The catalogue does not have the operation.
+    /// The catalogue lacks the operation.
     #[error("the catalogue has no such operation as its option {option:?} says, and no `otherwise` for it")]
     NoSuchOperation {
-        /// The option that says it.
+        /// The option with its name.
         option: String,
     },
-    /// More steps than one job may have, or none.
+    /// Too many steps for one job, or none.
     #[error("its option {option:?} must be a list of 1 to {MAX_STEPS} steps, each an object")]
     Steps {
         /// The option that lists them.
@@ -95,7 +96,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The options or the catalogue should be corrected. Otherwise it is as it should be.
+    /// Whether the options or the catalogue need correction. Otherwise the reason is expected.
     pub fn is_fault(&self) -> bool {
         !matches!(self, Reason::Said | Reason::Missing { .. })
     }
@@ -119,8 +120,8 @@ impl fmt::Display for Because {
 }
 
 impl Catalogue {
-    /// What a job of this type locks, with these options; `None` if the catalogue does not know the type. It can always be
-    /// locked: it has passed [`Levels::check`].
+    /// The locks of a job of this type with these options; `None` if the catalogue lacks the type. The requests are always valid:
+    /// they pass [`Levels::check`].
     pub fn requests(&self, job_type: &str, options: &Value) -> Option<Derived> {
         let kind = self.types.get(job_type)?;
         let mut deriving =
@@ -139,7 +140,7 @@ impl Catalogue {
         }
         deriving.derived.fit(|requests| named(requests) <= MAX_RESOURCES);
         let Derived { requests, mut unknown_because, warnings, line } = deriving.derived;
-        // What another step locks all of is not unknown.
+        // A request is not unknown if another step locks all of the level.
         unknown_because.retain(|because| match &because.level {
             None => requests.has_unknown(),
             Some(level) => {
@@ -149,7 +150,9 @@ impl Catalogue {
         Some(Derived { requests, unknown_because, warnings, line })
     }
 
-    /// What a job of this type has in common with others, whose [`Experience`](turnwise_policy::predictive_queue::experience::Experience) counts for it; `None` if the catalogue does not know the type, or lets nothing be learnt of it.
+    /// What a job of this type has in common with other jobs, so that their
+    /// [`Experience`](turnwise_policy::predictive_queue::experience::Experience) applies to it. `None` if the catalogue lacks the
+    /// type, or if the type has no options to learn from.
     pub fn traits(&self, job_type: &str, options: &Value) -> Option<Traits> {
         let kind = self.types.get(job_type).filter(|kind| !kind.learn.is_empty())?;
         let whole = [options];
@@ -187,7 +190,7 @@ impl Catalogue {
 }
 
 enum Steps<'a> {
-    /// The options are those of the only step.
+    /// The job has no list of steps, so its options are those of the only step.
     One,
     Many(&'a [Value]),
     Wrong(Reason),
@@ -208,7 +211,7 @@ struct Deriving<'a> {
 }
 
 impl Deriving<'_> {
-    /// What one step locks, or the job, if it has no steps.
+    /// The locks of one step, or of the job if it has no steps.
     fn operation(&mut self, kind: &Kind, options: &Value, step: Option<usize>) {
         let Some(path) = &kind.operation else { return };
         let option = path.to_string();
@@ -226,7 +229,7 @@ impl Deriving<'_> {
         }
     }
 
-    /// Anything may be locked, at each level.
+    /// Requests unknown locks at each level.
     fn nobody_knows(&mut self, kind: &Kind, step: Option<usize>, reason: &Reason) {
         let levels: Vec<String> = self.levels.names().map(str::to_owned).collect();
         for level in levels {
@@ -270,7 +273,7 @@ impl Deriving<'_> {
         }
     }
 
-    /// Shared names with their units, never more than there are.
+    /// Shared names with their units, at most as many as each resource has.
     fn counted(
         &mut self,
         rule: &Rule,
@@ -290,7 +293,7 @@ impl Deriving<'_> {
         let mut counted = BTreeMap::new();
         for name in names {
             let capacity = level.and_then(|level| self.levels.capacity(level, &name));
-            // Where nothing is counted, a number of units says nothing.
+            // Without a capacity, the number of units has no meaning.
             let most = capacity.unwrap_or(1);
             if capacity.is_some() && units > most {
                 push(&mut self.derived.warnings, because(Reason::TooManyUnits(most)));
@@ -302,7 +305,8 @@ impl Deriving<'_> {
 }
 
 impl Derived {
-    /// Makes it fit, where there is less room than for [`MAX_RESOURCES`] names: of the level with most names all is locked, and so on.
+    /// Reduces the requests until they fit, where fewer than [`MAX_RESOURCES`] names are possible. Replaces the names of the
+    /// level with most names by all of that level, and repeats.
     pub fn fit(&mut self, fits: impl Fn(&Requests) -> bool) {
         while !fits(&self.requests) {
             let counts = self.requests.levels.iter().flat_map(|(level, at)| {
@@ -319,7 +323,7 @@ impl Derived {
     }
 
     fn add(&mut self, level: &str, request: Request) {
-        // Names were checked as they were made, sets are not empty, and a single request cannot contradict itself.
+        // Names were checked when they were made, sets are not empty, and a single request cannot contradict itself.
         let Ok(at) = AtLevel::new([request]) else { return };
         if at.is_none() {
             return;
@@ -329,7 +333,7 @@ impl Derived {
     }
 }
 
-/// Names of one request.
+/// The number of names in one request.
 fn count(request: &Request) -> usize {
     match request {
         Request::Shared(names) => names.len(),
@@ -338,12 +342,12 @@ fn count(request: &Request) -> usize {
     }
 }
 
-/// Names at all levels together.
+/// The number of names at all levels together.
 fn named(requests: &Requests) -> usize {
     requests.levels.values().flat_map(AtLevel::requests).map(count).sum()
 }
 
-/// Why there are no names.
+/// Why a request has no names.
 enum Unnamed {
     All,
     Because(Reason),

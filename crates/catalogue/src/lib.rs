@@ -1,7 +1,7 @@
-//! What jobs lock, said once for all jobs of a type.
+//! Declares what the jobs of each type lock.
 //!
-//! A job may state its locks itself. Where it does not, a [`Catalogue`] derives them from its type and its options: an entry
-//! for each operation says which options name what is locked, and how.
+//! A job may state its locks itself. Otherwise a [`Catalogue`] derives them from its type and its options. An entry for each
+//! operation states which options name the resources to lock, and in which mode.
 //!
 //! ```
 //! use serde_json::json;
@@ -29,9 +29,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`Catalogue::parse`] reads the file (`read`), and refuses what is wrong in it with the line and the fix.
-//! - [`Catalogue::requests`] derives (`derive`), from [`Template`](template)s over the options (`options`).
-//! - [`Catalogue::traits`] tells what a job has in common with others, from whose runs is learnt what is unknown of it.
+//! - [`Catalogue::parse`] reads the file (`read`), and refuses errors with their line and how to correct them.
+//! - [`Catalogue::requests`] derives the requests (`derive`), with [`Template`](template)s over the options (`options`).
+//! - [`Catalogue::traits`] returns what a job has in common with other jobs. The queue learns from their runs what is unknown.
 
 mod conditions;
 mod derive;
@@ -53,16 +53,16 @@ use template::{Count, Template};
 
 /// Largest file, in bytes.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
-/// Operations and requests of one file, all types together.
+/// Most operations and requests in one file, for all types together.
 pub const MAX_ENTRIES: usize = 10_000;
-/// Conditions of one request.
+/// Most conditions of one request.
 pub const MAX_CONDITIONS: usize = 32;
-/// Options of one type that are learnt from, beside the operation.
+/// Most options of one type to learn from, besides the operation.
 pub const MAX_LEARNT: usize = 16;
-/// Steps of one job.
+/// Most steps of one job.
 pub const MAX_STEPS: usize = 1_000;
 
-/// What is known of the jobs of some types. It is plain data: read once, and asked at each job that is added.
+/// What the jobs of some types lock. Plain data, read once and used for each job that is added.
 #[derive(Debug, Clone, Default)]
 pub struct Catalogue {
     levels: Levels,
@@ -70,27 +70,27 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// The levels, in their order: those of the file, or the built-in ones.
+    /// The levels, in their order: from the file, or the built-in ones.
     pub fn levels(&self) -> &Levels {
         &self.levels
     }
 
-    /// The types that it knows, in alphabetical order.
+    /// The types in the catalogue, in alphabetical order.
     pub fn types(&self) -> impl Iterator<Item = &str> {
         self.types.keys().map(String::as_str)
     }
 
-    /// The line of its file where a type begins, from 1.
+    /// The line of the file where a type begins, from 1.
     pub fn line(&self, job_type: &str) -> Option<usize> {
         self.types.get(job_type).map(|kind| kind.line)
     }
 
-    /// The operations of a type, in alphabetical order; none if it has none, or is not known.
+    /// The operations of a type, in alphabetical order; none if it has none, or is unknown.
     pub fn operations(&self, job_type: &str) -> impl Iterator<Item = &str> {
         self.types.get(job_type).into_iter().flat_map(|kind| kind.operations.keys().map(String::as_str))
     }
 
-    /// Other names of a type's operations, in alphabetical order, each with the operation.
+    /// The aliases of a type's operations, in alphabetical order, each with its operation.
     pub fn aliases(&self, job_type: &str) -> impl Iterator<Item = (&str, &str)> {
         let aliases = self.types.get(job_type).into_iter().flat_map(|kind| &kind.aliases);
         aliases.map(|(alias, operation)| (alias.as_str(), operation.as_str()))
@@ -98,7 +98,7 @@ impl Catalogue {
 }
 
 impl Kind {
-    /// The operation that a job names, by its own name.
+    /// The operation that a job names, with aliases resolved.
     fn operation_of<'a>(&'a self, name: &'a str) -> &'a str {
         self.aliases.get(name).map_or(name, String::as_str)
     }
@@ -107,41 +107,41 @@ impl Kind {
 /// The jobs of one type.
 #[derive(Debug, Clone, Default)]
 struct Kind {
-    /// Where it stands in the file.
+    /// The type's line in the file.
     line: usize,
-    /// What each of its jobs locks.
+    /// The locks of each of its jobs.
     locks: Option<Entry>,
     /// The option whose value is the operation: in each step, if there are steps.
     operation: Option<Path>,
     /// The option that lists the steps.
     steps: Option<Path>,
-    /// What each operation locks.
+    /// The locks of each operation.
     operations: BTreeMap<String, Entry>,
-    /// Other names of operations, each with the one that `operations` has.
+    /// Aliases, each with its operation from `operations`.
     aliases: BTreeMap<String, String>,
-    /// What a job locks whose operation is none of these. Without: nobody knows.
+    /// The locks of a job with another operation. `None` means that they are unknown.
     otherwise: Option<Entry>,
-    /// The options that are learnt from.
+    /// The options to learn from.
     learn: Vec<Path>,
 }
 
-/// What one operation locks: everything that its rules say together.
+/// The locks of one operation: all of its rules together.
 #[derive(Debug, Clone, Default)]
 struct Entry {
-    /// The big lock is taken where these hold.
+    /// The conditions for the big lock; `None` if the operation does not take it.
     big_lock: Option<Conditions>,
     rules: Vec<Rule>,
 }
 
-/// One request at a level, and where it is made.
+/// One request at a level, with its conditions.
 #[derive(Debug, Clone)]
 struct Rule {
     level: String,
-    /// Where it stands in the file.
+    /// Its line in the file.
     line: usize,
     shared: Option<Which>,
     exclusive: Option<Which>,
-    /// Units of each shared name.
+    /// The units of each shared name.
     units: Option<Count>,
     conditions: Conditions,
 }

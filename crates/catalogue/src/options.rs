@@ -4,19 +4,19 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// Members that a path may go through.
+/// Most members in a path.
 const MAX_DEPTH: usize = 8;
 /// Longest path, in bytes.
 const MAX_BYTES: usize = 256;
 
-/// The way to an option: the names of members with dots between them. Through a list it goes to each of its elements, or to
-/// one of them by its number.
+/// The path to an option: member names, separated by dots. At a list it continues with each element, or with one element if the
+/// next member is a number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Path(String);
 
 impl Path {
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// What is wrong, and how to correct it.
     pub fn parse(text: &str) -> Result<Path, (String, String)> {
         let wrong = |problem: &str, fix: &str| Err((problem.to_owned(), fix.to_owned()));
         if text.is_empty() {
@@ -43,7 +43,7 @@ impl Path {
         Ok(Path(text.to_owned()))
     }
 
-    /// The value itself, where the path goes through no list but by numbers. `null` is as good as nothing.
+    /// The value at the path, if the path passes lists only by number. `null` counts as missing.
     pub fn value<'a>(&self, options: &'a Value) -> Option<&'a Value> {
         let step = |value: &'a Value, member: &str| match value {
             Value::Object(members) => members.get(member),
@@ -54,7 +54,7 @@ impl Path {
         Some(value).filter(|value| !value.is_null())
     }
 
-    /// All that it leads to, lists taken apart.
+    /// All values at the path, with lists expanded.
     pub fn find<'a>(&self, options: &'a Value, most: usize) -> Found<'a> {
         let mut found = Found::default();
         let members: Vec<&str> = self.0.split('.').collect();
@@ -69,14 +69,14 @@ impl fmt::Display for Path {
     }
 }
 
-/// What a path leads to.
+/// The values at a path.
 #[derive(Debug, Default)]
 pub(crate) struct Found<'a> {
-    /// Neither lists, nor nulls, nor empty texts.
+    /// No lists, nulls or empty texts.
     pub values: Vec<&'a Value>,
-    /// Somewhere there was nothing: no such member, `null`, an empty text or an empty list.
+    /// Something is missing somewhere: a member, `null`, an empty text or an empty list.
     pub missing: bool,
-    /// There are more values than were asked for.
+    /// There are more values than requested.
     pub more: bool,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// What a value is, in words.
+/// The type of a value, in words.
 pub(crate) fn what(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

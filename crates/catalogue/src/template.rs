@@ -1,12 +1,12 @@
-//! Names and numbers that are made from options: `"{instance}"`, `"{cluster}/{node}"`, `"{node?}"`, `"{group=default}"`.
+//! Names and numbers from options: `"{instance}"`, `"{cluster}/{node}"`, `"{node?}"`, `"{group=default}"`.
 //!
-//! | in braces | the option is there | it is missing |
+//! | in braces | the option exists | it is missing |
 //! | --- | --- | --- |
-//! | `{path}` | its text; one name for each element of a list | nobody knows the names: the request is unknown |
-//! | `{path?}` | the same | the name is left out |
+//! | `{path}` | its text; one name for each element of a list | the request is unknown |
+//! | `{path?}` | the same | the name is omitted |
 //! | `{path=text}` | the same | the text |
 //!
-//! `{{` and `}}` are braces. A number stands for its digits; anything else is no name, and makes the request unknown.
+//! `{{` and `}}` are literal braces. A number is written in digits. Any other value is not a name, and makes the request unknown.
 
 use std::fmt;
 
@@ -16,13 +16,13 @@ use turnwise_policy::predictive_queue::locks::{MAX_CAPACITY, MAX_RESOURCES, chec
 use crate::Reason;
 use crate::options::{Path, what};
 
-/// Options that one template may name.
+/// Most options that one template may name.
 const MAX_PLACES: usize = 4;
 
-/// What is wrong, and what would be right.
+/// What is wrong, and how to correct it.
 type Problem = (String, String);
 
-/// How a name is made.
+/// A template for names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template {
     text: String,
@@ -35,7 +35,7 @@ enum Part {
     Option(Path, Absent),
 }
 
-/// What stands for an option that is missing.
+/// The replacement for a missing option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Absent {
     Unknown,
@@ -51,7 +51,7 @@ impl fmt::Display for Template {
 
 impl Template {
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// What is wrong, and how to correct it.
     pub fn parse(text: &str) -> Result<Template, Problem> {
         let parts = parts(text)?;
         let places = parts.iter().filter(|part| matches!(part, Part::Option(..))).count();
@@ -67,10 +67,10 @@ impl Template {
         Ok(Template { text: text.to_owned(), parts })
     }
 
-    /// Its names: one for each way to choose elements of the lists that it names.
+    /// The names: one for each combination of elements of its lists.
     ///
     /// # Errors
-    /// Why nobody knows them.
+    /// Why they are unknown.
     pub fn names(&self, options: &Value) -> Result<Vec<String>, Reason> {
         let mut names = vec![String::new()];
         for part in &self.parts {
@@ -118,7 +118,7 @@ fn texts(path: &Path, absent: &Absent, options: &Value) -> Result<Vec<String>, R
     Ok(texts)
 }
 
-/// Takes a template apart.
+/// Splits a template into its parts.
 fn parts(text: &str) -> Result<Vec<Part>, Problem> {
     let unpaired = |brace: &str| {
         let fix = format!("write \"{{option}}\", or {brace}{brace} for the brace itself");
@@ -153,7 +153,7 @@ fn parts(text: &str) -> Result<Vec<Part>, Problem> {
     Ok(parts)
 }
 
-/// What stands in braces.
+/// Parses the text in braces.
 fn option(inside: &str) -> Result<Part, Problem> {
     let (path, absent) = match inside.split_once('=') {
         Some((path, "")) => {
@@ -169,7 +169,7 @@ fn option(inside: &str) -> Result<Part, Problem> {
     Ok(Part::Option(Path::parse(path)?, absent))
 }
 
-/// How many units of each name: a number, or an option that is one. A list counts its elements.
+/// The number of units of each name: a number, or an option with a number. For a list, its length counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Count {
     Fixed(u32),
@@ -178,7 +178,7 @@ pub(crate) enum Count {
 
 impl Count {
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// What is wrong, and how to correct it.
     pub fn parse(text: &str) -> Result<Count, Problem> {
         let fix = "write a number, an option that is one, as in \"{disks}\", or one with a number for where it is missing, as in \"{disks=1}\"";
         let wrong = |problem: &str| (problem.to_owned(), fix.to_owned());
@@ -195,10 +195,10 @@ impl Count {
         }
     }
 
-    /// How many; 0 where nothing is wanted.
+    /// The number of units; 0 if nothing is requested.
     ///
     /// # Errors
-    /// Why nobody knows.
+    /// Why it is unknown.
     pub fn units(&self, options: &Value) -> Result<u32, Reason> {
         let (path, absent) = match self {
             Count::Fixed(units) => return Ok(*units),

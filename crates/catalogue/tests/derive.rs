@@ -1,4 +1,4 @@
-//! What a job locks, from its options: the cases that an example does not have.
+//! The locks of a job, derived from its options: cases that the example file lacks.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ fn too_many_names_are_all_of_the_level() {
         said(&derived.warnings),
         ["node, shared: it names more than 1000 resources, so that all of the level is locked"]
     );
-    // Not more than enough at each level, but all levels together: the one with most of them.
+    // No level has too many names, but all levels together do. The level with most of them is replaced.
     let locks = "node.exclusive = ['{a}']\ndisk.shared = ['{b}']";
     let derived = derive(locks, json!({"a": &many[..600], "b": &many[..500]}));
     assert_eq!(serde_json::to_value(&derived.requests.levels["node"]).unwrap(), json!({"exclusive": "all"}));
@@ -92,7 +92,7 @@ fn too_many_names_are_all_of_the_level() {
         serde_json::to_value(&derived.requests.levels["disk"]).unwrap()["shared"].as_array().unwrap().len(),
         500
     );
-    // Products are not made before they are counted.
+    // The number of combinations is checked before they are built.
     derive("node.shared = ['{a}{a}{a}{a}']", json!({"a": &many[..999]}));
 }
 
@@ -123,7 +123,7 @@ fn every_step_counts() {
         json!({"instance": {"exclusive": ["a", "b"]}, "network": {"shared": ["lan"]}, "node": {"shared": ["n1", "n2"]}})
     );
     assert!(because.is_empty());
-    // A later step that is unknown makes it unknown, and is named; one that takes all makes it known again.
+    // A later unknown step makes the request unknown, and the reason names the step. A step that locks all makes it known again.
     let (wanted, because) = requests(json!({"ops": [
         {"do": "start", "instance": "a", "node": "n1"}, {"do": "start", "instance": "b"},
     ]}));
@@ -136,10 +136,10 @@ fn every_step_counts() {
         json!({"big_lock": true, "instance": {"exclusive": ["b"]}, "node": {"shared": "all"}})
     );
     assert!(because.is_empty(), "{because:?}");
-    // Without steps the job is the only one.
+    // Without steps, the job's options are the only step.
     assert_eq!(requests(json!({"do": "verify"})).0, json!({"node": {"shared": "all"}}));
     assert_eq!(requests(json!({"do": "wipe", "gently": true})).0, json!({}));
-    // A step has its own options only.
+    // A step uses only its own options.
     let (wanted, _) = requests(json!({"instance": "outer", "ops": [{"do": "start", "node": "n"}]}));
     assert_eq!(wanted["instance"], json!({"exclusive": "unknown"}));
 }
@@ -208,7 +208,7 @@ fn any_options() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever the options: what is derived can be locked, can be written and read, and each unknown has its reason.
+    /// For all options, the derived requests are valid and can be serialized, and each unknown request has a reason.
     #[test]
     fn prop_what_is_derived_can_be_locked(options in any_options()) {
         let text = "

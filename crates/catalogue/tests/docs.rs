@@ -1,11 +1,11 @@
-//! What the documentation shows can be read.
+//! The catalogues in the documentation are valid.
 
 use serde_json::json;
 use turnwise_catalogue::Catalogue;
 
 const DOCS: &str = include_str!("../../../docs/locks.md");
 
-/// The blocks of a page that are in this language.
+/// The code blocks of a page in this language.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let begin = format!("```{language}\n");
     page.split(begin.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()

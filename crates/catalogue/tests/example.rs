@@ -1,4 +1,4 @@
-//! The catalogue that is shipped: what each of its operations locks with full options, and what is unknown without any.
+//! The example catalogue: what each of its operations locks with full options, and what is unknown without options.
 
 use serde_json::{Value, json};
 use turnwise_catalogue::{Catalogue, Derived};
@@ -6,8 +6,8 @@ use turnwise_policy::predictive_queue::locks::{Request, Requests};
 
 const FILE: &str = include_str!("../../../examples/catalogue.toml");
 
-/// The operation, its full options, what it locks then, and what it locks if it has no options at all. A letter for the mode
-/// (`x` exclusive, `s` shared), names with units above one, `*` for all of the level, `?` for unknown.
+/// The operation, its full options, its locks with these, and its locks without any options. Notation: a letter for the mode (`x`
+/// exclusive, `s` shared), names with units above one, `*` for all of the level, `?` for unknown.
 const OPERATIONS: [(&str, &str, &str, &str); 83] = [
     (
         "instance-create",
@@ -319,7 +319,7 @@ const OPERATIONS: [(&str, &str, &str, &str); 83] = [
     ("test-dummy", r#"{}"#, "", ""),
 ];
 
-/// Requests on a line.
+/// The requests as one line.
 fn line(requests: &Requests, levels: &Catalogue) -> String {
     let mut words = Vec::new();
     if requests.big_lock {
@@ -392,7 +392,7 @@ fn what_depends_on_conditions() {
     }
 }
 
-/// A job of several steps: all of them count.
+/// All steps of a job count.
 #[test]
 fn a_node_is_drained_and_repaired() {
     let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();

@@ -1,4 +1,4 @@
-//! The integration tests of this crate, as one program: it links once.
+//! The integration tests of this crate, as one program, so that it links once.
 #![allow(clippy::unwrap_used)]
 
 mod derive;

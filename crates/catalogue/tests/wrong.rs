@@ -1,4 +1,4 @@
-//! Whatever a catalogue cannot say is refused in one line, with the place and the fix.
+//! Every error in a catalogue is refused in one line, with the place and how to correct it.
 
 use turnwise_catalogue::{Catalogue, MAX_ENTRIES, MAX_FILE_BYTES};
 

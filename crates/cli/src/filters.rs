@@ -1,4 +1,4 @@
-//! `turnwise filters`: which of the jobs that wait may start.
+//! `turnwise filters`: rules for which waiting jobs may start.
 
 use turnwise_client::protocol::{Action, Filter, PutFilter};
 
@@ -6,18 +6,18 @@ use crate::remote::ServerArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
-/// The name and the priority of the filter that `drain` writes: before all others.
+/// The name and the priority of the filter that `drain` writes. By its priority, it comes before other filters.
 const DRAIN: &str = "drain";
 const DRAIN_PRIORITY: i32 = -1_000;
 
 /// `turnwise filters`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the filters, in the order in which they are asked
+    /// List the filters, in the order in which they are checked
     List(ListArgs),
-    /// Add a filter, or change one
+    /// Add or change a filter
     ///
-    /// The first filter whose condition holds for a job decides. A job that none decides about may run.
+    /// The first filter whose condition holds for a job decides. A job that no filter decides about may start.
     #[command(after_help = "\
 A condition compares id, type, tenant, user, reason and options.NAME by = != < <= > >= ~ (a regular expression) and !~ with a number, a \
 word, or text between quotes; with and, or, not and parentheses. Without one the filter is about all jobs.
@@ -29,9 +29,9 @@ Examples:
   turnwise filters add vip accept --when 'tenant = vip' --priority -10
   turnwise filters add freeze pause --new")]
     Add(AddArgs),
-    /// Remove a filter: what it has paused or holds back goes back to where it stood in the queue
+    /// Remove a filter; the jobs that it paused or limited return to their places in the queue
     Remove(RemoveArgs),
-    /// Start no job any more; what runs goes on. `turnwise filters remove drain` ends it
+    /// Start no more jobs, while running jobs continue. `turnwise filters remove drain` ends this
     Drain(DrainArgs),
 }
 
@@ -48,23 +48,23 @@ pub(crate) struct ListArgs {
 /// `turnwise filters add`
 #[derive(clap::Args)]
 pub(crate) struct AddArgs {
-    /// Its name
+    /// The filter's name
     name: String,
-    /// What it does with the jobs that its condition holds for
+    /// What happens to the jobs for which the condition holds
     action: Does,
-    /// rate-limit: how many of them run at the same time, at most
+    /// rate-limit: the maximum number of these jobs that run at the same time
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000), required_if_eq("action", "rate-limit"))]
     limit: Option<u32>,
-    /// Its condition
+    /// The filter's condition
     #[arg(long, value_name = "CONDITION", default_value = "")]
     when: String,
-    /// Lower ones are asked first
+    /// The order of filters: lower priorities are checked first
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
-    /// Only about jobs that are added from now on
+    /// Only for jobs that are added from now on
     #[arg(long)]
     new: bool,
-    /// Why it is there
+    /// A note about the filter's purpose
     #[arg(long)]
     note: Option<String>,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub(crate) struct AddArgs {
 /// `turnwise filters remove`
 #[derive(clap::Args)]
 pub(crate) struct RemoveArgs {
-    /// Its name
+    /// The filter's name
     name: String,
     #[command(flatten)]
     server: ServerArgs,
@@ -83,28 +83,28 @@ pub(crate) struct RemoveArgs {
 /// `turnwise filters drain`
 #[derive(clap::Args)]
 pub(crate) struct DrainArgs {
-    /// Only jobs that this condition holds for
+    /// Only jobs for which this condition holds
     #[arg(long, value_name = "CONDITION", default_value = "")]
     when: String,
-    /// Why
+    /// A note about the purpose
     #[arg(long)]
     note: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// What a filter does.
+/// The action of a filter.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Does {
-    /// They may run, whatever later filters say
+    /// The jobs may start, whatever later filters say
     Accept,
-    /// They do not start as long as the filter is there
+    /// The jobs do not start as long as the filter exists
     Pause,
-    /// They are cancelled
+    /// The jobs are cancelled
     Reject,
-    /// The next filters are asked
+    /// The next filters decide
     Continue,
-    /// They start while fewer than N of them run
+    /// The jobs start while fewer than N of them run
     RateLimit,
 }
 

@@ -1,4 +1,4 @@
-//! `turnwise locks`: who locks what, and who waits for it.
+//! `turnwise locks`: the jobs that hold locks or wait for them.
 
 use turnwise_client::protocol::locking::BIG_LOCK;
 use turnwise_client::protocol::{LikelyLocks, LockWeight, UnknownLocks, WhyLocks};
@@ -8,7 +8,7 @@ use crate::remote::ServerArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
-/// Rows that one request asks for at most.
+/// The maximum number of rows in one request.
 const PAGE: usize = 1_000;
 
 /// `turnwise locks`
@@ -21,13 +21,13 @@ Examples:
   turnwise locks --level instance --name web1
   turnwise locks --json | jq -r '.[] | select(.how == \"waits\") | .id'")]
 pub(crate) struct Args {
-    /// Only locks of this level; big_lock for the one before all levels
+    /// Only locks of this level; big_lock for the big lock, which precedes all levels
     #[arg(long)]
     level: Option<String>,
-    /// Only resources of this name, and all of their levels
+    /// Only resources with this name, at any level
     #[arg(long)]
     name: Option<String>,
-    /// This many rows at most; 0 for all
+    /// Show at most this many rows; 0 for all
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     /// Print the rows as a JSON array
@@ -68,7 +68,7 @@ fn row(locker: &Locker) -> [String; 8] {
     ]
 }
 
-/// What `why` tells of a job's locks, line by line.
+/// The lines of `why` about a job's locks.
 pub(crate) fn lines(locked: &WhyLocks) -> Vec<(&'static str, String)> {
     let mut lines = vec![("declares", locked.declared.to_string())];
     for unknown in &locked.unknown {
@@ -121,7 +121,7 @@ fn weighed(weight: &LockWeight) -> String {
     )
 }
 
-/// A number with up to three digits behind the point.
+/// A number with up to three decimal places.
 fn short(number: f64) -> String {
     ((number * 1e3).round() / 1e3).to_string()
 }

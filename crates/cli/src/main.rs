@@ -1,6 +1,6 @@
-//! The turnwise binary: arguments in, exit codes out; the work is done by the libraries.
+//! The turnwise binary. It parses arguments and returns exit codes; the libraries do the work.
 
-/// Prints a line of results. A reader that has gone away (`| head`) is no reason to fail. What others have written steers no terminal.
+/// Prints a line of results. A closed stdout (`| head`) is no error. Foreign text cannot control the terminal.
 macro_rules! say {
     ($($line:tt)*) => {{
         use std::io::Write as _;
@@ -8,7 +8,7 @@ macro_rules! say {
     }};
 }
 
-/// Prints a line of what goes on beside the results, in the same way.
+/// Prints a message to stderr, escaped in the same way.
 macro_rules! tell {
     ($($line:tt)*) => { eprintln!("{}", crate::printable::Printable(format_args!($($line)*))) };
 }
@@ -54,7 +54,7 @@ struct Cli {
     command: Command,
 }
 
-/// A word alone must be a level: taken for a target, as `tracing` would, a mistyped one would end all logging.
+/// Parses `--log`. A word without `=` must be a level: `tracing` would read a mistyped level as a target, and nothing would be logged.
 fn parse_log(text: &str) -> Result<Targets, String> {
     const EXPECTED: &str = "expected a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them";
     for part in text.split(',') {
@@ -72,54 +72,54 @@ enum Command {
     Serve(serve::Args),
     /// Copy one database to another, without any server
     Replicate(replicate::Args),
-    /// Add jobs to a running server, look at them, wait for them
+    /// Add jobs to a running server, list them, wait for them
     #[command(subcommand)]
     Jobs(jobs::Command),
-    /// Tell why a job waits, runs or has ended, and when it can be expected
+    /// Explain why a job waits, runs or has ended, and when it is expected to start or end
     Why(why::Args),
-    /// List tenants: what each is entitled to, has got, and waits for
+    /// List tenants: their shares, their run time, and their waiting jobs
     Tenants(tenants::Args),
-    /// Say which of the jobs that wait may start
+    /// Control which of the waiting jobs may start
     #[command(subcommand)]
     Filters(filters::Command),
-    /// Show tenants and jobs as they change, until q is pressed
+    /// Show tenants and jobs live, until q is pressed
     Top(top::Args),
-    /// List who locks what, and who waits for it
+    /// List the jobs that hold locks or wait for them
     Locks(locks::Args),
-    /// List who works for a running server
+    /// List the workers of a running server
     Workers(workers::Args),
     /// List the servers that share a running server's store
     Nodes(nodes::Args),
-    /// Be a worker: run a command for each job of a type
+    /// Run a worker: execute a command for each job of a type
     Work(work::Args),
-    /// Try the scheduling policy on a described population, without any server
+    /// Simulate the scheduling policy on a described workload, without any server
     Simulate(simulate::Args),
-    /// Copy a store, check it, print it: without any server
+    /// Copy, check or print a store, without any server
     #[command(subcommand)]
     Store(store::Command),
-    /// Used by turnwise itself, to end the commands of a process that was killed
+    /// Used internally: ends the commands of a turnwise process that was killed
     #[command(name = GUARD, hide = true)]
     Guard {
-        /// In ms
+        /// The grace period, in ms
         grace_ms: u64,
     },
 }
 
-/// The subcommand that is a guard.
+/// The name of the subcommand that runs a guard.
 const GUARD: &str = "command-guard";
 
-/// How to start a guard of commands: this binary again.
+/// Creates a guard for commands, which runs this executable.
 fn guard() -> std::io::Result<turnwise_command::Guard> {
     turnwise_command::Guard::this_executable([GUARD])
 }
 
-/// What a command has to tell whoever called it.
+/// Why a command failed, with its exit code.
 enum Failure {
     /// The arguments are wrong: exit code 2.
     Usage(anyhow::Error),
-    /// It was tried and did not work: exit code 1.
+    /// The command failed: exit code 1.
     Failed(anyhow::Error),
-    /// It has an exit code of its own.
+    /// The command defines its own exit code.
     Code(u8, anyhow::Error),
 }
 
@@ -132,14 +132,14 @@ impl From<anyhow::Error> for Failure {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::Guard { grace_ms } = cli.command {
-        // Before anything else: it is to be small, and nobody hears what it says.
+        // Before anything else, because the guard must stay small, and nothing reads its output.
         let guarded = turnwise_command::guard_main(std::time::Duration::from_millis(grace_ms));
         return if guarded.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !matches!(&cli.command, Command::Top(args) if args.is_live()) {
         log_to_stderr(cli.log);
     }
-    // One replication is one task beside its connections, and they wake each other for every piece of an answer: on several threads that
+    // One replication is one task beside its connections, and they wake each other for every piece of an answer. On several threads, that
     // costs more than all the rest.
     let runtime = match &cli.command {
         Command::Replicate(_) => tokio::runtime::Builder::new_current_thread().enable_all().build(),
@@ -170,7 +170,7 @@ fn main() -> ExitCode {
             Command::Guard { .. } => unreachable!("it was seen to above"),
         }
     });
-    // Nothing that still hangs on a name look-up or a slow disk may hold up the exit.
+    // A name look-up or a disk that hangs must not delay the exit.
     runtime.shutdown_background();
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -189,14 +189,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints JSON for people and programs.
+/// Prints a value as indented JSON.
 fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.into()))?;
     say!("{text}");
     Ok(())
 }
 
-/// The log goes to stderr, so that stdout carries results only. Other crates speak up from `warn` on.
+/// Writes the log to stderr, so that stdout has only results. If only a level is set, other crates log from `warn` up.
 fn log_to_stderr(wanted: Targets) {
     use std::io::IsTerminal;
     let filter = match wanted.default_level() {
@@ -211,8 +211,8 @@ fn log_to_stderr(wanted: Targets) {
     tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
-/// SIGTERM and SIGINT, from the moment it is made: what comes before somebody waits for it is not lost, and does not
-/// end the process in its own way.
+/// SIGTERM and SIGINT, from the creation of this value on. A signal that arrives before a call of [`next`](Self::next) is kept, and does not
+/// end the process.
 struct StopSignals(Option<[tokio::signal::unix::Signal; 2]>);
 
 impl StopSignals {
@@ -227,7 +227,7 @@ impl StopSignals {
         }
     }
 
-    /// Resolves at the next of them.
+    /// Waits for the next of these signals.
     async fn next(&mut self) {
         let Some([terminate, interrupt]) = &mut self.0 else { return std::future::pending().await };
         tokio::select! {

@@ -1,4 +1,4 @@
-//! `turnwise nodes`: which servers share a store.
+//! `turnwise nodes`: the servers that share a store.
 
 use turnwise_client::NodeInfo;
 

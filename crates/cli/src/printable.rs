@@ -1,8 +1,8 @@
-//! What a terminal shows of texts that others have written: characters, and nothing that steers it.
+//! Safe output of foreign text on a terminal: control characters are escaped, so that the text cannot control the terminal.
 
 use std::fmt::{self, Write};
 
-/// Prints what it holds with control characters as `\\u001b`, but for the ends of lines. So it stays JSON where it is JSON.
+/// Prints its content with control characters as `\\u001b`, except line ends and tabs. So JSON stays JSON.
 pub(crate) struct Printable<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for Printable<T> {
@@ -28,7 +28,7 @@ impl Write for Escaping<'_, '_> {
     }
 }
 
-/// Whether a character does something in place of being shown: the control characters, and those that turn the direction of a line around.
+/// Whether a character controls the terminal: a control character, or one that changes the direction of text.
 pub(crate) fn steers(character: char) -> bool {
     match character {
         '\n' | '\t' => false,

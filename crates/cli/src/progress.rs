@@ -1,4 +1,4 @@
-//! How far a replication is: a bar on a terminal, a line now and then everywhere else. Both go to stderr.
+//! The progress of a replication on stderr: a bar on a terminal, or else a line every few seconds.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use turnwise_replicator::Stats;
 
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// The displayed rate follows a change within this time: batches land in lumps, and must not make it jump.
+/// The time over which the displayed rate is averaged, because documents arrive in batches and would make it jump.
 const RATE_MEMORY: Duration = Duration::from_secs(5);
 
 /// Shows the progress until it is finished.
@@ -32,16 +32,16 @@ impl Progress {
         Progress { started, end, task }
     }
 
-    /// Takes the display away and returns how long it all took.
+    /// Removes the display and returns the elapsed time.
     pub(crate) async fn finish(self) -> Duration {
         self.end.cancel();
-        // Only a display: whether it ended well changes nothing.
+        // An error of the display does not matter.
         let _ = self.task.await;
         self.started.elapsed()
     }
 }
 
-/// Documents a second, smoothed.
+/// Documents per second, smoothed.
 struct Rate {
     started: Instant,
     at: Instant,
@@ -59,7 +59,7 @@ impl Rate {
         let now = Instant::now();
         let passed = (now - self.at).as_secs_f64().max(0.001);
         let newest = documents.saturating_sub(self.documents) as f64 / passed;
-        // An exponentially weighted mean; in the beginning, the mean of what there is.
+        // An exponentially weighted mean; at the beginning, the mean of all samples so far.
         let memory = RATE_MEMORY.min(now - self.started).as_secs_f64().max(passed);
         self.per_second += (newest - self.per_second) * (passed / memory).min(1.0);
         (self.at, self.documents) = (now, documents);
@@ -123,7 +123,7 @@ fn line(stats: &Stats, per_second: f64) -> String {
     line
 }
 
-/// In units of 1000, as disks and networks count.
+/// Bytes in decimal units (powers of 1000), as for disks and networks.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     indicatif::DecimalBytes(bytes).to_string()
 }

@@ -1,4 +1,4 @@
-//! A running server, as the commands reach it; and what its errors tell a user.
+//! The client of a running server for the commands, and the messages for its errors.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use turnwise_client::{Client, Error};
 
 use crate::Failure;
 
-/// A user does not wait longer for a server that does not answer.
+/// How long an interactive command retries when the server does not answer.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(2);
 
 /// Which server, or servers.
 #[derive(clap::Args)]
 pub(crate) struct ServerArgs {
-    /// URL of the server; of several on one store with commas between: the next is asked when one does not answer
+    /// URL of the server; for several servers on one store, their URLs with commas between. If one does not answer, the next is asked
     #[arg(long, value_name = "URL", env = "TURNWISE_SERVER", default_value = "http://127.0.0.1:7984")]
     #[arg(hide_env_values = true)]
     server: String,

@@ -10,7 +10,7 @@ use turnwise_replicator::{Client, Context, Defaults, Replication, Report, Seq, r
 use crate::Failure;
 use crate::progress::{Progress, human_bytes};
 
-/// Checkpoints are found again by any machine that runs the same command: they belong to no server.
+/// A fixed id in place of a server's: any machine that runs the same command finds the checkpoints.
 const NO_SERVER_UUID: &str = "turnwise-replicate";
 
 /// `turnwise replicate`
@@ -28,10 +28,10 @@ pub(crate) struct Args {
     source: String,
     /// URL of the database to copy to
     target: String,
-    /// Go on for ever with whatever changes in the source, until interrupted
+    /// Keep copying changes of the source until interrupted
     #[arg(long)]
     continuous: bool,
-    /// Create the target database if it is not there
+    /// Create the target database if it does not exist
     #[arg(long)]
     create_target: bool,
     /// Copy only these documents
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Copy only documents that this Mango selector matches
     #[arg(long, value_name = "JSON")]
     selector: Option<String>,
-    /// Copy only documents that this filter function of the source lets through, `design-document/name`
+    /// Copy only documents that pass this filter function of the source, `design-document/name`
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
     /// Parameters for the filter function, a JSON object
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Any further field of a replication document, `name=JSON`
     #[arg(long = "option", value_name = "NAME=JSON")]
     options: Vec<String>,
-    /// Settings, of which the section replicator counts here: certificates that are trusted, connections, batches
+    /// Configuration file, of which only the section replicator is used: trusted certificates, connections, batches
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -88,7 +88,7 @@ impl Args {
             body.insert("query_params".into(), parse_json("--query-params", params)?);
         }
         if let Some(since) = &self.since {
-            // CouchDB's sequences are strings, those of PouchDB and of CouchDB 1.x are numbers.
+            // CouchDB's sequences are strings; those of PouchDB and of CouchDB 1.x are numbers.
             body.insert("since_seq".into(), since.parse::<u64>().map_or_else(|_| json!(since), |n| json!(n)));
         }
         Ok(Replication::parse(&body, defaults)?)
@@ -150,7 +150,7 @@ fn print_summary(report: &Report, elapsed: std::time::Duration, interrupted: boo
     say!("What was asked for is copied up to {}.", short(&report.source_last_seq));
 }
 
-/// A sequence as a person reads it: CouchDB's have a number, then hundreds of characters for machines.
+/// A sequence in readable form: CouchDB's have a number, followed by hundreds of opaque characters.
 fn short(sequence: &Seq) -> String {
     let text = sequence.to_string();
     let text = text.trim_matches('"');

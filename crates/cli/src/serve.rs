@@ -1,4 +1,4 @@
-//! `turnwise serve`: the server, until it is told to stop.
+//! `turnwise serve`: runs the server until a signal stops it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,23 +22,23 @@ Examples:
   turnwise serve --store embedded:/var/lib/turnwise --listen 127.0.0.1:8000
   turnwise serve --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/turnwise --listen 10.0.1.1:7984")]
 pub(crate) struct Args {
-    /// Where jobs are kept: embedded:DIR, etcd://host:port,…/prefix (user:password@ may come before the hosts) or
+    /// The store for jobs: embedded:DIR, etcd://host:port,…/prefix (user:password@ may come before the hosts) or
     /// fdb:CLUSTER_FILE/prefix
-    // Text at first: an error of the parser would repeat the password.
+    // Parsed later, because an error of clap would repeat the password.
     #[arg(long, value_name = "URL", env = "TURNWISE_STORE", default_value = "embedded:./turnwise-data")]
     #[arg(hide_env_values = true)]
     store: String,
-    /// This node's name, unlike that of every other node on its store (default: turnwise@ADDRESS:PORT)
+    /// This node's name, unique among the nodes of its store (default: turnwise@ADDRESS:PORT)
     #[arg(long, value_name = "NODE", env = "TURNWISE_NODE", value_parser = parse_name)]
     name: Option<String>,
-    /// Where others reach this node, for the list of nodes (default: http://ADDRESS:PORT)
+    /// URL at which others reach this node, for the list of nodes (default: http://ADDRESS:PORT)
     #[arg(long, value_name = "URL", value_parser = parse_advertised)]
     advertise: Option<String>,
     /// Address to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7984")]
     #[arg(value_parser = parse_listen)]
     listen: SocketAddr,
-    /// Configuration, in CouchDB's INI format
+    /// Configuration file, in CouchDB's INI format
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ fn parse_advertised(text: &str) -> Result<String, String> {
     check_advertised_url(text).map(|()| text.to_owned())
 }
 
-/// What a file says, and what of it is ignored is told; the defaults without one.
+/// Loads a configuration file, and logs what it ignores; without a file, the defaults.
 pub(crate) fn config(file: Option<&Path>) -> Result<Config, Failure> {
     let Some(file) = file else { return Ok(Config::default()) };
     let (config, ignored) = Config::load(file).map_err(|error| Failure::Usage(error.into()))?;
@@ -67,7 +67,7 @@ pub(crate) fn config(file: Option<&Path>) -> Result<Config, Failure> {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let store: StoreUrl = args.store.parse().map_err(|error| Failure::Usage(anyhow!("--store: {error}")))?;
-    // Before anything else: from now on a SIGHUP ends nothing.
+    // Before anything else, so that a SIGHUP never ends the process.
     let mut hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let file = args.config;
     let config = config(file.as_deref())?;
@@ -81,14 +81,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         guard: Some(guard),
     };
     let server = Server::start(config).await.context("cannot start")?;
-    // Before anyone is told that it runs, and may stop it.
+    // Before the line on stdout that says the server runs, because a supervisor may stop it from then on.
     let mut signals = crate::StopSignals::listen();
     say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());
     loop {
         tokio::select! {
             () = signals.next() => break,
             _ = hangups.recv() => reload(&server, file.as_deref()),
-            // At once, as if it were killed: nothing can be written that a clean end would write.
+            // The server cannot write what a clean stop would write, so it exits immediately, as if it was killed.
             reason = server.ended() => {
                 return Err(anyhow!("the store cannot go on, so the server ends: {reason}").into());
             }
@@ -97,12 +97,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     say!("turnwise stops: jobs checkpoint and go back to the queue");
     tokio::select! {
         () = server.shutdown() => Ok(()),
-        // Whoever asks twice is in a hurry; the next start recovers what is left.
+        // A second signal means that the user does not want to wait; the next start recovers what is left.
         () = signals.next() => Err(anyhow::anyhow!("stopped at once").into()),
     }
 }
 
-/// Reads the file again. One that is wrong changes nothing.
+/// Reloads the configuration file. A wrong file changes nothing.
 fn reload(server: &RunningServer, file: Option<&Path>) {
     let Some(file) = file else {
         tracing::info!("SIGHUP: there is no configuration file to read again");

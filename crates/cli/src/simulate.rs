@@ -1,4 +1,4 @@
-//! `turnwise simulate`: what the scheduling policy does with a described population.
+//! `turnwise simulate`: simulates the scheduling policy on a described workload.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -18,25 +18,25 @@ use crate::{Failure, table};
 pub(crate) struct Args {
     /// The scenario's file; `-` reads it from stdin
     scenario: PathBuf,
-    /// Who decides, other than the scenario says: virtual_time, rfc, rfc_whole, round_robin or fifo; for jobs with locks fifo, aging, predictive,
-    /// best_wait or best_makespan (all of them unless it is said); or several, with commas
+    /// The policy to use in place of the scenario's: virtual_time, rfc, rfc_whole, round_robin or fifo; for jobs with locks fifo, aging,
+    /// predictive, best_wait or best_makespan (by default all of them); several with commas between
     #[arg(long, value_delimiter = ',', value_name = "POLICY")]
     policy: Vec<Named>,
-    /// Let all policies decide, and compare them
+    /// Run all policies, and compare them
     #[arg(long, conflicts_with = "policy")]
     compare: bool,
-    /// Draw each tenant's slots over time into this file; of jobs with locks, how long they waited and how many worked
+    /// Draw each tenant's slots over time into this file; for jobs with locks, how long they waited and how many worked
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print the figures as JSON: an object, of several policies an array of them
+    /// Print the figures as JSON: an object, or for several policies an array of objects
     #[arg(long)]
     json: bool,
-    /// Print every tenant, however many there are; of jobs with locks, every operation
+    /// Print every tenant, however many there are; for jobs with locks, every operation
     #[arg(long)]
     all: bool,
 }
 
-/// Somebody who decides, about scenarios of one kind or the other: `fifo` is a name in both.
+/// The name of a policy, for either kind of scenario: `fifo` is a name in both.
 #[derive(Debug, Clone)]
 struct Named(String);
 
@@ -51,7 +51,7 @@ impl FromStr for Named {
     }
 }
 
-/// Those that were asked for, for a scenario of this kind.
+/// The requested policies, for a scenario of this kind.
 fn chosen<P: FromStr<Err = String>>(named: &[Named]) -> Result<Vec<P>, anyhow::Error> {
     named
         .iter()
@@ -126,7 +126,7 @@ fn tenants(args: &Args, scenario: &Scenario) -> Result<(), Failure> {
 }
 
 fn read(file: &Path) -> std::io::Result<String> {
-    // One byte more than is allowed tells that there are too many.
+    // Reads one byte more than allowed, so that a file that is too large is noticed.
     let limit = scenario::MAX_FILE_BYTES as u64 + 1;
     let mut text = String::new();
     if file == Path::new("-") {

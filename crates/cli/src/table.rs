@@ -1,4 +1,4 @@
-//! Tables on a terminal, as wide as it is.
+//! Tables, cut to the width of the terminal.
 
 use std::io::IsTerminal;
 
@@ -9,12 +9,12 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::Failure;
 use crate::printable::steers;
 
-/// Between two columns.
+/// The space between two columns.
 const GAP: usize = 2;
-/// A column is made no narrower than this.
+/// The minimum width of a column that is narrowed.
 const NARROWEST: usize = 6;
 
-/// Prints what a command lists: for programs as a JSON array, for people as a table, or that there are no such `things`.
+/// Prints a list: as a JSON array, as a table, or as a message that there are no such `things`.
 pub(crate) fn list<T: Serialize, const N: usize>(
     items: &[T],
     json: bool,
@@ -33,7 +33,7 @@ pub(crate) fn list<T: Serialize, const N: usize>(
     Ok(())
 }
 
-/// Prints a table. On a terminal, what does not fit is cut; everywhere else, nothing is.
+/// Prints a table. On a terminal, cells that do not fit are cut; elsewhere they are not.
 pub(crate) fn print<const N: usize>(head: [&str; N], rows: &[[String; N]]) {
     let width = std::io::stdout()
         .is_terminal()
@@ -52,14 +52,14 @@ fn lines<const N: usize>(head: [&str; N], rows: &[[String; N]], width: Option<us
     columns(&cells, &[Align::Left; N], width)
 }
 
-/// On which side of its column a cell stands.
+/// The alignment of a cell in its column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
     Right,
 }
 
-/// Rows of cells as lines, with columns as wide as they must be, or as they can be within `width`.
+/// Rows of cells as lines. Columns are as wide as their cells need, or narrower to fit into `width`.
 pub(crate) fn columns<R: AsRef<[String]>>(rows: &[R], align: &[Align], width: Option<usize>) -> Vec<String> {
     let mut widths = vec![0; align.len()];
     for row in rows {
@@ -87,7 +87,7 @@ pub(crate) fn columns<R: AsRef<[String]>>(rows: &[R], align: &[Align], width: Op
     rows.iter().map(line).collect()
 }
 
-/// Takes from the widest column, again and again, until all of them fit.
+/// Narrows the widest column repeatedly until all columns fit.
 fn narrow(widths: &mut [usize], room: usize) {
     loop {
         let all: usize = widths.iter().sum();
@@ -99,7 +99,7 @@ fn narrow(widths: &mut [usize], room: usize) {
     }
 }
 
-/// A text on one line, at most this wide; `…` stands for what is cut.
+/// A text on one line, at most this wide; `…` replaces what is cut.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     let printable = text.chars().map(|char| if char.is_control() || steers(char) { ' ' } else { char });
     if text.width() <= width {

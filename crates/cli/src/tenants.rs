@@ -1,4 +1,4 @@
-//! `turnwise tenants`: who gets what.
+//! `turnwise tenants`: the tenants, their shares and their run time.
 
 use turnwise_client::{ListTenants, Tenant, TenantOrder};
 
@@ -6,7 +6,7 @@ use crate::remote::ServerArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
-/// Tenants that one request asks for at most.
+/// The maximum number of tenants in one request.
 const PAGE: usize = 1_000;
 
 /// `turnwise tenants`
@@ -19,13 +19,13 @@ Examples:
   turnwise tenants --type mail --sort owed --limit 10
   turnwise tenants --json | jq -r '.[] | select(.pending > 1000) | .tenant'")]
 pub(crate) struct Args {
-    /// Only as far as jobs of this type are concerned
+    /// Only tenants with jobs of this type, and only those jobs
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
-    /// Sort by name, owed, used, served or running; all but name show one page of up to 1,000
+    /// Sort by name, owed, used, served or running; every order except name shows one page of up to 1,000
     #[arg(long, value_name = "BY", value_parser = parse_order, default_value = "name")]
     sort: TenantOrder,
-    /// This many at most; 0 for all
+    /// Show at most this many; 0 for all
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     /// Print the tenants as a JSON array
@@ -46,11 +46,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What stands in a row of tenants.
+/// The columns of a table of tenants.
 pub(crate) const HEAD: [&str; 9] =
     ["TYPE", "TENANT", "SHARES", "OWED", "USED", "SERVED", "RUNNING", "WAITING", "OLDEST"];
 
-/// A tenant under [`HEAD`].
+/// The row of a tenant, with the columns of [`HEAD`].
 pub(crate) fn row(tenant: &Tenant) -> [String; 9] {
     [
         tenant.job_type.clone(),
@@ -65,22 +65,22 @@ pub(crate) fn row(tenant: &Tenant) -> [String; 9] {
     ]
 }
 
-/// How many of its jobs wait.
+/// The number of its pending jobs.
 fn waiting(tenant: &Tenant) -> String {
     format!("{}{}", tenant.pending, if tenant.pending_more { "+" } else { "" })
 }
 
-/// What a tenant is owed.
+/// A deficit; a surplus is negative.
 pub(crate) fn owed(us: i64) -> String {
     format!("{}{}", if us < 0 { "-" } else { "" }, run_time(us.unsigned_abs()))
 }
 
-/// A run time, in three digits or so: `12ms`, `1.5s`, `59s`, `12m`, `4.2h`, `17d`.
+/// A run time with about three digits: `12ms`, `1.5s`, `59s`, `12m`, `4.2h`, `17d`.
 pub(crate) fn run_time(us: u64) -> String {
     #[allow(clippy::cast_precision_loss, reason = "three digits are shown")]
     let seconds = us as f64 / 1e6;
     let short = |number: f64, unit: &str| match number {
-        // What would be rounded to 10.0 is 10.
+        // A number that rounds to 10.0 is shown as 10.
         0.0..9.95 => format!("{number:.1}{unit}"),
         _ => format!("{number:.0}{unit}"),
     };

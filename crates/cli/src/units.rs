@@ -1,8 +1,8 @@
-//! Times and lengths of time, as people write and read them.
+//! Times and durations, as people write and read them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Reads `90`, `90s`, `1.5m`, `2h`, `3d` or `500ms`.
+/// Parses `90`, `90s`, `1.5m`, `2h`, `3d` or `500ms`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a length of time, for example 500ms, 90s, 15m, 2h or 3d".to_owned();
     let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
@@ -19,16 +19,16 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
 }
 
-/// Now, in µs since the Unix epoch.
+/// The current time, in µs since the Unix epoch.
 pub(crate) fn now_us() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// How long ago, or until when: `12s`, `3m`, `5h`, `2d`; with `in` before it for what is to come.
+/// How long ago a time was, as `12s`, `3m`, `5h`, `2d`; with `in` before it for a time in the future.
 pub(crate) fn ago(at_us: i64) -> String {
     let passed_us = now_us().saturating_sub(at_us);
-    // Less than a second into the future are clocks that differ.
+    // Less than a second in the future is due to clocks that differ.
     match passed_us < -1_000_000 {
         true => format!("in {}", rough(passed_us.unsigned_abs())),
         false => rough(passed_us.max(0).unsigned_abs()),

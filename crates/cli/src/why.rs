@@ -1,4 +1,4 @@
-//! `turnwise why`: why a job stands where it does, and when it can be expected.
+//! `turnwise why`: why a job is in its state and place, and when it is expected to start or end.
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// The document of a replication: its id, or DATABASE/ID if it is not in _replicator
     #[arg(long, value_name = "DOCUMENT", conflicts_with_all = ["job_type", "id"])]
     document: Option<String>,
-    /// Print all that is known as JSON
+    /// Print all fields as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `ID`, `_replicator/ID` or `prefix/_replicator/ID`; ids of documents may hold slashes.
+/// Parses `ID`, `_replicator/ID` or `prefix/_replicator/ID`; document ids may contain slashes.
 fn place_of(document: &str) -> (&str, &str) {
     const NAME: &str = "_replicator";
     if let Some(id) = document.strip_prefix(NAME).and_then(|rest| rest.strip_prefix('/')) {
@@ -87,7 +87,7 @@ fn document_text(why: &DocumentWhy) -> String {
     text
 }
 
-/// The sentence, and a line for each thing that is known.
+/// The sentence, and a line for each further field.
 fn text(why: &Why) -> String {
     let mut text = format!("{}\n\n", why.sentence);
     let mut line = |name: &str, value: String| {

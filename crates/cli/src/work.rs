@@ -1,4 +1,4 @@
-//! `turnwise work`: an external worker that runs a command per job.
+//! `turnwise work`: an external worker that executes a command per job.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::Failure;
 use crate::remote::ServerArgs;
 use crate::units::parse_duration;
 
-/// What is kept of a command's stdout, and as much of its stderr, in bytes. More than a result may have, for a result that is
-/// written with line ends and indentation.
+/// How much of a command's stdout, and of its stderr, is kept, in bytes. This is more than a result may have, so that a result may
+/// be surrounded by white space.
 const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
 /// `turnwise work`
@@ -44,26 +44,26 @@ pub(crate) struct Args {
     /// The type of the jobs
     #[arg(long = "type", value_name = "TYPE")]
     job_type: String,
-    /// Jobs that run at the same time at most
+    /// Maximum number of jobs that run at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     slots: usize,
-    /// A name for the list of workers
+    /// A display name for the list of workers
     #[arg(long)]
     name: Option<String>,
     /// End a command after this long: 500ms, 90s, 15m, 2h, 3d
     #[arg(long, value_parser = parse_timeout, value_name = "TIME")]
     timeout: Option<Duration>,
-    /// What a command has between SIGTERM and SIGKILL
+    /// Time between SIGTERM and SIGKILL for a command that must stop
     #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "10s")]
     grace: Duration,
     #[command(flatten)]
     server: ServerArgs,
-    /// The command and its arguments; comes last: all that follows is the command's
+    /// The command and its arguments. This option comes last, because everything after it belongs to the command
     #[arg(long, value_name = "CMD", num_args = 1.., required = true, allow_hyphen_values = true)]
     exec: Vec<OsString>,
 }
 
-/// A command that runs once per job.
+/// A command that is executed once per job.
 struct Exec {
     program: std::path::PathBuf,
     argv: Vec<OsString>,
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         args.exec[0].to_str().ok_or_else(|| Failure::Usage(anyhow!("--exec: its name is not UTF-8")))?;
     let found = Programs::All.find(name, None, None);
     let program = found.map_err(|problem| Failure::Usage(anyhow!("--exec {name}: {problem}")))?;
-    // Relative to the folder that the worker was started in, wherever it is.
+    // A relative path refers to the folder in which the worker was started, also when a command changes its folder.
     let program = std::path::absolute(program).map_err(|error| Failure::Failed(error.into()))?;
     let guard = crate::guard().map_err(|error| Failure::Failed(error.into()))?;
     if let Some(misplaced) = misplaced(&args.exec) {
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let options = WorkerOptions {
         slots: args.slots,
         name: args.name,
-        // A command that ignores SIGTERM is killed by then.
+        // By then, a command that ignores SIGTERM has been killed.
         stop_grace: args.grace.saturating_add(Duration::from_secs(5)),
         ..WorkerOptions::new(args.job_type)
     };
@@ -112,19 +112,19 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     tokio::select! {
         worked = working => Ok(worked?),
-        // Whoever asks twice is in a hurry: the guards end what still runs, and the server finds out.
+        // A second signal means that the user does not want to wait: the guards end the running commands, and the worker expires at the server.
         () = signals => Err(anyhow!("stopped at once").into()),
     }
 }
 
-/// An option of turnwise that has ended up behind the command, where it looks as if it were meant for turnwise.
+/// An option of turnwise after the command, where it is probably misplaced.
 fn misplaced(exec: &[OsString]) -> Option<&str> {
     let own = ["--server", "--type", "--slots", "--grace"];
     let words = exec.iter().filter_map(|word| word.to_str());
     words.filter_map(|word| word.split('=').next()).find(|word| own.contains(word))
 }
 
-/// A length of time that something can be done in.
+/// Parses a duration that is not zero.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
     if timeout.is_zero() { Err("expected more than no time".to_owned()) } else { Ok(timeout) }
@@ -151,7 +151,7 @@ impl Exec {
         };
         let finished = match turnwise_command::run(command, run.stop.clone()).await {
             Ok(finished) => finished,
-            // The job is not to blame for it: whoever runs the worker may correct it.
+            // This is not the job's fault, and the operator may correct it, so the job is retried.
             Err(StartError::Wrong(problem)) => return Outcome::Crashed(format!("--exec: {problem}")),
             Err(error @ StartError::NotNow(_)) => return Outcome::Crashed(error.to_string()),
         };
@@ -181,7 +181,7 @@ impl Exec {
     }
 }
 
-/// What a command printed, if it is JSON that a result can hold; otherwise a report of it.
+/// A command's output, if it is JSON that fits into a result; otherwise a report about the output.
 fn result(finished: &Finished) -> Outcome {
     let text = finished.stdout.whole().and_then(|bytes| String::from_utf8(bytes).ok());
     let json = text.and_then(|text| RawValue::from_string(text.trim().to_owned()).ok());

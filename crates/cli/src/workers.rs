@@ -1,4 +1,4 @@
-//! `turnwise workers`: who works for a server.
+//! `turnwise workers`: the workers that are registered at a server.
 
 use turnwise_client::{ListWorkers, WorkerInfo};
 

@@ -1,4 +1,4 @@
-//! `turnwise simulate`, as it is called: what it prints and draws, and what it refuses.
+//! `turnwise simulate` as users run it: its output, its drawings, and its errors.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -24,7 +24,7 @@ fn simulate(scenario: &str, arguments: &[&str]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Who refuses its arguments ends without having read any of it.
+    // A process that refuses its arguments exits without reading stdin.
     let written = child.stdin.take().unwrap().write_all(scenario.as_bytes());
     assert!(!written.is_err_and(|error| error.kind() != ErrorKind::BrokenPipe));
     child.wait_with_output().unwrap()
@@ -108,7 +108,7 @@ fn jobs_with_locks_are_compared_by_all_schemes() {
         (&json["outcomes"][0]["scheme"], &json["outcomes"][1]["scheme"]),
         (&"predictive".into(), &"fifo".into())
     );
-    // The busiest of three instances takes a third of 30 s at least.
+    // Each of 3 instances can be locked by one job at a time, so the busiest takes at least a third of 30 s.
     assert!(json["bound"]["makespan_s"].as_f64().unwrap() >= 10.0, "{json}");
     assert_eq!(json["outcomes"][0]["wasted_slot_s"], 0.0);
     let folder = tempfile::tempdir().unwrap();

@@ -2,26 +2,26 @@
 
 use std::time::Duration;
 
-/// The first pause is at most this long.
+/// The upper limit of the first pause.
 const FIRST: Duration = Duration::from_millis(100);
-/// No pause is longer.
+/// The upper limit of every pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Pauses that double, with jitter: clients that lost their server together do not come back together.
+/// Pauses that double, with jitter, so that clients that lost their server at the same time do not all reconnect at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     attempts: usize,
-    /// Attempts that come without a pause before.
+    /// The number of first attempts that have no pause before them.
     at_once: usize,
 }
 
 impl Backoff {
-    /// Pauses that begin after this many attempts without one.
+    /// Pauses that begin after this many attempts without a pause.
     pub fn after(at_once: usize) -> Backoff {
         Backoff { attempts: 0, at_once }
     }
 
-    /// How long to wait now.
+    /// The next pause.
     pub fn next(&mut self) -> Duration {
         self.attempts += 1;
         let Some(pauses) = self.attempts.checked_sub(self.at_once + 1) else { return Duration::ZERO };
@@ -29,7 +29,7 @@ impl Backoff {
         pause.mul_f64(rand::random_range(0.5..1.0))
     }
 
-    /// How many times it was asked.
+    /// The number of calls of [`Backoff::next`].
     pub fn attempts(&self) -> usize {
         self.attempts
     }

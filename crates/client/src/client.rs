@@ -16,24 +16,24 @@ use crate::backoff::Backoff;
 use crate::servers::{Server, Servers};
 use crate::{Error, Result};
 
-/// How long requests are repeated unless the caller says otherwise.
+/// How long the client repeats requests unless the caller sets another time.
 const RETRY_FOR: Duration = Duration::from_secs(10);
-/// Far more than a healthy server takes to answer a request that does not wait for anything.
+/// The timeout of a request, beyond the time that it waits on the server: far more than a healthy server needs.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where there is another server to ask, nobody waits for one as long as that.
+/// The shorter timeout while there is another server to ask.
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that takes longer will not come.
+/// The timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An idle connection is closed after this long.
+/// The client closes a connection that was idle for this long.
 const IDLE_CONNECTION: Duration = Duration::from_secs(60);
-/// Longest answer that is read, in bytes: a worker's share of jobs with the largest options.
+/// The largest answer that the client reads, in bytes: a batch of jobs for a worker, with the largest options.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
-/// Of an answer that cannot be understood this much is told, in characters.
+/// How much of an answer that is not understood appears in the error, in characters.
 const SHOWN_CHARS: usize = 200;
-/// What stays as it is in a segment of a path.
+/// The characters that are not escaped in a path segment.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A turnwise server, or several on one store. Cheap to clone; clones share their connections, and go on with the same server.
+/// A client of a turnwise server, or of several on one store. Cheap to clone; clones share their connections and the current server.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -49,21 +49,21 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A request that can be made again.
+/// A request that can be repeated.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub method: Method,
     path: String,
     query: Vec<(&'static str, String)>,
     body: Option<Bytes>,
-    /// How long it waits on the server.
+    /// How long the request waits on the server, as a long poll.
     wait: Duration,
     /// How long an answer may take beyond that.
     pub timeout: Duration,
 }
 
 impl Request {
-    /// Under `/v1/`, with these segments.
+    /// A request to `/v1/` followed by these path segments.
     pub fn new(method: Method, segments: &[&str]) -> Request {
         let path = segments.iter().map(|segment| format!("/{}", utf8_percent_encode(segment, SEGMENT)));
         let path = std::iter::once("/v1".to_owned()).chain(path).collect();
@@ -81,7 +81,7 @@ impl Request {
         Ok(self)
     }
 
-    /// It waits on the server for this long.
+    /// Sets how long the request waits on the server.
     pub fn waiting(mut self, wait: Duration) -> Request {
         self.wait = wait;
         self
@@ -89,44 +89,45 @@ impl Request {
 }
 
 impl Client {
-    /// A client of the server at this URL, for example `http://127.0.0.1:7984`; or of several servers on one store, with commas
-    /// between their URLs. The first one is asked, and when it does not answer or cannot, the next one. Nothing is sent yet.
+    /// Creates a client of the server at this URL, for example `http://127.0.0.1:7984`; or of several servers on one store, with commas
+    /// between their URLs. The client asks the first server, and fails over to the next when that one does not answer, or cannot.
+    /// This function sends nothing yet.
     ///
     /// # Errors
-    /// A URL is wrong, or no HTTP client can be had on this machine.
+    /// A URL is invalid, or no HTTP client can be created on this machine.
     pub fn new(url: &str) -> Result<Client> {
         let servers = Arc::new(Servers::parse(url)?);
-        // An error means that another part of the process has installed a provider; that one is as good.
+        // An error means that another part of the process has installed a provider; that one works as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Where the system has no TLS roots, no `https` server can be trusted, and `http` works all the same.
+        // Without TLS roots on this machine, `https` servers cannot be trusted, but `http` still works.
         let built = builder().build().or_else(|_| builder().tls_certs_only([]).build());
         let http = built.map_err(|error| Error::Invalid(format!("no HTTP client: {}", causes(&error))))?;
         Ok(Client { http, servers, retry_for: RETRY_FOR })
     }
 
-    /// The same, that repeats requests for this long (10 s otherwise), and until every server was asked.
+    /// Repeats requests for this long (10 s otherwise), and at least until every server was asked once.
     #[must_use]
     pub fn retry_for(mut self, retry_for: Duration) -> Client {
         self.retry_for = retry_for;
         self
     }
 
-    /// The URL of the server that is asked, without the password that it may hold.
+    /// The URL of the current server, without a password.
     pub fn server(&self) -> String {
         self.servers.current().shown()
     }
 
-    /// The pauses between attempts: none before every server was asked once.
+    /// The pauses between attempts: none until every server was asked once.
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff::after(self.servers.len() - 1)
     }
 
-    /// Makes a request, again and again if that is harmless, until it is answered or the time for that is over.
+    /// Sends a request, and repeats it if that is harmless, until there is an answer or the time for retries is over.
     pub(crate) async fn call<T: DeserializeOwned>(&self, request: &Request, repeat: Repeat) -> Result<T> {
         self.call_knowing(request, repeat).await.0
     }
 
-    /// Tells also whether an attempt before the last may have worked.
+    /// Like [`Client::call`]; also returns whether an attempt before the last may have taken effect.
     pub(crate) async fn call_knowing<T: DeserializeOwned>(
         &self,
         request: &Request,
@@ -159,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Makes a request once. If the server does not answer, cannot, or has a fault, the next request goes to another one.
+    /// Sends a request once. If the server does not answer, cannot, or has an internal error, the next request goes to another server.
     pub(crate) async fn once<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
         let server = self.servers.current();
         let answered = self.ask(server, request).await;
@@ -183,7 +184,7 @@ impl Client {
         understand(server, status, &body)
     }
 
-    /// Sends a request; the answer has just begun.
+    /// Sends a request, and returns when the headers of the answer have arrived.
     pub(crate) async fn send(
         &self,
         server: Server<'_>,
@@ -199,7 +200,7 @@ impl Client {
         for (name, value) in headers {
             sent = sent.header(*name, *value);
         }
-        // A server refuses a POST that is not declared as JSON, even one without a body: a form of another site can send those.
+        // The server refuses a POST that is not declared as JSON, even without a body, because a form on another site could send one.
         if request.body.is_some() || request.method == Method::POST {
             sent = sent.header("content-type", "application/json");
         }
@@ -228,12 +229,12 @@ fn understand<T: DeserializeOwned>(server: Server<'_>, status: StatusCode, body:
     Err(refusal(server, status, body))
 }
 
-/// The error that an answer tells.
+/// The error that an answer contains.
 fn refusal(server: Server<'_>, status: StatusCode, body: &[u8]) -> Error {
     match (serde_json::from_slice(body), status.as_u16()) {
         (Ok(error), 503) => Error::Unavailable(error),
         (Ok(error), _) => Error::Refused(error),
-        // A proxy before the server, which does not reach it now.
+        // From a proxy that cannot reach the server now.
         (Err(_), 429 | 502..=504) => Error::NoAnswer {
             server: server.shown(),
             cause: format!("{status} from what stands before it"),
@@ -247,7 +248,7 @@ fn refusal(server: Server<'_>, status: StatusCode, body: &[u8]) -> Error {
     }
 }
 
-/// The error of an answer that was refused before its body was read.
+/// The error of an answer whose body is not read yet.
 pub(crate) async fn refused(server: Server<'_>, answer: Response) -> Error {
     let status = answer.status();
     match tokio::time::timeout(ANSWER_TIMEOUT, read(server, answer)).await {
@@ -266,12 +267,12 @@ pub(crate) fn no_answer(server: Server<'_>, error: reqwest::Error) -> Error {
     Error::NoAnswer { server: server.shown(), cause: causes(&error.without_url()), maybe_sent }
 }
 
-/// Whether a request may be made again.
+/// Whether the client may repeat a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Always: it does the same once or twice.
+    /// Always: the request is idempotent.
     Harmless,
-    /// As long as it certainly did not take effect.
+    /// Only while it certainly did not take effect.
     IfUnsent,
 }
 
@@ -285,7 +286,7 @@ fn builder() -> reqwest::ClientBuilder {
         .no_proxy()
 }
 
-/// Where JSON is not what it should be. What is there instead is left out: it may be a part of a job's options.
+/// Where JSON is not as expected. The JSON itself is left out: it may be a part of a job's options.
 pub(crate) fn place(error: &serde_json::Error) -> String {
     let what = if error.is_data() { "other JSON" } else { "no JSON" };
     format!("{what} at line {}, column {}", error.line(), error.column())

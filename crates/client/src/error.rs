@@ -1,40 +1,40 @@
-//! What can go wrong, sorted by what the caller does next.
+//! The errors of requests, by what the caller does next.
 
 use turnwise_protocol::{Problem, codes};
 
 /// The result of a request.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a request did not do what it should.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request is wrong before it is sent: correct it.
+    /// The request is invalid and was not sent: correct it.
     #[error("{0}")]
     Invalid(String),
-    /// The server refused it: correct it, or look at what it says.
+    /// The server refused the request: correct it, or read the message.
     #[error("{}", refusal(.0))]
     Refused(turnwise_protocol::Error),
-    /// The server cannot answer now: try again later. It changed nothing.
+    /// The server cannot answer now: try again later. The request changed nothing.
     #[error("{}", refusal(.0))]
     Unavailable(turnwise_protocol::Error),
-    /// There was no answer, or the server does not know: it is unknown whether the request took effect.
+    /// There was no answer, or the server does not know the outcome: the request may have taken effect.
     #[error("no answer from {server}: {cause}")]
     NoAnswer {
-        /// Which server.
+        /// The server's URL.
         server: String,
         /// What happened.
         cause: String,
-        /// Whether the request may have reached it.
+        /// Whether the request may have reached the server.
         maybe_sent: bool,
     },
-    /// Whoever answers there is not a turnwise of this kind.
+    /// The answer is not one of turnwise's API: the URL may be wrong.
     #[error("{server} answered {status} as turnwise does not: {problem}; is the URL right?")]
     Foreign {
-        /// Which server.
+        /// The server's URL.
         server: String,
-        /// The status of its answer.
+        /// The HTTP status of the answer.
         status: u16,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         problem: String,
     },
 }
@@ -58,27 +58,27 @@ impl Error {
         }
     }
 
-    /// There is no such job.
+    /// Whether the job, or what else the request names, does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(codes::NOT_FOUND)
     }
 
-    /// The claim is lost.
+    /// Whether the worker has lost its claim.
     pub(crate) fn is_halt(&self) -> bool {
         self.code() == Some(codes::HALT)
     }
 
-    /// The worker is no member any more.
+    /// Whether the worker is no longer registered.
     pub(crate) fn is_expired(&self) -> bool {
         matches!(self.code(), Some(codes::EXPIRED_WORKER | codes::UNKNOWN_WORKER))
     }
 
-    /// Whether the same request may be answered well another time.
+    /// Whether the same request may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Error::Unavailable(_) | Error::NoAnswer { .. })
     }
 
-    /// Whether the request may have taken effect all the same.
+    /// Whether the request may have taken effect despite the error.
     pub(crate) fn may_have_worked(&self) -> bool {
         match self {
             Error::NoAnswer { maybe_sent, .. } => *maybe_sent,

@@ -1,4 +1,4 @@
-//! A job's life, followed as it happens.
+//! A job's events, as a stream.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,43 +16,43 @@ use crate::servers::Server;
 use crate::sse::{Event, Parser};
 use crate::{Client, Error, Result};
 
-/// The server sends a sign of life every 15 s; without any for this long, the connection is dead.
+/// The server sends a comment every 15 s. If nothing arrives for this long, the connection is dead.
 const SILENCE: Duration = Duration::from_secs(45);
-/// Attempts to come back without a single event between them, before it is given up.
+/// Consecutive failed attempts to reconnect, without a single event between them, before the stream ends with an error.
 const MAX_ATTEMPTS: usize = 20;
 
-/// Something that happened to a job.
+/// An event of a job.
 #[derive(Debug, Clone)]
 pub enum JobUpdate {
-    /// A step in its life.
+    /// The job's state has changed.
     State(JobEvent),
-    /// Its worker has reported this. Not every report is told.
+    /// Its worker has reported this progress. The server may skip reports.
     Progress(Box<RawValue>),
-    /// It has ended; the last of all.
+    /// The job has ended. This is the last event.
     End(Box<Job>),
-    /// It was removed; the last of all.
+    /// The job was removed. This is the last event.
     Removed,
 }
 
-/// What happens to a job: what has happened so far first, then as it happens. A connection that is lost is made again, and
-/// goes on where it broke off.
+/// The events of a job: those so far first, then each as it happens. If the connection is lost, the client reconnects and
+/// resumes after the last event that it received.
 pub struct Events {
     client: Client,
     request: Request,
     parser: Parser,
     ready: VecDeque<Event>,
     stream: Option<Response>,
-    /// The place of the server that the stream comes from, or is asked for.
+    /// The index of the server that sends the stream, or that the client asks for it.
     server: usize,
     backoff: Backoff,
     done: bool,
 }
 
 impl Client {
-    /// Follows a job until it ends.
+    /// Follows a job's events until it ends.
     ///
     /// # Errors
-    /// The type or the id is no name.
+    /// The type or the id is not a valid name.
     pub fn events(&self, job_type: &str, id: &str) -> Result<Events> {
         Ok(Events {
             client: self.clone(),
@@ -68,10 +68,10 @@ impl Client {
 }
 
 impl Events {
-    /// What happened next; `None` after the end. May be dropped and called again.
+    /// The next event; `None` after the end. Cancel-safe: the caller may drop the future and call again.
     ///
     /// # Errors
-    /// There is no such job (any more), or the server does not come back.
+    /// The job does not exist (any more), or the server is not reachable again after several attempts.
     pub async fn next(&mut self) -> Result<Option<JobUpdate>> {
         loop {
             while let Some(event) = self.ready.pop_front() {
@@ -102,7 +102,7 @@ impl Events {
         self.client.servers.at(self.server)
     }
 
-    /// Reads a piece of the stream.
+    /// Reads a chunk of the stream, and connects first if necessary.
     async fn read(&mut self) -> Result<()> {
         if self.stream.is_none() {
             self.server = self.client.servers.current().place();
@@ -140,7 +140,7 @@ impl Events {
         Ok(())
     }
 
-    /// `None`: the end was seen, and there is nothing more.
+    /// Opens the stream. `None`: the client has already received the last event.
     async fn connect(&self, server: Server<'_>) -> Result<Option<Response>> {
         let mut headers = vec![("accept", "text/event-stream")];
         headers.extend(self.parser.last_id().map(|id| ("last-event-id", id)));
@@ -163,7 +163,7 @@ impl Events {
             names::PROGRESS => JobUpdate::Progress(self.parse::<Progress>(event)?.info),
             names::END => JobUpdate::End(self.parse(event)?),
             names::REMOVED => JobUpdate::Removed,
-            // Of a newer server.
+            // An event of a newer server.
             _ => return Ok(None),
         }))
     }

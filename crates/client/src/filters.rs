@@ -1,4 +1,4 @@
-//! Job filters.
+//! Requests about job filters.
 
 use reqwest::Method;
 use turnwise_protocol::{Filter, Filters, PutFilter, RemovedFilter};
@@ -7,7 +7,7 @@ use crate::client::{Repeat, Request};
 use crate::{Client, Result};
 
 impl Client {
-    /// All job filters, in the order in which they are asked.
+    /// All job filters, in the order in which the server checks them.
     ///
     /// # Errors
     /// The server does not answer.
@@ -16,10 +16,10 @@ impl Client {
         Ok(self.call::<Filters>(&request, Repeat::Harmless).await?.filters)
     }
 
-    /// Writes a job filter, new or in place of the one with its name.
+    /// Creates a job filter, or replaces the one with this name.
     ///
     /// # Errors
-    /// It is refused, or the server does not answer.
+    /// The server refuses the filter, or does not answer.
     pub async fn put_filter(&self, id: &str, filter: &PutFilter) -> Result<Filter> {
         let request = Request::new(Method::PUT, &["filters", id]).json(filter)?;
         self.call(&request, Repeat::Harmless).await
@@ -28,7 +28,7 @@ impl Client {
     /// Removes a job filter.
     ///
     /// # Errors
-    /// There is none, or the server does not answer.
+    /// There is no such filter, or the server does not answer.
     pub async fn remove_filter(&self, id: &str) -> Result<()> {
         let request = Request::new(Method::DELETE, &["filters", id]);
         self.call::<RemovedFilter>(&request, Repeat::IfUnsent).await.map(drop)

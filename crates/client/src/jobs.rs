@@ -1,4 +1,4 @@
-//! What clients do with jobs.
+//! Requests about jobs, tenants, locks, workers and nodes.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -16,53 +16,53 @@ use turnwise_protocol::{
 use crate::client::{Repeat, Request};
 use crate::{Client, Result};
 
-/// One request waits on the server for at most this long: what stands between may cut connections that are still for longer.
+/// How long one request waits on the server at most: proxies may cut connections that are idle for longer.
 const WAIT_PER_REQUEST: Duration = Duration::from_secs(60);
-/// For less where there are other servers: one that hangs is noticed by its silence after the wait.
+/// A shorter wait where there are other servers: a server that hangs is noticed only after the wait.
 const WAIT_AMONG_SERVERS: Duration = Duration::from_secs(10);
 
-/// A server may let nobody wait for long (`[jobs] max_wait`); it is not asked more often than this.
+/// A server may limit waits to less (`[jobs] max_wait`). The client repeats the request no sooner than this.
 pub(crate) const SHORTEST_WAIT: Duration = Duration::from_millis(500);
 
-/// Which jobs to list.
+/// A selection of jobs to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListJobs {
-    /// Of this type only.
+    /// Only jobs of this type.
     pub job_type: Option<String>,
-    /// In this state only.
+    /// Only jobs in this state.
     pub state: Option<State>,
-    /// Of this tenant only.
+    /// Only jobs of this tenant.
     pub tenant: Option<String>,
-    /// In a page at most; the server has a limit of its own.
+    /// The largest page; the server has its own limit.
     pub page: Option<usize>,
 }
 
-/// Which workers to list.
+/// A selection of workers to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListWorkers {
-    /// Of this type only.
+    /// Only workers of this type.
     pub job_type: Option<String>,
 }
 
-/// Which locks to list.
+/// A selection of locks to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListLocks {
-    /// Of this level only; `big_lock` is the one before all levels.
+    /// Only locks of this level; `big_lock` selects the big lock, which precedes all levels.
     pub level: Option<String>,
-    /// Of resources of this name only, and of all of their levels.
+    /// Only locks of resources with this name, at any level.
     pub name: Option<String>,
-    /// In a page at most; the server has a limit of its own.
+    /// The largest page; the server has its own limit.
     pub page: Option<usize>,
 }
 
-/// Which tenants to list.
+/// A selection of tenants to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListTenants {
-    /// As far as jobs of this type are concerned only.
+    /// Only tenants with jobs of this type, and only those jobs.
     pub job_type: Option<String>,
-    /// How they are sorted. Unless it is by name, there is one page only.
+    /// The order. Only the order by name has more than one page.
     pub order: TenantOrder,
-    /// In a page at most; the server has a limit of its own.
+    /// The largest page; the server has its own limit.
     pub page: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ impl ListTenants {
     }
 }
 
-/// What adding a job has done, if an attempt did that was not heard of.
+/// The result of adding a job, where an earlier attempt added it but its answer was lost.
 fn fresh(after: &[After], delayed: bool) -> Added {
     match delayed {
         _ if !after.is_empty() => Added::Blocked,
@@ -86,11 +86,11 @@ fn fresh(after: &[After], delayed: bool) -> Added {
 }
 
 impl Client {
-    /// Adds a job. Without an id it gets one here, so that the request can be repeated: the job is added once. A job that is
-    /// there stays as it is, unless `if_exists` says otherwise; such a request is repeated only while it cannot have taken effect.
+    /// Adds a job. A job without an id gets one here, so that the client can repeat the request, and the job is added only once. An
+    /// existing job is kept, unless `if_exists` is [`IfExists::Again`]; the client repeats such a request only while it cannot have taken effect.
     ///
     /// # Errors
-    /// It is refused, or the server does not answer.
+    /// The server refuses the job, or does not answer.
     pub async fn add(&self, job_type: &str, mut job: AddJob) -> Result<AddedJob> {
         check_type(job_type)?;
         let fresh = fresh(&job.after, job.delay_ms.is_some() || job.not_before_us.is_some());
@@ -102,17 +102,17 @@ impl Client {
         let (added, repeated) = self.call_knowing::<AddedJob>(&request, repeat).await;
         let mut added = added?;
         if repeated && own_id && added.added == Added::Exists {
-            // It is there because an earlier attempt has added it.
+            // The job exists because an earlier attempt added it.
             added.added = fresh;
         }
         Ok(added)
     }
 
-    /// Adds many jobs: all of them or none, where the store takes them in one transaction (`POST /v1/jobs` says how many each takes).
-    /// At most 1,000, in 8 MB. Ids and repetition as with [`Client::add`].
+    /// Adds many jobs: all or none, if they fit into one transaction of the store (`POST /v1/jobs` states how many fit). At most
+    /// 1,000 jobs and 8 MB. Ids and retries work as with [`Client::add`].
     ///
     /// # Errors
-    /// One of them is refused, or the server does not answer.
+    /// The server refuses one of the jobs, or does not answer.
     pub async fn add_many(&self, mut jobs: Vec<NewJob>) -> Result<Vec<AddedJob>> {
         let mut made = Vec::with_capacity(jobs.len());
         for job in &mut jobs {
@@ -134,15 +134,15 @@ impl Client {
         Ok(added)
     }
 
-    /// A job.
+    /// Reads a job.
     ///
     /// # Errors
-    /// There is none ([`Error::is_not_found`](crate::Error::is_not_found)), or the server does not answer.
+    /// There is no such job ([`Error::is_not_found`](crate::Error::is_not_found)), or the server does not answer.
     pub async fn get(&self, job_type: &str, id: &str) -> Result<Job> {
         self.call(&about(Method::GET, job_type, id, None)?, Repeat::Harmless).await
     }
 
-    /// Jobs, sorted by type and id, a page at a time.
+    /// Jobs, sorted by type and id, in pages.
     pub fn list(&self, which: ListJobs) -> Pages<Jobs> {
         let ListJobs { job_type, state, tenant, page } = which;
         let state = state.map(state_name);
@@ -154,43 +154,43 @@ impl Client {
         Pages::new(self.clone(), request)
     }
 
-    /// Workers, sorted by type and id, a page at a time.
+    /// Workers, sorted by type and id, in pages.
     pub fn workers(&self, which: ListWorkers) -> Pages<Workers> {
         let request = Request::new(Method::GET, &["workers"]).query("type", which.job_type);
         Pages::new(self.clone(), request)
     }
 
-    /// Who holds locks, waits for them, or has reserved them, by level and name, a page at a time.
+    /// The jobs that hold, wait for, or have reserved locks, by level and name, in pages.
     pub fn locks(&self, which: ListLocks) -> Pages<Lockers> {
         let ListLocks { level, name, page } = which;
         let request = Request::new(Method::GET, &["locks"]);
         Pages::new(self.clone(), request.query("level", level).query("name", name).query("limit", page))
     }
 
-    /// Tenants, a page at a time.
+    /// Tenants, in pages.
     pub fn tenants(&self, which: ListTenants) -> Pages<Tenants> {
         Pages::new(self.clone(), which.request())
     }
 
-    /// The first page of tenants, with what is known of their types.
+    /// The first page of tenants, with a summary of their job types.
     ///
     /// # Errors
-    /// It is refused, or the server does not answer.
+    /// The server refuses the request, or does not answer.
     pub async fn first_tenants(&self, which: ListTenants) -> Result<Tenants> {
         self.call(&which.request(), Repeat::Harmless).await
     }
 
-    /// The jobs that have not ended, in the order in which they run, up to `limit` of each type; of the first types, if there are many.
+    /// The jobs that have not ended, in the order in which they run, up to `limit` of each type. If there are many types, only the first.
     ///
     /// # Errors
-    /// It is refused, or the server does not answer.
+    /// The server refuses the request, or does not answer.
     pub async fn queue(&self, job_type: Option<&str>, limit: usize) -> Result<Queue> {
         let request =
             Request::new(Method::GET, &["queue"]).query("type", job_type).query("limit", Some(limit));
         self.call(&request, Repeat::Harmless).await
     }
 
-    /// Why a job stands where it does, and when it can be expected.
+    /// Why a job is in its state and at its place in the queue, and when it is expected to start or end.
     ///
     /// # Errors
     /// There is no such job, or the server does not answer.
@@ -198,16 +198,16 @@ impl Client {
         self.call(&about(Method::GET, job_type, id, Some("why"))?, Repeat::Harmless).await
     }
 
-    /// The same of the replication of a document.
+    /// Like [`Client::why`], for the replication of a document.
     ///
     /// # Errors
-    /// There is no such document, it is no replication, or the server does not answer.
+    /// There is no such document, it describes no replication, or the server does not answer.
     pub async fn why_document(&self, db: &str, id: &str) -> Result<DocumentWhy> {
         let request = Request::new(Method::GET, &["documents", db, id, "why"]);
         self.call(&request, Repeat::Harmless).await
     }
 
-    /// The nodes: the servers that share the server's store.
+    /// The nodes: all servers on the server's store.
     ///
     /// # Errors
     /// The server does not answer.
@@ -230,8 +230,8 @@ impl Client {
         }
     }
 
-    /// Waits until a job has ended, for at most this long; for ever if there is no timeout. A server that restarts meanwhile
-    /// is waited for.
+    /// Waits until a job has ended, but no longer than `timeout`; without one, forever. If the server restarts meanwhile, the client waits
+    /// for it.
     ///
     /// # Errors
     /// There is no such job, or the server does not answer.
@@ -253,7 +253,7 @@ impl Client {
         }
     }
 
-    /// Cancels a job. The state that it has now is `running` if its worker still has to stop it.
+    /// Cancels a job, and returns its state now: still `running` until its worker has stopped it.
     ///
     /// # Errors
     /// There is no such job, it belongs to a replication document, or the server does not answer.
@@ -262,8 +262,8 @@ impl Client {
         self.call::<Cancelled>(&request, Repeat::Harmless).await.map(|cancelled| cancelled.state)
     }
 
-    /// Ends the wait of a job that is crashing, delayed or blocked, or runs one that has failed or was cancelled once more, with what it was
-    /// added with: it is pending at once. Tells whether it was in one of these states, and its state now.
+    /// Makes a job pending immediately: one that is crashing, delayed or blocked waits no longer, and one that has failed or was cancelled runs
+    /// again with its original options. Returns whether the job was in one of these states, and its state now.
     ///
     /// # Errors
     /// There is no such job, it is a replication that has ended, or the server does not answer.
@@ -271,20 +271,20 @@ impl Client {
         self.call(&about(Method::POST, job_type, id, Some("retry"))?, Repeat::Harmless).await
     }
 
-    /// Gives a job another priority class, -20 (first of its tenant's) to 19: whether it has it now, and its state.
+    /// Sets a job's priority class, from -20 (first among its tenant's jobs) to 19. Returns whether the job has that class now, and its state.
     ///
     /// # Errors
-    /// It is no class, there is no such job, or the server does not answer.
+    /// The class is out of range, there is no such job, or the server does not answer.
     pub async fn set_priority(&self, job_type: &str, id: &str, priority: i32) -> Result<Prioritized> {
         let request = about(Method::PUT, job_type, id, Some("priority"))?.json(&SetPriority { priority })?;
         self.call(&request, Repeat::Harmless).await
     }
 
-    /// [`retry`](Client::retry) for all jobs in a state, of a type, of a tenant, or of both: how many jobs, and how many replication
-    /// documents in state `error`.
+    /// [`retry`](Client::retry) for all jobs in a state that are of a type, of a tenant, or both. Returns the number of jobs, and the number of
+    /// replication documents in state `error`.
     ///
     /// # Errors
-    /// Neither a type nor a tenant is given, or the server does not answer. What was done until then stays done.
+    /// Neither a type nor a tenant is given, or the server does not answer. Jobs retried before the error stay retried.
     pub async fn retry_all(
         &self,
         job_type: Option<&str>,
@@ -316,7 +316,7 @@ impl Client {
         }
     }
 
-    /// Removes a job. Whether it is gone; otherwise it goes as soon as its worker has stopped it.
+    /// Removes a job. Returns whether it is gone; if not, it goes as soon as its worker has stopped it.
     ///
     /// # Errors
     /// As with [`Client::cancel`].
@@ -324,16 +324,16 @@ impl Client {
         let request = about(Method::DELETE, job_type, id, None)?;
         match self.call_knowing::<Removed>(&request, Repeat::Harmless).await {
             (Ok(removed), _) => Ok(removed.removed),
-            // It is gone because an earlier attempt has removed it.
+            // The job is gone because an earlier attempt removed it.
             (Err(error), true) if error.is_not_found() => Ok(true),
             (Err(error), _) => Err(error),
         }
     }
 }
 
-/// A page of a listing.
+/// A page of a list.
 pub trait Page: DeserializeOwned {
-    /// What is listed.
+    /// The type of a row.
     type Row;
 
     /// The rows, and where the next page begins.
@@ -372,7 +372,7 @@ impl Page for Tenants {
     }
 }
 
-/// A listing, page by page.
+/// A list, page by page.
 pub struct Pages<P> {
     client: Client,
     request: Request,
@@ -386,7 +386,7 @@ impl<P: Page> Pages<P> {
         Pages { client, request, after: None, done: false, page: PhantomData }
     }
 
-    /// Whether there may be a next page.
+    /// Whether there may be another page.
     pub fn has_next(&self) -> bool {
         !self.done
     }
@@ -410,7 +410,7 @@ impl<P: Page> Pages<P> {
     /// The next page, which may be empty; `None` after the last.
     ///
     /// # Errors
-    /// The server refuses it or does not answer.
+    /// The server refuses the request, or does not answer.
     pub async fn next(&mut self) -> Result<Option<Vec<P::Row>>> {
         if self.done {
             return Ok(None);
@@ -435,7 +435,7 @@ pub(crate) fn about(method: Method, job_type: &str, id: &str, what: Option<&str>
 fn repeat(if_exists: IfExists) -> Repeat {
     match if_exists {
         IfExists::Keep => Repeat::Harmless,
-        // The job may have ended between the two attempts, and would run twice.
+        // The job may end between the two attempts, and would then run twice.
         IfExists::Again => Repeat::IfUnsent,
     }
 }

@@ -12,10 +12,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Requests that got no answer, or were told that the server cannot answer now, are repeated after a backoff with jitter, for as
-//! long as [`Client::retry_for`] says, where that is harmless: see each method. Where several servers share a store, the client
-//! takes all of their URLs, and goes on with the next one when one does not answer. [`work`] is an external worker: register, ping,
-//! accept, run, and tell the end of every run until the server has acknowledged it.
+//! The client repeats a request that got no answer, or that the server cannot answer now, if repeating it is harmless: see each
+//! method. It does so after a backoff with jitter, for as long as [`Client::retry_for`] allows. Where several servers share a store,
+//! the client takes all of their URLs, and fails over to the next one when one does not answer. [`work`] is an external worker:
+//! it registers, pings, accepts jobs, runs them, and reports the end of each run until the server acknowledges it.
 
 mod backoff;
 mod client;

@@ -1,22 +1,22 @@
-//! The servers of a client: one is asked for everything, the others are for when it does not answer.
+//! The servers of a client: one is in use, the others are for failover.
 //!
-//! All of them are nodes on one store, so it does not matter who is asked: a request that may be repeated may be repeated
-//! elsewhere. Whoever finds that a server does not answer moves everyone on to the next one, and nobody goes back before
-//! that one fails in its turn.
+//! All of them are nodes on one store, so any of them can answer: the client may repeat a repeatable request at another server. When
+//! one request finds that the current server does not answer, all requests of the client move on to the next. They stay there until
+//! that server fails, too.
 
 use tokio::sync::watch;
 use url::Url;
 
 use crate::{Error, Result};
 
-/// Servers of one client at most.
+/// The maximum number of servers of one client.
 const MAX_SERVERS: usize = 100;
 
-/// The servers, in the order in which they are asked.
+/// The servers, in the order in which the client tries them.
 pub(crate) struct Servers {
-    /// Without the `/` at their ends. May hold passwords for proxies before the servers.
+    /// Without trailing `/`. May hold passwords for proxies in front of the servers.
     urls: Vec<Url>,
-    /// The place of the one that is asked.
+    /// The index of the current server.
     current: watch::Sender<usize>,
 }
 
@@ -28,12 +28,12 @@ pub(crate) struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// Its place among the others.
+    /// Its index among the servers.
     pub fn place(&self) -> usize {
         self.place
     }
 
-    /// Its URL, without the password that it may hold.
+    /// Its URL, without the user name and password that it may hold.
     pub fn shown(&self) -> String {
         let mut shown = self.url.clone();
         let _ = shown.set_username("");
@@ -43,7 +43,7 @@ impl Server<'_> {
 }
 
 impl Servers {
-    /// Reads URLs that are separated by commas.
+    /// Parses URLs that are separated by commas.
     pub fn parse(text: &str) -> Result<Servers> {
         let urls = text.split(',').map(|url| parse(url.trim())).collect::<Result<Vec<Url>>>()?;
         if urls.len() > MAX_SERVERS {
@@ -56,22 +56,22 @@ impl Servers {
         self.urls.len()
     }
 
-    /// All of them.
+    /// All servers.
     pub fn all(&self) -> impl Iterator<Item = Server<'_>> {
         self.urls.iter().enumerate().map(|(place, url)| Server { place, url })
     }
 
-    /// The one to ask.
+    /// The current server.
     pub fn current(&self) -> Server<'_> {
         self.at(*self.current.borrow())
     }
 
-    /// The one at this place.
+    /// The server at this index.
     pub fn at(&self, place: usize) -> Server<'_> {
         Server { place, url: &self.urls[place] }
     }
 
-    /// This one does not answer: the next one is asked, unless somebody has moved on already.
+    /// Moves on from a server that does not answer to the next, unless another request has already done so.
     pub fn leave(&self, server: Server<'_>) {
         let next = (server.place + 1) % self.urls.len();
         let moved = self.current.send_if_modified(|current| {
@@ -86,10 +86,10 @@ impl Servers {
         }
     }
 
-    /// Waits until another server than this one is asked.
+    /// Waits until this server is not the current one.
     pub async fn left(&self, server: Server<'_>) {
         let place = server.place;
-        // It never fails: the sender is here.
+        // This cannot fail: the sender is in `self`.
         let _ = self.current.subscribe().wait_for(|current| *current != place).await;
     }
 }
@@ -120,7 +120,7 @@ mod tests {
         let left = servers.left(a);
         servers.leave(a);
         left.await;
-        // Another request to the same server has failed later.
+        // Another request to the same server fails later.
         servers.leave(again);
         assert_eq!(servers.current().shown(), "http://b:2/base");
         servers.leave(servers.current());

@@ -1,6 +1,6 @@
-//! Server-sent events: from pieces of a stream to events, as the HTML standard has them.
+//! Server-sent events: a parser of the stream, as the HTML standard defines it.
 
-/// Longest line that is read, in bytes: a job's record, as one line of JSON, has less than 100 kB.
+/// The longest line that the parser accepts, in bytes. A job's record, as one line of JSON, has less than 100 kB.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// An event.
@@ -10,11 +10,11 @@ pub(crate) struct Event {
     pub data: String,
 }
 
-/// A line is longer than any that the server sends.
+/// A line is longer than `MAX_LINE_BYTES`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// Puts events together.
+/// Assembles events from chunks of the stream.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     line: Vec<u8>,
@@ -27,22 +27,22 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
-    /// The id to come back with.
+    /// The id to send in `last-event-id` when reconnecting.
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// How long the server wants clients to wait before they come back, in ms.
+    /// How long clients should wait before they reconnect, in ms, as the server sent it.
     pub fn retry_ms(&self) -> Option<u64> {
         self.retry_ms
     }
 
-    /// A new stream begins; what was unfinished is gone, the id stays.
+    /// Starts a new stream: drops an unfinished event, and keeps the last id and the retry time.
     pub fn restart(&mut self) {
         *self = Parser { last_id: self.last_id.take(), retry_ms: self.retry_ms, ..Parser::default() };
     }
 
-    /// Takes a piece of the stream, and tells the events that it completes.
+    /// Parses a chunk of the stream, and returns the events that it completes.
     pub fn push(&mut self, piece: &[u8]) -> Result<Vec<Event>, TooLong> {
         let mut events = Vec::new();
         for &byte in piece {
@@ -80,7 +80,7 @@ impl Parser {
             }
             "id" if !value.contains('\0') => self.last_id = Some(value.to_owned()),
             "retry" => self.retry_ms = value.parse().ok().or(self.retry_ms),
-            // Comments keep the connection alive; unknown fields are to be ignored.
+            // Comments keep the connection alive; the standard says to ignore unknown fields.
             _ => {}
         }
         None

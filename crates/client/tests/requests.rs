@@ -32,7 +32,7 @@ async fn a_job_whose_answer_is_lost_is_added_once() {
     let done = adding.await.unwrap().unwrap();
     assert_eq!((json!(done.id), done.added), (id, Added::Queued), "it was this very call that added it");
 
-    // An id of the caller's own may have been there.
+    // A job with an id that the caller chose may have existed before.
     let client = fake.client();
     let new = AddJob { id: Some("a/b".into()), ..AddJob::default() };
     let adding = tokio::spawn(async move { client.add("mail", new).await });
@@ -50,7 +50,7 @@ async fn what_would_run_a_job_twice_is_not_repeated() {
     for lost in [true, false] {
         let (client, new) = (fake.client(), new.clone());
         let adding = tokio::spawn(async move { client.add("mail", new).await });
-        // Certainly not done, so it is asked again.
+        // The request certainly had no effect, so the client repeats it.
         fake.next().await.refuse(503, "service_unavailable");
         let second = fake.next().await;
         if lost {
@@ -220,7 +220,7 @@ async fn events_go_on_where_they_broke_off() {
 #[tokio::test]
 async fn the_next_server_is_asked_where_one_is_away() {
     let mut fake = Fake::start().await;
-    // Nobody listens at the first; the time for repeating is over at once, but every server is asked.
+    // No server listens at the first URL. The time for retries is zero, but the client still asks every server.
     let both = format!("http://127.0.0.1:1,{}", fake.url);
     let client = Client::new(&both).unwrap().retry_for(Duration::ZERO);
     let asking = tokio::spawn({
@@ -239,7 +239,7 @@ async fn the_next_server_is_asked_where_one_is_away() {
     two.next().await.refuse(404, "not_found");
     assert!(asking.await.unwrap().unwrap_err().is_not_found(), "a refusal is an answer");
 
-    // What may have been done is not done again elsewhere.
+    // A request that may have taken effect is not repeated at another server.
     let new = AddJob { id: Some("a".into()), if_exists: IfExists::Again, ..AddJob::default() };
     let adding = tokio::spawn(async move { again.add("mail", new).await });
     one.next().await.lose();

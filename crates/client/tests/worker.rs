@@ -1,4 +1,4 @@
-//! The loop of an external worker, against a server whose every answer the test gives.
+//! The loop of an external worker, against a fake server whose answers the test chooses.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_client::protocol::WantedLock;
 use turnwise_client::{Client, LockMode, Outcome, Result, Run, WorkerOptions, work};
 
-/// A worker whose runs the test ends, by the job's options.
+/// A worker whose handler does what the job's options say.
 struct Worker {
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Result<()>>,
@@ -17,7 +17,7 @@ struct Worker {
     dropped: mpsc::UnboundedReceiver<String>,
 }
 
-/// Tells when a run is over, however it ends.
+/// Sends the job's id when its run is over, however it ends.
 struct Running(String, mpsc::UnboundedSender<String>);
 
 impl Drop for Running {
@@ -126,7 +126,7 @@ async fn lost_answers_neither_lose_nor_repeat_a_job() {
     first.lose();
     let second = fake.expect("/w/accept").await;
     assert_eq!(second.body["received"], 0, "nothing has come");
-    // Whatever the server does, a claim is run once.
+    // Even if the server sends a claim twice, the worker runs it once.
     give(second, &[("a b", 4, "complete"), ("a b", 4, "complete")]);
     assert_eq!(worker.started().await, "a b");
     let mut ends = 0;
@@ -187,7 +187,7 @@ async fn every_end_is_told_as_what_it_is() {
         assert_eq!(request.body, body);
         request.answer(200, &json!({ "state": "failed" }));
     }
-    // An end that the server does not take is replaced, once.
+    // An end that the server refuses is replaced, once.
     give(fake.expect("/accept").await, &[("a", 9, "complete")]);
     fake.expect("/jobs/a/finish").await.refuse(413, "too_large");
     let request = fake.expect("/jobs/a/fail").await;
@@ -223,7 +223,7 @@ async fn locks_are_asked_for_until_they_are_held_or_refused() {
         assert_eq!((&end.body["claim"], &end.body["retry"]), (&json!(claim), &json!(retry)));
         end.answer(200, &json!({ "state": "failed" }));
     }
-    // Whoever shall stop waits no longer.
+    // A run that must stop no longer waits for a lock.
     give(fake.expect("/accept").await, &[("a b", 7, "lock")]);
     let asked = fake.expect(LOCKS).await;
     worker.stop.cancel();
@@ -252,7 +252,7 @@ async fn a_cancelled_job_is_stopped_and_released() {
     let request = fake.expect("/jobs/pinged/release").await;
     assert_eq!(request.body, json!({ "claim": 1 }));
     request.answer(200, &json!({ "state": "cancelled" }));
-    // One that does not stop is aborted after the grace period.
+    // The worker aborts a run that does not stop within the grace period.
     give(accept, &[("hangs", 3, "hang")]);
     let _accept = fake.expect("/accept").await;
     fake.expect("/ping").await.answer(200, &json!({ "cancel": [3] }));
@@ -267,7 +267,7 @@ async fn a_lost_claim_ends_its_run_without_a_word() {
     give(fake.expect("/accept").await, &[("a", 1, "report")]);
     fake.expect("/jobs/a/update").await.refuse(409, "halt");
     assert_eq!(worker.dropped().await, "a");
-    // The slot is free, and the next request is for jobs.
+    // The slot is free, so the worker requests another job.
     give(fake.expect("/accept").await, &[("b", 2, "complete")]);
     fake.expect("/jobs/b/finish").await.refuse(409, "halt");
     fake.expect("/accept").await;
@@ -287,11 +287,11 @@ async fn an_expired_worker_stops_everything_and_starts_over() {
     gone.sort();
     assert_eq!(gone, ["a", "b"]);
     accept.given_up().await;
-    // Nothing is told under the old id: `expect` would not let it pass.
+    // The worker sends nothing under the old id; otherwise `expect` would fail.
     register(&mut fake, "w2", HOUR_MS).await;
     let request = fake.expect("/w2/accept").await;
     assert_eq!(request.body["received"], 0);
-    // As told by the end of a run, or by a request for jobs.
+    // The worker also learns of its expiry from the answer to a run's end, or to a request for jobs.
     give(request, &[("c", 1, "complete"), ("d", 2, "hang")]);
     let accept = loop {
         let request = fake.next().await;
@@ -331,7 +331,7 @@ async fn a_worker_that_stops_gives_back_what_runs_and_leaves() {
     fake.expect("/leave").await.answer(200, &json!({ "left": true }));
     worker.ended().await.unwrap();
 
-    // One that never was registered just ends, however the server is.
+    // A worker that was never registered ends without `leave`, whether the server answers or not.
     let worker = Worker::start(&fake, 1);
     let request = fake.expect("/v1/workers/mail").await;
     worker.stop.cancel();
@@ -347,7 +347,7 @@ async fn a_worker_that_is_refused_ends_and_one_that_works_goes_on() {
     assert_eq!(worker.ended().await.unwrap_err().code(), Some("forbidden"));
     assert!(Worker::start(&fake, 0).ended().await.is_err());
 
-    // Faults of the server, and of what stands before it, are no reason to give up.
+    // A registered worker retries after faults of the server, and of a proxy in front of it.
     let worker = Worker::start(&fake, 1);
     register(&mut fake, "w", HOUR_MS).await;
     fake.expect("/accept").await.raw(500, "text/html", "<h1>Oops</h1>");
@@ -374,7 +374,7 @@ async fn a_fault_while_it_registers_again_is_no_reason_to_end() {
     fake.expect("/w2/accept").await;
     drop(worker);
 
-    // Before it was ever registered, whoever answers so may not be turnwise at all.
+    // Before the first registration, such an answer may mean that the URL is not turnwise's.
     let worker = Worker::start(&fake, 1);
     fake.expect("/v1/workers/mail").await.raw(500, "text/html", "<h1>Oops</h1>");
     worker.ended().await.unwrap_err();
@@ -397,7 +397,7 @@ async fn a_worker_goes_on_with_the_next_server_as_who_it_is() {
             _ => request.answer(200, &json!({ "cancel": [] })),
         }
     };
-    // The first server goes away with the end of the run, and while it is asked for jobs.
+    // The first server disappears when it has received the end of the run, and while the worker requests jobs.
     finish.lose();
     let mut ended = false;
     while !ended || accept.is_some() {
@@ -418,7 +418,7 @@ async fn a_worker_goes_on_with_the_next_server_as_who_it_is() {
         }
     }
     assert_eq!(worker.started().await, "b");
-    // A server that hangs is left as soon as a ping is not answered, though a request for jobs may take long.
+    // The worker leaves a server that hangs as soon as a ping fails, although a request for jobs may take long.
     drop((one, two));
     let (mut one, mut two) = (Fake::start().await, Fake::start().await);
     let client = Client::new(&format!("{},{}", one.url, two.url)).unwrap();

@@ -1,34 +1,34 @@
-//! What a process prints, bounded: its head and its tail are kept, what lies between is counted.
+//! Captures a process's output within a limit: it keeps the head and the tail, and counts what is between.
 
 use std::collections::VecDeque;
 
 /// The head and the tail of a stream of bytes.
 #[derive(Clone)]
 pub struct Captured {
-    /// Half of what may be kept.
+    /// Half of the bytes to keep.
     half: usize,
     head: Vec<u8>,
     tail: VecDeque<u8>,
     total: u64,
 }
 
-/// A stream as text that fits somewhere.
+/// A stream as text of limited size.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Text {
     pub text: String,
-    /// Something in the middle was left out; the text says how much.
+    /// Whether the middle is missing; the text then states how much.
     pub truncated: bool,
-    /// Bytes that are no UTF-8 were replaced by U+FFFD.
+    /// Whether U+FFFD replaces bytes that are not UTF-8.
     pub lossy: bool,
 }
 
 impl Captured {
-    /// Nothing yet; at most `max_bytes` are kept.
+    /// An empty capture that keeps at most `max_bytes`.
     pub fn new(max_bytes: usize) -> Self {
         Captured { half: max_bytes / 2, head: Vec::new(), tail: VecDeque::new(), total: 0 }
     }
 
-    /// Takes what comes next.
+    /// Adds the next bytes.
     pub fn push(&mut self, mut bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let (head, rest) = bytes.split_at(bytes.len().min(self.half - self.head.len()));
@@ -39,12 +39,12 @@ impl Captured {
         self.tail.extend(bytes);
     }
 
-    /// Bytes that came.
+    /// The number of bytes received.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// All that came, if nothing had to be left out.
+    /// All bytes received, if none was dropped.
     pub fn whole(&self) -> Option<Vec<u8>> {
         (self.left_out() == 0).then(|| [self.head.as_slice(), &self.tail()].concat())
     }
@@ -64,7 +64,7 @@ impl Captured {
         self.total - (self.head.len() + self.tail.len()) as u64
     }
 
-    /// As text that takes at most `budget` bytes within JSON, escapes included, and a line more that tells what was left out.
+    /// The text, with at most `budget` bytes within JSON, escapes included. A further line states how much is missing.
     pub(crate) fn text(&self, budget: usize) -> Text {
         let (head, tail) = match self.whole() {
             Some(whole) => {
@@ -74,7 +74,7 @@ impl Captured {
                 }
                 (whole.clone(), whole)
             }
-            // The cuts may have gone through characters.
+            // Capturing may have cut characters in two.
             None => (decode(without_cut_end(&self.head)), decode(without_cut_start(&self.tail()))),
         };
         let head = &head[..fitting(head.iter(), budget / 2)];
@@ -88,14 +88,14 @@ impl Captured {
         }
     }
 
-    /// What all that was kept costs within JSON.
+    /// The size of all kept bytes within JSON.
     pub(crate) fn cost(&self) -> usize {
         let cost = |bytes: &[u8]| decode(bytes).iter().map(|char| char.cost).sum::<usize>();
         cost(&self.head) + cost(&self.tail())
     }
 }
 
-/// A character, the bytes it was decoded from, and what it costs within JSON.
+/// A character, the number of bytes it was decoded from, and its size within JSON.
 #[derive(Clone, Copy)]
 struct Char {
     char: char,
@@ -121,7 +121,7 @@ fn decode(bytes: &[u8]) -> Vec<Char> {
     chars
 }
 
-/// Bytes within a JSON string.
+/// The size of a character within a JSON string, in bytes.
 fn cost(char: char) -> usize {
     match char {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -138,7 +138,7 @@ fn lossy(chars: &[Char]) -> bool {
     chars.iter().any(|char| char.lossy)
 }
 
-/// How many of these characters cost at most `budget` together.
+/// How many of these characters have a total cost of at most `budget`.
 fn fitting<'a>(chars: impl Iterator<Item = &'a Char>, budget: usize) -> usize {
     let mut spent = 0;
     chars
@@ -149,7 +149,7 @@ fn fitting<'a>(chars: impl Iterator<Item = &'a Char>, budget: usize) -> usize {
         .count()
 }
 
-/// Without the beginning of a character at the end.
+/// Removes an incomplete character at the end.
 fn without_cut_end(bytes: &[u8]) -> &[u8] {
     for cut in 1..=3.min(bytes.len()) {
         let byte = bytes[bytes.len() - cut];
@@ -165,7 +165,7 @@ fn without_cut_end(bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// Without the end of a character at the start.
+/// Removes an incomplete character at the start.
 fn without_cut_start(bytes: &[u8]) -> &[u8] {
     let continuation = |byte: &&u8| (0x80..=0xbf).contains(*byte);
     let cut = bytes.iter().take(3).take_while(continuation).count();

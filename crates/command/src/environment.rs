@@ -1,32 +1,33 @@
 //! Which variables a job may set.
 //!
-//! Where only some programs may be run, their environment must not make them run others: `LD_PRELOAD`, `BASH_ENV`, `BASH_FUNC_ls%%`, `PATH`, `PYTHONPATH`,
-//! `GIT_SSH_COMMAND` and many more do. Which ones do is known to each program alone, so that what is not allowed by name is refused.
+//! If a server restricts the programs, a job must not make them run others through their environment. `LD_PRELOAD`, `BASH_ENV`,
+//! `BASH_FUNC_ls%%`, `PATH`, `PYTHONPATH`, `GIT_SSH_COMMAND` and many more do that. Each program defines its own, so this is a
+//! list of allowed names, and all others are refused.
 
-/// Variables that tell a program how to write and nothing else.
+/// Variables that only affect a program's output format.
 const HARMLESS: [&str; 4] = ["LANG", "LANGUAGE", "LC_*", "TZ"];
-/// Of a name that is refused so many characters are shown.
+/// Characters of a refused name that the error shows.
 const SHOWN_CHARS: usize = 40;
 
-/// The variables that jobs may set beside turnwise's own.
+/// The variables that jobs may set besides turnwise's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Variables {
-    /// All.
+    /// All variables.
     All,
-    /// These; a name that ends in `*` stands for all that begin so.
+    /// Only these; a name that ends in `*` allows all names with that prefix.
     Only(Vec<String>),
 }
 
 impl Variables {
-    /// Those that change nothing but language and time zone.
+    /// The variables that change only language and time zone.
     pub fn harmless() -> Variables {
         Variables::Only(HARMLESS.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    /// Whether a job may set the variable.
+    /// Checks that a job may set the variable.
     ///
     /// # Errors
-    /// What is wrong. It repeats the name, and not the value.
+    /// What is wrong. The text repeats the name, and not the value.
     pub(crate) fn check(&self, name: &str) -> Result<(), String> {
         let Variables::Only(allowed) = self else { return Ok(()) };
         let fits = |allowed: &String| match allowed.strip_suffix('*') {

@@ -1,12 +1,12 @@
-//! Processes that do not outlive the one that runs them.
+//! Guards end commands when the process that runs them dies.
 //!
 //! A process that is killed with SIGKILL cannot end its children. A guard can: a small process that leads the command's process
-//! group and holds the read end of a pipe whose other end only the running process has. When that ends, however it ends, the
-//! kernel closes the pipe, and the guard ends the group: SIGTERM, and SIGKILL after the grace period.
+//! group, and holds the read end of a pipe whose other end only the running process has. When that process ends, for any reason,
+//! the kernel closes the pipe. The guard then ends the group: SIGTERM, and SIGKILL after the grace period.
 //!
-//! Compared with Linux' parent death signal a guard reaches the command's own children, too, and is not confused by threads that
-//! end. It is there before the command is, so there is no moment at which the command is unprotected. What neither can reach is a
-//! process that leaves the group on purpose (`setsid`, a shell's job control).
+//! Unlike Linux' parent death signal, a guard also reaches the command's own children, and the end of a thread does not trigger
+//! it. It starts before the command, so the command is never unprotected. Neither reaches a process that leaves the group on
+//! purpose (`setsid`, a shell's job control).
 
 use std::ffi::OsString;
 use std::io;
@@ -26,13 +26,13 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// This very executable, which calls [`guard_main`] when it is started with these arguments and one more, which is for
-    /// `guard_main`.
+    /// A guard from the current executable. The executable must call [`guard_main`] when it is started with these arguments. One
+    /// further argument is the grace period for `guard_main`, in milliseconds.
     ///
     /// # Errors
-    /// The path of the executable cannot be found out.
+    /// The path of the executable is unknown.
     pub fn this_executable(args: impl IntoIterator<Item = impl Into<OsString>>) -> io::Result<Guard> {
-        // On Linux this name stays right when the file is replaced by a newer release.
+        // On Linux this path stays valid when a newer release replaces the file.
         let own = PathBuf::from("/proc/self/exe");
         let program = if own.exists() { own } else { std::env::current_exe()? };
         Ok(Guard { program, args: args.into_iter().map(Into::into).collect() })
@@ -49,16 +49,18 @@ impl Guard {
     }
 }
 
-/// What a guard does: waits until whoever started it is gone, and ends its process group then, itself included.
+/// The main function of a guard. Waits until the process that started it has ended, and then ends its process group, including
+/// itself.
 ///
 /// # Errors
-/// It is not the leader of its group, or cannot do its work.
+/// The guard is not the leader of its group, or a system call failed.
 pub fn guard_main(grace: Duration) -> io::Result<()> {
     let group = getpgrp();
     if group != getpid() {
         return Err(io::Error::other("this is for turnwise itself: it leads the process group of a command"));
     }
-    // The group is told to stop, the guard does not stop with it. Handlers are enough for that, and commands do not inherit them.
+    // The signals go to the whole group, and the guard must survive SIGTERM. Handlers suffice for that, and commands do not
+    // inherit them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _entered = runtime.enter();
     let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];

@@ -11,21 +11,21 @@ use crate::{Command, Guard, Options, Programs, Report, StartError, Variables, Ve
 
 /// The name of the job type.
 pub const JOB_TYPE: &str = "command";
-/// Of a job's result the queue takes 12 kB.
+/// The queue's limit for a job's result, 12 kB.
 const MAX_REPORT_BYTES: usize = 12 << 10;
 
-/// What a server says about commands.
+/// A server's settings for commands.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What may be run.
+    /// The programs that jobs may run.
     pub programs: Programs,
-    /// What jobs may set in their environment.
+    /// The variables that jobs may set in their environment.
     pub variables: Variables,
-    /// What is kept of a command's stdout, and as much of its stderr, in bytes. A result has 12 kB for both.
+    /// How many bytes to keep of a command's stdout, and as many of its stderr. A result has 12 kB for both.
     pub max_output_bytes: usize,
-    /// What a command has between SIGTERM and SIGKILL. Less than the worker's own grace period.
+    /// The time between SIGTERM and SIGKILL. It must be less than the worker's own grace period.
     pub grace: Duration,
-    /// Ends commands when this process is killed. Without it they go on then.
+    /// Ends commands when this process is killed. Without a guard they continue.
     pub guard: Option<Guard>,
 }
 
@@ -52,10 +52,10 @@ impl Handler {
         Handler { settings }
     }
 
-    /// Whether a job with these options could be run here, so that it can be refused when it is added.
+    /// Checks that a job with these options could run here, so that a server can refuse it when it is added.
     ///
     /// # Errors
-    /// What is wrong with them. It repeats no value, for they may be secret.
+    /// What is wrong with the options. The text repeats no value, because values may be secret.
     pub fn check(&self, options: &RawValue) -> Result<(), String> {
         let options = Options::parse(options)?;
         self.find(&options).map(drop)
@@ -107,7 +107,7 @@ impl JobHandler for Handler {
         let report = Report::new(&finished, MAX_REPORT_BYTES);
         let verdict = Verdict::new(&finished);
         if matches!(verdict, Verdict::Failed(_) | Verdict::Crashed(_)) {
-            // There is no result then, and what it printed is the best that there is to find out why.
+            // A failed job has no result, and the output is the best source for the cause.
             job.report(&report);
         }
         match verdict {

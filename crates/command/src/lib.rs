@@ -1,17 +1,18 @@
-//! Running processes as jobs.
+//! Runs processes as jobs.
 //!
-//! [`run`] runs one process in a group of its own, keeps the head and the tail of what it prints, and leaves nothing behind:
-//! when it returns, or is dropped, the whole group is gone. With a [`Guard`] that also holds when this process is killed.
+//! [`run`] runs one process in its own process group and keeps the head and the tail of its output. When it returns or is
+//! dropped, the whole group has ended. With a [`Guard`], the group also ends when this process is killed.
 //!
-//! [`Handler`] is the job type `command` on top of it:
+//! [`Handler`] is the job type `command` on top of [`run`]:
 //!
 //! ```json
 //! { "argv": ["sh", "-c", "echo $GREETING"], "env": { "GREETING": "hello" }, "cwd": "/tmp", "timeout_s": 60, "stdin": "" }
 //! ```
 //!
-//! Only `argv` must be there. The process gets the server's `PATH`, what `env` says, and `TURNWISE_JOB_ID`, `TURNWISE_JOB_TYPE`
-//! and `TURNWISE_ATTEMPT`; nothing else of the server's environment. Exit code 0 completes the job with a [`Report`]; exit code
-//! 65 ([`FAILED_EXIT_CODE`]) fails it for good; everything else is a crash, tried again until the job's `max_attempts`.
+//! Only `argv` is required. The process gets the server's `PATH`, the variables in `env`, and `TURNWISE_JOB_ID`,
+//! `TURNWISE_JOB_TYPE` and `TURNWISE_ATTEMPT`, but nothing else of the server's environment. Exit code 0 completes the job with a
+//! [`Report`]. Exit code 65 ([`FAILED_EXIT_CODE`]) fails it permanently. Any other end is a crash, which is retried until the
+//! job's `max_attempts`.
 
 mod capture;
 mod environment;
@@ -31,6 +32,6 @@ pub use process::{Cause, Command, Exit, Finished, StartError, run};
 pub use program::Programs;
 pub use report::{Report, Verdict};
 
-/// A command that ends with this exit code has failed for good: it is not tried again. It is `EX_DATAERR` of `sysexits.h`,
-/// "the input was wrong".
+/// A command that ends with this exit code has failed permanently and is not retried. It is `EX_DATAERR` of `sysexits.h`, "the
+/// input was wrong".
 pub const FAILED_EXIT_CODE: i32 = 65;

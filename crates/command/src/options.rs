@@ -1,6 +1,6 @@
 //! The options of a `command` job.
 //!
-//! They may hold secrets in every value, so that problems name members and never repeat what they hold.
+//! Every value may be secret, so errors name members and never repeat their values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,33 +8,33 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// The longest time that a command can be given.
+/// Longest timeout of a command.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The variables that turnwise sets begin so.
+/// The prefix of the variables that turnwise sets.
 const OWN_PREFIX: &str = "TURNWISE_";
-/// The members that there are.
+/// The members of the options.
 const MEMBERS: [&str; 5] = ["argv", "env", "cwd", "timeout_s", "stdin"];
 
-/// What a `command` job runs. There is no `Debug`: it may hold secrets.
+/// The options of a `command` job. There is no `Debug`, because they may contain secrets.
 #[derive(PartialEq)]
 pub struct Options {
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Its environment beside `PATH` and turnwise's own variables.
+    /// Its environment besides `PATH` and turnwise's own variables.
     pub env: Vec<(String, String)>,
     /// Its working directory, an absolute path.
     pub cwd: Option<PathBuf>,
     /// How long it may run.
     pub timeout: Option<Duration>,
-    /// What it reads.
+    /// The text for its stdin.
     pub stdin: Option<String>,
 }
 
 impl Options {
-    /// Reads `{"argv": […], "env"?: {…}, "cwd"?: "…", "timeout_s"?: …, "stdin"?: "…"}`.
+    /// Parses `{"argv": […], "env"?: {…}, "cwd"?: "…", "timeout_s"?: …, "stdin"?: "…"}`.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// What is wrong, and how to correct it.
     pub fn parse(options: &RawValue) -> Result<Options, String> {
         let Ok(Value::Object(mut members)) = serde_json::from_str(options.get()) else {
             return Err(r#"options: expected an object like {"argv": ["sh", "-c", "echo hello"]}"#.into());

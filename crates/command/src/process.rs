@@ -1,12 +1,12 @@
-//! One process: started in a group of its own, read, and ended with everything that it started.
+//! Runs one process in its own process group, reads its output, and ends it with all processes that it started.
 //!
 //! ```text
 //! running ── it ends by itself ─────────────────────────────────▶ SIGKILL to what is left of its group ─▶ reaped
 //!    └────── its time is over, or it is told to stop ─▶ SIGTERM ─▶ its end, at most the grace period ──┘
 //! ```
 //!
-//! A process group is known by the number of its leader. The leader (the guard, or else the command) is reaped last of all, so
-//! that the number cannot be given to others while signals are sent to it.
+//! A process group is identified by the process id of its leader. The leader (the guard, or else the command) is reaped last, so
+//! that the system cannot reuse the id while signals are sent to it.
 
 use std::ffi::OsString;
 use std::io;
@@ -30,45 +30,45 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{Captured, Guard};
 
-/// Output that is already on its way when the group has ended is waited for this long. Only a process that left the group and
-/// holds the pipe makes it wait.
+/// How long to wait for remaining output after the group has ended. Only a process that left the group and holds the pipe causes
+/// this wait.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Output is read in pieces of this size.
+/// The size of the buffer for output.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A process to be run.
+/// A process to run.
 pub struct Command {
     /// The executable.
     pub program: PathBuf,
-    /// What it sees as its own name, and its arguments.
+    /// The name that it sees as its own, and its arguments.
     pub argv: Vec<OsString>,
-    /// Whether it sees this process's environment, too.
+    /// Whether it also inherits this process's environment.
     pub inherit_env: bool,
     /// Its environment.
     pub env: Vec<(OsString, OsString)>,
-    /// Its working directory; this process's if there is none.
+    /// Its working directory; `None` for this process's.
     pub cwd: Option<PathBuf>,
-    /// What it reads; nothing if there is none.
+    /// The input for its stdin; `None` for nothing.
     pub stdin: Option<Vec<u8>>,
-    /// After this long it is ended.
+    /// How long it may run before it is ended.
     pub timeout: Option<Duration>,
-    /// What it has between SIGTERM and SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// What is kept of its stdout, and as much of its stderr, in bytes.
+    /// How many bytes to keep of its stdout, and as many of its stderr.
     pub max_output_bytes: usize,
     /// Ends it when this process is killed.
     pub guard: Option<Guard>,
 }
 
-/// What came of a process.
+/// The result of a process.
 pub struct Finished {
     /// How it ended.
     pub exit: Exit,
     /// Why it ended.
     pub cause: Cause,
-    /// What it wrote to stdout.
+    /// Its stdout.
     pub stdout: Captured,
-    /// What it wrote to stderr.
+    /// Its stderr.
     pub stderr: Captured,
     /// How long it ran.
     pub duration: Duration,
@@ -86,33 +86,33 @@ pub enum Exit {
 /// Why a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// By itself.
+    /// It ended by itself.
     Own,
-    /// It ran for longer than it may.
+    /// Its timeout passed.
     TimedOut,
-    /// It was told to stop.
+    /// The caller stopped it.
     Stopped,
 }
 
 /// Why a process could not be started. The texts repeat nothing of the command.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// It will never start like this.
+    /// A permanent error: it can never start like this.
     #[error("{0}")]
     Wrong(String),
-    /// It may start another time.
+    /// A transient error: it may start another time.
     #[error("the command cannot be started now: {0}")]
     NotNow(io::Error),
 }
 
-/// Runs a process to its end. Its group is gone then; dropping the future kills it.
+/// Runs a process to its end. Its process group has then ended, too. Dropping the future kills the group.
 ///
 /// # Errors
-/// It could not be started.
+/// The process could not be started.
 pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, StartError> {
     let started = Instant::now();
     let mut group = Group::start(&command)?;
-    // A task of its own: what does not read its stdin must not keep its output from being read.
+    // A separate task, because output must be read even if the process does not read its stdin.
     let _writing = feed(&mut group.command, command.stdin);
     let stdout = Mutex::new(Captured::new(command.max_output_bytes));
     let stderr = Mutex::new(Captured::new(command.max_output_bytes));
@@ -134,7 +134,8 @@ pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, 
         group.signal(Signal::TERM);
         let mut grace = std::pin::pin!(sleep(Some(command.grace)));
         let mut running = true;
-        // What the command has started may need its time, too. It is there for as long as it holds the pipes.
+        // Processes that the command has started may need the grace period, too. They exist at least as long as the pipes are
+        // open.
         while running || open {
             tokio::select! {
                 biased;
@@ -163,7 +164,7 @@ fn exit(status: ExitStatus) -> Exit {
     }
 }
 
-/// Never, without a duration.
+/// Sleeps; forever without a duration.
 async fn sleep(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration).await,
@@ -174,7 +175,7 @@ async fn sleep(duration: Option<Duration>) {
 async fn read(pipe: Option<impl AsyncRead + Unpin>, captured: &Mutex<Captured>) {
     let Some(mut pipe) = pipe else { return };
     let mut piece = vec![0; PIECE_BYTES];
-    // An error ends it like the end of the pipe: there is nothing more to be had.
+    // An error ends the loop like the end of the pipe, because no more output can be read.
     while let Ok(n @ 1..) = pipe.read(&mut piece).await {
         lock(captured).push(&piece[..n]);
     }
@@ -186,25 +187,25 @@ fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
 
 fn feed(command: &mut Child, text: Option<Vec<u8>>) -> Option<AbortOnDropHandle<()>> {
     let (mut stdin, text) = (command.stdin.take()?, text?);
-    // Whoever does not read to the end has its reasons.
+    // A process may end without reading all of its stdin, so an error is ignored.
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
         let _ = stdin.write_all(&text).await;
     })))
 }
 
-/// A command, and the process group that it and its children are in.
+/// A command, and the process group of the command and its children.
 struct Group {
     id: Pid,
     guard: Option<Child>,
     command: Child,
     pid: Pid,
-    /// Tells that some child of this process has ended.
+    /// Signals that a child of this process has ended.
     children: unix::Signal,
 }
 
 impl Group {
     fn start(command: &Command) -> Result<Group, StartError> {
-        // Before the start: no end is missed.
+        // Registered before the start, so that no end is missed.
         let children = signal(SignalKind::child()).map_err(StartError::NotNow)?;
         let guard = match &command.guard {
             Some(guard) => Some(guard.start(command.grace).map_err(StartError::NotNow)?),
@@ -230,7 +231,7 @@ impl Group {
         Ok(Group { id: leader.unwrap_or(pid), guard, command: started, pid, children })
     }
 
-    /// Waits until the command has ended, and leaves it to be reaped. May be dropped and called again.
+    /// Waits until the command has ended, without reaping it. It may be dropped and called again.
     async fn ended(&mut self) {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         while let Ok(None) | Err(Errno::INTR) = waitid(WaitId::Pid(self.pid), look) {
@@ -238,21 +239,21 @@ impl Group {
         }
     }
 
-    /// Sends a signal to all that is left of the group. A child that was reaped has no number any more, and is left out.
+    /// Sends a signal to the rest of the group. A child that was reaped has no process id, and is skipped.
     fn signal(&self, signal: Signal) {
-        // Whoever is gone cannot be signalled, and need not be.
+        // An error means that the process has ended, and is ignored.
         if self.guard.as_ref().unwrap_or(&self.command).id().is_some() {
             let _ = kill_process_group(self.id, signal);
         }
-        // The command might have left the group by itself. If it has not, it must not be told twice: to some programs a
-        // second SIGTERM means to leave everything as it is.
+        // The command may have left the group by itself. If it has not, it must not get the signal twice: some programs abort
+        // without cleanup on a second SIGTERM.
         let has_left = getpgid(Some(self.pid)).is_ok_and(|group| group != self.id);
         if has_left && self.command.id().is_some() {
             let _ = kill_process(self.pid, signal);
         }
     }
 
-    /// After SIGKILL: takes the dead away.
+    /// Reaps the children after SIGKILL.
     async fn reap(&mut self) -> io::Result<ExitStatus> {
         let status = self.command.wait().await;
         if let Some(guard) = &mut self.guard {
@@ -264,7 +265,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The runtime reaps what is dropped, later.
+        // The runtime reaps dropped children later.
         self.signal(Signal::KILL);
     }
 }
@@ -274,7 +275,7 @@ fn pid(child: &Child) -> Result<Pid, StartError> {
     raw.ok_or_else(|| StartError::NotNow(io::Error::other("the process has no number")))
 }
 
-/// Sorts the errors of a start by whether it makes sense to try again.
+/// Divides the errors of a start into permanent and transient ones.
 fn refused(error: io::Error, cwd: Option<&Path>) -> StartError {
     let errno = Errno::from_io_error(&error);
     let no_folder = cwd.is_some_and(|cwd| !cwd.is_dir());

@@ -1,28 +1,29 @@
-//! Which program a command names, and whether it may be run.
+//! Finds the program that a command names, and checks that it is allowed.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The programs that may be run.
+/// The programs that jobs may run.
 ///
-/// A list of names is no sandbox: an allowed program does what its arguments and its environment tell it, and whoever may run a
-/// shell or an interpreter may run everything.
+/// A list of names is not a sandbox. An allowed program does what its arguments and its environment state. If a job may run a
+/// shell or an interpreter, it can run everything.
 #[derive(Debug, Clone, Default)]
 pub enum Programs {
-    /// Every one.
+    /// All programs.
     #[default]
     All,
-    /// Only these: a name stands for the program of that name on the `PATH` of this process, a path for itself.
+    /// Only these. A name allows the program of that name on the `PATH` of this process, a path only itself.
     Only(Vec<String>),
 }
 
 impl Programs {
-    /// Finds the program that a command's first argument names. The search goes through `path`; with a list of programs, a name
-    /// is searched on the `PATH` of this process alone, so that a command cannot bring its own.
+    /// Finds the program that a command's first argument names. It searches `path`, or the `PATH` of this process if that is
+    /// `None`. With a list of programs, it searches only the `PATH` of this process, so that a job cannot substitute its own
+    /// program.
     ///
     /// # Errors
-    /// What is wrong, without repeating the argument: it might hold what is not to be shown.
+    /// What is wrong, without repeating the argument, which may be secret.
     pub fn find(&self, name: &str, path: Option<&OsStr>, cwd: Option<&Path>) -> Result<PathBuf, String> {
         let own = std::env::var_os("PATH");
         let found = match self {

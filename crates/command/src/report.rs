@@ -1,15 +1,15 @@
-//! What is told of a process: as JSON, within the queue's bound for results.
+//! The report of a process: as JSON, within the queue's limit for results.
 
 use serde::Serialize;
 
 use crate::{Cause, Exit, FAILED_EXIT_CODE, Finished};
 
-/// The members of a report beside the two texts, and the lines that tell what was left out, with room to spare.
+/// The size of a report without its two texts, and of the lines that state how much is missing, with some reserve.
 const FRAME_BYTES: usize = 512;
-/// Of the last line of stderr a reason takes this much, in characters.
+/// Characters of stderr's last line that a reason includes.
 const REASON_CHARS: usize = 400;
 
-/// A process that has ended, as the result or the progress of a job shows it.
+/// A process that has ended, as a job's result or progress shows it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Its exit code, if it ended by itself.
@@ -18,28 +18,28 @@ pub struct Report {
     /// The signal that killed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
-    /// What it wrote to stdout; a line in the middle tells how many bytes were left out, if some were.
+    /// Its stdout. If bytes are missing, a line in the middle states how many.
     pub stdout: String,
-    /// What it wrote to stderr, likewise.
+    /// Its stderr, likewise.
     pub stderr: String,
-    /// Bytes that it wrote to stdout.
+    /// The number of bytes that it wrote to stdout.
     pub stdout_bytes: u64,
-    /// Bytes that it wrote to stderr.
+    /// The number of bytes that it wrote to stderr.
     pub stderr_bytes: u64,
-    /// Something was left out of stdout or stderr.
+    /// Whether part of stdout or stderr is missing.
     pub truncated: bool,
-    /// Bytes in stdout or stderr were no UTF-8, and were replaced by U+FFFD.
+    /// Whether U+FFFD replaces bytes in stdout or stderr that are not UTF-8.
     pub lossy: bool,
     /// How long it ran.
     pub seconds: f64,
 }
 
 impl Report {
-    /// A report that takes at most `max_bytes` as JSON.
+    /// A report of at most `max_bytes` as JSON.
     pub fn new(finished: &Finished, max_bytes: usize) -> Report {
         let Finished { exit, stdout, stderr, duration, .. } = finished;
         let budget = max_bytes.saturating_sub(FRAME_BYTES);
-        // What one of them does not need is for the other.
+        // Each text may use the space that the other one does not need.
         let half = budget / 2;
         let err = stderr.text(half.max(budget.saturating_sub(stdout.cost())));
         let out = stdout.text(half.max(budget.saturating_sub(stderr.cost())));
@@ -63,21 +63,21 @@ impl Report {
     }
 }
 
-/// What a job's end is by what its process did.
+/// The end of a job, derived from the end of its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Exit code 0.
     Completed,
-    /// Exit code 65: not to be tried again.
+    /// Exit code 65: not retried.
     Failed(String),
-    /// Every other end: to be tried again.
+    /// Any other end: retried.
     Crashed(String),
-    /// It was told to stop.
+    /// The handler was told to stop.
     Stopped,
 }
 
 impl Verdict {
-    /// Judges an end.
+    /// Derives the end of the job.
     pub fn new(finished: &Finished) -> Verdict {
         let said = finished.stderr.last_line().map(|line| match line.char_indices().nth(REASON_CHARS) {
             Some((end, _)) => format!(": {}…", &line[..end]),
@@ -102,7 +102,7 @@ impl Verdict {
     }
 }
 
-/// `SIGTERM` and the like.
+/// The name of a signal, such as `SIGTERM`.
 fn signal_name(signal: i32) -> String {
     use rustix::process::Signal;
     let name = match Signal::from_named_raw(signal) {

@@ -1,4 +1,4 @@
-//! A process that is killed takes its commands along: the guard sees to it.
+//! The guard ends the commands of a process that is killed.
 //!
 //! Started with arguments, this program is the guard, or the process that is killed.
 #![allow(clippy::unwrap_used)]
@@ -39,7 +39,7 @@ fn guarded(script: &str) -> Command {
     Command { guard: Some(Guard::this_executable([GUARD]).unwrap()), ..sh(script) }
 }
 
-/// Runs a command until it is killed itself.
+/// Runs a command until this process is killed.
 async fn victim(grace_ms: &str, script: &str) {
     let grace = Duration::from_millis(grace_ms.parse().unwrap());
     let _ = run(Command { grace, ..guarded(script) }, CancellationToken::new()).await;

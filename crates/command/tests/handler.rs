@@ -1,4 +1,4 @@
-//! `command` jobs from their options to their record, by a real worker.
+//! `command` jobs from their options to their record, run by a real worker.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Real processes: what is kept of them, how they are ended, and that nothing is left of them.
+//! Real processes: the output that is kept, how they are ended, and that no process remains.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -40,7 +40,7 @@ async fn exit_code_65_fails_for_good_and_a_signal_crashes() {
     let killed = finish(sh("kill -SEGV $$")).await;
     assert_eq!(Verdict::new(&killed), Verdict::Crashed("killed by SIGSEGV".into()));
     assert_eq!(serde_json::to_value(Report::new(&killed, 1_000)).unwrap()["signal"], "SIGSEGV");
-    // Its own group is all that a command can reach with `kill 0`.
+    // A command can reach only its own group with `kill 0`.
     assert_eq!(finish(sh("kill -KILL 0")).await.exit, Exit::Signal(9));
 }
 
@@ -63,11 +63,11 @@ async fn stdin_is_the_text_or_nothing() {
     command.stdin = Some(b"a line\n".to_vec());
     assert_eq!(stdout(&finish(command).await), "a line\n");
     assert_eq!(stdout(&finish(sh("cat; echo end")).await), "end\n");
-    // More than a pipe takes, and nobody reads it.
+    // More than the pipe's buffer, and no process reads it.
     let mut command = sh("exit 0");
     command.stdin = Some(vec![b'x'; 10 << 20]);
     assert_eq!(finish(command).await.exit, Exit::Code(0));
-    // As much, copied: what is written and what is read do not wait for each other.
+    // The same amount, copied: writing and reading do not block each other.
     let mut command = sh("cat");
     command.stdin = Some(vec![b'x'; 10 << 20]);
     assert_eq!(finish(command).await.stdout.total(), 10 << 20);
@@ -152,7 +152,7 @@ async fn a_command_that_ignores_sigterm_is_killed_after_the_grace_period() {
 #[tokio::test]
 async fn a_command_that_runs_for_too_long_crashes_with_that_reason() {
     let mut command = sh("echo working; echo nearly there >&2; exec sleep 1000");
-    // It has that long to say so much, on a busy machine, too.
+    // Enough time to print both lines, even on a busy machine.
     command.timeout = Some(Duration::from_secs(3));
     let finished = finish(command).await;
     assert_eq!((finished.exit, finished.cause), (Exit::Signal(15), Cause::TimedOut));
@@ -185,7 +185,7 @@ async fn a_command_that_is_dropped_is_gone_with_its_children() {
 async fn a_daemon_that_leaves_the_group_does_not_hold_up_the_end() {
     let mut alive = Alive::new();
     let pid = alive.path().with_extension("pid");
-    // It has left before the command ends, and goes on for longer than anybody waits here.
+    // It leaves before the command ends, and runs longer than any wait of this test.
     let daemon = format!(
         "P={}; setsid sh -c \"echo \\$\\$ >$P; exec sleep 1000\" & until [ -s $P ]; do sleep 0.01; done; echo done; exit 0",
         pid.display()

@@ -1,30 +1,30 @@
-//! What a job waits for: the end of others.
+//! Dependencies: jobs that must end before another job starts.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::names::{JobId, JobType};
 
-/// Jobs that one job waits for at most.
+/// Maximum number of dependencies of one job.
 pub const MAX_AFTER: usize = 100;
 
-/// A job that is to end before another one starts.
+/// A dependency: a job that must end before another one starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "type": "mail", "id": "mail-16", "accepted": ["completed"], "otherwise": "cancel" }))]
 pub struct After {
-    /// Its type; the type of the job that waits, if it is left out.
+    /// The dependency's type. By default the type of the job that waits.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<JobType>)]
     pub job_type: Option<String>,
-    /// Its id. It must be there: a job that was never added, or was removed after its end, is refused.
+    /// The dependency's id. The job must exist: the server rejects an id that was never added, or was removed after its end.
     #[schema(value_type = JobId)]
     pub id: String,
-    /// The ends that are accepted; `completed` alone if it is left out.
+    /// The final states that are accepted. By default only `completed`.
     #[serde(default = "completed")]
     #[schema(min_items = 1)]
     pub accepted: Vec<End>,
-    /// What happens if it ends otherwise, or is removed before it has ended.
+    /// What happens if the dependency ends in another state, or is removed before it has ended.
     #[serde(default)]
     #[schema(default = "cancel")]
     pub otherwise: Otherwise,
@@ -34,20 +34,20 @@ fn completed() -> Vec<End> {
     vec![End::Completed]
 }
 
-/// How a job can end.
+/// The final states of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Well.
+    /// It completed.
     Completed,
-    /// With an error that is not tried again.
+    /// It failed with an error that is not retried, or in its last attempt.
     Failed,
-    /// By its user, or because it was refused.
+    /// Its user cancelled it, or the server rejected it.
     Cancelled,
 }
 
 impl<'de> Deserialize<'de> for End {
-    /// From a string alone: a derived one would take an object, too.
+    /// Reads strings only: the derived implementation would also accept an object.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
             "completed" => Ok(End::Completed),
@@ -58,19 +58,19 @@ impl<'de> Deserialize<'de> for End {
     }
 }
 
-/// What happens to a job when one that it waits for ends in a way that it does not accept.
+/// What happens to a job when a dependency ends in a state that the job does not accept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Otherwise {
-    /// It is cancelled.
+    /// The job is cancelled.
     #[default]
     Cancel,
-    /// It does not wait for that one any more.
+    /// The job stops waiting for this dependency.
     Free,
 }
 
 impl<'de> Deserialize<'de> for Otherwise {
-    /// From a string alone: a derived one would take an object, too.
+    /// Reads strings only: the derived implementation would also accept an object.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
             "cancel" => Ok(Otherwise::Cancel),

@@ -1,11 +1,11 @@
-//! The one shape of every error answer.
+//! The one shape of every error response.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::workers::Answer;
 
-/// Every answer with a status of 400 or more.
+/// The body of every response with a status of 400 or more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "error": "not_found",
@@ -13,14 +13,14 @@ use crate::workers::Answer;
     "hint": "it was never added, was removed, or ended longer ago than jobs are kept"
 }))]
 pub struct Error {
-    /// What went wrong, as a word that does not change: programs decide by it. See [`codes`].
+    /// The error as a stable code, on which programs decide. See [`codes`].
     #[schema(example = "not_found")]
     pub error: String,
     /// What went wrong, for people.
     pub reason: String,
-    /// What to do about it.
+    /// What the caller can do about it.
     pub hint: String,
-    /// `halt` when a worker has lost its claim: it stops the job and writes nothing more for it.
+    /// `halt` when a worker has lost its claim: it stops the job and sends nothing more for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub answer: Option<Answer>,
@@ -28,42 +28,42 @@ pub struct Error {
 
 /// The values of [`Error::error`].
 pub mod codes {
-    /// 400: a parameter, a member or a name is not what it must be.
+    /// 400: a parameter, a member or a name is invalid.
     pub const BAD_REQUEST: &str = "bad_request";
     /// 400: the body is not JSON, or is nested too deep.
     pub const BAD_JSON: &str = "bad_json";
-    /// 403: the job or the type belongs to the server.
+    /// 403: the server manages this job or this type itself.
     pub const FORBIDDEN: &str = "forbidden";
-    /// 404: there is no such path or job.
+    /// 404: the path or the job does not exist.
     pub const NOT_FOUND: &str = "not_found";
-    /// 404: this id is not one that the server gives to workers.
+    /// 404: the id does not have the form of an id that the server assigns to workers.
     pub const UNKNOWN_WORKER: &str = "unknown_worker";
-    /// 405: the path knows other methods; the header `Allow` has them.
+    /// 405: the path does not support this method; the header `Allow` lists the supported ones.
     pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
-    /// 408: the body did not come in time.
+    /// 408: the body did not arrive in time.
     pub const TIMEOUT: &str = "timeout";
-    /// 409: the worker does not hold the job under this claim (any more): it stops it and writes nothing more for it.
+    /// 409: the worker does not hold the job under this claim any more. It stops the job and sends nothing more for it.
     pub const HALT: &str = "halt";
-    /// 409: a lock is not free, and the job must not wait for it: it holds what comes after it.
+    /// 409: a lock is not free, and the job may not wait for it, because it holds a lock that is later in the order.
     pub const OUT_OF_ORDER: &str = "out_of_order";
-    /// 409: the job did not declare that it may want this lock.
+    /// 409: the job did not declare that it may request this lock.
     pub const NOT_DECLARED: &str = "not_declared";
-    /// 409: there is no such level of locks.
+    /// 409: no such level of locks exists.
     pub const UNKNOWN_LEVEL: &str = "unknown_level";
-    /// 409: the job waits for another lock.
+    /// 409: the job already waits for another lock.
     pub const WAITS_ALREADY: &str = "waits_already";
-    /// 409: a later `accept` of the same worker took this one's place.
+    /// 409: a later `accept` of the same worker replaced this one.
     pub const SUPERSEDED: &str = "superseded";
-    /// 410: the worker is no member any more: it stops all its jobs, writes nothing more, and registers anew.
+    /// 410: the worker is no longer registered. It stops all its jobs, sends nothing more for them, and registers again.
     pub const EXPIRED_WORKER: &str = "expired_worker";
     /// 413: the body, or a part of it, is too large.
     pub const TOO_LARGE: &str = "too_large";
     /// 415: the body is not declared as JSON.
     pub const BAD_CONTENT_TYPE: &str = "bad_content_type";
-    /// 503: the server stops, or its store cannot answer now. Nothing was changed.
+    /// 503: the server is stopping, or its store is unavailable. Nothing was changed.
     pub const UNAVAILABLE: &str = "service_unavailable";
-    /// 503: it is unknown whether the request took effect. Repeat it if that is harmless, look first if not.
+    /// 503: it is unknown whether the request took effect. If a repetition is harmless, repeat the request; otherwise check its effect first.
     pub const UNKNOWN_OUTCOME: &str = "unknown_outcome";
-    /// 500: a fault of the server; its log tells more.
+    /// 500: an internal error of the server. Its log has the details.
     pub const INTERNAL: &str = "internal_server_error";
 }

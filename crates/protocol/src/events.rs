@@ -1,16 +1,16 @@
-//! What the server-sent events of a job hold.
+//! The data of a job's server-sent events.
 //!
-//! A stream tells what happened to a job, oldest first, and goes on until the job ends:
+//! A stream sends the steps in a job's life, oldest first, and continues until the job ends:
 //!
 //! | event | data | id |
 //! | --- | --- | --- |
 //! | `state` | [`JobEvent`] | yes |
-//! | `progress` | [`Progress`]: what the worker reported; not every report is told | no |
+//! | `progress` | [`Progress`]: the worker's latest report; some reports are skipped | no |
 //! | `end` | [`Job`](crate::Job): the job has ended; the stream closes | yes |
 //! | `removed` | [`Removed`](crate::Removed): the job was removed; the stream closes | no |
 //!
-//! A client that comes back with `Last-Event-ID` is told what it has missed. One that has seen the end is answered 204, so
-//! that it stops coming back.
+//! A client that reconnects with `Last-Event-ID` receives the events that it has missed. If it has already received the end, the response is 204, so
+//! that it stops reconnecting.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -21,14 +21,14 @@ use crate::jobs::{EventKind, State};
 /// The data of an event `state`: a step in the job's life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobEvent {
-    /// When, in µs since the Unix epoch.
+    /// Time of the step, in µs since the Unix epoch.
     pub at_us: i64,
     /// What happened.
     #[serde(rename = "type")]
     pub kind: EventKind,
-    /// Where the job stood after it.
+    /// The job's state after the step.
     pub state: State,
-    /// Crashed or failed: why.
+    /// Crashed or failed: the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reason: Option<String>,
@@ -37,12 +37,12 @@ pub struct JobEvent {
 /// The data of an event `progress`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Progress {
-    /// What the worker reported.
+    /// The worker's report.
     #[schema(value_type = serde_json::Value)]
     pub info: Box<RawValue>,
 }
 
-/// An event as a reader of server-sent events hands it out.
+/// An event as a reader of server-sent events returns it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "event": "state",
@@ -52,11 +52,11 @@ pub struct Progress {
 pub struct ServerSentEvent {
     /// `state`, `progress`, `end` or `removed`.
     pub event: String,
-    /// What the client sends as `Last-Event-ID` when it comes back.
+    /// The value of `Last-Event-ID` that the client sends when it reconnects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub id: Option<String>,
-    /// JSON: of `state` a JobEvent, of `progress` a Progress, of `end` a Job, of `removed` a Removed.
+    /// JSON: a JobEvent for `state`, a Progress for `progress`, a Job for `end`, a Removed for `removed`.
     #[schema(content_media_type = "application/json")]
     pub data: String,
 }

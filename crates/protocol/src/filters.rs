@@ -1,9 +1,9 @@
-//! Job filters: which of the jobs that wait may start.
+//! Job filters: rules that decide which waiting jobs may start.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Filters of a store, at most.
+/// Maximum number of filters in a store.
 pub const MAX_FILTERS: usize = 100;
 /// Longest name of a filter, in bytes.
 pub const MAX_FILTER_NAME_BYTES: usize = 128;
@@ -12,57 +12,57 @@ pub const MAX_CONDITION_BYTES: usize = 4_000;
 /// Longest note of a filter, in bytes.
 pub const MAX_NOTE_BYTES: usize = 500;
 
-/// What a filter is to be.
+/// A filter to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "action": "pause", "when": "type = mail and options.to ~ \"@example\\.org$\"", "priority": 10, "note": "their server is moved"
 }))]
 pub struct PutFilter {
-    /// What it does with the jobs that its condition holds for.
+    /// What the filter does with the jobs that meet its condition.
     pub action: Action,
-    /// `rate_limit`: how many of these jobs run at the same time, at most. Only there, and required.
+    /// Maximum number of these jobs that run at the same time. Required for `rate_limit`, and allowed only there.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
-    /// Its condition; for all jobs if it is left out or empty. Comparisons of `id`, `type`, `tenant`, `user`, `reason` and `options.NAME` (names
-    /// between dots) by `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (a regular expression is found in it) and `!~` with a number, a word, or text
-    /// between quotes; with `and`, `or`, `not` and parentheses.
+    /// The condition. Left out or empty, it applies to all jobs. It compares `id`, `type`, `tenant`, `user`, `reason` and `options.NAME` (names
+    /// separated by dots) with a number, a word, or text in quotes. The operators are `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (a regular expression that
+    /// matches anywhere in the value) and `!~`. Combine comparisons with `and`, `or`, `not` and parentheses.
     #[serde(default)]
     #[schema(max_length = 4000)]
     pub when: String,
-    /// Lower ones are asked first; among equals those with the lower watermark, then by name.
+    /// The server evaluates filters with a lower priority first. Filters of equal priority are ordered by watermark, then by name.
     #[serde(default, deserialize_with = "crate::number::whole")]
     #[schema(minimum = -1000, maximum = 1000)]
     pub priority: i32,
-    /// Only about jobs that were added at this time or later, in µs since the Unix epoch; 0: about all.
+    /// The filter applies only to jobs that were added at this time or later, in µs since the Unix epoch. 0 means all jobs.
     #[serde(default, deserialize_with = "crate::number::whole")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub watermark_us: i64,
-    /// Why it is there, for people.
+    /// Why the filter exists, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 500)]
     pub note: Option<String>,
 }
 
-/// What a filter does with the jobs that its condition holds for.
+/// What a filter does with the jobs that meet its condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// They may run, whatever later filters say.
+    /// They may run, regardless of later filters.
     Accept,
-    /// They do not start as long as the filter is there; what runs goes on.
+    /// They do not start as long as the filter exists. Running jobs continue.
     Pause,
     /// They are cancelled.
     Reject,
-    /// The next filters are asked.
+    /// The next filters decide.
     Continue,
-    /// They start while fewer of them run than `limit`; the others are held back, and start as these end.
+    /// They start while fewer of them run than `limit`. The others wait, and start as running ones end.
     RateLimit,
 }
 
 impl Action {
-    /// As it is written.
+    /// The action's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Action::Accept => "accept",
@@ -75,7 +75,7 @@ impl Action {
 }
 
 impl<'de> Deserialize<'de> for Action {
-    /// From a string alone: a derived one would take an object, too.
+    /// Reads strings only: the derived implementation would also accept an object.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
             "accept" => Ok(Action::Accept),
@@ -95,59 +95,59 @@ impl<'de> Deserialize<'de> for Action {
 pub struct Filter {
     /// Its name.
     pub id: String,
-    /// What it does.
+    /// What it does with the jobs that meet its condition.
     pub action: Action,
-    /// `rate_limit`: how many of these jobs run at the same time, at most.
+    /// `rate_limit`: the maximum number of these jobs that run at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub limit: Option<u32>,
-    /// Its condition; empty: for all jobs.
+    /// The condition. Empty means all jobs.
     pub when: String,
-    /// Lower ones are asked first.
+    /// The server evaluates filters with a lower priority first.
     pub priority: i32,
-    /// Only about jobs that were added at this time or later, in µs; 0: about all.
+    /// The filter applies only to jobs that were added at this time or later, in µs. 0 means all jobs.
     pub watermark_us: i64,
-    /// Why it is there, for people.
+    /// Why the filter exists, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub note: Option<String>,
 }
 
-/// What holds a job back until there is room: so many jobs of a bucket run, and no more of it may.
+/// The rate limit that a job waits for: as many jobs of its bucket run as the limit allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limited {
-    /// What limits it.
+    /// What defines the bucket.
     pub by: LimitedBy,
-    /// The filter's name, or the bucket's.
+    /// The name of the filter or of the bucket.
     pub name: String,
-    /// So many may run at the same time.
+    /// Maximum number of jobs that run at the same time.
     pub limit: u32,
-    /// So many do; told by `why` alone.
+    /// Number of jobs that run now. Only `why` returns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub running: Option<usize>,
 }
 
-/// What limits a job.
+/// What defines a job's rate limit bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitedBy {
     /// A filter.
     Filter,
-    /// A reason of its own, `rate-limit:n:name`.
+    /// A reason of the job, in the form `rate-limit:n:name`.
     Reason,
 }
 
-/// All filters, in the order in which they are asked.
+/// All filters, in the order in which the server evaluates them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Filters {
-    /// The first whose condition holds for a job decides.
+    /// The first filter whose condition holds for a job decides.
     pub filters: Vec<Filter>,
 }
 
-/// What removing a filter came to.
+/// The result of removing a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedFilter {
-    /// It is gone.
+    /// The filter does not exist any more.
     pub removed: bool,
 }

@@ -1,4 +1,4 @@
-//! What clients do with jobs.
+//! Operations of clients on jobs.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use crate::filters::Limited;
 use crate::locks::Locks;
 use crate::names::{JobId, JobType, Name, WorkerId};
 
-/// A job to be added under the type that the path names.
+/// A job to be added, under the type in the path.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
@@ -20,147 +20,151 @@ use crate::names::{JobId, JobType, Name, WorkerId};
     "max_attempts": 5
 }))]
 pub struct AddJob {
-    /// Its id. Without one the server makes one; with one the request can be repeated: a job is never added twice.
+    /// Its id. By default the server generates one. A request with an id can be repeated: the server never adds a job twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<JobId>)]
     pub id: Option<String>,
-    /// Who it is charged to. `default` if it is left out.
+    /// The tenant that the job is charged to. `default` if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub tenant: Option<String>,
-    /// On whose behalf it runs.
+    /// The user on whose behalf the job runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub user: Option<String>,
-    /// What the worker needs: any JSON of at most 4 MB, `{}` if it is left
-    /// out. It may hold secrets: only workers get it, no answer shows it.
+    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. It may hold secrets: no response shows it, only the worker
+    /// that runs the job gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
     pub options: Option<Box<RawValue>>,
-    /// What may be shown of the job: an object of at most 12 kB, without secrets.
+    /// A description of the job for listings: an object of at most 12 kB, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub summary: Option<Box<RawValue>>,
-    /// Start it this much later, in ms. If `not_before_us` is given, too, the later of the two counts.
+    /// Delay before the job may start, in ms. If `not_before_us` is given, too, the later time applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 315_360_000_000_u64)]
     pub delay_ms: Option<u64>,
-    /// Start it not before this time, in µs since the Unix epoch.
+    /// The job does not start before this time, in µs since the Unix epoch.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
-    /// The crash of this attempt fails the job for good; the loss of its worker is one, too, unless the server counts none. Without it a job is tried for ever.
+    /// The number of the job's last attempt: a crash of this attempt fails the job permanently. The loss of its worker counts as a crash, unless the
+    /// server's `on_lost` is `requeue`. By default a job is retried without limit.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
-    /// A run that lasts longer loses its claim, in ms: that is a crash. Without it the server's setting for the type counts.
+    /// Longest run, in ms. A run that lasts longer loses its claim, which counts as a crash. By default the server's setting for the type applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub timeout_ms: Option<u64>,
-    /// A run that reports nothing for longer loses its claim, in ms: that is a crash. Without it the server's setting for the type counts.
+    /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim, which counts as a crash. By default the server's
+    /// setting for the type applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub heartbeat_timeout_ms: Option<u64>,
-    /// Jobs that are to end before it starts: at most 100. If one of them ends in a way that is not accepted, it is cancelled,
-    /// or does not wait for that one any more, as each says.
+    /// Dependencies: at most 100 jobs that must end before this one starts. Each entry states what happens if its job ends in a state that is not
+    /// accepted.
     #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub after: Vec<After>,
-    /// What it locks while it runs. Without, its type's entry in the server's catalogue tells, if there is one; with, it alone counts.
+    /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<Locks>,
-    /// Why it is added, in up to 10 texts of at most 200 bytes: filters ask for that. `rate-limit:7:name` lets the job start while fewer than 7 that
-    /// have this name in such a reason run.
+    /// Reasons why the job is added, at most 10 texts of at most 200 bytes, for use in filters. A reason `rate-limit:7:name` is a rate limit: the job
+    /// starts while fewer than 7 jobs with this name in such a reason run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10)]
     pub reason: Vec<String>,
-    /// Its priority class: -20 to 19, 0 if it is left out. Of its tenant's jobs, those of lower classes start first. One that is added again
-    /// without keeps the one that it has.
+    /// The priority class: -20 to 19, 0 if it is left out. Within a tenant, jobs of lower classes start first. A job that is added again without a
+    /// class keeps its class.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -20, maximum = 19)]
     pub priority: Option<i32>,
-    /// What happens if there is a job of this id.
+    /// What happens if a job of this id exists.
     #[serde(default)]
     #[schema(default = "keep")]
     pub if_exists: IfExists,
 }
 
-/// A job to be added, with its type. The same as [`AddJob`] otherwise.
+/// A job to be added, with its type. Otherwise the same as [`AddJob`].
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "type": "mail", "id": "mail-17", "options": { "to": "jan@example.org" } }))]
 pub struct NewJob {
-    /// Its type: the workers that run it.
+    /// Its type, which determines the workers that run it.
     #[serde(rename = "type")]
     #[schema(value_type = JobType)]
     pub job_type: String,
-    /// Its id. Without one the server makes one; with one the request can be repeated: a job is never added twice.
+    /// Its id. By default the server generates one. A request with an id can be repeated: the server never adds a job twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<JobId>)]
     pub id: Option<String>,
-    /// Who it is charged to. `default` if it is left out.
+    /// The tenant that the job is charged to. `default` if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub tenant: Option<String>,
-    /// On whose behalf it runs.
+    /// The user on whose behalf the job runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub user: Option<String>,
-    /// What the worker needs: any JSON of at most 4 MB, `{}` if it is left
-    /// out. It may hold secrets: only workers get it, no answer shows it.
+    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. It may hold secrets: no response shows it, only the worker
+    /// that runs the job gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
     pub options: Option<Box<RawValue>>,
-    /// What may be shown of the job: an object of at most 12 kB, without secrets.
+    /// A description of the job for listings: an object of at most 12 kB, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub summary: Option<Box<RawValue>>,
-    /// Start it this much later, in ms. If `not_before_us` is given, too, the later of the two counts.
+    /// Delay before the job may start, in ms. If `not_before_us` is given, too, the later time applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 315_360_000_000_u64)]
     pub delay_ms: Option<u64>,
-    /// Start it not before this time, in µs since the Unix epoch.
+    /// The job does not start before this time, in µs since the Unix epoch.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
-    /// The crash of this attempt fails the job for good; the loss of its worker is one, too, unless the server counts none. Without it a job is tried for ever.
+    /// The number of the job's last attempt: a crash of this attempt fails the job permanently. The loss of its worker counts as a crash, unless the
+    /// server's `on_lost` is `requeue`. By default a job is retried without limit.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
-    /// A run that lasts longer loses its claim, in ms: that is a crash. Without it the server's setting for the type counts.
+    /// Longest run, in ms. A run that lasts longer loses its claim, which counts as a crash. By default the server's setting for the type applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub timeout_ms: Option<u64>,
-    /// A run that reports nothing for longer loses its claim, in ms: that is a crash. Without it the server's setting for the type counts.
+    /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim, which counts as a crash. By default the server's
+    /// setting for the type applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub heartbeat_timeout_ms: Option<u64>,
-    /// Jobs that are to end before it starts: at most 100. If one of them ends in a way that is not accepted, it is cancelled,
-    /// or does not wait for that one any more, as each says.
+    /// Dependencies: at most 100 jobs that must end before this one starts. Each entry states what happens if its job ends in a state that is not
+    /// accepted.
     #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub after: Vec<After>,
-    /// What it locks while it runs. Without, its type's entry in the server's catalogue tells, if there is one; with, it alone counts.
+    /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<Locks>,
-    /// Why it is added, in up to 10 texts of at most 200 bytes: filters ask for that. `rate-limit:7:name` lets the job start while fewer than 7 that
-    /// have this name in such a reason run.
+    /// Reasons why the job is added, at most 10 texts of at most 200 bytes, for use in filters. A reason `rate-limit:7:name` is a rate limit: the job
+    /// starts while fewer than 7 jobs with this name in such a reason run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10)]
     pub reason: Vec<String>,
-    /// Its priority class: -20 to 19, 0 if it is left out. Of its tenant's jobs, those of lower classes start first. One that is added again
-    /// without keeps the one that it has.
+    /// The priority class: -20 to 19, 0 if it is left out. Within a tenant, jobs of lower classes start first. A job that is added again without a
+    /// class keeps its class.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -20, maximum = 19)]
     pub priority: Option<i32>,
-    /// What happens if there is a job of this id.
+    /// What happens if a job of this id exists.
     #[serde(default)]
     #[schema(default = "keep")]
     pub if_exists: IfExists,
 }
 
 impl NewJob {
-    /// A job that is not yet typed, under a type.
+    /// An [`AddJob`] with its type.
     pub fn new(job_type: impl Into<String>, job: AddJob) -> NewJob {
         let AddJob {
             id,
@@ -200,31 +204,31 @@ impl NewJob {
     }
 }
 
-/// Many jobs to be added. Whether all or none are in the store after a failure, `POST /v1/jobs` says.
+/// Many jobs to be added. `POST /v1/jobs` describes whether they are added in one transaction.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddJobs {
-    /// 1 to 1,000 of them, in a body of at most 8 MB.
+    /// 1 to 1,000 jobs, in a body of at most 8 MB.
     #[serde(deserialize_with = "crate::object::objects")]
     #[schema(min_items = 1, max_items = 1000)]
     pub jobs: Vec<NewJob>,
 }
 
-/// What happens to a job that is there already.
+/// What happens if a job of this id already exists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IfExists {
-    /// It stays as it is, in whatever state: a repeated request changes nothing.
+    /// The job stays as it is, in any state, so that a repeated request changes nothing.
     #[default]
     Keep,
-    /// It takes what is given anew, and keeps what is left out: one that has ended is run again, one that runs is run once more after
-    /// it ended, one that waits keeps its place. Without `locks`, it keeps its own, unless there are new options from which the catalogue tells
-    /// them. What an earlier request made it wait for (`after`, a delay) is not given anew when it has ended.
+    /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
+    /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options from which the
+    /// catalogue derives them. Conditions of an earlier request (`after`, a delay) do not apply again to a job that has ended.
     Again,
 }
 
 impl<'de> Deserialize<'de> for IfExists {
-    /// From a string alone: a derived one would take `{"keep": null}`, too.
+    /// Reads strings only: the derived implementation would also accept `{"keep": null}`.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
             "keep" => Ok(IfExists::Keep),
@@ -234,23 +238,23 @@ impl<'de> Deserialize<'de> for IfExists {
     }
 }
 
-/// What adding a job did.
+/// The result of adding a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Added {
-    /// It is new, or had ended and was added again: it waits for its turn.
+    /// The job is new, or had ended and was added again. It is pending.
     Queued,
-    /// It waits for its time.
+    /// The job is delayed until its time.
     Delayed,
-    /// It waits for the end of other jobs.
+    /// The job waits until its dependencies have ended.
     Blocked,
-    /// A job that it was to wait for has ended in a way that it does not accept: it was added, and is cancelled.
+    /// The job was added and immediately cancelled, because a dependency has ended in a state that the job does not accept.
     Cancelled,
-    /// It was there and stays as it was.
+    /// The job already exists, and is unchanged.
     Exists,
-    /// It runs, and runs once more after it has ended.
+    /// The job is running, and runs once more after it has ended.
     RunsAgain,
-    /// It waited already, and keeps its place.
+    /// The job was already waiting, and keeps its place.
     AlreadyWaiting,
 }
 
@@ -264,30 +268,30 @@ pub struct AddedJob {
     /// Its id.
     #[schema(value_type = JobId)]
     pub id: String,
-    /// What adding it did.
+    /// The result of adding it.
     pub added: Added,
 }
 
 /// The jobs that were added, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddedJobs {
-    /// One for each job of the request.
+    /// One entry for each job of the request.
     pub jobs: Vec<AddedJob>,
 }
 
-/// Where a job stands.
+/// A job's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Waits for its turn.
+    /// In the queue of its tenant, ready to start.
     Pending,
-    /// Waits for its time, or is parked until there is news for it.
+    /// Waits for its time, or is parked until its source changes.
     Delayed,
-    /// Waits for the end of other jobs.
+    /// Waits until its dependencies have ended.
     Blocked,
     /// Waits until the filter that pauses it is removed.
     Paused,
-    /// Waits until fewer jobs of its rate limit run.
+    /// Waits until its rate limit bucket has room.
     Limited,
     /// A worker runs it.
     Running,
@@ -295,16 +299,16 @@ pub enum State {
     Waiting,
     /// It crashed, and waits until its backoff is over.
     Crashing,
-    /// Ended well.
+    /// Completed.
     Completed,
-    /// Ended with an error that is not tried again.
+    /// Failed permanently.
     Failed,
-    /// Ended by its user.
+    /// Cancelled by its user, by a filter or because of a dependency.
     Cancelled,
 }
 
 impl State {
-    /// Whether the job has ended and stays so until it is added again.
+    /// Whether the job has ended. It then stays in this state until it is added again or retried.
     pub fn is_final(self) -> bool {
         matches!(self, State::Completed | State::Failed | State::Cancelled)
     }
@@ -340,15 +344,15 @@ pub struct Job {
     pub job_type: String,
     /// Its id, unique within the type.
     pub id: String,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// Who it is charged to.
+    /// The tenant that it is charged to.
     pub tenant: String,
-    /// Its priority class, -20 to 19: of its tenant's jobs, those of lower classes start first.
+    /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
     #[serde(default)]
     #[schema(required = true)]
     pub priority: i32,
-    /// On whose behalf it runs.
+    /// The user on whose behalf it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub user: Option<String>,
@@ -360,78 +364,78 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub started_us: Option<i64>,
-    /// Delayed or crashing: it starts not before this time, in µs.
+    /// Delayed or crashing: it does not start before this time, in µs.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
-    /// Attempts since it was added (again): runs that ended by themselves, or with their workers. One that was stopped is none.
+    /// Attempts since it was added (again): runs that ended by themselves, or were lost with their worker. A run that was stopped is no attempt.
     pub attempts: u32,
-    /// The crash of this attempt fails it for good.
+    /// The number of its last attempt, whose crash fails the job permanently.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub max_attempts: Option<u32>,
-    /// A run that lasts longer loses its claim, in ms.
+    /// Longest run, in ms. A run that lasts longer loses its claim.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub timeout_ms: Option<u64>,
-    /// A run that reports nothing for longer loses its claim, in ms.
+    /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub heartbeat_timeout_ms: Option<u64>,
-    /// Its user wants it to stop, and its worker was told.
+    /// Its user has cancelled or removed it, and its worker has not stopped it yet.
     pub cancel_requested: bool,
     /// Running: the worker that holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<WorkerId>, nullable = false)]
     pub worker: Option<String>,
-    /// Running: the number of that worker's claim.
+    /// Running: the number of its worker's claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub claim: Option<u64>,
-    /// What may be shown of it, as it was added.
+    /// The description for listings, as it was added.
     #[schema(value_type = serde_json::Value)]
     pub summary: Box<RawValue>,
-    /// What its worker last reported.
+    /// The worker's last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value, required = false)]
     pub info: Option<Box<RawValue>>,
-    /// Completed: what came out.
+    /// Completed: the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value, required = false)]
     pub result: Option<Box<RawValue>>,
-    /// Why it was added, as whoever added it says.
+    /// Why it was added, as the client stated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub reasons: Vec<String>,
-    /// Paused: by this filter.
+    /// Paused: the filter that pauses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub paused_by: Option<String>,
-    /// Limited: until fewer jobs of this run.
+    /// Limited: the bucket that has no room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub limited: Option<Limited>,
-    /// Blocked: so many jobs that it waits for have not ended; `why` names them.
+    /// Blocked: the number of its dependencies that have not ended. `why` names them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub waits_for: Option<u32>,
-    /// Crashing or failed: why; cancelled: why, if it was not its user who did it.
+    /// Crashing or failed: the error. Cancelled: the cause, if its user did not cancel it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reason: Option<String>,
-    /// What happened to it, newest first; the oldest entries are dropped.
+    /// Its steps, newest first. The oldest entries are dropped.
     pub history: Vec<Event>,
 }
 
 /// A step in a job's life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// When, in µs since the Unix epoch.
+    /// Time of the step, in µs since the Unix epoch.
     pub at_us: i64,
-    /// What.
+    /// The step.
     #[serde(rename = "type")]
     pub kind: EventKind,
-    /// Crashed or failed: why; stopped: why, if it was not its worker that gave it back.
+    /// Crashed or failed: the error. Stopped: the cause, if its worker did not give it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reason: Option<String>,
@@ -441,65 +445,65 @@ pub struct Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
-    /// Put into the queue, or among the delayed.
+    /// Added to the queue, or delayed.
     Added,
     /// Claimed by a worker.
     Started,
-    /// Given back without an error: released, a clean shutdown, or a lost worker that does not count.
+    /// Given back without an error: released, a clean shutdown, a preemption, or a lost worker under `on_lost = requeue`.
     Stopped,
-    /// Ended with an error that may pass, or with its worker.
+    /// Ended with an error that may pass, or lost with its worker.
     Crashed,
-    /// Ended well.
+    /// Completed.
     Completed,
-    /// Ended with an error that is not tried again.
+    /// Failed permanently.
     Failed,
-    /// Ended by its user.
+    /// Cancelled.
     Cancelled,
 }
 
 /// A page of jobs, by type and id.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Jobs {
-    /// The jobs. There may be fewer than `limit`, even none, and still a next page: the server looks at a bounded number of
-    /// jobs per request.
+    /// The jobs. A page may hold fewer than `limit` jobs, even none, although a next page exists: the server reads a bounded number of jobs per
+    /// request.
     pub jobs: Vec<Job>,
-    /// There is more: ask again with `after` set to this. Missing on the last page.
+    /// There are more jobs: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,
 }
 
-/// What waiting for a job came to.
+/// The result of waiting for a job.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct WaitAnswer {
-    /// Whether the job has ended; otherwise the time was over first.
+    /// Whether the job has ended. If not, the timeout was over first.
     pub finished: bool,
-    /// The job as it is now.
+    /// The job in its current state.
     pub job: Job,
 }
 
-/// What cancelling a job came to.
+/// The result of cancelling a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cancelled {
-    /// Where it stands now: `cancelled`, `running` if its worker still has to stop it, or how it had ended before.
+    /// The state now: `cancelled`, or `running` if its worker still has to stop it, or the final state that it already had.
     pub state: State,
 }
 
-/// What retrying a job came to.
+/// The result of retrying a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Retried {
-    /// Whether it was delayed, blocked, crashing, failed or cancelled, and is pending now. Otherwise nothing was changed.
+    /// Whether the job was delayed, blocked, crashing, failed or cancelled, and is pending now. If not, nothing was changed.
     pub retried: bool,
-    /// Where it stands now.
+    /// The state now.
     pub state: State,
 }
 
-/// Jobs that can be retried many at a time.
+/// The states of jobs that one request can retry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(default = "crashing")]
 #[serde(rename_all = "lowercase")]
 pub enum RetriedState {
-    /// Their backoffs end.
+    /// Their backoffs end now.
     #[default]
     Crashing,
     /// They run again.
@@ -508,20 +512,20 @@ pub enum RetriedState {
     Cancelled,
 }
 
-/// What retrying many jobs came to.
+/// The result of retrying many jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RetriedJobs {
-    /// Jobs that are pending now.
+    /// Number of jobs that are pending now.
     pub jobs: u64,
-    /// Replication documents in state `error` that are tried again now: they have no jobs yet.
+    /// Number of replication documents in state `error` that are retried now. They have no jobs yet.
     pub documents: u64,
-    /// There may be more: ask again with `after` set to this. Missing when all jobs have been looked at.
+    /// There may be more: repeat the request with `after` set to this. Missing when the server has read all jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,
 }
 
-/// Another priority class for a job.
+/// A new priority class for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "priority": -5 }))]
@@ -532,28 +536,28 @@ pub struct SetPriority {
     pub priority: i32,
 }
 
-/// What changing a job's priority class came to.
+/// The result of changing a job's priority class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Prioritized {
-    /// Whether it has that class now. Otherwise it has ended, and nothing was changed.
+    /// Whether the job has that class now. If not, it has ended, and nothing was changed.
     pub changed: bool,
-    /// Where it stands. One that is not pending has its place by the class from when it is.
+    /// The state now. A job that is not pending takes its new place when it becomes pending.
     pub state: State,
 }
 
-/// What removing a job came to.
+/// The result of removing a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Removed {
-    /// Whether it is gone; otherwise it goes as soon as its worker has stopped it.
+    /// Whether the job is removed. If not, it is removed as soon as its worker has stopped it.
     pub removed: bool,
 }
 
 /// Job types.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Types {
-    /// Types that have jobs, sorted: 1,000 at most.
+    /// The types that have jobs, sorted: at most 1,000.
     pub types: Vec<String>,
-    /// There are more: ask again with `after` set to this. Missing on the last page.
+    /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,

@@ -1,23 +1,23 @@
-//! Who locks what now, what a job locks while it runs, and what locks have to do with where it stands.
+//! Locks that jobs hold or want, requests for locks while a job runs, and how locks delay a job's start.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The level that the big lock is listed at, which stands before all others.
+/// The level under which the big lock is listed, before all others.
 pub const BIG_LOCK: &str = "big_lock";
 
-/// How a lock goes with others.
+/// The mode of a lock: which other locks of the same resource it allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LockMode {
-    /// With others that are shared, as far as the capacity reaches.
+    /// Allows other shared locks, up to the resource's capacity.
     Shared,
-    /// With none.
+    /// Allows no other lock.
     Exclusive,
 }
 
 impl<'de> Deserialize<'de> for LockMode {
-    /// From a string alone: a derived one would take an object, too.
+    /// Reads strings only: the derived implementation would also accept an object.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
             "shared" => Ok(LockMode::Shared),
@@ -31,40 +31,40 @@ impl<'de> Deserialize<'de> for LockMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 }))]
 pub struct Lock {
-    /// Its level; `big_lock` for the one that goes with no other.
+    /// Its level, or `big_lock` for the big lock.
     pub level: String,
-    /// Which resource of the level; all of it, if it is missing.
+    /// The resource. Missing for a lock of the whole level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub name: Option<String>,
-    /// How it is locked.
+    /// Its mode.
     pub mode: LockMode,
-    /// Of a shared lock: units of the resource, which count where the level has a capacity.
+    /// Shared: the number of units of the resource. It counts only if the level has a capacity.
     pub units: u32,
 }
 
-/// How a job has to do with a lock. New ones may come.
+/// A job's relation to a lock. New values may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LockHow {
-    /// It runs, and holds it.
+    /// The job runs, and holds the lock.
     Holds,
-    /// It runs, and waits for it.
+    /// The job runs, and waits for the lock.
     Waits,
-    /// It has waited so long for its turn that it has reserved it: nobody else starts who might take it.
+    /// The job has waited so long that it has reserved the lock: no other job that might take the lock starts.
     Reserved,
 }
 
-/// A job that holds a lock, waits for it, or has reserved it.
+/// A job that holds, awaits or has reserved a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "lock": { "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 },
     "how": "holds", "type": "cluster", "id": "migrate-17", "tenant": "acme", "since_us": 1_790_000_000_000_000_i64
 }))]
 pub struct Locker {
-    /// The lock. Who is in another one's way may have locked more or less than what is wanted: all of the level, or one of its resources.
+    /// The job's own lock. It may cover more or less than the lock that it blocks: the whole level, or one resource of it.
     pub lock: Lock,
-    /// How it has to do with it.
+    /// The job's relation to the lock.
     pub how: LockHow,
     /// The job's type.
     #[serde(rename = "type")]
@@ -72,25 +72,25 @@ pub struct Locker {
     pub job_type: String,
     /// The job.
     pub id: String,
-    /// Whose job it is.
+    /// The job's tenant.
     pub tenant: String,
-    /// Since when, in µs since the Unix epoch.
+    /// Since when it holds, awaits or has reserved the lock, in µs since the Unix epoch.
     pub since_us: i64,
 }
 
-/// A page of who locks what. By level; of each level all of it first, then its resources by name; of each of them who holds it, then who
-/// waits for it or has reserved it, first come first.
+/// A page of the jobs that hold, await or have reserved locks. Locks are sorted by level, with locks of the whole level first, then by the resource's
+/// name. For each lock, its holders come first, then the jobs that wait for it or have reserved it, in order of time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Lockers {
     /// The jobs.
     pub locks: Vec<Locker>,
-    /// There is more: ask again with `after` set to this. Missing on the last page.
+    /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,
 }
 
-/// Locks that a job asks for while it runs.
+/// Locks that a job requests while it runs.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "claim": 4, "locks": [{ "level": "node", "name": "n1", "mode": "exclusive" }], "wait_ms": 30_000 }))]
@@ -103,14 +103,14 @@ pub struct AskLocks {
     #[serde(deserialize_with = "crate::object::objects")]
     #[schema(min_items = 1, max_items = 1_000)]
     pub locks: Vec<WantedLock>,
-    /// How long to wait at most for the one that is not free, in ms; the server may answer earlier. The job keeps its place in the queue
-    /// after that.
+    /// Longest time to wait for a lock that is not free, in ms. The server may respond earlier. The job keeps its place in the lock's queue
+    /// afterwards.
     #[serde(default, deserialize_with = "crate::number::whole")]
     #[schema(default = 0, maximum = 300_000)]
     pub wait_ms: u64,
 }
 
-/// A lock that a job asks for.
+/// A lock that a job requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "level": "node", "name": "n1", "mode": "exclusive" }))]
@@ -118,13 +118,13 @@ pub struct WantedLock {
     /// Its level.
     #[schema(min_length = 1, max_length = 128)]
     pub level: String,
-    /// Which resource of the level; all of it, if it is left out.
+    /// The resource. Left out for a lock of the whole level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, min_length = 1, max_length = 128)]
     pub name: Option<String>,
-    /// How it is locked.
+    /// Its mode.
     pub mode: LockMode,
-    /// Of a shared lock: units of the resource, no more than it has.
+    /// Shared: the number of units of the resource, at most its capacity.
     #[serde(default = "one", deserialize_with = "crate::number::whole")]
     #[schema(default = 1, minimum = 1, maximum = 1_000_000)]
     pub units: u32,
@@ -134,7 +134,7 @@ fn one() -> u32 {
     1
 }
 
-/// What came of asking for locks.
+/// The result of a request for locks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "state": "waiting", "lock": { "level": "node", "name": "n1", "mode": "exclusive", "units": 1 },
@@ -142,72 +142,73 @@ fn one() -> u32 {
         "id": "verify-3", "tenant": "acme", "since_us": 1_790_000_000_000_000_i64 }]
 }))]
 pub struct AskedLocks {
-    /// Whether all of them are held.
+    /// Whether the job holds all of them.
     pub state: LockState,
-    /// The job waits for this one: those that come before it are held, and those after it were not looked at.
+    /// The lock that the job waits for. The job holds the locks before it in the order; the server has not tried those after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub lock: Option<Lock>,
-    /// Who holds that, or came before; the first 8.
+    /// The jobs that hold that lock, or that are earlier in its queue: at most the first 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub by: Vec<Locker>,
 }
 
-/// What a job has of the locks that it asked for.
+/// Whether a job holds the locks that it requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LockState {
-    /// All of them.
+    /// It holds all of them.
     Held,
-    /// It waits for one: ask again.
+    /// It waits for one of them. Repeat the request.
     Waiting,
 }
 
-/// A lock was given back.
+/// The result of releasing a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unlocked {
-    /// The job neither holds it nor waits for it.
+    /// The job neither holds nor awaits the lock.
     pub unlocked: bool,
 }
 
-/// What a job locks, or wants to.
+/// The locks that a job holds or wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WhyLocks {
-    /// What it declares, by level.
+    /// The locks that it declares, by level.
     #[schema(value_type = Object)]
     pub declared: serde_json::Value,
-    /// What of that nobody knows before it runs: why, and what it will probably lock.
+    /// Declared locks that are unknown before the job runs: the cause, and what it will probably lock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub unknown: Vec<UnknownLocks>,
-    /// It runs: what it holds; the first 100.
+    /// Running: the locks that it holds, at most the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub held: Vec<Lock>,
-    /// The lock that it cannot have now, or waits for; of all of the level where nobody knows yet which. Missing if nothing is in its way.
+    /// The lock that is not free now, or that the job waits for. It covers the whole level if the resource is still unknown. Missing if no lock
+    /// delays the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub wanted: Option<Lock>,
-    /// Who holds that, and who is before it: has reserved it, or stands before it in the queue. The first 10.
+    /// The jobs that hold that lock, have reserved it, or precede this job in the queue: at most the first 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub by: Vec<Locker>,
-    /// There are more of them.
+    /// Whether there are more of them.
     #[serde(default)]
     pub by_more: bool,
-    /// It could run, and has waited so long that it has reserved what it wants: since when, in µs. Nobody starts any more who might
-    /// take it and has not reserved it before.
+    /// Pending: since when the job has reserved the locks that it wants, in µs. No job that might take them starts any more, unless it has reserved
+    /// them earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reserved_us: Option<i64>,
-    /// It could run: how likely it is to wait for locks if it started now. What weighs less starts first.
+    /// Pending: an estimate of how likely the job is to wait for locks if it started now. Lighter jobs start first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub weight: Option<LockWeight>,
 }
 
-/// What a job will lock at one level, and does not know before it runs.
+/// Locks of a job at one level that are unknown before it runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "level": "node", "mode": "exclusive", "because": "its option \"nodes\" is missing", "option": "nodes", "line": 12,
@@ -219,77 +220,77 @@ pub struct UnknownLocks {
     pub level: String,
     /// The mode.
     pub mode: LockMode,
-    /// Why nobody knows it.
+    /// Why the locks are unknown.
     pub because: String,
-    /// The option that is missing, or is not what it should be.
+    /// The option that is missing, or has an unsuitable value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub option: Option<String>,
-    /// The line of the catalogue that asks for it, from 1.
+    /// The line of the catalogue that refers to the option, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub line: Option<usize>,
-    /// Of which of the job's steps, from 1.
+    /// The job's step that needs the locks, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub step: Option<usize>,
-    /// What past runs tell, if it is sure enough. The job weighs by it; what it locks does not depend on it.
+    /// A prediction from past runs, if it is certain enough. It affects the job's weight, and not what the job locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub likely: Option<LikelyLocks>,
 }
 
-/// What runs locked that had the same value of an option.
+/// The locks of past runs that had the same value of an option.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LikelyLocks {
-    /// What most of them locked; empty for nothing.
+    /// The locks that most of them took. Empty if they took none.
     pub locks: Vec<Lock>,
-    /// How sure that is: the lower end of Wilson's 95% interval of `alike` of `runs`, from 0.5 to 1.
+    /// The confidence in this prediction: the lower end of Wilson's 95% interval of `alike` of `runs`, from 0.5 to 1.
     pub confidence: f64,
-    /// So many of them locked exactly this.
+    /// Number of runs that took exactly these locks.
     pub alike: usize,
-    /// So many were looked at: the latest 16 at most.
+    /// Number of runs that were compared: the latest 16 at most.
     pub runs: usize,
-    /// The option that they have in common.
+    /// The option that these runs have in common.
     pub option: String,
     /// Its value.
     pub value: String,
 }
 
-/// How likely a job is to wait for locks, and what is left of that after it has waited for its turn.
+/// An estimate of how likely a job is to wait for locks, and its value after the time that the job has waited.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "base": 1.0, "levels": [{ "level": "instance", "weight": 3.0 }], "total": 4.0, "age": 10, "line": 5, "tick_ms": 30_000, "aging_ticks": 30,
     "aged": 2.0, "nothing_us": 1_790_000_900_000_000_i64
 }))]
 pub struct LockWeight {
-    /// What each job weighs.
+    /// The weight of every job.
     pub base: f64,
-    /// What it adds at each level where it wants something.
+    /// What each level adds where the job wants a lock.
     pub levels: Vec<LevelWeight>,
-    /// All of it together.
+    /// The base and the weights of all levels together.
     pub total: f64,
-    /// How long it has waited, in ticks.
+    /// How long the job has waited, in ticks.
     pub age: u64,
-    /// How many other jobs of those that are compared with it name what it wants for itself: each makes it older by a tick.
+    /// Number of other jobs in the window that name a resource which this job wants exclusively. Each of them makes the job older by a tick.
     #[serde(default)]
     #[schema(required = true)]
     pub line: u64,
-    /// How long a tick is.
+    /// Length of a tick, in ms.
     pub tick_ms: u64,
-    /// After so many ticks it weighs nothing, and reserves what it wants.
+    /// After this many ticks the job is aged out: its weight is zero, and it may reserve the locks that it wants.
     pub aging_ticks: u32,
-    /// What the total is worth at its age, a tick more for each in line: among jobs of its class, and unless it has reserved, this decides the order.
+    /// The total at the job's age, plus a tick for each job in `line`. It orders the jobs of one class that have no reservation.
     pub aged: f64,
-    /// When it has waited for `aging_ticks`, or since when, in µs since the Unix epoch: it weighs nothing then, whatever its line.
+    /// When the job is or was aged out, in µs since the Unix epoch: its age reaches `aging_ticks`, without counting `line`.
     pub nothing_us: i64,
 }
 
-/// What one level adds to a weight.
+/// The weight that one level adds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LevelWeight {
     /// The level.
     pub level: String,
-    /// 0 to 3: 3 is a lock that somebody has.
+    /// From 0 to 3; 3 is a lock that another job holds.
     pub weight: f64,
 }

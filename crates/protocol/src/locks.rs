@@ -1,4 +1,4 @@
-//! What a job locks.
+//! The locks that a job declares.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,59 +7,57 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-/// What the lock before all levels is called.
+/// The name of the lock before all levels.
 const BIG_LOCK: &str = "big_lock";
 
-/// What a job locks while it runs: for each level, by its name, what it locks there. A level that is left out is not locked; `{}`
-/// locks nothing. At most 8 kB.
+/// The locks that a job declares, by the name of the level. The job locks nothing at a level that is left out; `{}` locks nothing. At most 8 kB.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(example = json!({ "instance": { "exclusive": ["web1"] }, "node": { "shared": "unknown" } }))]
 pub struct Locks {
-    /// The one lock that goes with no other: whoever holds it is alone among the jobs that lock anything.
+    /// The lock that excludes every other job that locks anything.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(default = false)]
     pub big_lock: bool,
-    /// What is locked at each level.
+    /// The locks at each level.
     #[serde(flatten)]
     pub levels: BTreeMap<String, LocksAtLevel>,
 }
 
-/// What a job locks at one level. The same name cannot be in both: exclusive is enough.
+/// The locks of a job at one level. A name cannot be in both modes: exclusive is enough.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LocksAtLevel {
-    /// What others may lock shared at the same time.
+    /// Resources that other jobs may lock shared at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<LockNames>,
-    /// What nobody else may lock at the same time. Here names have no units: all of them are taken.
+    /// Resources that no other job may lock at the same time. Names have no units here: an exclusive lock takes all units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive: Option<LockNames>,
 }
 
-/// Which resources of a level are locked.
+/// The resources of a level that a job locks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum LockNames {
-    /// All that there are, or nobody knows which before the job runs.
+    /// All resources of the level, or resources that are unknown before the job runs.
     Word(LockWord),
-    /// These, one unit of each: names of at most 128 bytes without control characters, at least one.
+    /// These resources, with one unit of each: at least one name, of at most 128 bytes each, without control characters.
     Names(Vec<String>),
-    /// These, and how many units of each: 1 to 1,000,000, and no more than the resource has.
+    /// These resources, with a number of units of each: 1 to 1,000,000, and at most the resource's capacity.
     Units(BTreeMap<String, u32>),
 }
 
-/// A word in place of names.
+/// A word instead of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LockWord {
-    /// All resources that there are and will be.
+    /// All resources of the level, including future ones.
     All,
-    /// At least one; which of them the job finds out when it runs, and locks then.
+    /// At least one resource. The job finds out which when it runs, and requests the lock then.
     Unknown,
 }
 
-// Read by hand, so that the place of a mistake is known to its last member: what serde makes of `flatten` and `untagged` is read
-// twice, and the second time without places.
+// Deserialized by hand, so that an error names the exact member. serde reads `flatten` and `untagged` from a buffer in which positions are lost.
 
 impl<'de> Deserialize<'de> for Locks {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

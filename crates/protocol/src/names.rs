@@ -1,7 +1,7 @@
-//! What types, ids and names may look like: one set of rules for the server, its clients and the schema.
+//! The rules for types, ids and names, shared by the server, its clients and the schema.
 //!
-//! The bounds keep keys far below the store's 10 kB; control characters would make logs and terminals lie; and a job must
-//! be reachable under its path, which `.` and `..` are not: clients resolve them before they send the request.
+//! The bounds keep keys far below the store's limit of 10 kB. Control characters could forge lines in logs and terminals. A job must be reachable
+//! under its path, so `.` and `..` are no ids: clients resolve them before they send the request.
 
 use std::fmt;
 
@@ -39,15 +39,15 @@ pub struct JobId(pub String);
 #[schema(example = "acme", min_length = 1, max_length = 512, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
 pub struct Name(pub String);
 
-/// A worker's id, as the server gave it. One incarnation of a worker has it, and none after it.
+/// A worker's id, assigned by the server. It belongs to one registration, and the server never assigns it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = "000643d1a2b3c4d5-9f3a1c5e7b2d4860", pattern = "^[0-9a-f]{16}-[0-9a-f]{16}$")]
 pub struct WorkerId(pub String);
 
-/// What is wrong with a name, and what would be right.
+/// What is wrong with a name, and which names are valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Which name.
+    /// The field of the request.
     pub field: &'static str,
     /// What is wrong with it.
     pub problem: String,
@@ -87,7 +87,7 @@ pub fn check_id(id: &str) -> Result<(), Problem> {
     }
 }
 
-/// Checks the name of a tenant, a user or a worker: `field` says which.
+/// Checks the name of a tenant, a user or a worker. `field` states which of them it is.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -95,7 +95,7 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), Problem> {
     check(field, name, if field == "name" { MAX_WORKER_NAME_BYTES } else { MAX_NAME_BYTES })
 }
 
-/// Whether this can be the id of a worker.
+/// Whether a string has the form of a worker's id.
 pub fn is_worker_id(id: &str) -> bool {
     let hex =
         |part: &str| part.len() == 16 && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

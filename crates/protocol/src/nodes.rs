@@ -1,16 +1,16 @@
-//! The servers that share a store, and how that store does.
+//! The servers that share a store, and the state of that store.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::names::WorkerId;
 
-/// The nodes of a store: the servers that run on it. Each answers for all of them.
+/// The nodes of a store: the servers that run on it. Each node responds for all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Nodes {
-    /// The name of the node that answers.
+    /// The name of the node that responds.
     pub node: String,
-    /// The nodes, the one that started first first. One that was killed stays for a health timeout.
+    /// The nodes, ordered by start time. A killed node stays in the list until its health timeout is over.
     pub nodes: Vec<Node>,
 }
 
@@ -21,12 +21,12 @@ pub struct Nodes {
     "version": "0.1.0", "started_us": 1_763_734_800_000_000_i64
 }))]
 pub struct Node {
-    /// The id of this run of it, never used again.
+    /// The id of this run of the node. It is never used again.
     #[schema(value_type = WorkerId)]
     pub id: String,
     /// Its name.
     pub name: String,
-    /// Where it is reached.
+    /// The URL under which other nodes and clients reach it.
     pub url: String,
     /// The release that it runs.
     pub version: String,
@@ -34,65 +34,65 @@ pub struct Node {
     pub started_us: i64,
 }
 
-/// The store of the node that answers, as that node sees it.
+/// The store of the node that responds, as that node sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Store {
-    /// The name of the node that answers.
+    /// The name of the node that responds.
     pub node: String,
     /// `embedded`, `etcd` or `foundationdb`.
     pub engine: String,
-    /// Its URL, without user and password.
+    /// The URL of the store, without user and password.
     pub url: String,
-    /// Why it does not work now; missing while it does.
+    /// Why the store is failing. Missing while it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub failing: Option<Failing>,
-    /// What one transaction may do.
+    /// The limits of one transaction.
     pub limits: StoreLimits,
-    /// What the node has done with it since it started.
+    /// The node's operations on the store since the node started.
     pub counters: StoreCounters,
 }
 
-/// Since when a store does not work, and why.
+/// Since when a store is failing, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failing {
     /// Since when, in µs since the Unix epoch.
     pub since_us: i64,
-    /// The latest failure, in one line.
+    /// The latest error, in one line.
     pub reason: String,
 }
 
-/// What one transaction of a store may do.
+/// The limits of one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoreLimits {
     /// Longest key, in bytes.
     pub key_bytes: usize,
     /// Longest value, in bytes.
     pub value_bytes: usize,
-    /// Keys and values together, in bytes.
+    /// Maximum size of all keys and values together, in bytes.
     pub transaction_bytes: usize,
-    /// Rows that are written.
+    /// Maximum number of rows that are written.
     pub transaction_writes: usize,
-    /// Rows and ranges that were read and must be as they were.
+    /// Maximum number of rows and ranges that were read and are checked for conflicts.
     pub transaction_conflicts: usize,
-    /// How long it may take, in ms.
+    /// Longest duration, in ms.
     pub transaction_ms: u64,
 }
 
-/// What a node has done with its store since it started.
+/// A node's operations on its store since the node started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoreCounters {
-    /// Transactions that were begun, each attempt one.
+    /// Transactions that began; each attempt counts.
     pub transactions: u64,
-    /// Commits that were asked for.
+    /// Commits that the node requested.
     pub commits: u64,
-    /// Commits that failed because something had changed meanwhile; they were tried again.
+    /// Commits that failed because another transaction had changed what they read. The node repeated them.
     pub conflicts: u64,
     /// Transactions that took too long.
     pub too_old: u64,
-    /// Commits of which it is unknown whether they happened.
+    /// Commits whose outcome is unknown.
     pub unknown_outcomes: u64,
-    /// Calls that the store could not answer.
+    /// Calls that failed because the store was unavailable.
     pub unavailable: u64,
     /// Reads of one row.
     pub gets: u64,
@@ -102,6 +102,6 @@ pub struct StoreCounters {
     pub rows_read: u64,
     /// Rows and ranges that were written or cleared.
     pub rows_written: u64,
-    /// How long all commits took together, in µs.
+    /// Total duration of all commits, in µs.
     pub commit_us: u64,
 }

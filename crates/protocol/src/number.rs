@@ -1,7 +1,6 @@
-//! Whole numbers as JSON has them.
+//! Whole numbers in JSON.
 //!
-//! JSON has one kind of number: `4` and `4.0` are the same, and some languages write one for the other. serde takes the first
-//! alone.
+//! JSON has one kind of number: `4` and `4.0` are the same, and some languages write one for the other. serde reads only the first as an integer.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,7 +8,7 @@ use std::marker::PhantomData;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A number that is whole and fits a `T`.
+/// A whole number that fits a `T`.
 pub(crate) struct Whole<T>(pub T);
 
 impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
@@ -34,7 +33,7 @@ impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
 
             fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
                 let wrong = || E::invalid_value(Unexpected::Float(number), &self);
-                // Beyond this a double does not tell one whole number from the next.
+                // Beyond this limit a double cannot represent every whole number.
                 if number.fract() != 0.0 || number.abs() > 9_007_199_254_740_992.0 {
                     return Err(wrong());
                 }
@@ -49,7 +48,7 @@ impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
     }
 }
 
-/// For members that are there.
+/// For members that must be present.
 pub(crate) fn whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(deserializer: D) -> Result<T, D::Error> {
     Whole::deserialize(deserializer).map(|Whole(number)| number)
 }

@@ -1,6 +1,6 @@
-//! JSON objects, and nothing else.
+//! Values that only a JSON object may represent.
 //!
-//! serde reads a struct from an array of its members, too, and an enum from an object; the API takes what its schema says.
+//! serde also reads a struct from an array of its members, and an enum from an object. The API accepts only what its schema states.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A `T` that was written as an object.
+/// A `T` that is written as an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Object<T>(pub T);
 

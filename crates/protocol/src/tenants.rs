@@ -1,4 +1,4 @@
-//! Who gets what: tenants, and what waits and runs of a type.
+//! Tenants with their shares, and the waiting and running jobs of a type.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,7 +7,7 @@ use crate::filters::Limited;
 use crate::jobs::State;
 use crate::why::Reason;
 
-/// A tenant, as far as jobs of one type are concerned.
+/// A tenant's standing for jobs of one type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "type": "mail", "tenant": "acme", "shares": 200, "service_us": 93_000_000_u64, "usage_us": 41_000_000_u64,
@@ -21,33 +21,30 @@ pub struct Tenant {
     pub job_type: String,
     /// Its name.
     pub tenant: String,
-    /// What it is entitled to, relative to others: 1 to 1,000.
+    /// Its weight relative to other tenants, from 1 to 1,000.
     pub shares: u32,
-    /// Run time that it was charged for since it was last forgotten, in µs. A tenant is forgotten when it has no jobs and what
-    /// it used has decayed away.
+    /// Run time charged to the tenant, in µs, since its last removal. The server removes a tenant that has no jobs and whose recent run time has
+    /// decayed.
     pub service_us: u64,
-    /// Recent run time, in µs: what it was charged for lost half of its weight in each interval that has passed since (unless
-    /// the coefficient is configured otherwise).
+    /// Recent run time, in µs. A charge loses half of its weight in each interval after it, unless the coefficient is configured otherwise.
     pub usage_us: u64,
-    /// Run time that it is owed, in µs: what it would have to be given to be where its type's virtual time is. Negative if it
-    /// is ahead of the others. Nobody is owed anything while they have nothing that waits. Missing where the type is
-    /// scheduled by the RFC's priorities, which know no such thing, and where no worker has taken note of the tenant yet.
+    /// The tenant's deficit, in µs: the run time that it needs to reach its type's virtual time. A negative number is a surplus. A tenant without
+    /// waiting jobs has no deficit. Missing under CouchDB's fair-share scheduling, which has no virtual time, and before a worker has recorded the
+    /// tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub owed_us: Option<i64>,
-    /// How long one of its jobs runs, as learnt from those that have run, in µs; of jobs that can be preempted, how long a
-    /// turn is.
+    /// Expected run time of one of its jobs, estimated from past runs, in µs. For continuous jobs, the length of a turn until preemption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub expected_run_us: Option<u64>,
-    /// Jobs that run.
+    /// Number of running jobs.
     pub running: usize,
-    /// Jobs that could run: counted up to 10,000.
+    /// Number of pending jobs, counted up to 10,000.
     pub pending: usize,
-    /// There are, or may be, more of them than were counted.
+    /// Whether there are, or may be, more pending jobs than were counted.
     pub pending_more: bool,
-    /// Since when the first of those that could run waits, in µs since the Unix epoch. Jobs that wait for their time, or for
-    /// the end of a backoff, could not run and do not count.
+    /// When the oldest pending job began to wait, in µs since the Unix epoch. Jobs that wait for their time or for the end of a backoff do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub oldest_claimable_us: Option<i64>,
@@ -56,56 +53,56 @@ pub struct Tenant {
 /// A page of tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tenants {
-    /// The types that were looked at, each whole, whatever part of its tenants the page holds.
+    /// The types that the server read. Each summary covers the whole type, regardless of which tenants are on the page.
     pub types: Vec<TypeSummary>,
     /// The tenants.
     pub tenants: Vec<Tenant>,
-    /// There is more: ask again with `after` set to this. Missing on the last page.
+    /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,
-    /// There are more tenants or types than this order can sort: the first ones by name were sorted. The order `name` lists all of them.
+    /// There are more tenants or types than this order can sort, so that only the first ones by name were sorted. The order `name` lists all of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
 
-/// How tenants are sorted.
+/// The order of tenants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TenantOrder {
     /// By type and name.
     #[default]
     Name,
-    /// Who is owed most first.
+    /// Largest deficit first.
     Owed,
     /// Most recent run time first.
     Usage,
-    /// Who has most jobs that run first.
+    /// Most running jobs first.
     Running,
-    /// Who was served most first.
+    /// Most run time charged first.
     Service,
 }
 
-/// What works on jobs of a type, and what there is of them.
+/// Summary of a type: its workers, its tenants and its jobs that wait outside of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TypeSummary {
     /// The type.
     #[serde(rename = "type")]
     #[schema(value_type = String)]
     pub job_type: String,
-    /// Who can run its jobs.
+    /// The workers and slots for its jobs.
     pub capacity: Capacity,
-    /// How slots are shared between tenants.
+    /// How the workers share the slots between tenants.
     pub fairness: Fairness,
-    /// Tenants that are known: with jobs that wait or run, or with recent run time.
+    /// Number of known tenants: those with waiting or running jobs, or with recent run time.
     pub tenants: usize,
-    /// Tenants with jobs that could run now.
+    /// Number of tenants with pending jobs.
     pub waiting_tenants: usize,
-    /// Jobs that wait for their time, or for the end of a backoff: counted up to 10,000.
+    /// Number of jobs that wait for their time, or for the end of a backoff, counted up to 10,000.
     pub delayed: usize,
-    /// There are more of them than were counted.
+    /// Whether there are more of them than were counted.
     pub delayed_more: bool,
-    /// Jobs that wait for the end of others.
+    /// Jobs that wait for their dependencies.
     #[serde(default)]
     #[schema(required = true)]
     pub blocked: Counted,
@@ -113,57 +110,57 @@ pub struct TypeSummary {
     #[serde(default)]
     #[schema(required = true)]
     pub paused: Counted,
-    /// Jobs that rate limits hold back.
+    /// Jobs that wait for room in a rate limit bucket.
     #[serde(default)]
     #[schema(required = true)]
     pub limited: Counted,
 }
 
-/// How many there are, counted up to a bound.
+/// A number of jobs, counted up to a bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Counted {
-    /// So many were counted: 10,000 at most.
+    /// The number counted: at most 10,000.
     pub jobs: usize,
-    /// There are more.
+    /// Whether there are more.
     pub more: bool,
 }
 
-/// What can run jobs of a type.
+/// The workers and slots for the jobs of a type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Capacity {
-    /// Workers that are registered and have slots.
+    /// Number of registered workers with slots.
     pub workers: usize,
-    /// Jobs that they run at the same time at most, together.
+    /// Total number of their slots.
     pub slots: usize,
-    /// Jobs that they run now, counted up to 20,000.
+    /// Number of jobs that they run now, counted up to 20,000.
     pub running: usize,
 }
 
-/// How the slots of a type are shared between its tenants.
+/// How the workers of a type share the slots between its tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fairness {
-    /// By what each tenant has received, divided by its shares.
+    /// By the run time of each tenant, divided by its shares.
     VirtualTime,
-    /// By priorities of jobs that follow the usage of their tenants.
+    /// By CouchDB's fair-share scheduling: jobs have priorities, which follow the usage of their tenants.
     Rfc,
 }
 
-/// Jobs that have not ended, in the order in which they run: those that do, those that could, the one that is next first, and
-/// those that wait for something else than their turn.
+/// Jobs that have not ended: first the running ones, then the pending ones in the order in which they will start, then those that wait outside of a
+/// queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
-    /// The types that were looked at.
+    /// The types that the server read.
     pub types: Vec<TypeSummary>,
-    /// The jobs; of each type as many as were asked for at most.
+    /// The jobs: of each type, at most as many as requested.
     pub jobs: Vec<QueuedJob>,
-    /// There are more types: ask again with `after` set to this. Missing where there are none.
+    /// There are more types: repeat the request with `after` set to this. Missing if there are no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,
 }
 
-/// A job that has not ended, and why it stands where it does. `/v1/jobs/{type}/{id}/why` tells more.
+/// A job that has not ended, and the reason for its state. `/v1/jobs/{type}/{id}/why` has the details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuedJob {
     /// Its type.
@@ -172,35 +169,35 @@ pub struct QueuedJob {
     pub job_type: String,
     /// Its id.
     pub id: String,
-    /// The document that a replication belongs to, in the database that is its tenant.
+    /// Replications: the document in the replicator database, which is the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub document: Option<String>,
-    /// Who it is charged to.
+    /// The tenant that it is charged to.
     pub tenant: String,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// Why.
+    /// The reason for its state.
     pub reason: Reason,
-    /// Since when, in µs since the Unix epoch: it runs, could run, or was put among those that wait for their time.
+    /// Since when it runs, is pending, or waits outside of a queue, in µs since the Unix epoch.
     pub since_us: i64,
-    /// It starts not before this time, in µs.
+    /// It does not start before this time, in µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
-    /// Paused: by this filter.
+    /// Paused: the filter that pauses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub paused_by: Option<String>,
-    /// Limited: until fewer jobs of this run.
+    /// Limited: the bucket that has no room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub limited: Option<Limited>,
-    /// Blocked: so many jobs that it waits for have not ended.
+    /// Blocked: the number of its dependencies that have not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub waits_for: Option<u32>,
-    /// Who runs it.
+    /// Running: its worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub worker: Option<String>,

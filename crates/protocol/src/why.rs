@@ -1,4 +1,4 @@
-//! Why a job stands where it does, and when it can be expected.
+//! Why a job is in its state, and when it is expected to start.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,63 +10,62 @@ use crate::locking::WhyLocks;
 use crate::names::{JobId, JobType, WorkerId};
 use crate::tenants::{Capacity, Tenant};
 
-/// Why a job stands where it does, as a word that does not change: programs decide by it. New ones may come.
+/// The reason for a job's state, as a stable code on which programs decide. New values may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// It could run, and no worker of its type is registered.
+    /// Pending: no worker of its type is registered.
     NoWorker,
-    /// It could run, and there is a free slot for it: a worker takes it with its next look.
+    /// Pending, with a free slot for it: a worker claims it in its next pass.
     StartsNext,
-    /// It could run and is next, and every slot is taken.
+    /// Pending and first in the queue: no slot is free.
     AllSlotsTaken,
-    /// It could run, and other jobs of its tenant go before it.
+    /// Pending: other jobs of its tenant precede it.
     BehindItsTenant,
-    /// It could run and is its tenant's first, and other tenants are owed more.
+    /// Pending, and first of its tenant: tenants with a lower virtual time get the slots.
     TenantHadItsShare,
-    /// It could run, and every slot is taken by jobs of which some are preempted at each cycle: it is among those that are rotated
-    /// in next.
+    /// Pending: continuous jobs use every slot, and some of them are preempted at each cycle. The job is among the next to start.
     RotatesIn,
-    /// It could run, and somebody has a lock that it wants.
+    /// Pending: another job holds a lock that it wants.
     Locked,
-    /// It could run, and a lock that it wants is reserved for one that is before it.
+    /// Pending: an earlier job has reserved a lock that it wants.
     LockReserved,
     /// It crashed, and its backoff is not over.
     Backoff,
     /// It was added for later.
     NotBefore,
-    /// It has nothing to do until something changes at its source, which is watched for it.
+    /// It has nothing to do until its source changes. A server watches the source for it.
     Parked,
     /// A filter has paused it.
     Paused,
-    /// As many jobs of a bucket that it is in run as may.
+    /// As many jobs of one of its buckets run as the limit allows.
     RateLimited,
-    /// It waits for the end of other jobs.
+    /// Its dependencies have not ended.
     AfterOthers,
-    /// Its time has come, or its backoff is over: a worker puts it into the queue with its next look.
+    /// Its time has come, or its backoff is over: a worker moves it into the queue in its next pass.
     Due,
     /// A worker runs it.
     Runs,
     /// A worker runs it, and it waits for a lock.
     WaitsForLock,
-    /// A worker runs it, and was told to stop it.
+    /// A worker runs it, and has been informed that it must stop the job.
     Stops,
-    /// A worker runs it, and it runs once more after that.
+    /// A worker runs it, and it runs once more afterwards.
     RunsAgain,
-    /// It has ended well.
+    /// It has completed.
     Completed,
-    /// It has failed for good.
+    /// It has failed permanently.
     Failed,
-    /// Its user has ended it.
+    /// It was cancelled.
     Cancelled,
-    /// A replication document whose filter's code is still to be read from the source: its job is added then.
+    /// A replication document whose filter code has not been read from the source yet. Its job is added after that.
     FindsFilter,
-    /// The same, and reading it has failed; it is tried again.
+    /// The same, and reading the filter code has failed. The server retries.
     FilterFailed,
 }
 
 impl Reason {
-    /// As it is written.
+    /// The reason's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Reason::NoWorker => "no_worker",
@@ -97,7 +96,7 @@ impl Reason {
     }
 }
 
-/// Why a job stands where it does.
+/// Why a job is in its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({
     "type": "mail",
@@ -128,70 +127,70 @@ pub struct Why {
     pub job_type: String,
     /// Its id.
     pub id: String,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// Why.
+    /// The reason for its state.
     pub reason: Reason,
-    /// The same for people, in one line.
+    /// The reason in one line, for people.
     pub sentence: String,
-    /// Since when, in µs since the Unix epoch: it runs, could run, has ended, or was put among those that wait for their time.
+    /// Since when it runs, is pending, has ended, or waits outside of a queue, in µs since the Unix epoch.
     pub since_us: i64,
-    /// It starts not before this time, in µs.
+    /// It does not start before this time, in µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
-    /// Crashes in a row.
+    /// Number of consecutive crashes.
     pub crashes: u32,
-    /// What went wrong last, if its latest run crashed or failed.
+    /// The error of its last run, if that run crashed or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,
-    /// The jobs that it waits for, by type and id; the first 100.
+    /// Its dependencies, by type and id: the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub after: Vec<Awaited>,
-    /// Who runs it.
+    /// The worker that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<WorkerId>, nullable = false)]
     pub worker: Option<String>,
-    /// Where it runs, or through which node its worker takes jobs.
+    /// The node that runs it, or that its worker is registered with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub node: Option<String>,
-    /// Its priority class, -20 to 19: those of lower classes go before it among its tenant's jobs.
+    /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
     #[serde(default)]
     #[schema(required = true)]
     pub priority: i32,
-    /// Who it is charged to, and how that tenant stands.
+    /// The tenant that it is charged to, with its standing.
     pub tenant: Tenant,
-    /// It could run: where it stands in the queue.
+    /// Pending: its place in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub place: Option<Place>,
-    /// It could run: other tenants whose jobs go before it, the one that is next first; the first 10.
+    /// Pending: other tenants whose jobs precede it, in the order of their next jobs: the first 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub before: Vec<Before>,
-    /// There are more of them.
+    /// Whether there are more of them.
     #[serde(default)]
     pub before_more: bool,
-    /// Who can run jobs of its type. Missing for a job that has ended.
+    /// The workers and slots for jobs of its type. Missing for a job that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub capacity: Option<Capacity>,
-    /// What it locks, or wants to. Missing for a job that declares no locks, and for one that has ended.
+    /// The locks that it holds or wants. Missing for a job that declares no locks, and for one that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub locks: Option<WhyLocks>,
-    /// It is held back: what limits it.
+    /// Limited: the bucket that has no room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub limited: Option<Limited>,
-    /// When it can be expected to start (again); null where nothing is known to tell that by, and where it will not.
+    /// When the job is expected to start (again). Null if nothing is known to estimate it, and if the job will not start.
     pub expected: Option<Expected>,
 }
 
-/// A job that another one waits for.
+/// A dependency of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Awaited {
     /// Its type.
@@ -201,65 +200,65 @@ pub struct Awaited {
     /// Its id.
     #[schema(value_type = JobId)]
     pub id: String,
-    /// Where it stands. Missing if it has just been removed.
+    /// Its state. Missing if it has just been removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub state: Option<State>,
-    /// The ends that are accepted.
+    /// The final states that are accepted.
     pub accepted: Vec<End>,
-    /// What happens if it ends otherwise.
+    /// What happens if it ends in another state.
     pub otherwise: Otherwise,
 }
 
-/// Where a job that could run stands in the queue.
+/// The place of a pending job in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Place {
-    /// Jobs of its tenant that go before it: counted up to 10,000.
+    /// Number of jobs of its tenant that precede it, counted up to 10,000.
     pub in_tenant: usize,
-    /// There are more of them than were counted.
+    /// Whether there are more of them than were counted.
     pub in_tenant_more: bool,
-    /// Jobs of all tenants that go before it, if nothing changes: counted up to 10,000.
+    /// Number of jobs of all tenants that precede it, if nothing changes, counted up to 10,000.
     pub overall: usize,
-    /// There are more of them than were counted.
+    /// Whether there are more of them than were counted.
     pub overall_more: bool,
 }
 
-/// A tenant whose jobs go before another one's.
+/// A tenant whose jobs precede the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Before {
     /// Its name.
     pub tenant: String,
     /// Its shares.
     pub shares: u32,
-    /// How many of its jobs.
+    /// Number of its jobs that precede the job.
     pub jobs: usize,
-    /// There are more of them than were counted.
+    /// Whether there are more of them than were counted.
     pub jobs_more: bool,
 }
 
-/// When a job can be expected to start.
+/// When a job is expected to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Expected {
-    /// At about this time, in µs since the Unix epoch.
+    /// The expected time, in µs since the Unix epoch.
     pub at_us: i64,
-    /// Not before that time, and it may be later: when it is known only until when it cannot start.
+    /// Whether the time is only a lower bound: the job does not start earlier, and may start later.
     pub earliest: bool,
-    /// What that is computed from.
+    /// The data that the estimate is based on.
     pub basis: String,
 }
 
-/// Why the replication of a document stands where it does.
+/// Why the replication of a document is in its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DocumentWhy {
     /// The `_replicator` database.
     pub database: String,
     /// The document.
     pub doc_id: String,
-    /// Why. Of the job, if there is one.
+    /// The reason: that of the job, if there is one.
     pub reason: Reason,
-    /// The same for people, in one line.
+    /// The reason in one line, for people.
     pub sentence: String,
-    /// What went wrong last, if something did.
+    /// The last error, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub error: Option<String>,

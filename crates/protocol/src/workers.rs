@@ -1,11 +1,11 @@
-//! What workers in any language do.
+//! Operations of workers in any language.
 //!
-//! A worker registers under a job type and gets an id. It pings at the interval that it was told, from a thread of its
-//! own: a worker that is not heard of within the health timeout is removed, and its jobs go to others. It accepts jobs,
-//! reports progress, and ends each with `finish`, `fail` or `release`, always with the number of its claim.
+//! A worker registers under a job type and gets an id. It pings in its own thread, at the interval of the response. The server removes a worker
+//! without a ping for the health timeout, and other workers get its jobs. The worker accepts jobs, reports progress, and ends each job with `finish`,
+//! `fail` or `release`. Each of these requests carries the number of the claim.
 //!
-//! Every request may be repeated when its answer was lost. `accept` hands the jobs out again that lie above the number
-//! which the worker says it has received; a repeated end is answered as the first one was.
+//! A worker may repeat every request whose response was lost. `accept` returns the jobs again whose claim numbers are higher than the last one that
+//! the worker has received. Ending a job is idempotent: the response is the same again.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use crate::jobs::State;
 use crate::names::WorkerId;
 
-/// A worker that registers.
+/// A registration of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "name": "mailer 2 on web-7", "slots": 4 }))]
@@ -23,48 +23,47 @@ pub struct Register {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
     pub name: Option<String>,
-    /// Jobs that it runs at the same time at most.
+    /// Its number of slots: the jobs that it runs at the same time.
     #[serde(deserialize_with = "crate::number::whole")]
     #[schema(minimum = 1, maximum = 1000)]
     pub slots: usize,
 }
 
-/// A worker that is registered.
+/// A registered worker's id and intervals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Registered {
-    /// Its id, for the paths of its requests. It is never given again.
+    /// Its id, for the paths of its requests. The server never assigns it again.
     #[schema(value_type = WorkerId)]
     pub worker: String,
-    /// How often it shall ping, in ms.
+    /// The interval between its pings, in ms.
     pub ping_interval_ms: u64,
-    /// After how much silence it is removed, in ms.
+    /// The time without a ping after which the server removes it, in ms.
     pub health_timeout_ms: u64,
 }
 
-/// What a ping is answered.
+/// The response to a ping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pinged {
-    /// The claims of this worker whose jobs shall stop: it stops them, and ends them with `release` (or `finish`, if they
-    /// were just done).
+    /// The claims of this worker whose jobs must stop. The worker stops each job and ends it with `release`, or with `finish` if the job has already
+    /// completed.
     pub cancel: Vec<u64>,
 }
 
-/// A worker that has room for jobs. One at a time per worker: a later request takes the place of one that still waits.
+/// A request for jobs. Each worker has one at a time: a later request replaces one that still waits.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "received": 0, "limit": 4, "wait_ms": 30_000 }))]
 pub struct Accept {
-    /// The highest claim number that the worker has ever received; 0 at first. Jobs that it holds above it are handed out
-    /// again: their answer was lost.
+    /// The highest claim number that the worker has received, 0 at first. The server returns jobs with higher claims of this worker again, because
+    /// their response was lost.
     #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub received: u64,
-    /// Jobs to hand out at most; never more than the worker has free slots, and never more than 50.
+    /// Maximum number of jobs to return, within the worker's free slots. One response holds at most 50.
     #[serde(default = "one", deserialize_with = "crate::number::whole")]
     #[schema(default = 1, minimum = 1, maximum = 1000)]
     pub limit: usize,
-    /// How long to wait for a job if there is none, in ms; the server may answer earlier. An empty list is the answer if
-    /// none came.
+    /// Longest time to wait for a job, in ms. The server may respond earlier. If no job became available, the response is an empty list.
     #[serde(default, deserialize_with = "crate::number::whole")]
     #[schema(default = 0, maximum = 300_000)]
     pub wait_ms: u64,
@@ -74,47 +73,47 @@ fn one() -> usize {
     1
 }
 
-/// The jobs that a worker got.
+/// The jobs that a worker has claimed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Accepted {
-    /// In increasing order of their claims.
+    /// The jobs, in increasing order of their claims.
     pub jobs: Vec<AcceptedJob>,
 }
 
-/// A job that a worker got. It is the worker's until it ends it, loses it, or is removed.
+/// A job that a worker has claimed. The worker holds it until it ends the job, loses the claim, or is removed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AcceptedJob {
     /// Its id.
     pub id: String,
-    /// The number of the worker's claim, for all that it says of this job.
+    /// The number of the worker's claim, for all requests about this job.
     pub claim: u64,
-    /// Who it is charged to.
+    /// The tenant that it is charged to.
     pub tenant: String,
-    /// On whose behalf it runs.
+    /// The user on whose behalf it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub user: Option<String>,
-    /// Which attempt this is: 1 if it has not crashed since it was added.
+    /// The number of this attempt: 1 if the job has not crashed since it was added.
     pub attempt: u32,
-    /// The attempt whose crash fails it for good.
+    /// The number of the last attempt, whose crash fails the job permanently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub max_attempts: Option<u32>,
-    /// A run that lasts longer loses its claim, in ms: of the job, or of its type.
+    /// Longest run, in ms: the job's own or its type's. A run that lasts longer loses its claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub timeout_ms: Option<u64>,
-    /// A run that reports nothing for longer loses its claim, in ms: of the job, or of its type.
+    /// Longest time between two reports, in ms: the job's own or its type's. A run that exceeds it loses its claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub heartbeat_timeout_ms: Option<u64>,
-    /// What the worker needs. It may hold secrets.
+    /// The input of the job's handler. It may hold secrets.
     #[schema(value_type = serde_json::Value)]
     pub options: Box<RawValue>,
-    /// What may be shown of it.
+    /// The description of the job for listings.
     #[schema(value_type = serde_json::Value)]
     pub summary: Box<RawValue>,
-    /// What an earlier run reported last.
+    /// The last report of an earlier run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value, required = false)]
     pub info: Option<Box<RawValue>>,
@@ -125,44 +124,44 @@ pub struct AcceptedJob {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "claim": 4, "info": { "sent": "50%" } }))]
 pub struct Update {
-    /// The claim's number.
+    /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
-    /// Any JSON of at most 12 kB; replaces the last report.
+    /// Any JSON of at most 12 kB. It replaces the last report.
     #[schema(value_type = serde_json::Value)]
     pub info: Box<RawValue>,
 }
 
-/// What a report is answered.
+/// The response to a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Updated {
-    /// What the worker does next.
+    /// What the worker must do next.
     pub answer: Answer,
 }
 
-/// What a worker is told about a job.
+/// An instruction to a worker about a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// Go on.
+    /// Continue.
     Continue,
-    /// Stop the job: its user wants it to. End it with `release`.
+    /// Stop the job, because its user has cancelled it, and end it with `release`.
     Cancel,
-    /// Stop the job and write nothing more for it: it is no longer this worker's.
+    /// Stop the job and send nothing more for it: this worker has lost its claim.
     Halt,
 }
 
-/// A job that was done.
+/// A job that has completed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "claim": 4, "result": { "message_id": "a1b2" } }))]
 pub struct Finish {
-    /// The claim's number.
+    /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
-    /// What came out: any JSON of at most 12 kB. `null` if it is left out.
+    /// The result: any JSON of at most 12 kB. `null` if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
     pub result: Option<Box<RawValue>>,
@@ -172,19 +171,19 @@ pub struct Finish {
     pub info: Option<Box<RawValue>>,
 }
 
-/// A job that could not be done.
+/// A job that crashed or failed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "claim": 4, "reason": "the mail server does not answer" }))]
 pub struct Fail {
-    /// The claim's number.
+    /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
-    /// Why. The first 1,000 bytes are kept, on one line.
+    /// The error. The server keeps the first 1,000 bytes, on one line.
     #[schema(max_length = 65_536)]
     pub reason: String,
-    /// Whether it is worth trying again, after a backoff and unless this was the last attempt. Otherwise the job has failed.
+    /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub retry: bool,
@@ -198,19 +197,19 @@ fn yes() -> bool {
     true
 }
 
-/// The body of a request that says everything in its path. It may be left out; the header `Content-Type: application/json` may not, because
-/// a page of another site could send a POST without it.
+/// The body of a request whose path states everything. It may be left out. The header `Content-Type: application/json` is required, because a page of
+/// another site could send a POST without it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({}))]
 pub struct Nothing {}
 
-/// A job that is given back: pending again, or cancelled if its user wanted that.
+/// A job that the worker gives back: it becomes pending, or cancelled if its user has cancelled it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "claim": 4 }))]
 pub struct Release {
-    /// The claim's number.
+    /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
@@ -220,32 +219,32 @@ pub struct Release {
     pub info: Option<Box<RawValue>>,
 }
 
-/// What the end of a run came to.
+/// The result of ending a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
-    /// Where the job stands now.
+    /// The job's state now.
     pub state: EndState,
 }
 
-/// Where a job stands after a run.
+/// A job's state after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EndState {
-    /// It waits for its turn: it was given back, or is to run once more.
+    /// The job is pending: it was given back, or runs once more.
     Pending,
-    /// It waits outside of the queue: for its time, for other jobs, for a filter or a rate limit.
+    /// The job waits outside of the queue: for its time, for dependencies, for a filter or for a rate limit.
     Delayed,
-    /// Another run of it has begun already.
+    /// Another run of the job has already begun.
     Running,
-    /// It is tried again when its backoff is over.
+    /// The job is retried when its backoff is over.
     Crashing,
-    /// It has ended well.
+    /// The job has completed.
     Completed,
-    /// It has failed for good.
+    /// The job has failed permanently.
     Failed,
-    /// Its user has ended it.
+    /// The job was cancelled.
     Cancelled,
-    /// Its record is gone: its user removed it.
+    /// The job's record was removed by its user.
     Removed,
 }
 
@@ -263,17 +262,17 @@ impl From<State> for EndState {
     }
 }
 
-/// What a worker that has left is answered.
+/// The response to a worker that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Left {
-    /// It is no member any more, and its jobs are pending again.
+    /// The worker is no longer registered, and its jobs are pending again.
     pub left: bool,
 }
 
 /// A registered worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Worker {
-    /// The type of the jobs that it runs.
+    /// The type of its jobs.
     #[serde(rename = "type")]
     pub job_type: String,
     /// Its id.
@@ -284,24 +283,24 @@ pub struct Worker {
     pub name: Option<String>,
     /// The node that it runs on, or that it is registered with.
     pub node: String,
-    /// Whether it works over HTTP.
+    /// Whether it is an external worker.
     pub external: bool,
-    /// Jobs that it runs at the same time at most.
+    /// Its number of slots.
     pub slots: usize,
     /// When it registered, in µs since the Unix epoch.
     pub started_us: i64,
-    /// The jobs that it runs, by id; the first 100.
+    /// The jobs that it runs, by id: the first 100.
     pub running: Vec<RunningJob>,
-    /// Whether it runs more than those.
+    /// Whether it runs more jobs than these.
     pub more_running: bool,
 }
 
-/// A job that a worker runs.
+/// A running job of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunningJob {
     /// Its id.
     pub id: String,
-    /// The claim's number.
+    /// The number of the claim.
     pub claim: u64,
     /// When this run started, in µs since the Unix epoch.
     pub started_us: i64,
@@ -312,7 +311,7 @@ pub struct RunningJob {
 pub struct Workers {
     /// The workers.
     pub workers: Vec<Worker>,
-    /// There is more: ask again with `after` set to this. Missing on the last page.
+    /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub next: Option<String>,

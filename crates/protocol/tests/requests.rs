@@ -1,4 +1,4 @@
-//! What requests may look like, and that the schema says the same.
+//! Requests that are valid or invalid, and that the schema agrees.
 
 #![allow(clippy::unwrap_used)]
 

@@ -232,7 +232,9 @@ impl Requests {
 
 #[tokio::test]
 async fn random_requests_have_the_ids_that_couchdb_gives_them() {
-    let Some(couchdb) = CouchDb::shared().await else { return };
+    // Its own: the setting below would keep the replications of other tests from starting.
+    let Some(couchdb) = CouchDb::start().await else { return };
+    let couchdb = &couchdb;
     let peer = couchdb.peer();
     let source = peer.create("ids").await;
     source.put("_design/app", &json!({"filters": {"kind": FILTER, "line": FILTER_OF_A_LINE}})).await;

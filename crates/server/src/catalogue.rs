@@ -1,4 +1,4 @@
-//! The catalogue: what jobs lock that do not say it themselves.
+//! The catalogue, which derives the locks of jobs that declare none.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use turnwise_queue::NewJob;
 use turnwise_queue::locks::has_room;
 use turnwise_store::Limits;
 
-/// Reads `[queue] catalogue`; an empty one without a file.
+/// Reads `[queue] catalogue`. Without a file, the catalogue is empty.
 ///
 /// # Errors
-/// One line: the file and its line, what is wrong there, and what would be right.
+/// One line: the file and the line, the problem, and a valid form.
 pub(crate) fn read(path: Option<&Path>) -> Result<Catalogue, String> {
     let Some(path) = path else { return Ok(Catalogue::default()) };
     let file = path.display().to_string();
@@ -39,10 +39,10 @@ pub(crate) fn read(path: Option<&Path>) -> Result<Catalogue, String> {
     Ok(catalogue)
 }
 
-/// What a job states of its locks, as it is stored.
+/// The locks that a job declares, in the form in which the store keeps them.
 ///
 /// # Errors
-/// The member, from `locks` on, and what is wrong with it.
+/// The member, from `locks` on, and the problem.
 pub(crate) fn stated(locks: Locks, catalogue: &Catalogue) -> Result<Requests, String> {
     let mut requests = Requests { big_lock: locks.big_lock, ..Requests::default() };
     for (level, LocksAtLevel { shared, exclusive }) in locks.levels {
@@ -77,12 +77,13 @@ pub(crate) fn stated(locks: Locks, catalogue: &Catalogue) -> Result<Requests, St
     }
 }
 
-/// What the catalogue says that a job locks which states nothing. It always fits: of a level with too many names all is locked.
+/// The locks that the catalogue derives for a job that declares none. They always fit into the job: if a level has too many names, the job locks the
+/// whole level.
 pub(crate) fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> Requests {
     if catalogue.line(&job.job_type).is_none() {
         return Requests::default();
     }
-    // They are JSON: they were taken as such.
+    // The request's parser has already checked that they are JSON.
     let options = serde_json::from_str(job.options.get()).unwrap_or_default();
     let Some(derived) = catalogue.requests(&job.job_type, &options) else { return Requests::default() };
     let derived = fitting(derived, limits);
@@ -90,13 +91,13 @@ pub(crate) fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> R
     derived.requests
 }
 
-/// The same, made to fit into a job of a store with these limits.
+/// The same requests, reduced until they fit into a job in a store with these limits.
 pub(crate) fn fitting(mut derived: Derived, limits: &Limits) -> Derived {
     derived.fit(|requests| has_room(requests, limits));
     derived
 }
 
-/// What a job has in common with others, if that may tell what it does not know of its locks: as much of it as there is room for.
+/// The job's options that can predict its unknown locks from past runs, as many as fit.
 pub(crate) fn traits(job: &NewJob, catalogue: &Catalogue) -> Traits {
     if !job.locks.has_unknown() || catalogue.line(&job.job_type).is_none() {
         return Traits::default();
@@ -110,7 +111,7 @@ pub(crate) fn traits(job: &NewJob, catalogue: &Catalogue) -> Traits {
     traits
 }
 
-/// What should be corrected, in the options or in the catalogue.
+/// Logs what users should correct in the options or in the catalogue.
 fn tell(job: &NewJob, derived: &Derived) {
     let faults = derived.unknown_because.iter().filter(|because| because.reason.is_fault());
     for because in faults.chain(&derived.warnings) {
@@ -123,7 +124,7 @@ fn tell(job: &NewJob, derived: &Derived) {
     }
 }
 
-/// A level's name, as long as an answer may show it.
+/// A level's name, shortened for a response.
 fn shown(level: &str) -> String {
     level.chars().take(64).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

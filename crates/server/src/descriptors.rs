@@ -1,21 +1,21 @@
-//! File descriptors: as many as the system allows, and how many of them connections may have.
+//! File descriptors: raises the process's limit, and divides it between connections and all other uses.
 //!
-//! A process that has none left can neither open a file nor take a connection, and everything that goes wrong then goes wrong
-//! at once. So connections, which are what there is without end, are bounded to a part of them; the rest is for the store,
-//! for name look-ups, for the pipes of commands, and for whatever a library opens.
+//! A process without free descriptors can neither open files nor accept connections, so everything fails at the same time. Only connections grow
+//! without bound, so they are limited to a part of the descriptors. The rest is for the store, for name resolution, for the pipes of commands, and
+//! for libraries.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// More are not asked for: some programs look at every descriptor that they might have.
+/// Never raises the limit above this number: some programs iterate over every possible descriptor.
 const MOST: u64 = 65_536;
-/// Connections from clients at once, where there are descriptors enough. More wait to be taken.
+/// Maximum number of connections from clients, if there are enough descriptors. More connections wait to be accepted.
 const MOST_INCOMING: usize = 10_000;
-/// Kept back: the store has six files, and may open as many again; the rest is for libraries and look-ups.
+/// Reserved descriptors: the store has six files, and may open as many again; the rest is for libraries and name resolution.
 const KEPT: u64 = 64;
-/// Each command has pipes to and from it, and its guard.
+/// Reserved for each command: its pipes and its guard.
 const KEPT_PER_COMMAND: u64 = 8;
 
-/// How many connections there may be at once.
+/// The maximum numbers of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
     /// From clients.
@@ -24,7 +24,7 @@ pub(crate) struct Connections {
     pub outgoing: usize,
 }
 
-/// Raises the limit of this process as far as the system allows, and divides what there is. `commands` run at once.
+/// Raises this process's limit as far as the system allows, and divides the descriptors. At most `commands` commands run at the same time.
 pub(crate) fn raised(commands: usize) -> Connections {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(MOST).min(MOST);

@@ -1,7 +1,6 @@
-//! The HTTP API, the configuration, and the composition of everything.
+//! The HTTP API, the configuration, and the composition of all parts.
 //!
-//! [`Server::start`] makes one process out of the store, a worker with the replication handler, the doc processor and
-//! the HTTP listener:
+//! [`Server::start`] composes one process from the store, a worker with the replication handler, the doc processor and the HTTP listener:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +33,7 @@ pub use config::Config;
 pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};
 pub use turnwise_command::Guard;
 pub use turnwise_store::{InvalidUrl, StoreUrl};
-/// The description of the `/v1` API as OpenAPI 3.1: what `/v1/openapi.json` answers and `docs/openapi.json` holds.
+/// The description of the `/v1` API as OpenAPI 3.1: the response of `/v1/openapi.json`, and the text of `docs/openapi.json`.
 pub fn openapi() -> String {
     String::from_utf8_lossy(&http::v1::description()).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Which settings reach whom: from the configuration to the parts of a running server.
+//! Distributes settings from the configuration to the parts of a running server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use turnwise_worker::{
 
 use crate::config::{self, Config, FairShare};
 
-/// Between two looks for jobs that have been kept for long enough: a tenth of the retention, within these bounds.
+/// The pause between two removals of ended jobs: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
 /// See [`SHORTEST_RETENTION_PAUSE`].
 const LONGEST_RETENTION_PAUSE: Duration = Duration::from_secs(60);
 
 /// The parts of a server whose settings change while it runs.
 pub(crate) struct Parts {
-    /// For those who read it when they need it.
+    /// For parts that read the configuration on each use.
     pub config: Live<Arc<Config>>,
     pub replications: Live<Tunables>,
-    /// Not where no commands are run.
+    /// `None` if this server runs no commands.
     pub commands: Option<Live<Tunables>>,
     pub external: Live<ExternalOptions>,
     pub monitor: Live<MonitorOptions>,
@@ -34,12 +34,12 @@ pub(crate) struct Parts {
     /// The connections of replications.
     pub client: Client,
     pub multiplex: Live<Mode>,
-    /// What can be locked.
+    /// The levels of locks.
     pub levels: Levels,
 }
 
 impl Parts {
-    /// Gives every part what the configuration says now.
+    /// Passes the current configuration to every part.
     pub fn apply(&self, config: &Config) {
         self.config.set(Arc::new(config.clone()));
         let queue = queue(config, &self.levels);
@@ -65,7 +65,7 @@ impl Parts {
     }
 }
 
-/// How jobs that lock are ordered.
+/// The rules that order jobs with locks.
 pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
     let config::Queue { window, tick, aging_ticks, base_weight, waiting_uses_slot, .. } = config.queue;
     let aging = Aging { tick_us: i64::try_from(tick.as_micros()).unwrap_or(i64::MAX), ticks: aging_ticks };
@@ -73,7 +73,7 @@ pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
     Arc::new(QueueRules { levels: levels.clone(), window, rules, waiting_uses_slot })
 }
 
-/// How replications are shared out, and take turns.
+/// The rules for fair share and rotation of replications.
 pub(crate) fn fair_replications(config: &Config) -> FairRules {
     let FairShare { fairness, rotation, shares, .. } = &config.fair_share;
     let rfc = config.fair_share.rfc();
@@ -93,12 +93,12 @@ pub(crate) fn replications(config: &Config, queue: &Arc<QueueRules>) -> Tunables
     }
 }
 
-/// How long the runs of a type may take, where that has a bound.
+/// The limits on the run time of a type's jobs, if it has any.
 pub(crate) fn timeouts(config: &Config, job_type: &str) -> Timeouts {
     config.jobs.timeouts().remove(job_type).unwrap_or_default()
 }
 
-/// How commands are shared out.
+/// The rules for fair share of commands.
 pub(crate) fn fair_commands(config: &Config) -> FairRules {
     FairRules { shares: config.jobs.shares.clone(), ..FairRules::default() }
 }

@@ -1,4 +1,4 @@
-//! What a node is called, and where it is reached.
+//! A node's name and URL.
 
 use std::net::SocketAddr;
 
@@ -7,11 +7,11 @@ const MAX_URL_BYTES: usize = 500;
 /// Longest name of a node, in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
-/// Whether a node can be called so: 1 to 100 letters, digits and `@ . - _ : [ ]`, without a `_` at the front, where CouchDB's
-/// API has names of its own (`/_node/_local`).
+/// Checks a node's name: 1 to 100 letters, digits and `@ . - _ : [ ]`. It may not begin with `_`, because CouchDB's API uses such names itself
+/// (`/_node/_local`).
 ///
 /// # Errors
-/// What is wrong, as the rest of a sentence that begins with the name.
+/// The problem, as the rest of a sentence that begins with the name.
 pub fn check_name(name: &str) -> Result<(), String> {
     let fits = (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.starts_with('_');
     match fits && name.chars().all(may_stand_in_a_name) {
@@ -26,8 +26,8 @@ fn may_stand_in_a_name(char: char) -> bool {
     char.is_ascii_alphanumeric() || "@.-_:[]".contains(char)
 }
 
-/// The name for a listener: where it is reached, as far as that is known. Who listens on all addresses is told apart from
-/// others that do by the machine's name.
+/// The default name for a listener: its address. A node that listens on all addresses uses the machine's name instead, so that such nodes have
+/// different names.
 pub(crate) fn default_name(listen: SocketAddr) -> String {
     if !listen.ip().is_unspecified() {
         return format!("turnwise@{listen}");
@@ -35,7 +35,7 @@ pub(crate) fn default_name(listen: SocketAddr) -> String {
     format!("turnwise@{}:{}", host_name(), listen.port())
 }
 
-/// Where a node is reached, if its user does not say it.
+/// The default URL of a node.
 pub(crate) fn default_url(listen: SocketAddr) -> String {
     match listen.ip().is_unspecified() {
         false => format!("http://{listen}"),
@@ -43,10 +43,10 @@ pub(crate) fn default_url(listen: SocketAddr) -> String {
     }
 }
 
-/// Whether a node can say that it is reached there.
+/// Checks a URL that a node advertises.
 ///
 /// # Errors
-/// What would be right.
+/// A description of valid URLs.
 pub fn check_advertised(url: &str) -> Result<(), String> {
     let parsed = url::Url::parse(url).ok().filter(|parsed| {
         matches!(parsed.scheme(), "http" | "https")
@@ -64,15 +64,15 @@ pub fn check_advertised(url: &str) -> Result<(), String> {
     }
 }
 
-/// A listener as only one process at a time can have it: this boot of the machine, the network that the process sees, and the
-/// address. Unknown where the system does not tell these.
+/// Identifies a listener that only one process can have at a time: this boot of the machine, the network namespace of the process, and the address.
+/// `None` if the system does not provide these.
 pub(crate) fn place(listen: SocketAddr) -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let network = std::fs::read_link("/proc/self/ns/net").ok()?;
     Some(format!("{} {} {listen}", boot.trim(), network.display()))
 }
 
-/// The machine's name, without what no node can be called.
+/// The machine's name, without characters that a node's name may not contain.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name: String = name.chars().filter(|char| may_stand_in_a_name(*char)).take(64).collect();

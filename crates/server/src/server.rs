@@ -1,4 +1,4 @@
-//! The composition: store, workers, doc processor, monitor, retention, listener, and how they stop.
+//! The composition: store, workers, doc processor, monitor, retention and listener, and their shutdown.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,29 +30,29 @@ use crate::live::{self, Parts};
 use crate::node;
 use crate::start::{self, Opened, StartError, initialise};
 
-/// A stop takes at most this long, whatever hangs.
+/// A shutdown takes at most this long, even if a part hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request waits for a store that is away.
+/// How long a request waits for an unavailable store.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two reports of a replication's numbers: `_active_tasks` is behind by half a second at most, as CouchDB's is.
+/// The interval between two reports of a replication's statistics. `_active_tasks` is at most half a second old, as in CouchDB.
 const REPORT_INTERVAL: Duration = Duration::from_millis(400);
-/// Before a part of the server that ended badly starts again.
+/// The pause before a part of the server restarts after a panic.
 const SERVICE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a server needs to start.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Where everything is kept. An embedded one is created if it is missing, and is for one process at a time.
+    /// The store. An embedded one is created if it is missing, and serves one process at a time.
     pub store: StoreUrl,
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on. Port 0 takes a free port.
     pub listen: SocketAddr,
-    /// This node's name; made from the listener if there is none. See [`check_node_name`](crate::check_node_name).
+    /// This node's name, by default derived from the listener. See [`check_node_name`](crate::check_node_name).
     pub name: Option<String>,
-    /// Where other machines reach this node, for lists; its listener if there is none.
+    /// The URL under which other machines reach this node, shown in lists. By default the listener's.
     pub advertise: Option<String>,
-    /// The configuration file's settings.
+    /// The settings of the configuration file.
     pub config: Config,
-    /// Ends the processes of `command` jobs when this process is killed. Without, they go on then.
+    /// Ends the processes of `command` jobs when this process is killed. Without a guard they continue.
     pub guard: Option<Guard>,
 }
 
@@ -63,13 +63,13 @@ impl Server {
     /// Opens the store, starts the workers, the doc processor, the services beside them, and the listener.
     ///
     /// # Errors
-    /// [`StartError`]; nothing runs then.
+    /// [`StartError`]. In that case nothing is left running.
     pub async fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
         Self::start_node(config, None).await
     }
 
-    /// Starts another node on a store that is open already, in place of the one that the configuration names. The nodes of
-    /// one process can share even an embedded store.
+    /// Starts another node on a store that is already open, instead of the store of the configuration. The nodes of one process can even share an
+    /// embedded store.
     ///
     /// # Errors
     /// As with [`Server::start`].
@@ -109,7 +109,7 @@ impl Server {
         let client = Client::with(&connections).map_err(StartError::Client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
         let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref(), new_uuid)).await?;
-        // What the store has been told to do with it later counts for more than the file.
+        // Settings in the store override those in the file.
         let file = Config { uuid: Some(server_uuid.clone()), ..config };
         let shared = Shared::new(store.clone(), keys.clone(), file);
         let config = opened.asked(shared.current()).await?;
@@ -146,7 +146,7 @@ impl Server {
             upstream: config.upstream.is_some(),
         };
         let names = http::Names::new(listen, &membership.url, &config.listener_names);
-        // First, because it may be refused: nothing else has begun then.
+        // The nodes join first, because the name may be taken: no other part has started by then.
         let mut workers =
             match opened.told(join_nodes(&store, &keys, &options, membership, opened.patience()).await)? {
                 Joined::Node(node) => vec![node],
@@ -163,7 +163,7 @@ impl Server {
             shares: config.jobs.shares.clone(),
             queue: queue.clone(),
         };
-        // Clients have other servers to ask, or can try again: they hear soon that the store is away.
+        // Clients can use another server, or retry, so they learn early that the store is unavailable.
         let impatient = store.impatient(REQUEST_PATIENCE);
         let external = External::new(impatient.clone(), keys.clone(), external);
         let start = |job_type, handler, options| {
@@ -203,7 +203,7 @@ impl Server {
         let deadlines = Deadlines { store: store.clone(), keys: keys.clone(), external: external.clone() };
         let ownership = Ownership::new(node.clone());
         if opened.exclusive {
-            // There are no others.
+            // No other node can exist.
             ownership.settle(vec![node.clone()]);
         }
         let parked = multiplex::Service {
@@ -243,7 +243,7 @@ impl Server {
             service("ownership of parked replications", &stop, move |stop| {
                 let (ownership, (store, keys)) = (ownership.clone(), membership.clone());
                 async move {
-                    // Of all nodes, and nobody else's affair.
+                    // Ownership counts all nodes, and only this service uses these events.
                     let events = Events::default();
                     ownership.run(&store, &keys, |_| true, periods, &events, stop).await;
                 }
@@ -312,7 +312,7 @@ impl Server {
     }
 }
 
-/// A server that runs. Dropping it stops it at once, like a crash; [`RunningServer::shutdown`] stops it cleanly.
+/// A running server. Dropping it stops it immediately, like a crash; [`RunningServer::shutdown`] stops it cleanly.
 pub struct RunningServer {
     listen: SocketAddr,
     store: Store,
@@ -331,7 +331,7 @@ struct Service {
     task: AbortOnDropHandle<()>,
 }
 
-/// Runs a part of the server, and again after a bug ended it: what it looks after is in the store, so that it can go on.
+/// Runs a part of the server, and restarts it after a panic. The part's data is in the store, so it can continue from there.
 fn service<Run>(
     name: &'static str,
     stop: &CancellationToken,
@@ -364,37 +364,36 @@ impl Service {
 }
 
 impl RunningServer {
-    /// Where it listens, with the port that it took.
+    /// The address that it listens on, with the actual port.
     pub fn listen(&self) -> SocketAddr {
         self.listen
     }
 
-    /// Returns once the store cannot go on in this process, with the reason in one line: the process should end, and a
-    /// supervisor start it again. A store that has no room, or is away, goes on by itself, and never ends a server.
+    /// Returns when this process can no longer use the store, with the reason in one line. The process should then end, and a supervisor should
+    /// restart it. A store that is full or unavailable recovers by itself, and never ends a server.
     pub async fn ended(&self) -> String {
         self.store.ended().await
     }
 
-    /// Which of an upstream's databases are this node's, if there is an upstream.
+    /// The ownership of the upstream's databases, if there is an upstream.
     pub fn ownership(&self) -> Option<&Ownership> {
         self.ownership.as_ref()
     }
 
-    /// What its parts tell each other, for tests that would have to ask again and again otherwise.
+    /// Events of the server's parts, so that tests need not poll.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// Takes over a configuration file that was read again. What can change while a server runs is in force soon; what cannot is told in
-    /// the log, and waits for the next start.
+    /// Applies a configuration file that was read again. Settings that can change at run time take effect soon. Other changes are logged, and wait
+    /// for the next start.
     pub fn reload(&self, file: Config) {
         for (section, key) in self.shared.reload(file) {
             tracing::warn!("[{section}] {key} has changed in the file: it needs a restart");
         }
     }
 
-    /// Ends open feeds and waiting requests, lets every job write its checkpoint and gives it back, and returns when all
-    /// is still, within 10 s.
+    /// Ends open feeds and waiting requests. Every job writes its checkpoint and is given back. Returns when all parts have stopped, within 10 s.
     pub async fn shutdown(self) {
         let RunningServer { stop, workers, services, http, .. } = self;
         stop.cancel();
@@ -409,7 +408,7 @@ impl RunningServer {
     }
 }
 
-/// What follows the upstream, if there is one.
+/// The mirror of the upstream, if there is an upstream.
 async fn beside(
     opened: &Opened,
     keys: &Keyspace,
@@ -441,7 +440,7 @@ async fn beside(
     }))
 }
 
-/// What runs jobs of type `command`.
+/// The handler for jobs of type `command`.
 fn commands(config: &config::Command, guard: Option<Guard>) -> turnwise_command::Handler {
     let programs = config.programs.clone().map_or(Programs::All, Programs::Only);
     let variables = match (&config.env, &programs) {

@@ -1,8 +1,8 @@
-//! What must be right before a server starts, and what it says if it is not.
+//! The checks before a server starts, and the errors that they report.
 //!
-//! A store says itself what it holds: the row [`Keyspace::format`]. Whoever finds a store without any row writes it, together
-//! with everything else that a store has from the beginning, in one transaction that has proved that there was nothing:
-//! of several nodes that start at once on an empty store one does so, and the others find it done.
+//! The row [`Keyspace::format`] states the format of a store's data. A node that finds an empty store writes this row, together with all other
+//! initial rows. It does so in one transaction, which also proves that the store was empty. If several nodes start on an empty store at the same
+//! time, one of them commits, and the others then find the rows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,15 +21,15 @@ use turnwise_store::{
 
 use crate::config::Config;
 
-/// How long a shared store may take to be opened, and as long again to answer what a start asks of it.
+/// How long opening a shared store may take, and as long again each request of the start to the store.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// As much of a foreign row's key is shown, in bytes.
+/// A foreign row's key is shown up to this length, in bytes.
 const MAX_SHOWN_BYTES: usize = 60;
 
-/// Why a server cannot start. One line, that says what to do.
+/// Why a server cannot start: one line, which states what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The node cannot be called so.
+    /// The name is invalid.
     #[error("the node's name {0}")]
     Name(String),
     /// Another node has the name.
@@ -39,21 +39,21 @@ pub enum StartError {
     NameTaken {
         /// The name.
         name: String,
-        /// Where that node is reached.
+        /// That node's URL.
         url: Option<String>,
     },
-    /// The node cannot be reached there.
+    /// The URL is invalid.
     #[error("the node's URL: {0}")]
     Advertised(String),
-    /// The store cannot be used now.
+    /// The store cannot be opened or used now.
     #[error("{}", told(store, cause))]
     Store {
         /// Its URL, without a password.
         store: String,
-        /// Why not.
+        /// The store's error.
         cause: StoreError,
     },
-    /// The store holds what no turnwise has written.
+    /// The store holds rows that turnwise has not written.
     #[error(
         "the store {store} holds rows that are not turnwise's (the first key is {key}): give turnwise a part of its own, \
          with another prefix or directory, or the store that was meant"
@@ -61,7 +61,7 @@ pub enum StartError {
     Foreign {
         /// Its URL, without a password.
         store: String,
-        /// The first key, as it may be shown.
+        /// The first key, in printable form.
         key: String,
     },
     /// The store holds data of another release.
@@ -82,10 +82,10 @@ pub enum StartError {
     CopyUnderWay {
         /// Its URL, without a password.
         store: String,
-        /// Where it is copied from.
+        /// The store that `turnwise store copy` reads from.
         from: String,
     },
-    /// Other nodes are on the store, with another UUID.
+    /// Other nodes run on the store, with another UUID.
     #[error(
         "the configured [couchdb] uuid is not {theirs}, which the nodes on the store {store} have: give all of them the same \
          one, or none; to change it, stop all of them first"
@@ -93,24 +93,24 @@ pub enum StartError {
     OtherUuid {
         /// Its URL, without a password.
         store: String,
-        /// The UUID that they have.
+        /// The UUID of those nodes.
         theirs: String,
     },
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {listen}: {cause}{}", listen_hint(cause))]
     Listen {
         /// The address.
         listen: SocketAddr,
-        /// Why not.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The catalogue cannot be used.
+    /// The catalogue is missing or invalid.
     #[error("{0}")]
     Catalogue(String),
-    /// A setting is wrong.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(QueueError),
-    /// The upstream does not tell its UUID, which a new store would take over.
+    /// The upstream does not return its UUID, which a new store would adopt.
     #[error(
         "the upstream {upstream} does not answer ({cause}), and a new store takes its uuid over, so that replications go on \
          from the checkpoints that it left: start turnwise once it answers, or set [couchdb] uuid"
@@ -118,10 +118,10 @@ pub enum StartError {
     Upstream {
         /// Its URL, without a password.
         upstream: String,
-        /// Why not.
+        /// The HTTP client's error.
         cause: String,
     },
-    /// The HTTP client cannot be made.
+    /// The HTTP client cannot be created.
     #[error("cannot start the HTTP client: {0}")]
     Client(turnwise_replicator::Error),
 }
@@ -161,10 +161,10 @@ fn listen_hint(cause: &io::Error) -> &'static str {
     }
 }
 
-/// A start's use of a store.
+/// A store that a start has opened.
 pub(crate) struct Opened {
     pub store: Store,
-    /// Whether nobody else can use the store.
+    /// Whether this process has exclusive use of the store.
     pub exclusive: bool,
     /// Its URL, without a password.
     url: String,
@@ -189,13 +189,13 @@ fn silent() -> StoreError {
 }
 
 impl Opened {
-    /// A store that was opened before, perhaps for others, too.
+    /// For a store that is already open, and that other nodes may share.
     pub(crate) fn with(store: Store, url: &StoreUrl) -> Self {
         Opened { store, exclusive: false, url: url.to_string() }
     }
 
-    /// Something that a start asks of the store. A shared one that does not answer for a while ends the start; an embedded
-    /// one may have as much to do as there is.
+    /// Runs one operation of the start on the store. A shared store that does not respond in time ends the start. An embedded store has no time
+    /// limit, because it may have any amount of work to do.
     pub(crate) async fn asked<T, E: Into<Refused>>(
         &self,
         asked: impl Future<Output = Result<T, E>>,
@@ -214,12 +214,12 @@ impl Opened {
         self.told(Err(refused))
     }
 
-    /// How long the store may take to answer.
+    /// How long one operation may take. `None` means no limit.
     pub(crate) fn patience(&self) -> Option<Duration> {
         (!self.exclusive).then_some(PATIENCE)
     }
 
-    /// What the store answered, as a start tells it.
+    /// Converts an error of the store into an error of the start.
     pub(crate) fn told<T, E: Into<Refused>>(&self, answer: Result<T, E>) -> Result<T, StartError> {
         let store = self.url.clone();
         answer.map_err(|error| match error.into() {
@@ -233,7 +233,7 @@ impl Opened {
     }
 }
 
-/// Why a store is not started on.
+/// Why a server refuses to start on a store.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Store(StoreError),
@@ -268,7 +268,7 @@ impl MaybeStoreError for Refused {
     }
 }
 
-/// The UUID for a store that has none yet, of a server beside a CouchDB: that one's, if it has one as CouchDB makes them.
+/// The UUID for a store that has none yet: with an upstream, the upstream's UUID, if it has CouchDB's form.
 pub(crate) async fn taken_over(
     opened: &Opened,
     keys: &Keyspace,
@@ -290,7 +290,7 @@ pub(crate) async fn taken_over(
     Ok(uuid.map_err(no_answer)?.filter(is_one))
 }
 
-/// Checks the store's format, and makes what every store has. Returns the server's UUID.
+/// Checks the store's format, and writes the rows that every store has. Returns the server's UUID.
 pub(crate) async fn initialise(
     opened: &Opened,
     keys: &Keyspace,
@@ -327,7 +327,7 @@ async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> 
     }
 }
 
-/// Without a format, nothing may be there: it would be someone else's. The commit proves that it is so.
+/// A store without a format row must be empty: other rows would belong to another program. The commit proves that it was empty.
 async fn check_empty(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> {
     let everything =
         RangeRead { begin: Bytes::new(), end: Bytes::from_static(&[0xff]), limit: 1, reverse: false };
@@ -346,7 +346,7 @@ fn shown(key: &[u8]) -> String {
     format!("`{}{more}`", key[..key.len().min(MAX_SHOWN_BYTES)].escape_ascii())
 }
 
-/// The configured UUID, or the one that the store has, or a new one; and the store has it from now on.
+/// The configured UUID, or the stored one, or a new one. Stores it if it has changed.
 async fn server_uuid(
     tx: &Transaction,
     keys: &Keyspace,
@@ -362,7 +362,7 @@ async fn server_uuid(
     let uuid = configured.or(stored.as_deref()).unwrap_or(new).to_owned();
     if stored.as_ref() != Some(&uuid) {
         if let Some(theirs) = stored {
-            // Each would look for checkpoints under ids of its own, and every move of a job would start it over.
+            // Nodes with different UUIDs look for checkpoints under different ids, so each move of a job would restart it.
             if !exclusive && !nodes::list(tx, keys).await?.is_empty() {
                 return Err(Refused::OtherUuid { theirs });
             }

@@ -1,4 +1,4 @@
-//! Several nodes on one store: whatever is asked of one is answered for all, and a node that goes takes nothing along.
+//! Several nodes on one store: each node responds for all nodes, and the loss of a node loses no jobs.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::common::{Cluster, PATIENCE, TestServer, failed};
 use serde_json::{Value, json};
 use turnwise_testkit::Peer;
 
-/// A request that is under way: its answer, once there is one.
+/// A request in progress, with its later response.
 fn begun(request: reqwest::RequestBuilder) -> tokio::task::JoinHandle<Value> {
     tokio::spawn(async move {
         let answer = request.send().await.unwrap();
@@ -35,7 +35,7 @@ fn node_of(task: &Value) -> String {
     task["node"].as_str().unwrap_or_else(|| panic!("no node: {task}")).to_owned()
 }
 
-/// Nodes that find a dead one soon, and give a busy machine some time.
+/// Settings for nodes that detect a dead node soon, and leave a busy machine some time.
 const QUICK: &str = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 4\n";
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn a_job_its_client_and_its_worker_are_each_at_another_node() {
     let (a, b, c) = (cluster.at(0), cluster.at(1), cluster.at(2));
     let registered = a.post("/v1/workers/t", &json!({"slots": 2})).await.body;
     let worker = format!("/v1/workers/t/{}", registered["worker"].as_str().unwrap());
-    // The worker waits at B, and the job comes at C.
+    // The worker waits at B, and the job is added at C.
     let accept = json!({"received": 0, "wait_ms": 300_000});
     let accepting = begun(
         b.request("POST", &format!("{worker}/accept"))
@@ -54,7 +54,7 @@ async fn a_job_its_client_and_its_worker_are_each_at_another_node() {
     let job = json!({"id": "j", "options": {"n": 1}});
     assert_eq!(c.post("/v1/jobs/t", &job).await.body["added"], "queued");
     assert_eq!(answer(accepting).await["jobs"][0]["claim"], 1);
-    // Asked again at another node before it has heard of it: the same job.
+    // A request to another node that does not know about the claim yet: it returns the same job.
     let again = c.post(&format!("{worker}/accept"), &json!({"received": 0})).await.body;
     assert_eq!(again["jobs"][0]["id"], "j");
     let waiting = begun(a.request("GET", "/v1/jobs/t/j/wait"));
@@ -74,7 +74,7 @@ async fn a_job_its_client_and_its_worker_are_each_at_another_node() {
     assert_eq!(cluster.get("/v1/jobs/t/j").await["state"], "completed");
     assert_eq!(cluster.get("/v1/jobs").await["jobs"].as_array().unwrap().len(), 1);
 
-    // A job that is cancelled at one node is stopped by the ping to another one.
+    // A client cancels a job at one node, and the worker learns it from a ping to another node.
     c.post("/v1/jobs/t", &json!({"id": "k"})).await;
     assert_eq!(
         b.post(&format!("{worker}/accept"), &json!({"received": 1})).await.body["jobs"][0]["claim"],
@@ -141,11 +141,11 @@ async fn a_replicator_database_is_the_same_everywhere() {
     let rev = b.put_ok("/_replicator/a", &failed(1)).await;
     read_until(&mut feed, &rev).await;
     assert_eq!(answer(longpoll).await["results"][0]["id"], "a");
-    // Revisions and numbers go on wherever the next write happens.
+    // Revisions and sequence numbers continue, regardless of the node that writes next.
     let rev = a.put_ok(&format!("/_replicator/a?rev={rev}"), &failed(2)).await;
     assert_eq!(b.put(&format!("/_replicator/a?rev=1-{}", "0".repeat(32)), &failed(3)).await.status, 409);
     assert_eq!(cluster.get("/_replicator/_changes").await["last_seq"], "2");
-    // Writers at both nodes get in each other's way, and all of them come through.
+    // Writers at both nodes conflict, and all of them succeed.
     let writes = (0..40).map(|n| {
         let node = cluster.at(n % 2);
         async move { node.put(&format!("/_replicator/d{n}"), &failed(n)).await.status }
@@ -157,7 +157,7 @@ async fn a_replicator_database_is_the_same_everywhere() {
     assert_eq!(changes["results"].as_array().unwrap().len(), 41, "no number is used twice");
     assert_eq!(a.delete(&format!("/_replicator/a?rev={rev}")).await.status, 200);
     assert_eq!(b.get("/_replicator/a").await.status, 404);
-    // A database that is created at one node and deleted at another one.
+    // A client creates a database at one node, and deletes it at another one.
     assert_eq!(a.put("/x%2F_replicator", &json!(null)).await.status, 201);
     for n in 0..150 {
         b.put_ok(&format!("/x%2F_replicator/{n}"), &failed(n)).await;
@@ -177,7 +177,7 @@ async fn what_runs_where_is_told_by_every_node() {
     from.put("a", &json!({})).await;
     let two = format!("max_jobs = 2\n{QUICK}");
     let mut cluster = Cluster::start([two.as_str(), two.as_str(), two.as_str()]).await;
-    // Six jobs, and two places on each node.
+    // Six jobs, and two slots on each node.
     for n in 0..6 {
         let body = json!({"source": from.url(), "target": target.db(&format!("t{n}")).url(), "create_target": true,
             "continuous": true});
@@ -201,12 +201,12 @@ async fn what_runs_where_is_told_by_every_node() {
             assert_eq!(row["node"], task["node"], "{row}");
         }
     }
-    // A seventh waits, and no node runs it.
+    // A seventh job waits, and no node runs it.
     let body = json!({"source": from.url(), "target": target.db("t6").url(), "continuous": true, "create_target": true});
     cluster.at(2).put_ok("/_replicator/d6", &body).await;
     let waits = cluster.get("/_scheduler/docs/_replicator/d6").await;
     assert_eq!((&waits["state"], &waits["node"]), (&json!("pending"), &json!(null)), "{waits}");
-    // Asked for by a request at one node, and cancelled at another one than it runs on.
+    // A client requests a replication at one node, and cancels it at another node than the one that runs it.
     let request = json!({"source": from.url(), "target": target.db("t7").url(), "continuous": true, "create_target": true});
     let id = cluster.at(0).post("/_replicate", &request).await.body["_local_id"].clone();
     let cancelled = cluster.at(1).post("/_replicate", &json!({"replication_id": id, "cancel": true})).await;
@@ -217,7 +217,7 @@ async fn what_runs_where_is_told_by_every_node() {
     let rev = elsewhere.get(&doc).await.body["_rev"].as_str().unwrap().to_owned();
     assert_eq!(elsewhere.delete(&format!("{doc}?rev={rev}")).await.status, 200);
     elsewhere.until("d6", &["running"]).await;
-    // A node dies. What it ran goes on with the others as soon as there is room: each has two places.
+    // A node dies. Its jobs continue on the other nodes as soon as slots are free: each has two.
     let dead = cluster.at(0).name();
     cluster.kill(0);
     let moved = |tasks: &Value| {
@@ -226,7 +226,7 @@ async fn what_runs_where_is_told_by_every_node() {
     };
     cluster.at(0).poll("/_active_tasks", moved).await;
     from.put("b", &json!({})).await;
-    // Each has copied both: what the dead node has counted counts on.
+    // Each has copied both documents: the counters of the dead node's run continue.
     let go_on = |tasks: &Value| tasks.as_array().unwrap().iter().all(|task| task["docs_written"] == json!(2));
     cluster.at(1).poll("/_active_tasks", go_on).await;
 }
@@ -246,7 +246,7 @@ async fn a_request_is_answered_with_the_end_of_a_replication_that_any_node_runs(
     for answer in futures::future::join_all(requests).await {
         assert_eq!((answer.status, &answer.body["history"][0]["docs_written"]), (200, &json!(1)));
     }
-    // One that fails is told so at each, however often it is asked for.
+    // Each node reports the failure, however often a client repeats the request.
     let missing = json!({"source": format!("{}x", from.url()), "target": target.db("t0").url()});
     for n in 0..4 {
         let failed = cluster.at(n % 2).post("/_replicate", &missing).await;

@@ -1,9 +1,9 @@
-//! The changes feed, in each of its forms.
+//! The changes feed, in each of its modes.
 
 use crate::common::{PATIENCE, TestServer, failed};
 use serde_json::{Value, json};
 
-/// A feed as it comes, line by line.
+/// A feed that is read line by line.
 struct Lines {
     answer: reqwest::Response,
     rest: String,
@@ -133,7 +133,7 @@ async fn feeds_end_with_their_database_and_with_the_server() {
     assert_eq!(feed.next().await, None);
     assert_eq!(server.put("/_replicator", &json!({})).await.status, 201);
     let mut feed = Lines::open(&server, "feed=continuous&heartbeat=true").await;
-    // One that held up the server's end would be cut off, without a last line.
+    // A feed that delayed the shutdown would be cut off, without a last line.
     let (_, end) = tokio::join!(server.server.shutdown(), feed.json());
     assert_eq!(end["last_seq"], "0");
     assert_eq!(feed.next().await, None);

@@ -1,5 +1,5 @@
-//! Whole answers beside a real CouchDB's: the same requests are made of both, about replications of the same source, and the
-//! answers are compared member by member and value by value, but for [`DIFFERENCES`].
+//! Compares complete responses with a real CouchDB's. Both servers get the same requests about replications of the same source. The test compares the
+//! responses member by member and value by value, except for [`DIFFERENCES`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,25 +9,25 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use turnwise_testkit::{CouchDb, Database, client};
 
-/// What is different on purpose: the question, and where in its answer. `docs/replication.md` gives the reasons.
+/// Intended differences: the request, and the member of its response. `docs/replication.md` gives the reasons.
 const DIFFERENCES: &[(&str, &str)] = &[
-    // There are no logins: nobody owns anything, unless the request says so.
+    // There are no logins, so no user owns anything, unless the request states one.
     ("continuous job", "user"),
     ("continuous task", "user"),
     ("completed document", "owner"),
-    // The source is asked at once how much is to be done.
+    // turnwise asks the source for the number of pending changes immediately.
     ("continuous job", "info.changes_pending"),
     ("continuous task", "changes_pending"),
     ("completed status", "info.changes_pending"),
     ("completed document", "_replication_stats.changes_pending"),
-    // Passwords are never shown again, to nobody.
+    // Responses never contain passwords.
     ("completed document", "source"),
     ("completed document", "target"),
-    // The id stays in a document that has ended.
+    // A document keeps the id after its end.
     ("completed document", "_replication_id"),
 ];
 
-/// Values of each server's own. Only their types are compared.
+/// Values that differ from server to server. Only their types are compared.
 const OWN: [&str; 24] = [
     "_id",
     "_local_id",
@@ -55,15 +55,15 @@ const OWN: [&str; 24] = [
     "updated_on",
 ];
 
-/// Both servers, and what has been found to be different.
-struct Both {
-    couchdb: &'static CouchDb,
+/// Both servers, and the differences found so far.
+struct Both<'a> {
+    couchdb: &'a CouchDb,
     turnwise: TestServer,
     found: BTreeSet<(String, String)>,
     wrong: Vec<String>,
 }
 
-impl Both {
+impl Both<'_> {
     async fn couchdb(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let mut request = client().request(method, format!("{}{path}", self.couchdb.url())).timeout(PATIENCE);
@@ -84,7 +84,7 @@ impl Both {
         self.turnwise.send(request).await
     }
 
-    /// Compares two answers to `question`.
+    /// Compares the two responses to `question`.
     fn compare(&mut self, question: &str, theirs: &Answer, ours: &Answer) {
         if theirs.status != ours.status {
             self.wrong.push(format!(
@@ -131,7 +131,7 @@ impl Both {
         }
     }
 
-    /// Asks both the same, but for the target, and compares.
+    /// Sends both servers the same request, except for the target, and compares the responses.
     async fn ask(
         &mut self,
         question: &str,
@@ -145,7 +145,7 @@ impl Both {
         [theirs.body, ours.body]
     }
 
-    /// Asks one of them until its answer is good.
+    /// Repeats a request to one server until its response is good.
     async fn until(&self, here: bool, path: &str, good: impl Fn(&Value) -> bool) -> Answer {
         let mut last = Value::Null;
         let polled = async {
@@ -166,7 +166,7 @@ impl Both {
     }
 }
 
-/// Every value that is no object and no array, by its place. Targets are called alike.
+/// Every value that is neither an object nor an array, by its path. Names of targets are normalized.
 fn leaves(value: &Value) -> BTreeMap<String, Value> {
     fn walk(place: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
         let at = |name: &str| if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
@@ -190,7 +190,7 @@ fn leaves(value: &Value) -> BTreeMap<String, Value> {
     all
 }
 
-/// Writes documents that have a second generation, which no changes feed brings.
+/// Writes documents with a second generation, which no changes feed returns.
 async fn write(source: &Database, name: &str, count: usize) {
     for n in 0..count {
         let id = format!("{name}{n}");
@@ -201,13 +201,15 @@ async fn write(source: &Database, name: &str, count: usize) {
 
 #[tokio::test]
 async fn whole_answers_are_couchdbs() {
-    let Some(couchdb) = CouchDb::shared().await else { return };
+    // A CouchDB for this test only: lists of jobs and tasks would also show the replications of other tests.
+    let Some(couchdb) = CouchDb::start().await else { return };
+    let couchdb = &couchdb;
     let peer = couchdb.peer();
     let source = peer.create("answers").await;
     let (theirs, ours) = (peer.create("copy-theirs").await, peer.create("copy-ours").await);
     let (_, welcome) = couchdb.request(Method::GET, "/", None).await;
     let uuid = welcome["uuid"].as_str().unwrap();
-    // Parked, a continuous job is `pending` here; off, it runs as there.
+    // Parking would make a continuous job `pending`. Without parking it runs, as in CouchDB.
     let turnwise = TestServer::start_with(&format!("multiplex = off\n[couchdb]\nuuid = {uuid}\n")).await;
     let mut both = Both { couchdb, turnwise, found: BTreeSet::new(), wrong: Vec::new() };
     let bodies = |more: Value| {
@@ -218,7 +220,7 @@ async fn whole_answers_are_couchdbs() {
         })
     };
 
-    // One-shot requests: the second one's numbers are sums, the third one finds nothing.
+    // One-shot requests: the counters of the second one are sums, and the third one finds no changes.
     write(&source, "a", 5).await;
     let [there, here] = bodies(json!({}));
     both.ask("first one-shot", "POST", "/_replicate", [Some(&there), Some(&here)]).await;
@@ -234,7 +236,7 @@ async fn whole_answers_are_couchdbs() {
         both.ask(&fields.to_string(), "POST", "/_replicate", [Some(&there), Some(&here)]).await;
     }
 
-    // A continuous one, and its numbers as it goes.
+    // A continuous replication, and its counters while it runs.
     write(&source, "c", 2).await;
     let [there, here] = bodies(json!({"continuous": true, "winning_revs_only": true}));
     let ids = both.ask("continuous", "POST", "/_replicate", [Some(&there), Some(&here)]).await;
@@ -343,7 +345,7 @@ async fn a_malformed_document_is_refused_as_by_couchdb() {
                 ));
             }
         }
-        // In a batch, each has an answer of its own.
+        // In a batch, each document has its own result.
         let batch = json!({"docs": [document]});
         let theirs = both.couchdb("POST", "/_replicator/_bulk_docs", Some(&batch)).await;
         let ours = both.turnwise("POST", "/_replicator/_bulk_docs", Some(&batch)).await;

@@ -1,19 +1,18 @@
-//! Beside a real CouchDB: with its UUID, turnwise goes on where that server's own replicator left off, and that one
-//! goes on from turnwise. Runs where there is a CouchDB to start: what the answer depends on, ids and the layout of checkpoints, has
-//! golden tests that run everywhere.
+//! Checkpoints shared with a real CouchDB: with its UUID, turnwise resumes where CouchDB's own replicator stopped, and CouchDB resumes after
+//! turnwise. The test runs only if a CouchDB can be started. Golden tests of ids and of the checkpoints' layout run everywhere.
 
 use crate::common::TestServer;
 use serde_json::{Value, json};
 use turnwise_testkit::{CouchDb, Database, Peer, client};
 
-/// Writes `count` documents more.
+/// Writes `count` further documents.
 async fn write(database: &Database, name: &str, count: usize) {
     for n in 0..count {
         database.put(&format!("{name}-{n}"), &json!({"n": n})).await;
     }
 }
 
-/// What CouchDB's own replicator answers.
+/// The response of CouchDB's own replicator.
 async fn couchdb(peer: &Peer, body: &Value) -> Value {
     let request = client().post(format!("{}/_replicate", peer.url()));
     let request = request.header("content-type", "application/json").body(body.to_string());
@@ -24,7 +23,7 @@ async fn couchdb(peer: &Peer, body: &Value) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// `later` began where `earlier` ended, knows of it, and tells of `written` documents more.
+/// `later` began where `earlier` ended, continues its history, and reports `written` further documents.
 fn goes_on(later: &Value, earlier: &Value, written: u64) {
     let session = &later["history"][0];
     assert_eq!(session["start_last_seq"], earlier["source_last_seq"], "{later}");
@@ -59,7 +58,7 @@ async fn turnwise_goes_on_from_couchdbs_checkpoint_and_couchdb_from_turnwises() 
         let mut body = json!({"source": source.url(), "target": target.url()});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         if name == "ids" {
-            // Feeds of named documents have no place to go on from but their end: nothing new is nothing to do.
+            // Feeds of named documents can only resume at their end: without changes there is nothing to do.
             let first = couchdb(&a, &body).await;
             let second = server.post("/_replicate", &body).await.body;
             assert_eq!((&second["no_changes"], &second["session_id"]), (&json!(true), &first["session_id"]));

@@ -1,6 +1,6 @@
-//! Every answer beside CouchDB's: `golden/couchdb-3.5.0.json` has what a real CouchDB 3.5.0 answered to a series of
-//! requests. The same requests are made here, in the same order, and each answer must have the same status, the same
-//! members with the same types, and for errors the same words; but for [`DIFFERENCES`].
+//! Compares the shape of every response with CouchDB's. `golden/couchdb-3.5.0.json` has the responses of a real CouchDB 3.5.0 to a series of
+//! requests. The test makes the same requests in the same order. Each response must have the same status, the same members with the same types, and
+//! for errors the same words, except for [`DIFFERENCES`].
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,16 @@ use crate::common::TestServer;
 use serde_json::{Map, Value};
 use turnwise_testkit::Peer;
 
-/// What is different, and on purpose. `*` stands for all requests.
+/// Intended differences. `*` stands for all requests.
 const DIFFERENCES: &[(&str, &str)] = &[
-    // There are no logins, so nobody owns a document.
+    // There are no logins, so no user owns a document.
     ("*", "$.owner: missing"),
     ("*", "$.rows[].doc.owner: missing"),
     ("*", "$.results[].docs[].ok.owner: missing"),
-    // Told in documents that have ended, as older releases of CouchDB did.
+    // turnwise shows it in documents that have ended, as older releases of CouchDB did.
     ("*", "$._replication_id: added"),
     ("*", "$.rows[].doc._replication_id: added"),
-    // What is waited for is told before its replication id is known, too.
+    // turnwise shows source and target even before the replication id is known.
     ("*", "$.docs[].source: added"),
     ("*", "$.docs[].target: added"),
     ("replicate_missing", "$.reason: other words"),
@@ -46,7 +46,7 @@ async fn answers_have_couchdbs_shapes() {
     let mut found = BTreeSet::new();
     for (name, recorded) in &golden {
         if name == "db" {
-            // Here the recording waited until everything stood as it should.
+            // At this point the recording waited until all documents had reached these states.
             server.until("d1", &["completed"]).await;
             server.until("crash", &["crashing"]).await;
             server.until("nofilter", &["error"]).await;
@@ -90,7 +90,7 @@ async fn answers_have_couchdbs_shapes() {
 /// Compares shapes; words only in errors.
 fn compare(at: &str, couchdb: &Value, turnwise: &Value, differences: &mut BTreeSet<String>) {
     match (couchdb, turnwise) {
-        // What is unknown on one side may be known on the other.
+        // A value may be unknown on one side and known on the other.
         (Value::Null, _) | (_, Value::Null) => {}
         (Value::Object(couchdb), Value::Object(turnwise)) => {
             for (name, value) in couchdb {
@@ -118,7 +118,7 @@ fn compare(at: &str, couchdb: &Value, turnwise: &Value, differences: &mut BTreeS
                 differences.insert(format!("{at}: {} elements and not {}", turnwise.len(), couchdb.len()));
             }
             for element in turnwise {
-                // Elements with an id beside their namesakes, others beside the one that is most like them.
+                // Elements with an id are compared with the same id, others with the most similar element.
                 let candidates = couchdb.iter().map(|candidate| {
                     let mut differences = BTreeSet::new();
                     compare(&format!("{at}[]"), candidate, element, &mut differences);

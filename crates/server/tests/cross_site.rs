@@ -1,4 +1,4 @@
-//! What a page of another site can make a browser send changes nothing, and is told nothing.
+//! Requests that a page of another site can make a browser send: they change nothing, and reveal nothing.
 
 use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use turnwise_replicator::doc_processor::{Origin, new_job};
 use turnwise_replicator::{Defaults, JOB_TYPE, Replication};
 use turnwise_testkit::Peer;
 
-/// Sends bytes as they are, and returns the answer's status and its body.
+/// Sends raw bytes, and returns the response's status and body.
 async fn raw(server: &TestServer, request: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(server.server.listen()).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_name_that_strangers_can_point_here_is_refused() {
             assert_eq!(get(&server, "/_up", &format!("Host: {host}\r\n")).await.0, 200, "{host}");
         }
     }
-    // As to a proxy: what the request line says counts, too.
+    // As to a proxy: the host in the request line is checked, too.
     assert_eq!(get(&server, "http://evil.example/_up", "Host: localhost\r\n").await.0, 403);
     assert_eq!(get(&server, "http://localhost/_up", "Host: evil.example\r\n").await.0, 403);
     assert_eq!(get(&server, "http://localhost/_up", "Host: localhost\r\n").await.0, 200);
@@ -78,7 +78,7 @@ async fn a_request_names_one_host() {
         let (status, body) = get(&server, "/", headers).await;
         assert_eq!((status, &body["error"]), (400, &json!("bad_request")), "{headers}: {body}");
     }
-    // Monitors of load balancers speak HTTP/1.0 and name no host. They only read.
+    // Monitors of load balancers use HTTP/1.0 without a host. They only read.
     let old = async |method: &str, headers: &str| {
         raw(&server, &format!("{method} /_up HTTP/1.0\r\n{headers}\r\n")).await.0
     };
@@ -123,17 +123,17 @@ async fn a_form_of_another_site_cancels_no_job() {
             }
         }
     }
-    // Where nothing takes the request, its type is not what is wrong with it.
+    // If no route accepts the request, its error is not about the content type.
     for (path, status) in [("/v1/nodes", 405), ("/v1/openapi.json", 405), ("/v1/nothing", 404)] {
         assert_eq!(server.send(server.request("POST", path)).await.status, status, "{path}");
     }
     assert_eq!(server.get("/v1/jobs/t/a").await.body["state"], "pending");
-    // An empty body is taken, and so is an empty object; anything else is a mistake.
+    // An empty body and an empty object are accepted; anything else is an error.
     let cancel = "/v1/jobs/t/a/cancel";
     assert_eq!(server.post(cancel, &json!({"x": 1})).await.error(), (400, "bad_request"));
     assert_eq!(server.post_empty("/v1/jobs/t/a/retry").await.status, 200);
     assert_eq!(server.post(cancel, &json!({})).await.body, json!({"state": "cancelled"}));
-    // PUT and DELETE cannot be sent by forms, and scripts have to ask first: curl may declare what it likes, as to CouchDB.
+    // Forms cannot send PUT and DELETE, and scripts need a preflight request first. So curl may declare any content type, as with CouchDB.
     let put =
         server.request("PUT", "/_replicator/e").header("content-type", "application/x-www-form-urlencoded");
     assert_eq!(server.send(put.body(crate::common::failed(2).to_string())).await.status, 201);
@@ -163,7 +163,7 @@ async fn a_page_of_another_site_changes_nothing() {
             let answer = server.send(request.body(body.clone())).await;
             assert_eq!(answer.error(), (403, "forbidden"), "{method} {path} {origin}");
         }
-        // Another site's page may ask; its browser does not let it read the answer, which permits nothing.
+        // A page of another site may send the request, but its browser does not let it read the response, which grants no permission.
         let answer = server.send(server.request("GET", "/_all_dbs").header("origin", origin)).await;
         assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, ""));
     }
@@ -189,7 +189,7 @@ async fn headers_that_frame_a_request_are_refused_and_old_jobs_with_them_fail() 
     for name in names {
         let framed = json!({"source": {"url": from.url(), "headers": {name: "5"}}, "target": to.url()});
         let documents = json!({"docs": [framed]});
-        // As CouchDB answers what is wrong with a document, and with a request.
+        // The status that CouchDB uses for an invalid document, and for an invalid request.
         for (answer, expected) in [
             (server.put("/_replicator/a", &framed).await, (403, "forbidden")),
             (server.post("/_replicate", &framed).await, (400, "bad_request")),
@@ -203,7 +203,7 @@ async fn headers_that_frame_a_request_are_refused_and_old_jobs_with_them_fail() 
             );
         }
     }
-    // Added by a server that did not know.
+    // Added by a server without this check.
     let plain = json!({"source": {"url": from.url()}, "target": to.url(), "retries_per_request": 0});
     let mut framed = plain.clone();
     framed["source"]["headers"] = json!({"Content-Length": "500"});
@@ -220,7 +220,7 @@ async fn headers_that_frame_a_request_are_refused_and_old_jobs_with_them_fail() 
     let ended = server.get(&format!("/v1/jobs/{JOB_TYPE}/old/wait")).await.body;
     assert_eq!(ended["job"]["state"], "failed", "{ended}");
     assert!(ended["job"]["history"][0].to_string().contains("source.headers.Content-Length"), "{ended}");
-    // And another tenant's replication with the same server, by the same pool.
+    // Another tenant's replication with the same server uses the same connection pool.
     let other = json!({"source": from.url(), "target": to.url()});
     assert_eq!(server.post("/_replicate", &other).await.status, 200);
 }

@@ -137,7 +137,7 @@ async fn requests_out_of_bounds_are_refused() {
     let deep = format!("{}1{}", "[".repeat(1_000), "]".repeat(1_000));
     let request = server.request("PUT", "/_replicator/a").body(format!("{{\"x\":{deep}}}"));
     assert_eq!(server.send(request).await.error(), (400, "bad_request"));
-    // A body whose length is not told in advance is counted as it comes.
+    // The server counts the bytes of a body without a declared length as they arrive.
     let pieces = futures::stream::iter((0..40).map(|_| Ok::<_, std::io::Error>("x".repeat(64 << 10))));
     let request = server.request("PUT", "/_replicator/a").body(reqwest::Body::wrap_stream(pieces));
     assert_eq!(server.send(request).await.error(), (413, "too_large"));
@@ -208,7 +208,7 @@ async fn bulk_writes_are_one_by_one_but_a_wrong_document_stops_them_all() {
     assert_eq!(refused.error(), (403, "forbidden"));
     assert!(refused.body["reason"].as_str().unwrap().starts_with("target: "), "{}", refused.body);
     assert_eq!(server.get("/_replicator/other").await.status, 404);
-    // Found out only while writing: the others are written all the same.
+    // The server detects this only while writing, and still writes the other documents.
     let hidden = json!({ "docs": [{"_id": "h", "source": "http://u:*****@s/db", "target": "http://t/db"}, doc("after", 1)] });
     let answer = server.post("/_replicator/_bulk_docs", &hidden).await.body;
     assert_eq!((&answer[0]["error"], &answer[1]["ok"]), (&json!("bad_request"), &json!(true)));
@@ -306,7 +306,7 @@ async fn a_client_that_goes_away_does_not_stop_the_deletion_that_it_asked_for() 
     client.write_all(b"DELETE /x%2f_replicator HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     server.poll("/x%2f_replicator", |info| info["error"] == "not_found").await;
     drop(client);
-    // The name is free again once nothing of the database is left.
+    // The name is free again when all data of the database has been deleted.
     let freed = async {
         while server.put("/x%2f_replicator", &json!({})).await.status != 201 {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;

@@ -1,4 +1,4 @@
-//! Settings of fair share and rotation: changed while the server runs, refused with what would be right, and kept.
+//! Settings of fair share and rotation: changed while the server runs, rejected with a description of valid values, and persistent.
 
 use crate::common::{Answer, Cluster, TestServer};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ async fn each_changes_at_run_time_refuses_what_cannot_be_and_is_kept() {
     let of_file = "max_churn = 3\n[replicator.shares]\nx/_replicator = 4\n";
     let server = TestServer::start_with(of_file).await;
     let whole = |range: &str| format!("expected a whole number from {range}");
-    // Its name, its value before, another one, values that cannot be, and what would be right.
+    // The name, the previous value, a new one, an invalid one, and the description of valid values.
     let cases = [
         ("replicator/interval", "60000", "2000", "99", whole("100 to 86400000")),
         ("replicator/interval", "2000", "1000", "86400001", whole("100 to 86400000")),
@@ -41,7 +41,7 @@ async fn each_changes_at_run_time_refuses_what_cannot_be_and_is_kept() {
         ("replicator/usage_coeff", "0", "0.25", "-0.1", "expected a number from 0 to 0.999".into()),
         ("replicator/priority_coeff", "0.98", "0.75", "0", "expected a number from 0.001 to 1".into()),
         ("replicator/priority_coeff", "0.75", "1", "NaN", "expected a number from 0.001 to 1".into()),
-        // Until they are set they are `interval`, a second at least.
+        // By default they are `interval`, at least a second.
         ("replicator/usage_interval", "1000", "2000", "999", whole("1000 to 86400000")),
         ("replicator/priority_interval", "1000", "3000", "86400001", whole("1000 to 86400000")),
         ("replicator/charge_interval", "1000", "86400000", "", whole("1000 to 86400000")),
@@ -69,7 +69,7 @@ async fn each_changes_at_run_time_refuses_what_cannot_be_and_is_kept() {
         let left = server.delete(&format!("{CONFIG}/{name}")).await;
         assert_eq!((left.status, left.body), (200, json!(value)), "{name}");
     }
-    // What the file says, or the default.
+    // The value of the file, or the default.
     assert_eq!(get(&server, "replicator/max_churn").await, "3");
     assert_eq!(get(&server, "replicator/interval").await, "60000");
     assert_eq!(get(&server, "replicator.shares").await, json!({"x/_replicator": "4"}));
@@ -103,7 +103,7 @@ async fn shares_are_listed_by_tenant_whatever_its_name() {
         listed.into_iter().chain([("b/_replicator".into(), json!("7")), ("file".into(), json!("8"))]);
     assert_eq!(get(a, "replicator.shares").await, Value::Object(with_file.collect()));
     assert_eq!(a.get(CONFIG).await.body["shares"]["100%"], "300");
-    // A row counts for more than the file, which counts again without it.
+    // A row overrides the file, which applies again without the row.
     let name = entry("replicator.shares", "b/_replicator");
     assert_eq!(set(b, &name, "9").await.body, "");
     assert_eq!((get(a, &name).await, get(b, &name).await), (json!("9"), json!("9")));

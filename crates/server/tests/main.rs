@@ -15,7 +15,6 @@ mod parking;
 mod replication_api;
 mod replications;
 mod rotation;
-mod secrets;
 mod shared_config;
 mod small_transactions;
 mod start;

@@ -18,14 +18,14 @@ use turnwise_store::{
 use crate::common::PATIENCE;
 
 const WORKING: u8 = 0;
-/// Every call is refused at once.
+/// Every call fails immediately.
 const AWAY: u8 = 1;
-/// No call is answered.
+/// No call returns.
 const SILENT: u8 = 2;
 /// Reads work, commits do not.
 const FULL: u8 = 3;
 
-/// An engine that fails as it is told.
+/// An engine that fails on command.
 #[derive(Clone)]
 struct Failing {
     engine: Arc<dyn Engine>,
@@ -42,7 +42,7 @@ impl Failing {
         match self.how.load(SeqCst) {
             AWAY => Err(Error::Unavailable("the cable is cut".into())),
             SILENT => {
-                // What an engine has asked of a store that is silent is lost.
+                // Calls to a silent store are lost.
                 while self.how.load(SeqCst) == SILENT {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
@@ -127,7 +127,7 @@ impl World {
         self.answer(self.client.get(url)).await
     }
 
-    /// Status, whether it says when to come back, and body.
+    /// The status, whether the response has advice to retry, and the body.
     async fn answer(&self, request: reqwest::RequestBuilder) -> (StatusCode, bool, Value) {
         let answer = request.timeout(PATIENCE).send().await.unwrap();
         let status = answer.status();
@@ -135,7 +135,7 @@ impl World {
         (status, later, serde_json::from_str(&answer.text().await.unwrap()).unwrap())
     }
 
-    /// Asks until `/_up` answers so.
+    /// Repeats the request until `/_up` has this status.
     async fn until_up(&self, server: &RunningServer, wanted: u16) -> Value {
         let asking = async {
             loop {
@@ -176,7 +176,7 @@ async fn nodes_of_one_store_list_each_other() {
             "{store}"
         );
     }
-    // Nodes are no workers for anyone.
+    // The list of workers does not contain nodes.
     let (_, _, workers) = world.get(&a, "/v1/workers").await;
     let types: Vec<_> = workers["workers"].as_array().unwrap().iter().map(|worker| &worker["type"]).collect();
     assert_eq!(types, ["command", "command", "replication", "replication"]);
@@ -231,7 +231,7 @@ async fn a_store_that_fails_is_told_and_waited_for() {
         }
         world.how.store(WORKING, SeqCst);
         world.until_up(&server, 200).await;
-        // The workers have outlived it.
+        // The workers have survived the failure.
         assert_eq!(world.run_command(&server, &format!("after {how}")).await, "completed");
     }
     server.shutdown().await;

@@ -1,4 +1,4 @@
-//! How much memory a parked replication takes: bytes that are allocated, counted in a process that does nothing else.
+//! Memory per parked replication: allocated bytes, counted in a process that does nothing else.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,23 +20,23 @@ use turnwise_testkit::{Fake, Reply, Step, process};
 #[global_allocator]
 static ALLOCATED: PeakAlloc = PeakAlloc;
 
-/// The server that sources and target are databases of.
+/// The server that has the sources and the target.
 const PEER: &str = "TURNWISE_TEST_PEER";
-/// How many jobs are parked whenever memory is looked at; other numbers are for measuring by hand.
+/// The numbers of parked jobs at which memory is measured. Other numbers are for manual measurements.
 const JOBS: (&str, &str) = ("TURNWISE_TEST_JOBS", "500,1500");
-/// The size of a segment of the store's log, and of its page cache. What the store holds in memory is bounded by them and not by jobs: they
-/// are small here, so that the bounds are reached before anything is measured.
+/// The size of a segment of the store's log, and of its page cache. These bound the store's memory, independent of the number of jobs. They are small
+/// here, so that the store reaches them before the first measurement.
 const SEGMENT_BYTES: (&str, &str) = ("TURNWISE_TEST_SEGMENT_BYTES", "131072");
 /// See [`SEGMENT_BYTES`].
 const CACHE_BYTES: (&str, &str) = ("TURNWISE_TEST_CACHE_BYTES", "1048576");
 
-/// What a job that has no news may take. It was 0.2 to 0.3 kB in runs on a busy machine and 1.8 to 2.5 kB on a quiet one; what
-/// makes the difference was not looked into.
+/// Maximum memory of an idle job. It took 0.2 to 0.3 kB in runs on a busy machine, and 1.8 to 2.5 kB on a quiet one. The cause of the difference was
+/// not investigated.
 const ALLOWED_BYTES: usize = 4_000;
-/// What comes and goes while nothing happens: reports, connections, answers.
+/// Allocations that vary while nothing happens: reports, connections, responses.
 const NOISE_BYTES: usize = 100_000;
 
-/// How many jobs are parked, those that nobody has looked at yet left out.
+/// The number of parked jobs, without those that no node watches yet.
 async fn parked(store: &Store) -> usize {
     let keys = &Keyspace::default();
     let count = |tx: Transaction| async move {
@@ -56,7 +56,7 @@ async fn parked(store: &Store) -> usize {
     usize::try_from(store.transact(count).await.unwrap()).unwrap()
 }
 
-/// The bytes that are allocated, once they stay the same.
+/// The number of allocated bytes, once it is stable.
 async fn allocated() -> usize {
     let mut before = ALLOCATED.current_usage();
     loop {
@@ -79,7 +79,7 @@ async fn a_server_parks_the_jobs_that_the_environment_names() {
     let options = Options { durable: false, segment_bytes, cache_bytes, ..Options::default() };
     let engine = Embedded::open_with(folder.path(), options).unwrap();
     let store = Store::new(engine, Arc::new(runtime::System));
-    // Idle connections are closed soon, so that they are not counted: they are kept for jobs that come, and are none of a parked one.
+    // Idle connections are closed soon, so that they are not counted: they are kept for future runs, and belong to no parked job.
     let config =
         "max_jobs = 50\nstartup_jitter = 0\nconnection_timeout = 60000\nconnection_close_interval = 1000\n";
     let server = TestServer::start_on(&store, config).await;
@@ -114,7 +114,7 @@ async fn a_server_parks_the_jobs_that_the_environment_names() {
     assert!(each < ALLOWED_BYTES, "{each} bytes for each");
 }
 
-/// A server with any number of empty databases, which tells of changes and has none.
+/// A server with any number of empty databases, which offers a feed of changes and has none.
 async fn idle_server() -> (Fake, String) {
     let fake = Fake::start().await;
     fake.rule(|asked| {

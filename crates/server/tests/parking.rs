@@ -1,4 +1,4 @@
-//! Replications that have nothing to do are parked, and no write is lost for it.
+//! Idle replications are parked, without losing a write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use turnwise_testkit::{Asked, Database, Fake, Fault, FaultProxy, Peer, Random, Reply, Step};
 
-/// Nobody rotates by the clock here.
+/// Nothing is rotated by time here.
 const CONFIG: &str =
     "startup_jitter = 0\ninterval = 86400000\nconnection_timeout = 60000\nretries_per_request = 5\n";
 
-/// Sources behind a proxy that tells which of them have changed, and one target.
+/// Sources behind a proxy that reports which of them have changed, and one target.
 struct Scene {
     _peer: Peer,
     proxy: FaultProxy,
@@ -85,7 +85,7 @@ async fn more_jobs_than_slots_are_all_live_and_hold_nothing() {
     all_parked(&server, 30).await;
     assert_eq!(server.get("/_active_tasks").await.body, json!([]), "no slot is taken");
     let open = |request: &turnwise_testkit::Request| is_feed(&request.path) && !request.answered;
-    // Their feeds end with their runs; the only one that is open is the server's.
+    // Their feeds end with their runs, so the only open feed is the server's.
     scene.proxy.clear();
     assert_eq!(scene.proxy.count(open), 0);
     for n in [29, 0, 17] {
@@ -93,11 +93,11 @@ async fn more_jobs_than_slots_are_all_live_and_hold_nothing() {
         scene.tell(n);
         scene.arrives(&format!("doc-{n}")).await;
     }
-    // Only those ran.
+    // Only those replications ran.
     let started =
         |path: &str| scene.proxy.count(|request| request.path.starts_with(path) && is_feed(&request.path));
     assert_eq!((started("/source-17/"), started("/source-16/")), (1, 0));
-    // One that was busy stays for a while, and is not asked to park by every pause between two writes.
+    // A busy replication stays for a while, and does not park in every pause between two writes.
     let status = server.get("/_scheduler/docs/_replicator/17").await.body;
     assert_eq!(status["state"], "running");
     scene.write(17, "next").await;
@@ -124,7 +124,7 @@ async fn it_is_pending_with_its_numbers_and_says_why() {
     assert_eq!(jobs["jobs"][0]["history"][0]["type"], "stopped");
 }
 
-/// News without anything new make a job run and park at once. A write in these milliseconds arrives.
+/// A change that is already copied makes a job run and park immediately. A write in these milliseconds must arrive.
 #[tokio::test]
 async fn a_write_in_the_moment_of_parking_is_not_lost() {
     const ROUNDS: usize = 40;
@@ -140,7 +140,7 @@ async fn a_write_in_the_moment_of_parking_is_not_lost() {
         for n in batch {
             tokio::time::sleep(Duration::from_millis(random.below(60))).await;
             scene.write(*n, &format!("doc-{n}")).await;
-            // While the job runs, and so is not listened for, too.
+            // Also while the job runs, when no node watches the source for it.
             scene.tell(*n);
         }
     }
@@ -172,19 +172,19 @@ async fn what_was_written_while_the_feed_was_broken_arrives_although_nobody_told
     scene.proxy.set(Fault::None).await;
     scene.arrives("lost").await;
     scene.arrives("told").await;
-    // Nobody else was woken: what they were compared with is the same.
+    // No other job was woken: the server's comparison found no changes for them.
     for n in [0, 5] {
         let why = server.get(&format!("/v1/documents/_replicator/{n}/why")).await.body;
         assert_eq!(why["reason"], "parked");
     }
 }
 
-/// Events may have been lost with such a line: everything is compared, as after a feed that broke off.
+/// Events may be lost with such a line, so the server compares all sources, as after a feed that broke off.
 #[tokio::test]
 async fn after_a_line_that_says_nothing_of_sense_nothing_is_lost() {
     for line in ["{\"seq\":\"1-x\"}\n", "{\"db_name\":7,\"seq\":\"1-x\"}\n", "<html>\n"] {
         let (source, target) = tokio::join!(Fake::start(), Fake::start());
-        // How many documents are there, and the moment of the line.
+        // The number of documents, and the moment of the line.
         let (count, now) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
         let (counted, said) = (count.clone(), now.clone());
         source.rule(move |asked| {
@@ -210,7 +210,7 @@ async fn after_a_line_that_says_nothing_of_sense_nothing_is_lost() {
         parked(&server, 0).await;
         let is_opened = |asked: &Asked| asked.target.starts_with("/_db_updates?feed=continuous");
         source.wait_for(1, is_opened).await;
-        // It was compared: what comes now is told by the feed only.
+        // The comparison is done: from now on only the feed reports changes.
         source.wait_for(1, |asked| asked.target.starts_with("/_dbs_info")).await;
         source.put([json!({ "_id": "untold" })]);
         count.store(1, Ordering::SeqCst);
@@ -232,7 +232,7 @@ async fn one_database_that_answers_500_keeps_no_other_from_being_compared() {
     scene.write(2, "lost").await;
     scene.proxy.set(Fault::Status(500).when(|request| request.path.starts_with("/source-1"))).await;
     scene.arrives("lost").await;
-    // The broken one runs, and says what is wrong.
+    // The broken replication runs, and reports its error.
     server.until("1", &["crashing"]).await;
 }
 
@@ -243,7 +243,7 @@ async fn what_was_written_while_turnwise_was_dead_arrives() {
     scene.replicate(&server).await;
     all_parked(&server, 20).await;
     let TestServer { server, folder, .. } = server;
-    // As a crash.
+    // Like a crash.
     drop(server);
     scene.write(11, "meanwhile").await;
     let server = TestServer::start_in(folder, CONFIG).await;
@@ -268,7 +268,7 @@ async fn where_the_feed_is_forbidden_jobs_keep_their_own() {
         scene.write(n, &format!("doc-{n}")).await;
         scene.arrives(&format!("doc-{n}")).await;
     }
-    // It is remembered: nobody asks for every job.
+    // The state is stored, so the server does not ask about every job.
     let asked = scene.proxy.count(|request| request.path.starts_with("/_db_updates"));
     assert_eq!(asked, 1);
 }
@@ -306,7 +306,7 @@ async fn parked_jobs_are_cancelled_removed_and_written_again() {
     assert_eq!(server.delete(&format!("/_replicator/1?rev={rev}")).await.status, 200);
     let jobs = server.get("/_scheduler/jobs").await.body;
     assert_eq!(jobs["total_rows"], 2, "{jobs}");
-    // Written again it runs, and parks again.
+    // When its document is written again, it runs and parks again.
     let mut doc = server.get("/_replicator/2").await.body;
     doc["source"] = json!(scene.proxy.through(&scene.sources[2]));
     doc["target"] = json!(scene.target.url());
@@ -345,7 +345,7 @@ async fn another_node_takes_over_the_feeds_of_one_that_died() {
     scene.replicate(cluster.at(0)).await;
     all_parked(cluster.at(0), 4).await;
     cluster.kill(0);
-    // Whichever node had the feed: a write arrives, once the other one has taken over.
+    // Regardless of which node had the feed, a write arrives once the other node has taken over.
     scene.write(1, "after").await;
     scene.tell(1);
     scene.arrives("after").await;

@@ -1,10 +1,10 @@
-//! The answers about replications, field by field: what `docs/replication.md` says and no other test holds it to.
+//! Responses about replications, field by field: statements of `docs/replication.md` that no other test covers.
 
 use crate::common::{TestServer, failed};
 use serde_json::{Map, Value, json};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer};
 
-/// Nobody listens there.
+/// A replication between URLs at which no server listens.
 fn nowhere(name: &str) -> Value {
     let url = |db: &str| format!("http://127.0.0.1:1/{name}-{db}");
     json!({"source": url("s"), "target": url("t"), "continuous": true})
@@ -22,9 +22,9 @@ fn names(object: &Value) -> Vec<&str> {
     names
 }
 
-/// What a one-shot request is answered when it has ended well.
+/// The members of the response to a one-shot request that has completed.
 const REPORT: [&str; 5] = ["history", "ok", "replication_id_version", "session_id", "source_last_seq"];
-/// What each session in its history tells.
+/// The members of each session in its history.
 const SESSION: [&str; 13] = [
     "bulk_get_attempts",
     "bulk_get_docs",
@@ -57,7 +57,7 @@ async fn a_one_shot_answer_has_every_field() {
     assert_eq!(again["no_changes"], json!(true));
     assert_eq!(names(&again).len(), REPORT.len() + 1, "{again}");
 
-    // By document ids: also what CouchDB told before there was a history.
+    // With document ids, the response also has the members that CouchDB returned before it had a history.
     let by_ids =
         with(body.clone(), json!({"doc_ids": ["doc-000001"], "target": peer.create("ids").await.url()}));
     let report = server.post("/_replicate", &by_ids).await.body;
@@ -114,13 +114,13 @@ async fn a_request_is_cancelled_by_whatever_names_it() {
     let done = json!({"ok": true, "_local_id": id});
     for cancel in [
         with(body.clone(), json!({"cancel": true})),
-        // What is not part of the id does not matter.
+        // Members that are not part of the id do not matter.
         with(body.clone(), json!({"cancel": true, "http_connections": 3, "unknown": 1})),
         json!({"cancel": true, "id": id}),
         json!({"cancel": true, "replication_id": id}),
         json!({"cancel": true, "_local_id": id}),
         json!({"cancel": true, "id": id.replace('+', " ")}),
-        // An id beside a body: the id counts.
+        // An id overrides the rest of the body.
         with(nowhere("y"), json!({"cancel": true, "replication_id": id})),
     ] {
         assert_eq!(server.post("/_replicate", &body).await.status, 202);
@@ -131,7 +131,7 @@ async fn a_request_is_cancelled_by_whatever_names_it() {
     assert_eq!(server.post("/_replicate", &body).await.status, 202);
     for (cancel, refusal) in [
         (json!({"cancel": true, "id": "nothing"}), (404, "not_found")),
-        // One-shot, it is another replication.
+        // As a one-shot replication it is a different one.
         (with(body.clone(), json!({"cancel": true, "continuous": false})), (404, "not_found")),
         (json!({"cancel": true}), (400, "bad_request")),
         (json!({"cancel": true, "id": 5}), (400, "bad_request")),
@@ -139,7 +139,7 @@ async fn a_request_is_cancelled_by_whatever_names_it() {
     ] {
         assert_eq!(server.post("/_replicate", &cancel).await.error(), refusal, "{cancel}");
     }
-    // Documents do not know what a cancellation is, nor ids: as any other unknown member.
+    // Documents ignore `cancel` and ids, like all unknown members.
     let body = with(nowhere("doc"), json!({"cancel": true, "id": "x"}));
     server.put_ok("/_replicator/doc", &body).await;
     assert_ne!(server.get("/_scheduler/docs/_replicator/doc").await.body["id"], Value::Null);
@@ -166,7 +166,7 @@ async fn the_later_document_fails_with_the_earlier_ones_name_and_may_have_its_pl
             (&json!("failed"), &json!(reason))
         );
     }
-    // A request for the same is told, too, and takes nothing away.
+    // A request for the same replication gets the error, too, and changes nothing.
     let refused = server.post("/_replicate", &nowhere("x")).await;
     assert_eq!(refused.error(), (409, "conflict"));
     assert!(
@@ -177,7 +177,7 @@ async fn the_later_document_fails_with_the_earlier_ones_name_and_may_have_its_pl
     );
     let cancel = with(nowhere("x"), json!({"cancel": true}));
     assert_eq!(server.post("/_replicate", &cancel).await.error(), (403, "forbidden"));
-    // The failed ones stay so until somebody asks again.
+    // The failed ones stay failed until a client tries again.
     server.delete(&format!("/_replicator/first?rev={rev}")).await;
     let path = "/_scheduler/docs/x%2F_replicator/other";
     assert_eq!(server.get(path).await.body["state"], "failed");
@@ -185,7 +185,7 @@ async fn the_later_document_fails_with_the_earlier_ones_name_and_may_have_its_pl
     doc.as_object_mut().unwrap().remove("_replication_state");
     server.put_ok("/x%2F_replicator/other", &doc).await;
     assert_eq!(server.get(path).await.body["id"], json!(id));
-    // And a document waits for the end of a request.
+    // A document waits for the end of a request.
     assert_eq!(server.post("/_replicate", &nowhere("y")).await.status, 202);
     server.put_ok("/_replicator/waits", &nowhere("y")).await;
     let status = server.get("/_scheduler/docs/_replicator/waits").await.body;
@@ -227,7 +227,7 @@ async fn scheduler_docs_are_chosen_by_state_and_come_in_pages() {
         ("/_scheduler/docs?skip=1&limit=2", "d1 d2"),
         ("/_scheduler/docs?limit=0", ""),
         ("/_scheduler/docs?skip=99", ""),
-        // What is passed over is chosen first.
+        // `skip` counts only selected rows.
         ("/_scheduler/docs?states=failed&skip=2&limit=2", "d2 f"),
     ] {
         assert_eq!(ids(path).await, expected, "{path}");
@@ -306,7 +306,7 @@ async fn job_reason(server: &TestServer, id: &Value) -> Value {
     job["history"][0]["reason"].clone()
 }
 
-/// The numbers of a run, as `info` and tasks tell them.
+/// The counters of a run in `info` and in tasks.
 const STATISTICS: [&str; 11] = [
     "bulk_get_attempts",
     "bulk_get_docs",
@@ -326,7 +326,7 @@ async fn a_task_and_an_info_have_every_field() {
     let peer = Peer::start().await;
     let (from, to) = (peer.create("from").await, peer.create("to").await);
     from.put("d", &json!({})).await;
-    // It must not have reached its end when it is looked at.
+    // The run must not reach its end before the test reads it.
     let proxy = FaultProxy::start(&peer).await;
     let server = TestServer::start_with("checkpoint_interval = 100\n").await;
     let body = json!({"source": proxy.through(&from), "target": to.url(), "continuous": true,

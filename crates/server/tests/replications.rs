@@ -1,4 +1,4 @@
-//! Replications through the whole server, between real CouchDB-protocol peers.
+//! Replications through the whole server, between real peers with CouchDB's protocol.
 
 use crate::common::{TestServer, failed};
 use serde_json::{Value, json};
@@ -63,11 +63,11 @@ async fn a_continuous_document_follows_until_it_is_deleted() {
         server.get(&format!("/_scheduler/jobs/{}", job["id"].as_str().unwrap())).await.body["doc_id"],
         "a"
     );
-    // A restart of the server: the same job goes on.
+    // After a restart of the server the same job continues.
     let server = server.restart("").await;
     from.put("second", &json!({"x": 1})).await;
     wait_for(&to, "second").await;
-    // And counts on.
+    // Its counters continue, too.
     server.poll("/_active_tasks", |tasks| tasks[0]["docs_written"] == 2).await;
     assert_eq!(server.delete(&format!("/_replicator/a?rev={rev}")).await.status, 200);
     server.poll("/_scheduler/jobs", |jobs| jobs["total_rows"] == 0).await;
@@ -256,7 +256,7 @@ async fn a_waiting_request_is_told_when_the_server_stops_and_its_job_goes_on_aft
     proxy.wait_for(|_| true).await;
     let TestServer { server, folder, .. } = server;
     server.shutdown().await;
-    // One that held up the server's end would have been cut off, and not been answered.
+    // A request that delayed the shutdown would have been cut off, without a response.
     assert_eq!(waiting.await.unwrap().unwrap().status(), 503);
     proxy.set(Fault::None).await;
     let _server = TestServer::start_in(folder, "").await;

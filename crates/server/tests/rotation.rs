@@ -1,4 +1,4 @@
-//! Replications that take turns in a whole server, and the settings by which they do.
+//! Rotation of replications in a whole server, and its settings.
 
 use crate::common::{Answer, TestServer};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ async fn set(server: &TestServer, name: &str, value: &str) -> Answer {
     server.put(&format!("/_node/_local/_config/{name}"), &json!(value)).await
 }
 
-/// Continuous replications that have nothing to do.
+/// Idle continuous replications.
 async fn replications(server: &TestServer, peer: &Peer, count: usize) -> Database {
     let source = peer.create("source").await;
     for n in 0..count {
@@ -22,7 +22,7 @@ async fn replications(server: &TestServer, peer: &Peer, count: usize) -> Databas
 #[tokio::test]
 async fn less_room_stops_the_excess_at_the_next_cycle_and_more_is_filled_at_once() {
     let peer = Peer::start().await;
-    // A cycle a day: whatever happens before does not wait for one.
+    // One cycle a day: nothing that happens before waits for a cycle.
     let server =
         TestServer::start_with("max_jobs = 2\ninterval = 86400000\nconnection_timeout = 60000\n").await;
     replications(&server, &peer, 6).await;
@@ -34,7 +34,7 @@ async fn less_room_stops_the_excess_at_the_next_cycle_and_more_is_filled_at_once
     let slots = |workers: &Value| workers["workers"][0]["slots"] == 1;
     server.poll("/v1/workers?type=replication", slots).await;
     assert!(running(5)(&server.get("/_active_tasks").await.body), "a cycle is a day away");
-    // A shorter interval is not first heard of in a day.
+    // A shorter interval takes effect immediately, and not after a day.
     set(&server, "replicator/interval", "100").await;
     server.poll("/_active_tasks", running(1)).await;
     set(&server, "replicator/max_jobs", "500").await;
@@ -57,7 +57,7 @@ async fn turns_are_taken_at_every_interval_and_none_without_churn() {
     let first = server.poll("/_active_tasks", |tasks| tasks[0]["doc_id"].is_string()).await;
     let runs = |tasks: &Value| tasks[0]["doc_id"].as_str().map(str::to_owned);
     let first = runs(&first).unwrap();
-    // What it does is reported after many a cycle.
+    // Its progress is reported only after many cycles.
     source.put("document", &json!({})).await;
     server.poll("/_active_tasks", |tasks| tasks[0]["docs_written"] == 1).await;
     for other in (0..3).map(|n| n.to_string()).filter(|n| *n != first) {
@@ -70,7 +70,7 @@ async fn turns_are_taken_at_every_interval_and_none_without_churn() {
         );
     }
     set(&server, "replicator/max_churn", "1").await;
-    // Under either scheme, and after each change of it.
+    // Under either policy, and after each change of it.
     for fairness in ["virtual_time", "rfc", "virtual_time"] {
         set(&server, "replicator/fairness", fairness).await;
         for n in (0..3).map(|n| n.to_string()) {

@@ -1,13 +1,16 @@
-//! Passwords appear in no answer and in no line of the log.
+//! No response and no line of the log contains a password. The test checks the log of a whole process, which does nothing else.
+#![allow(clippy::unwrap_used)]
+
+mod common;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Cluster, TestServer};
+use common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_testkit::{Fault, FaultProxy, Peer};
 
-/// Everything that was logged, at every level, by every crate.
+/// The log of all crates, at every level.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -22,7 +25,7 @@ impl Write for Log {
     }
 }
 
-/// Found in none of the places where it may appear: as it is, percent-encoded, and as HTTP Basic sends it.
+/// Every form in which the passwords may appear: plain, percent-encoded, and as HTTP Basic sends them.
 const SECRETS: [&str; 4] = ["hunter2", "p%40ss", "p@ss", "amFuOmh1bnRlcjI"];
 
 #[tokio::test]
@@ -39,7 +42,7 @@ async fn no_secret_leaves_the_server() {
     let (from, to) = (peer.create("from").await, peer.create("to").await);
     from.put("d", &json!({})).await;
     let echo = FaultProxy::start(&peer).await;
-    // A peer that repeats what it was sent, as real ones do in their errors.
+    // A peer that repeats the request's credentials, as real ones do in their errors.
     echo.set(Fault::Answer {
         status: 401,
         body: r#"{"error":"unauthorized","reason":"jan:hunter2 or Basic amFuOmh1bnRlcjI=="}"#.into(),
@@ -66,7 +69,7 @@ async fn no_secret_leaves_the_server() {
         ("echoed_filter", json!({"source": echoed, "target": to, "filter": "no/filter"})),
         ("twin", json!({"source": from, "target": to, "continuous": true})),
         ("over", json!({"source": "http://jan:p@ss/w@h/db", "target": 5, "_replication_state": "failed"})),
-        // Refused, and their reasons repeat nothing.
+        // Rejected, with reasons that repeat no secret.
         ("bad1", json!({"source": "http://jan:hunter2@h:x/db", "target": to})),
         ("bad2", json!({"source": {"url": "http://h/db", "auth": {"basic": "hunter2"}}, "target": to})),
         ("bad3", json!({"source": from, "target": to, "continuous": "hunter2"})),
@@ -130,7 +133,7 @@ async fn no_secret_leaves_the_server() {
     server.server.shutdown().await;
 
     let shown = answers.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
-    // The test has reached what it is about: there were documents, jobs, tasks and errors to show.
+    // The test has covered its subject: there were documents, jobs, tasks and errors.
     for expected in [
         "jan:*****@",
         "\"crashed\"",
@@ -150,14 +153,14 @@ async fn no_secret_leaves_the_server() {
     }
 }
 
-/// A server that refuses a login may repeat it in any form, also one that nobody has thought of.
+/// A server that rejects a login may repeat it in any form, even an unexpected one.
 #[tokio::test]
 async fn what_is_said_of_a_login_is_its_status() {
     let server = TestServer::start().await;
     let peer = Peer::options().admin("jan", "hunter2").start().await;
     let from = peer.create("from").await;
     for status in [401, 403, 500, 429] {
-        // Each a server of its own: a refused login is remembered for a while.
+        // A new proxy each time, because turnwise remembers a rejected login for a while.
         let proxy = FaultProxy::start(&peer).await;
         let body = r#"{"error":"bad_2retnuh","reason":"jan with 2retnuh is locked out"}"#.into();
         proxy.set(Fault::Answer { status, body }).await;
@@ -167,7 +170,7 @@ async fn what_is_said_of_a_login_is_its_status() {
     }
 }
 
-/// Nothing of what a replication needs to log in is stored once it has ended, however it ends.
+/// The store keeps no credentials of a replication that has ended, in whatever state.
 #[tokio::test]
 async fn an_ended_replication_leaves_no_credentials() {
     let cluster = Cluster::start(["backoff_base_ms = 3600000\n"]).await;
@@ -179,18 +182,18 @@ async fn an_ended_replication_leaves_no_credentials() {
         let rows = tx.range(&(vec![].into(), vec![0xff].into()), 100_000).await.unwrap();
         rows.iter().filter(|(_, value)| String::from_utf8_lossy(value).contains(secret)).count()
     };
-    // Larger than what fits a job's record, and not.
+    // Options that exceed a job's record, and options that fit.
     for ids in [json!(["d"]), json!([format!("d{}", "x".repeat(20_000))])] {
         let body = json!({"source": from.url(), "target": to.url(), "doc_ids": ids});
         assert_eq!(server.post("/_replicate", &body).await.status, 200);
         assert_eq!(stored("hunter2").await, 0, "completed");
-        // It can be asked for again, with what it needs.
+        // A client can request it again, with its credentials.
         assert_eq!(server.post("/_replicate", &body).await.status, 200);
         let failing = json!({"source": "http://jan:hunter2@127.0.0.1:1/db", "target": to.url(), "doc_ids": ids,
             "retries_per_request": 0});
         assert_eq!(server.post("/_replicate", &failing).await.status, 500);
         assert_eq!(stored("hunter2").await, 0, "failed");
-        // Cancelled while it waits after a crash.
+        // Cancelled during its backoff.
         let mut waiting = failing.clone();
         waiting["continuous"] = json!(true);
         let started = server.post("/_replicate", &waiting).await.body;
@@ -203,7 +206,7 @@ async fn an_ended_replication_leaves_no_credentials() {
     }
 }
 
-/// A worker gets the options of its job; everyone else gets nothing of them.
+/// A worker gets the options of its job; no other client gets any of them.
 async fn jobs_of_other_types(server: &TestServer) -> Vec<Value> {
     let secret = json!({"password": "hunter2", "large": "hunter2".repeat(5_000)});
     let mut answers = Vec::new();

@@ -1,4 +1,4 @@
-//! `/_node/{name}/_config`: what is changed at one node holds for all, at once and after a restart.
+//! `/_node/{name}/_config`: a change at one node applies to all, immediately and after a restart.
 
 use crate::common::{Answer, Cluster, TestServer};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ async fn a_setting_is_read_changed_and_left_again_as_in_couchdb() {
     assert_eq!(all["replicator"], section);
     assert_eq!(all["couchdb"]["uuid"], server.get("/").await.body["uuid"]);
     assert_eq!(all["workers"]["health_interval"], "5");
-    // It outlives the server, and counts for more than the file.
+    // The value survives the server, and overrides the file.
     let server = server.restart("max_jobs = 3\n").await;
     assert_eq!(get(&server, "replicator/max_jobs").await, "21");
     assert_eq!(server.get("/v1/workers?type=replication").await.body["workers"][0]["slots"], 21);
@@ -42,7 +42,7 @@ async fn a_setting_is_read_changed_and_left_again_as_in_couchdb() {
 
 #[tokio::test]
 async fn the_passphrase_of_a_key_is_shown_to_nobody() {
-    // Nothing is encrypted with it: a passphrase without a key is no mistake.
+    // The passphrase is unused: a passphrase without a key is no error.
     let server = TestServer::start_with("password = hunter2\n").await;
     assert_eq!(get(&server, "replicator/password").await, "*****");
     assert!(!server.get(CONFIG).await.body.to_string().contains("hunter2"));
@@ -62,7 +62,7 @@ async fn what_is_said_of_connections_holds_at_once() {
     }
     let body = json!({"source": "http://127.0.0.1:1/a", "target": "http://127.0.0.1:1/b",
         "proxy": "socks5://u:hunter2@127.0.0.1:1", "retries_per_request": 0});
-    // Live settings reach all parts soon, not at once.
+    // Live settings reach all parts soon, but not immediately.
     let refused = async || {
         let refused = server.post("/_replicate", &body).await;
         assert!(!refused.body.to_string().contains("hunter2"));
@@ -124,7 +124,7 @@ async fn a_change_at_one_node_is_in_force_at_all() {
     let commands = "[command]\nenabled = true\nmax_jobs = 5\n";
     let cluster = Cluster::start([commands, commands, ""]).await;
     let (a, b, c) = (cluster.at(0), cluster.at(1), cluster.at(2));
-    // Through a node by its name, or another one's: it is the same change.
+    // Through any node, under its own or another name: the change is the same.
     let named = format!("/_node/{}/_config/command/max_jobs", a.name());
     assert_eq!(c.put(&named, &json!("1")).await.status, 200);
     for node in &cluster.nodes {
@@ -145,10 +145,10 @@ async fn a_change_at_one_node_is_in_force_at_all() {
     let running = |n: usize| move |jobs: &Value| jobs["jobs"].as_array().unwrap().len() == n;
     a.poll("/v1/jobs?type=command&state=running", running(2)).await;
     assert_eq!(b.get("/v1/jobs?type=command&state=pending").await.body["jobs"].as_array().unwrap().len(), 2);
-    // More room is used at once, by workers that wait for nothing else.
+    // Workers use more slots immediately, even if nothing else wakes them.
     set(c, "command/max_jobs", "2").await;
     a.poll("/v1/jobs?type=command&state=running", running(4)).await;
-    // With less, nobody is stopped; and nobody is started before enough have ended.
+    // Fewer slots stop no job, and no job starts before enough have ended.
     set(b, "command/max_jobs", "1").await;
     a.poll("/v1/workers?type=command", slots(1)).await;
     let one_more = json!({"id": "4", "options": {"argv": ["sleep", "600"]}});
@@ -156,7 +156,7 @@ async fn a_change_at_one_node_is_in_force_at_all() {
     a.post("/v1/jobs/command/0/cancel", &json!({})).await;
     assert_eq!(a.get("/v1/jobs/command/0/wait").await.body["job"]["state"], "cancelled");
     assert_eq!(a.get("/v1/jobs?type=command&state=running").await.body["jobs"].as_array().unwrap().len(), 3);
-    // Requests, validation and services hear of it, too.
+    // The changes also reach requests, validation and services.
     set(a, "jobs/max_wait", "0").await;
     set(a, "replicator/valid_endpoint_protocols", "https").await;
     let body = json!({"source": "http://s/db", "target": "http://t/db", "_replication_state": "completed"});

@@ -1,4 +1,4 @@
-//! On a store that takes as few rows in one transaction as etcd, whatever a client may send is answered as elsewhere.
+//! A store that allows as few rows in one transaction as etcd gives the same responses as other stores.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ async fn server() -> (tempfile::TempDir, TestServer) {
     (folder, TestServer::start_on(&store, "").await)
 }
 
-/// With a body of about that many bytes. Its name keeps it from being run.
+/// A document of about this size. As a design document, it never runs.
 fn document(id: &str, bytes: usize) -> Value {
     json!({ "_id": format!("_design/{id}"), "text": "x".repeat(bytes) })
 }
@@ -44,7 +44,7 @@ async fn a_job_that_fits_no_transaction_is_refused_before_any_is_added() {
     assert_eq!(refused.error(), (413, "too_large"), "{refused:?}");
     assert!(refused.body["reason"].as_str().unwrap().starts_with("jobs[1].options: "), "{refused:?}");
     assert_eq!(server.get("/v1/jobs/t/small").await.status, 404);
-    // Several that fit one by one need not fit together.
+    // Jobs that each fit a transaction need not fit together.
     let jobs = json!({ "jobs": [job("a", 700_000), job("b", 700_000), job("c", 700_000)] });
     let added = server.post("/v1/jobs", &jobs).await;
     assert_eq!(added.status, 200, "{added:?}");
@@ -60,7 +60,7 @@ async fn bulk_writes_go_on_in_another_transaction_and_one_that_fits_none_fails_a
     let rows = written.body.as_array().unwrap();
     assert_eq!(rows.len(), 154);
     assert!(rows.iter().all(|row| row["ok"] == true), "{rows:?}");
-    // A replication's document is written twice: as it is, and as its job's options.
+    // The store holds a replication's document twice: as a row, and as its job's options.
     let ids: Vec<String> = (0..900).map(|n| format!("{n:01000}")).collect();
     let much = json!({
         "_id": "much", "source": "http://127.0.0.1:1/s", "target": "http://127.0.0.1:1/t", "doc_ids": ids,

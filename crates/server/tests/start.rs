@@ -1,4 +1,4 @@
-//! What must be right before a server starts.
+//! The checks before a server starts.
 
 use std::sync::Arc;
 

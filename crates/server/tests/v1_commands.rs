@@ -42,7 +42,7 @@ async fn a_running_command_is_cancelled_and_a_stopped_server_gives_it_back() {
     server.post_empty("/v1/jobs/command/a/cancel").await;
     let ended = server.get("/v1/jobs/command/a/wait").await.body;
     assert_eq!(ended["job"]["state"], "cancelled");
-    // The next one runs no commands.
+    // After this restart the server runs no commands.
     let server = server.restart("").await;
     assert_eq!(server.get("/v1/jobs/command/b").await.body["state"], "pending");
     assert_eq!(server.post("/v1/jobs/command", &json!({})).await.error(), (403, "forbidden"));

@@ -1,4 +1,4 @@
-//! `/v1` and what it does not take: each with a status of its own, a code, a reason and a hint.
+//! Requests that `/v1` rejects, each with a status, a code, a reason and a hint.
 
 use crate::common::{Answer, TestServer};
 use serde_json::{Value, json};
@@ -148,12 +148,12 @@ async fn paths_and_methods_that_are_not_there() {
     }
     let head = server.send(server.request("HEAD", "/v1/jobs")).await;
     assert_eq!((head.status, head.body), (200, Value::Null));
-    // CouchDB's paths are where they were.
+    // CouchDB's paths are unchanged.
     assert_eq!(server.get("/v2").await.error(), (404, "not_found"));
     assert_eq!(server.get("/").await.body["couchdb"], "Welcome");
 }
 
-/// Sends a head and then pieces, and reads the answer's head. How much could be sent is returned beside it.
+/// Sends a head and then pieces, and reads the response's head. Also returns how many pieces it could send.
 async fn exchange(server: &TestServer, head: &str, piece: &[u8], pieces: usize) -> (String, usize) {
     let stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
     let (mut from, mut to) = stream.into_split();
@@ -196,7 +196,7 @@ async fn who_sends_100_mb_before_reading_is_told_all_the_same() {
     let head = "POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     let (answer, _) = exchange(&server, head, &chunk, 100).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
-    // A plain client, too, on a path that takes no body.
+    // A plain client, on a path that accepts no body.
     let request = server.request("GET", "/v1/nothing").body(vec![b' '; 100 << 20]);
     assert_error(&server.send(request).await, 404, "not_found");
 }
@@ -212,7 +212,7 @@ async fn who_sends_large_bodies_slowly_holds_up_nobody_with_small_ones() {
         senders.push(stream);
     }
     assert_eq!(server.post("/v1/jobs/t", &json!({"options": "x".repeat(60_000)})).await.status, 201);
-    // With them goes what they held.
+    // When these connections close, their memory is free again.
     drop(senders);
     assert_eq!(server.post("/v1/jobs/t", &json!({"options": "x".repeat(1 << 20)})).await.status, 201);
 }

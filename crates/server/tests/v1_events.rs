@@ -1,4 +1,4 @@
-//! `/v1/jobs/{type}/{id}/events`: a job's life as it happens.
+//! `/v1/jobs/{type}/{id}/events`: the steps of a job as they happen.
 
 use crate::common::{PATIENCE, TestServer};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ async fn a_stream_tells_a_jobs_life_and_ends_with_it() {
     server.post(&format!("{worker}/accept"), &json!({"received": 0})).await;
     let (started_id, started) = stream.state().await;
     assert_eq!((&started["type"], &started["state"]), (&json!("started"), &json!("running")));
-    // What is reported is passed on as it was written, on one line.
+    // A report is passed on as it was written, on one line.
     let pretty = serde_json::to_string_pretty(&json!({"done": [1, "a\nb"]})).unwrap();
     let body = format!("{{\"claim\": 1, \"info\": {pretty}}}");
     let update =
@@ -91,16 +91,16 @@ async fn a_stream_tells_a_jobs_life_and_ends_with_it() {
     assert!(!end.data.to_string().contains("hunter2"));
     assert!(stream.next().await.is_none());
 
-    // Who missed the last part of it is told that part.
+    // A client that missed the last part receives that part.
     let mut resumed = Stream::open(&server, "a", Some(&started_id)).await;
     assert_eq!(resumed.state().await.1["type"], "completed");
     assert_eq!(resumed.next().await.unwrap().name, "end");
     assert!(resumed.next().await.is_none());
-    // An id that is not one of this stream's says nothing.
+    // An id that is not from this stream is ignored.
     for id in ["", "0", "x:0", "5:0:0", "\u{e9}"] {
         assert_eq!(Stream::open(&server, "a", Some(id)).await.state().await.1["type"], "added", "{id}");
     }
-    // Who has seen the end is told not to come back.
+    // A client that has received the end gets a status that stops its reconnects.
     let request =
         server.request("GET", "/v1/jobs/t/a/events").header("last-event-id", end.id.clone().unwrap());
     assert_eq!(server.send(request).await.status, 204);
@@ -118,7 +118,7 @@ async fn a_stream_that_broke_goes_on_where_it_was() {
     let mut stream = Stream::open(&server, "a", None).await;
     let (mut last, _) = stream.state().await;
     drop(stream);
-    // Two attempts that nobody listens to, and then one event at a time, each over a connection of its own.
+    // Two attempts without a listener, and then one event at a time, each over a new connection.
     for claim in 1..=2 {
         let accept = json!({"received": claim - 1, "wait_ms": 60_000});
         assert_eq!(server.post(&format!("{worker}/accept"), &accept).await.body["jobs"][0]["claim"], claim);
@@ -154,7 +154,7 @@ async fn a_stream_ends_when_the_server_stops_and_goes_on_when_it_is_back() {
     let mut stream = Stream::open(&server, "a", None).await;
     let (last, _) = stream.state().await;
     let server = server.restart("").await;
-    // One that held up the server's end would have been cut off, which is an error.
+    // A stream that delayed the shutdown would have been cut off, which is an error.
     assert!(stream.next().await.is_none());
     let mut stream = Stream::open(&server, "a", Some(&last)).await;
     server.post_empty("/v1/jobs/t/a/cancel").await;

@@ -1,4 +1,4 @@
-//! `/v1/filters`: jobs are held back, cancelled and let through, and say why.
+//! `/v1/filters`: filters hold jobs back, cancel them or accept them, and jobs report the filter.
 
 use crate::common::TestServer;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ async fn register(server: &TestServer) -> String {
     format!("/v1/workers/mail/{}/accept", registered.body["worker"].as_str().unwrap())
 }
 
-/// The ids of what a worker is given, without waiting, after it has received claims up to this number.
+/// The ids of the jobs that a worker gets, without waiting, after it has received claims up to this number.
 async fn accept(server: &TestServer, path: &str, received: &mut u64) -> Vec<String> {
     let body = json!({ "received": *received, "limit": 100, "wait_ms": 0 });
     let accepted = server.post(path, &body).await.body;
@@ -64,7 +64,7 @@ async fn what_a_filter_pauses_waits_and_what_it_rejects_is_cancelled() {
     let rows: Vec<&Value> =
         queue["jobs"].as_array().unwrap().iter().filter(|job| job["id"] == "p0").collect();
     assert_eq!((&rows[0]["state"], &rows[0]["paused_by"]), (&json!("paused"), &json!("moving")));
-    // It would be paused again at once.
+    // The filter would pause it again immediately.
     let retried = server.post("/v1/jobs/mail/p7/retry", &json!({})).await.body;
     assert_eq!(retried, json!({ "retried": false, "state": "paused" }));
     let why = server.get("/v1/jobs/mail/p7/why").await.body;
@@ -149,7 +149,7 @@ async fn of_limited_jobs_so_many_are_given_as_may_run() {
     let ended = server.post(&end, &json!({ "claim": claim, "result": 1 })).await;
     assert_eq!(ended.status, 200, "{}", ended.body);
     assert_eq!(accept(&server, &path, &mut received).await, ["n2"]);
-    // What runs counts for a filter that limits more, and one that is raised lets the others go.
+    // Running jobs count against a new filter, and a raised limit releases the other jobs.
     server.put("/v1/filters/few", &json!({ "action": "rate_limit", "limit": 3, "when": "id ~ '^f'" })).await;
     server.poll("/v1/jobs/mail/f3", |job| job["state"] == "pending").await;
     assert_eq!(accept(&server, &path, &mut received).await, ["f3"]);

@@ -98,7 +98,7 @@ async fn many_jobs_are_added_together_or_not_at_all() {
     assert_eq!(rows[7], json!({"type": "t1", "id": "0007", "added": "queued"}));
     assert_eq!(server.get("/v1/types").await.body, json!({"types": ["t0", "t1", "t2"]}));
 
-    // Those of a tenant stand in the order of the request, whatever their ids are.
+    // The jobs of a tenant are queued in the order of the request, whatever their ids are.
     let jobs: Vec<Value> = (0..100).map(|n| json!({"type": "o", "id": format!("{}", 999 - n)})).collect();
     server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
     let queue = server.get("/v1/queue?type=o&limit=200").await.body;
@@ -207,7 +207,7 @@ async fn a_waiting_job_is_cancelled_or_removed_at_once() {
         assert_eq!(gone.error(), (404, "not_found"), "{method} {path}");
         assert!(gone.body["hint"].as_str().unwrap().contains("retention"));
     }
-    // What has ended can be added again.
+    // A job that has ended can be added again.
     assert_eq!(server.post("/v1/jobs/t", &json!({"id": "a"})).await.body["added"], "exists");
     let again = server.post("/v1/jobs/t", &json!({"id": "a", "if_exists": "again"})).await;
     assert_eq!((again.status, &again.body["added"]), (201, &json!("queued")));
@@ -241,10 +241,10 @@ async fn who_waits_is_told_when_the_job_goes_away_or_the_server_stops() {
     let (removed, stopped) = (wait("a"), wait("b"));
     server.delete("/v1/jobs/t/a").await;
     assert_eq!(removed.await.unwrap().unwrap().status(), 404);
-    // A request that has begun to wait is one that the stop finds.
+    // The waiting request has begun before the shutdown.
     assert_eq!(server.get("/v1/jobs/t/b/wait?timeout_ms=50").await.status, 200);
     server.server.shutdown().await;
-    // One that held up the server's end would have been cut off, and not been answered.
+    // A request that delayed the shutdown would have been cut off, without a response.
     let answer = stopped.await.unwrap().unwrap();
     assert_eq!(answer.status(), 503);
     assert!(answer.text().await.unwrap().contains("service_unavailable"));
@@ -345,13 +345,13 @@ async fn a_jobs_priority_is_shown_and_can_be_changed() {
     assert_eq!(server.put("/v1/jobs/mail/nobody/priority", &json!({ "priority": 1 })).await.status, 404);
 }
 
-/// Registers a worker with many slots; its path.
+/// Registers a worker with many slots, and returns its path.
 async fn worker(server: &TestServer, job_type: &str) -> String {
     let registered = server.post(&format!("/v1/workers/{job_type}"), &json!({ "slots": 100 })).await;
     format!("/v1/workers/{job_type}/{}", registered.body["worker"].as_str().unwrap())
 }
 
-/// What the worker is given after it has received claims up to this number.
+/// The jobs that the worker gets after it has received claims up to this number.
 async fn given(server: &TestServer, path: &str, received: u64) -> Vec<Value> {
     let body = json!({ "received": received, "limit": 100, "wait_ms": 0 });
     server.post(&format!("{path}/accept"), &body).await.body["jobs"].as_array().unwrap().clone()
@@ -385,7 +385,7 @@ async fn what_has_failed_or_was_cancelled_runs_again_with_what_it_had() {
     assert_eq!((retried.status, retried.body), (200, json!({"retried": true, "state": "pending"})));
     let job = server.get("/v1/jobs/t/a").await.body;
     assert_eq!((&job["tenant"], &job["priority"], &job["attempts"]), (&json!("acme"), &json!(-4), &json!(0)));
-    // All that have failed, of one tenant: without a type, and a page at a time.
+    // All failed jobs of one tenant: without a type, and page by page.
     let all = server.post("/v1/retry?tenant=acme&state=failed", &json!({})).await;
     assert_eq!((all.status, &all.body["jobs"]), (200, &json!(1)), "{}", all.body);
     assert_eq!(server.get("/v1/jobs/t/b").await.body["state"], "pending");
@@ -395,7 +395,7 @@ async fn what_has_failed_or_was_cancelled_runs_again_with_what_it_had() {
     assert_eq!(a["options"], json!({"to": "x"}));
     let locks = server.get("/v1/locks").await.body;
     assert!(locks.to_string().contains("n1"), "{locks}");
-    // Nor those that run or have completed.
+    // Running and completed jobs are not retried.
     let runs = server.post("/v1/jobs/t/a/retry", &json!({})).await.body;
     assert_eq!(runs, json!({"retried": false, "state": "running"}));
     server.post(&format!("{path}/jobs/a/finish"), &json!({"claim": a["claim"]})).await;
@@ -427,7 +427,7 @@ async fn a_job_that_is_added_again_keeps_what_is_not_given_anew() {
     let path = worker(&server, "t").await;
     let job = given(&server, &path, 0).await.remove(0);
     assert_eq!((&job["options"], &job["id"]), (&json!({"to": "x"}), &json!("a")));
-    // It runs: the next run has the same, but for what is new.
+    // The job is running: its next run gets the same values, except for the new ones.
     let next = json!({"id": "a", "options": {"to": "y"}, "if_exists": "again"});
     assert_eq!(server.post("/v1/jobs/t", &next).await.body["added"], "runs_again");
     server.post(&format!("{path}/jobs/a/finish"), &json!({"claim": job["claim"]})).await;
@@ -436,7 +436,7 @@ async fn a_job_that_is_added_again_keeps_what_is_not_given_anew() {
     assert_eq!(job["options"], json!({"to": "y"}));
     let locks = server.get("/v1/locks").await.body;
     assert!(locks.to_string().contains("n1"), "{locks}");
-    // A new job has what every new job has.
+    // A new job gets the defaults.
     let new = server.post("/v1/jobs/t", &json!({"id": "b", "if_exists": "again"})).await;
     assert_eq!((new.status, &new.body["added"]), (201, &json!("queued")));
 }

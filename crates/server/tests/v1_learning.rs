@@ -1,4 +1,4 @@
-//! What workers in any language lock while their jobs run is told of those that come after them.
+//! The locks that external workers take while their jobs run, as predictions for later jobs.
 
 use crate::common::TestServer;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ fn unknown(likely: Option<(&str, usize)>) -> Value {
     json!([network, node])
 }
 
-/// With confidences of two digits.
+/// With confidences rounded to two digits.
 fn rounded(mut unknown: Value) -> Value {
     for one in unknown.as_array_mut().unwrap() {
         if let Some(confidence) = one.pointer_mut("/likely/confidence") {

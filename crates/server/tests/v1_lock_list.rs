@@ -1,4 +1,4 @@
-//! `/v1/locks`: who holds a lock, who waits for it and who has reserved it, is told.
+//! `/v1/locks`: the jobs that hold, await or have reserved a lock.
 
 use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ async fn reserves(cluster: &Cluster, id: &str, ticket: i64) {
     assert_eq!(reserved.unwrap(), Some(ticket));
 }
 
-/// An external worker with these jobs, by their claims.
+/// An external worker that has claimed these jobs.
 async fn worker(server: &TestServer, ids: &[&str]) -> String {
     let registered = server.post("/v1/workers/mail", &json!({ "slots": 8 })).await;
     let path = format!("/v1/workers/mail/{}", registered.body["worker"].as_str().unwrap());
@@ -37,7 +37,7 @@ async fn worker(server: &TestServer, ids: &[&str]) -> String {
     path
 }
 
-/// `level/name mode how id`, or all of a level without a name.
+/// `level/name mode how id`, or without the name for the whole level.
 async fn rows(server: &TestServer, path: &str) -> Vec<String> {
     let answer = server.get(path).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -78,7 +78,7 @@ async fn who_holds_waits_and_reserves_is_listed_by_place() {
     assert!(matches!(asked.await.unwrap(), Asked::Waits(_)));
     add(&cluster, "reserves", json!({ "instance": { "exclusive": ["web1"] } })).await;
     reserves(&cluster, "reserves", NOW + 2).await;
-    // Who only waits for its turn has to do with no lock yet.
+    // A job that is only pending has no entry in the list.
     add(&cluster, "pending", json!({ "node": { "shared": "all" } })).await;
 
     let all = [
@@ -99,7 +99,7 @@ async fn who_holds_waits_and_reserves_is_listed_by_place() {
         ["big_lock shared holds holds", "big_lock shared holds waits", "big_lock shared reserved reserves"]
     );
 
-    // Who wants the big lock alone is shown before all others; and page by page there is the same.
+    // A job that wants the big lock comes before all others. Page by page the list is the same.
     add(&cluster, "alone", json!({ "big_lock": true })).await;
     reserves(&cluster, "alone", NOW + 3).await;
     add(&cluster, "whole", json!({ "node": { "exclusive": "all" } })).await;
@@ -186,7 +186,7 @@ async fn a_job_asks_for_locks_while_it_runs_waits_for_them_and_gives_them_back()
     let give = async |id: &str, claim: u64, lock: &str| {
         server.delete(&format!("{path}/jobs/{id}/locks?claim={claim}&{lock}")).await
     };
-    // What is held is granted again.
+    // Held locks are granted again.
     for _ in 0..2 {
         assert_eq!(ask("first", 1, 0, &n1).await.body, json!({ "state": "held" }));
     }
@@ -211,20 +211,20 @@ async fn a_job_asks_for_locks_while_it_runs_waits_for_them_and_gives_them_back()
     let other = ask("second", 2, 0, &lock("node", "n2", "exclusive")).await;
     assert_eq!(other.error(), (409, "waits_already"), "{}", other.body);
 
-    // Whoever waits on the line is told as soon as it is given back.
+    // A waiting request gets its response as soon as the lock is released.
     let (granted, given) =
         tokio::join!(ask("second", 2, 60_000, &n1), give("first", 1, "level=node&name=n1"));
     assert_eq!((given.status, given.body), (200, json!({ "unlocked": true })));
     assert_eq!(granted.body, json!({ "state": "held" }));
     assert_eq!(rows(server, "/v1/locks?level=node").await, ["node/n1 exclusive holds second"]);
 
-    // Who gives up waiting runs on.
+    // A job that withdraws its request continues to run.
     assert_eq!(ask("first", 1, 0, &n1).await.body["state"], "waiting");
     assert_eq!(give("first", 1, "level=node&name=n1").await.status, 200);
     let told = why(server, "first").await;
     assert_eq!((&told["reason"], &told["locks"]["wanted"]), (&json!("runs"), &Value::Null));
 
-    // `third` holds what comes after all that the others want.
+    // `third` holds a lock that is later in the order than all locks that the others want.
     add(&cluster, "fourth", json!({ "node": { "shared": "unknown" }, "network": { "exclusive": ["wan"] } }))
         .await;
     accept(3, "fourth").await;
@@ -253,7 +253,7 @@ async fn a_job_asks_for_locks_while_it_runs_waits_for_them_and_gives_them_back()
     assert_eq!(give("second", 2, "level=big_lock").await.error(), (400, "bad_request"));
     let none = server.post(&format!("{path}/jobs/first/locks"), &json!({ "claim": 1, "locks": [] })).await;
     assert_eq!(none.error(), (400, "bad_request"));
-    // A worker that has left is told that it has.
+    // A worker that has left gets an error.
     assert_eq!(server.post(&format!("{path}/leave"), &json!({})).await.status, 200);
     assert_eq!(ask("second", 2, 0, &n1).await.error(), (410, "expired_worker"));
     assert_eq!(rows(server, "/v1/locks").await, [""; 0]);
@@ -283,7 +283,7 @@ async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weigh
         locks["declared"],
         json!({ "instance": { "exclusive": ["web1"] }, "node": { "shared": "unknown" } })
     );
-    // It has waited for far more than K ticks.
+    // It has waited far more than `aging_ticks` ticks.
     let weight = &locks["weight"];
     assert_eq!((&weight["base"], &weight["total"], &weight["aged"]), (&json!(1.0), &json!(4.3), &json!(0.0)));
     assert_eq!(
@@ -294,7 +294,7 @@ async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weigh
         (weight["aging_ticks"].as_i64().unwrap(), weight["tick_ms"].as_i64().unwrap() * 1_000);
     assert_eq!(weight["nothing_us"], (NOW / tick_us + ticks) * tick_us);
 
-    // A new one weighs as much as its age leaves of it, and the line for what it wants: `old` wants that, too.
+    // The weight of a new job is reduced by its age, and by the line for the resource that `old` wants, too.
     let (keys, store) = (&Keyspace::default(), &cluster.store);
     let options = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
     let locks: Requests = serde_json::from_value(json!({ "instance": { "exclusive": ["web1"] } })).unwrap();
@@ -307,7 +307,7 @@ async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weigh
     let left = (number("aging_ticks") - number("age") - number("line")) / number("aging_ticks");
     assert!((number("aged") - number("total") * left).abs() < 0.01 && number("total") == 4.0, "{weight}");
 
-    // A reservation is told to whoever has it, and to those that it keeps.
+    // The job with the reservation and the jobs that it delays report it.
     reserves(&cluster, "old", NOW + 1).await;
     assert_eq!(why(server, "old").await["locks"]["reserved_us"], NOW + 1);
     let ids = |told: &Value| -> Vec<String> {
@@ -315,7 +315,7 @@ async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weigh
         by.map(|by| format!("{} {}", by["id"].as_str().unwrap(), by["how"].as_str().unwrap())).collect()
     };
     assert_eq!(ids(&why(server, "new").await), ["holds holds", "old reserved"]);
-    // `old` may take any node, and nobody is in its way.
+    // `old` may take any node, and no job blocks it.
     server.post(&format!("{path}/jobs/holds/finish"), &json!({ "claim": 1 })).await;
     let told = why(server, "new").await;
     assert_eq!((&told["reason"], ids(&told)), (&json!("lock_reserved"), vec!["old reserved".to_owned()]));
@@ -326,7 +326,7 @@ async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weigh
         assert_eq!(why(server, row["id"].as_str().unwrap()).await["reason"], row["reason"], "{row}");
     }
 
-    // Without locks nothing is told of them, and without a worker they are not what a job waits for.
+    // Without locks the response does not mention them, and without a worker they are not the reason.
     add(&cluster, "plain", json!({})).await;
     assert_eq!(why(server, "plain").await.get("locks"), None);
     assert_eq!(server.post(&format!("{path}/leave"), &json!({})).await.status, 200);

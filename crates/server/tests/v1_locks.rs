@@ -1,10 +1,10 @@
-//! What jobs lock, as `/v1` is told it, or as the catalogue derives it.
+//! The locks of jobs, as `/v1` receives them, or as the catalogue derives them.
 
 use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_queue::{Keyspace, jobs};
 
-/// A server on a store that can be looked into, with a catalogue.
+/// A server with a catalogue, on a store that the test can read.
 struct Locks {
     nodes: Cluster,
     _folder: tempfile::TempDir,
@@ -20,7 +20,7 @@ impl Locks {
         self.nodes.at(0)
     }
 
-    /// What a job was stored to lock.
+    /// The locks of a job in the store.
     async fn of(&self, job_type: &str, id: &str) -> Value {
         let keys = &Keyspace::default();
         let job =
@@ -57,7 +57,7 @@ async fn a_job_that_states_its_locks_is_stored_with_them() {
     assert_eq!(locks.of("t", "a").await, stated);
     assert_eq!(server.post("/v1/jobs/t", &add("big", json!({"big_lock": true}))).await.status, 201);
     assert_eq!(locks.of("t", "big").await, json!({"big_lock": true}));
-    // Nothing is something, too: the catalogue is not asked.
+    // An empty declaration is a declaration, too: the catalogue is not used.
     assert_eq!(server.post("/v1/jobs/t", &add("none", json!({}))).await.status, 201);
     assert_eq!(locks.of("t", "none").await, json!({}));
 }
@@ -92,13 +92,13 @@ async fn a_job_that_states_none_locks_what_the_catalogue_says() {
             json!({"node_group": unknown, "instance": unknown, "node": unknown, "node_resource": unknown, "network": unknown}),
         ),
         ("steps", json!({"instance": web1, "node": {"exclusive": ["n1", "n2"]}})),
-        // There is no room for so many names in a job's record.
+        // A job's record has no room for so many names.
         ("many", json!({"instance": web1, "node": {"exclusive": "all"}})),
     ] {
         assert_eq!(locks.of("t", id).await, wanted, "{id}");
     }
     assert_eq!(locks.of("other", "other").await, json!({}));
-    // What waits and is added again locks what its new options say.
+    // A waiting job that is added again gets the locks that follow from its new options.
     let again = json!({"id": "full", "options": migrate(json!(["n3"])), "if_exists": "again"});
     assert_eq!(server.post("/v1/jobs/t", &again).await.body["added"], "already_waiting");
     assert_eq!(locks.of("t", "full").await["node"], json!({"exclusive": ["n3"]}));
@@ -181,7 +181,7 @@ async fn wrong_locks_are_refused_with_the_place_and_the_fix() {
         assert!(reason.starts_with(said), "{locks}\n  says {reason}\n  not  {said}");
         assert!(answer.body["hint"].as_str().is_some_and(|hint| !hint.is_empty()));
     }
-    // Of several the one is named that is wrong, and none is added.
+    // The error names the invalid job, and no job is added.
     let many = json!({"jobs": [{"type": "t"}, {"type": "t", "locks": {"node": {"shared": []}}}]});
     let answer = server.post("/v1/jobs", &many).await;
     assert!(answer.body["reason"].as_str().unwrap().starts_with("jobs[1].locks.node: names nothing"));
@@ -198,7 +198,7 @@ async fn levels_and_capacities_are_the_catalogues() {
     assert_eq!(locks.of("t", "a").await, json!({"disk": {"shared": {"sda": 3}}}));
     assert_eq!(server.post("/v1/jobs/t", &job("b", 9)).await.status, 201);
     assert_eq!(locks.of("t", "b").await, json!({"disk": {"shared": {"sda": 4}}}));
-    // Three of four units and all four do not go together: levels of one's own hold as the built-in ones do.
+    // Three of four units and all four conflict: custom levels work like the built-in ones.
     let worker = server.post("/v1/workers/t", &json!({"slots": 2, "name": "w"})).await.body["worker"].clone();
     let path = format!("/v1/workers/t/{}", worker.as_str().unwrap());
     let accept = |received: u64, wait_ms: u64| {

@@ -1,4 +1,4 @@
-//! More tenants and types than one look reads: each is listed, and a job of the last one knows its place.
+//! More tenants and types than one request reads: all are listed, and a job of the last one has a place.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use turnwise_queue::Keyspace;
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Error, Store, runtime};
 
-/// Beyond what one look reads of a type.
+/// More than one request reads of a type.
 const TENANTS: usize = 20_500;
 const BATCH: usize = 500;
 
@@ -54,7 +54,7 @@ async fn each_of_twenty_thousand_tenants_is_on_a_page_and_knows_its_place() {
     assert_eq!(names[TENANTS], ("mail".to_owned(), "zz".to_owned()));
     let why = server.get("/v1/jobs/mail/last/why").await.body;
     assert_eq!(why["tenant"]["pending"], 1, "{why}");
-    // The others are before it, as far as anybody knows.
+    // The other tenants precede it, as far as the server has read.
     assert_eq!(why["place"]["overall_more"], true, "{why}");
     server.server.shutdown().await;
 }

@@ -1,4 +1,4 @@
-//! The description of `/v1`: what is committed, what is served, and that it tells of every path.
+//! The description of `/v1`: the committed one, the served one, and its completeness.
 
 use crate::common::TestServer;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `/v1/jobs/{type}/{id}/why`, `/v1/tenants` and `/v1/queue`: jobs are put into each state and each reason for waiting, and say so.
+//! `/v1/jobs/{type}/{id}/why`, `/v1/tenants` and `/v1/queue`: jobs in each state and with each reason for waiting.
 
 use crate::common::{Answer, Cluster, PATIENCE, TestServer};
 use serde_json::{Value, json};
@@ -17,13 +17,13 @@ async fn add(server: &TestServer, id: &str, more: Value) {
 async fn why(server: &TestServer, id: &str) -> Value {
     let answer = server.get(&format!("/v1/jobs/mail/{id}/why")).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
-    // The sentence is for people: one line, with an end.
+    // The sentence is for people: one complete line.
     let sentence = answer.body["sentence"].as_str().unwrap();
     assert!(!sentence.is_empty() && !sentence.contains('\n'), "{sentence}");
     answer.body
 }
 
-/// An external worker with so many slots, which asks for nothing by itself.
+/// An external worker with this number of slots, which sends no requests by itself.
 struct Worker<'a> {
     server: &'a TestServer,
     path: String,
@@ -38,7 +38,7 @@ impl<'a> Worker<'a> {
         Worker { server, path, received: 0 }
     }
 
-    /// Takes jobs: their ids.
+    /// Accepts jobs, and returns their ids.
     async fn accept(&mut self, limit: usize) -> Vec<String> {
         let body = json!({ "received": self.received, "limit": limit, "wait_ms": 10_000 });
         let accepted = self.server.post(&format!("{}/accept", self.path), &body).await.body;
@@ -77,7 +77,7 @@ async fn a_job_that_could_run_tells_what_it_waits_for() {
     assert!(worker.path.ends_with(runs["worker"].as_str().unwrap()));
     assert_eq!(runs["node"], json!(server.name()));
 
-    // Whichever of the others was taken, the slots are full now.
+    // Regardless of which other job was claimed, no slot is free now.
     let waiting: Vec<Value> =
         server.get("/v1/jobs?type=mail&state=pending").await.body["jobs"].as_array().unwrap().clone();
     assert_eq!(waiting.len(), 3);
@@ -87,7 +87,7 @@ async fn a_job_that_could_run_tells_what_it_waits_for() {
     assert_eq!(last["capacity"], json!({ "workers": 1, "slots": 2, "running": 2 }));
     assert!(last["sentence"].as_str().unwrap().contains("all 2 slots of 1 worker are taken"), "{last}");
     assert_eq!(last["tenant"]["tenant"], "acme");
-    // The queue tells the same, and the one that it has first says that it is next.
+    // The queue agrees, and its first job has the reason that it is next.
     let queue = server.get("/v1/queue?type=mail").await.body;
     let rows = queue["jobs"].as_array().unwrap();
     assert_eq!(rows.len(), 5);
@@ -150,7 +150,7 @@ async fn a_job_that_waits_for_its_time_or_has_ended_tells_so() {
     let later = why(&server, "later").await;
     assert_eq!((&later["reason"], &later["not_before_us"]), (&json!("not_before"), &json!(FAR)));
     assert_eq!((&later["expected"]["at_us"], &later["expected"]["earliest"]), (&json!(FAR), &json!(true)));
-    // Nobody is alarmed by a job that could not run.
+    // A job that cannot run yet does not appear as a waiting tenant.
     assert_eq!(server.get("/v1/tenants?type=mail").await.body["tenants"], json!([]));
     assert_eq!(server.get("/v1/tenants?type=mail").await.body["types"][0]["delayed"], 1);
 
@@ -200,7 +200,7 @@ async fn a_job_that_waits_for_its_time_or_has_ended_tells_so() {
     assert_eq!(server.get("/v1/jobs/mail/nobody/why").await.error(), (404, "not_found"));
 }
 
-/// What someone has charged to a tenant, as a worker writes it.
+/// Writes charges to a tenant, as a worker does.
 async fn charged(cluster: &Cluster, tenant: &str, charger: &str, charged: Charged) {
     let (keys, now_us) = (&Keyspace::default(), cluster.store.runtime().now_us());
     let charged = &Charged { at_us: now_us, period: now_us, ..charged };
@@ -219,7 +219,7 @@ async fn a_learnt_run_time_tells_when_a_job_can_be_expected() {
         add(server, &format!("a{n}"), json!({ "tenant": "acme" })).await;
     }
     assert_eq!(worker.accept(2).await.len(), 2);
-    // Nothing is known of how long jobs of this type run: nothing is said about when.
+    // Nothing is known about the run time of this type's jobs, so there is no estimate.
     let unknown = why(server, "a6").await;
     assert_eq!((&unknown["place"]["in_tenant"], &unknown["expected"]), (&json!(4), &Value::Null));
     let (charger, other) = ("0000000000000001-0000000000000001", "0000000000000001-0000000000000002");
@@ -234,17 +234,17 @@ async fn a_learnt_run_time_tells_when_a_job_can_be_expected() {
     charged(&cluster, "acme", other, row).await;
     let told = why(server, "a6").await;
     let now_us = cluster.store.runtime().now_us();
-    // Five ends on two slots, of jobs that run ten seconds.
+    // Five ends on two slots, of jobs that run 10 s.
     let in_us = told["expected"]["at_us"].as_i64().unwrap() - now_us;
     assert!((20_000_000..=25_000_000).contains(&in_us), "{told}");
     assert_eq!(told["expected"]["basis"], "5 jobs must end first; they run 10 s each, as learnt, on 2 slots");
     assert_eq!(told["expected"]["earliest"], false);
     let tenant = &told["tenant"];
     assert_eq!((&tenant["service_us"], &tenant["expected_run_us"]), (&json!(60_000_000), &json!(10_000_000)));
-    // Sums of two chargers. The interval may have ended meanwhile: half of the usage is left then, and what was new counts.
+    // Sums of two chargers. If the interval has ended meanwhile, half of the old usage is left, and the new charges count.
     let usage_us = tenant["usage_us"].as_u64().unwrap();
     assert!([50_000_000, 30_000_000].contains(&usage_us), "{told}");
-    // One that runs, and again after that, can be expected when this run ends.
+    // A running job that runs once more is expected to start when this run ends.
     add(server, "a0", json!({ "tenant": "acme", "if_exists": "again" })).await;
     let again = why(server, "a0").await;
     let left_us = again["expected"]["at_us"].as_i64().unwrap() - again["since_us"].as_i64().unwrap();
@@ -273,7 +273,7 @@ async fn what_a_tenant_is_owed_is_what_it_lags_behind() {
         .iter()
         .map(|row| (row["tenant"].as_str().unwrap(), row["owed_us"].as_i64().unwrap()))
         .collect();
-    // One virtual second behind is as many seconds as shares; but nobody is owed more than one run, here of 1,000 s.
+    // One virtual second behind is as many seconds as shares. But a deficit is at most one run, here 1,000 s.
     assert_eq!(owed, [("rich", 1_000_000_000), ("late", 100_000_000), ("idle", 0), ("ahead", -300_000_000)]);
     let queue = server.get("/v1/queue?type=mail").await.body;
     let order: Vec<&str> =
@@ -292,7 +292,7 @@ async fn every_node_tells_the_same() {
     assert_eq!(worker.accept(1).await.len(), 1);
     for path in ["tenants?type=mail", "queue?type=mail", "jobs/mail/a2/why", "jobs/mail/a0/why"] {
         let path = format!("/v1/{path}");
-        // What is charged meanwhile may come between the two answers, but not for ever.
+        // Charges may change between the two responses, but not without end.
         let (one, other) = (cluster.at(0), cluster.at(1));
         let same = async {
             while one.get(&path).await.body != other.get(&path).await.body {
@@ -349,14 +349,14 @@ async fn tenants_come_in_pages_and_in_orders() {
     {
         assert_eq!(server.get(wrong).await.error(), (400, "bad_request"), "{wrong}");
     }
-    // The front of the queue takes turns among tenants.
+    // The head of the queue alternates between tenants.
     let queue = server.get("/v1/queue?type=mail&limit=25").await.body;
     let tenants: std::collections::BTreeSet<&str> =
         queue["jobs"].as_array().unwrap().iter().map(|row| row["tenant"].as_str().unwrap()).collect();
     assert_eq!(tenants.len(), 25, "{queue}");
 }
 
-/// A source that takes connections, and never says anything.
+/// A source that accepts connections and never responds.
 async fn silent() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -410,11 +410,11 @@ async fn replications_that_rotate(fairness: &str) {
         - later["job"]["since_us"].as_i64().unwrap())
         / 86_400_000_000;
     assert_eq!(days, 4, "{later}");
-    // More churn than slots is no use to anybody.
+    // Churn beyond the number of slots has no effect.
     let churn = server.put("/_node/_local/_config/replicator/max_churn", &json!("20")).await;
     assert_eq!(churn.status, 200);
     let two =
-        |why: &Value| why["job"]["sentence"].as_str().unwrap().contains("up to 2 of the 2 jobs that run");
+        |why: &Value| why["job"]["sentence"].as_str().unwrap().contains("up to 2 of the 2 running jobs");
     server.poll("/v1/documents/_replicator/d2/why", two).await;
     let later = why(5).await["job"].clone();
     assert_eq!(

@@ -1,9 +1,9 @@
-//! `/v1` for workers in any language: register, ping, accept, update, finish, fail, release, leave.
+//! `/v1` for external workers: register, ping, accept, update, finish, fail, release, leave.
 
 use crate::common::{Answer, TestServer};
 use serde_json::{Value, json};
 
-/// A worker of type `t`, as a program in any language would be one.
+/// An external worker of type `t`.
 struct Worker<'a> {
     server: &'a TestServer,
     id: String,
@@ -28,7 +28,7 @@ impl<'a> Worker<'a> {
         answer.body["jobs"].as_array().unwrap().clone()
     }
 
-    /// The one job that there is.
+    /// Accepts the only available job.
     async fn take(&self, received: u64) -> Value {
         let mut jobs = self.accept(received, 1).await;
         assert_eq!(jobs.len(), 1);
@@ -114,7 +114,7 @@ async fn a_job_goes_from_its_client_to_a_worker_and_back() {
     let waiting = tokio::spawn(server.request("GET", &format!("{of_job}/wait")).send());
     let finish = json!({"claim": 1, "result": {"sum": 7}, "info": "done"});
     for _ in 0..3 {
-        // However often it is repeated.
+        // Finishing is idempotent.
         let finished = worker.call(&format!("{path}/finish"), finish.clone()).await;
         assert_eq!((finished.status, finished.body), (200, json!({"state": "completed"})));
     }
@@ -125,7 +125,7 @@ async fn a_job_goes_from_its_client_to_a_worker_and_back() {
     );
     assert_eq!(ended["job"]["history"].as_array().unwrap().len(), 3);
     assert!(ended["job"].get("worker").is_none());
-    // Another end of the same run does not change how it ended.
+    // A second, different end of the same run does not change the first one.
     let failed = worker.call(&format!("{path}/fail"), json!({"claim": 1, "reason": "late"})).await;
     assert_eq!((failed.status, failed.body), (200, json!({"state": "completed"})));
 }
@@ -139,13 +139,13 @@ async fn jobs_that_were_not_received_are_given_again() {
     }
     let first = worker.accept(0, 2).await;
     assert_eq!(first.iter().map(|job| job["claim"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
-    // The answer was lost: the same again, and nothing new before it has arrived.
+    // The response was lost: the same jobs again, and no new ones before these have arrived.
     assert_eq!(worker.accept(0, 2).await, first);
     assert_eq!(worker.accept(1, 2).await, first[1..]);
     let third = worker.accept(2, 2).await;
     assert_eq!((third.len(), &third[0]["claim"]), (1, &json!(3)));
     assert!(worker.accept(3, 2).await.is_empty());
-    // What has ended is not given again.
+    // A job that has ended is not returned again.
     let id = third[0]["id"].as_str().unwrap();
     assert_eq!(worker.call(&format!("jobs/{id}/finish"), json!({"claim": 3})).await.status, 200);
     assert!(worker.accept(2, 2).await.is_empty());
@@ -175,7 +175,7 @@ async fn a_worker_never_has_more_jobs_than_slots() {
     assert!(worker.accept(2, 1_000).await.is_empty());
     worker.call("jobs/0/release", json!({"claim": 1})).await;
     let next = worker.take(2).await;
-    // The slot is free again; the other jobs have waited for longer than the one that was given back.
+    // The slot is free again. The other jobs have waited longer than the job that was given back.
     assert_eq!((&next["id"], &next["claim"], &next["attempt"]), (&json!("2"), &json!(3), &json!(1)));
 }
 
@@ -190,7 +190,7 @@ async fn a_waiting_worker_gets_a_job_as_it_comes() {
     add(&server, json!({"id": "a"})).await;
     let answer: Value = serde_json::from_str(&waiting.await.unwrap().unwrap().text().await.unwrap()).unwrap();
     assert_eq!(answer["jobs"][0]["id"], "a");
-    // Without a free slot it waits for nothing but the time.
+    // Without a free slot the request waits for its timeout only.
     let none = worker.call("accept", json!({"received": 1, "wait_ms": 50})).await;
     assert_eq!(none.body, json!({"jobs": []}));
 }
@@ -206,7 +206,7 @@ async fn a_later_request_for_jobs_takes_the_place_of_an_earlier_one() {
     };
     let mut earlier = waiting(0);
     for n in 1..4 {
-        // Whichever of the two came first is ended by the other.
+        // The later of the two requests ends the earlier one.
         let mut later = waiting(n);
         let (ended, waits) = tokio::select! {
             ended = &mut earlier => (ended, later),
@@ -232,7 +232,7 @@ async fn who_stops_waiting_leaves_nothing_behind() {
             tokio::time::timeout(std::time::Duration::from_millis(5), worker.call("accept", body)).await;
         assert!(dropped.is_err());
     }
-    // Neither does it hold up the line, nor does a job go to it.
+    // A dropped request neither blocks later ones nor gets a job.
     add(&server, json!({"id": "a"})).await;
     let answer = other.call("accept", json!({"received": 0, "wait_ms": 60_000})).await;
     assert_eq!(answer.body["jobs"][0]["id"], "a", "{}", answer.body);
@@ -266,7 +266,7 @@ async fn a_failed_job_is_tried_again_until_its_last_attempt() {
     );
     let shown = server.get("/v1/jobs/t/a").await.body;
     assert_eq!((&shown["state"], &shown["reason"]), (&json!("failed"), &json!("still")));
-    // Not worth another try.
+    // A failure without a retry.
     add(&server, json!({"id": "b"})).await;
     worker.take(2).await;
     let fail = json!({"claim": 3, "reason": "never", "retry": false});
@@ -296,13 +296,13 @@ async fn a_crashed_job_is_retried_when_somebody_says_so() {
     let again = retry("/v1/jobs/t/000/retry").await;
     assert_eq!((again.status, again.body), (200, json!({"retried": false, "state": "pending"})));
     assert_eq!(retry("/v1/jobs/t/none/retry").await.status, 404);
-    // The rest of a tenant's, and then of all; one for later keeps its time.
+    // The other jobs of a tenant, and then of all tenants. A delayed job keeps its time.
     let of_one = retry("/v1/retry?type=t&tenant=t0").await;
     assert_eq!((of_one.status, of_one.body), (200, json!({"jobs": 49, "documents": 0})));
     assert_eq!(retry("/v1/retry?type=t").await.body, json!({"jobs": 100, "documents": 0}));
     assert_eq!(retry("/v1/retry?type=t").await.body, json!({"jobs": 0, "documents": 0}));
     assert_eq!(server.get("/v1/jobs/t/later").await.body["state"], "delayed");
-    // A cursor of another type begins anew.
+    // With a cursor of another type, the listing starts from the beginning.
     assert_eq!(retry("/v1/retry?type=t&after=u/0").await.status, 200);
     assert_eq!(retry("/v1/retry").await.status, 400);
     let next = worker.call("accept", json!({"received": received, "wait_ms": 60_000})).await;
@@ -329,7 +329,7 @@ async fn a_cancelled_job_is_stopped_by_its_worker() {
     assert_eq!(worker.call("jobs/b/release", json!({"claim": 2})).await.body, json!({"state": "removed"}));
     assert_eq!(server.get("/v1/jobs/t/b").await.status, 404);
     assert_eq!(worker.ping().await.body, json!({"cancel": []}));
-    // Added again while it runs: it runs once more.
+    // Added again while it runs: the job runs once more.
     let again = server.post("/v1/jobs/t", &json!({"id": "c", "if_exists": "again"})).await;
     assert_eq!((again.status, &again.body["added"]), (200, &json!("runs_again")));
     assert_eq!(worker.call("jobs/c/finish", json!({"claim": 3})).await.body, json!({"state": "pending"}));
@@ -484,7 +484,7 @@ async fn a_worker_goes_on_when_the_server_comes_back() {
         .header("content-type", "application/json")
         .body(body);
     let waiting = tokio::spawn(request.send());
-    // Whether it has begun to wait by then or has not been sent yet.
+    // The request may be waiting by then, or may not have been sent yet.
     let server = server.restart("").await;
     match waiting.await.unwrap() {
         Ok(answer) => assert_eq!(answer.status(), 503),
@@ -499,7 +499,7 @@ async fn a_worker_goes_on_when_the_server_comes_back() {
 
 #[tokio::test]
 async fn a_worker_that_is_not_heard_of_is_removed_and_its_jobs_go_to_others() {
-    // It has that long to register, to take a job and to ping, and the next one to end it.
+    // The time that a worker has to register, to accept a job and to ping, and the next worker to end the job.
     let config = "[workers]\nhealth_interval = 0.5\nhealth_timeout = 6\n[jobs]\nbackoff_base_ms = 1\n";
     let server = TestServer::start_with(config).await;
     let worker = Worker::register(&server, 1).await;

@@ -1,7 +1,7 @@
 //! What transactions cost on etcd: `cargo run --profile sim -p turnwise-store --example bench_etcd [URL]`.
 //!
-//! Without a URL three members are started here, on the disk of the temporary folder. Members and measurement share the
-//! machine's cores, so these are not the figures of a cluster of its own, but those of one design beside another.
+//! Without a URL it starts three members, on the disk of the temporary folder. Members and measurement share the machine's cores.
+//! So the figures compare designs with each other, and are not those of a dedicated cluster.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,12 +18,12 @@ const VALUE: &[u8] = &[b'v'; 300];
 
 type Kind = (&'static str, fn(Transaction, String) -> futures::future::BoxFuture<'static, Result<(), Error>>);
 
-/// One row, unseen.
+/// Sets one row without reading it.
 fn blind(tx: Transaction, name: String) -> futures::future::BoxFuture<'static, Result<(), Error>> {
     Box::pin(async move { tx.set(Bytes::from(format!("blind {name}")), Bytes::from_static(VALUE)) })
 }
 
-/// One row is read and set.
+/// Reads and sets one row.
 fn update(tx: Transaction, name: String) -> futures::future::BoxFuture<'static, Result<(), Error>> {
     Box::pin(async move {
         let key = Bytes::from(format!("update {name}"));
@@ -32,7 +32,7 @@ fn update(tx: Transaction, name: String) -> futures::future::BoxFuture<'static, 
     })
 }
 
-/// About what adding a job does: two reads, a range, four writes.
+/// About the work of adding a job: two reads, a range, four writes.
 fn job(tx: Transaction, name: String) -> futures::future::BoxFuture<'static, Result<(), Error>> {
     Box::pin(async move {
         let row = |what: &str| Bytes::from(format!("job {name} {what}"));
@@ -84,7 +84,7 @@ async fn round(store: &Store, concurrency: usize, (name, body): Kind) {
     );
 }
 
-/// The first rows of a long range, again and again.
+/// Reads the first rows of a long range repeatedly.
 async fn heads(store: &Store) {
     let mut latencies = Vec::new();
     for _ in 0..100 {

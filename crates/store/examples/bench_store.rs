@@ -1,8 +1,7 @@
 //! The embedded store on a queue's workload: enqueue, claim from the head, finish.
 //!
-//! Every job is a `jobs` row of 300 bytes and a `pending` row, as `turnwise-queue` keeps them. Everything is
-//! on the disk before it is acknowledged. Before each part the disk's own speed is measured, so that the
-//! distance to it is known.
+//! Every job has a `jobs` row of 300 bytes and a `pending` row, as in `turnwise-queue`. All writes are on the disk before they
+//! are acknowledged. Before each part the disk's own speed is measured, as a baseline.
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first error")]
 
 use std::fmt::Write as _;
@@ -29,7 +28,7 @@ usage: cargo xtask bench store [--dir DIR] [--submitters N] [--jobs N] [--backlo
 const JOB_TYPE: &str = "replication";
 const WORKER: &str = "worker-1";
 const VALUE_BYTES: usize = 300;
-/// Jobs per transaction where they come in batches.
+/// Jobs per transaction in the phases with batches.
 const BATCH: usize = 200;
 
 struct Options {
@@ -92,7 +91,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
     (options.submitters > 0 && options.jobs > 0 && options.backlog > 0).then_some(options)
 }
 
-/// What the disk does without a store: blocks written over and forced to it, one after the other.
+/// The speed of the disk without a store: blocks are overwritten and synced, one after the other.
 struct Disk {
     fsyncs_per_s: f64,
 }
@@ -127,7 +126,7 @@ impl Disk {
     }
 }
 
-/// A store, and how long its commits took.
+/// A store, and the durations of its commits.
 #[derive(Clone)]
 struct Bench {
     engine: Arc<Embedded>,
@@ -152,7 +151,7 @@ impl Bench {
         key::pack(&self.space, &("active", JOB_TYPE, WORKER, id))
     }
 
-    /// Commits, and notes how long it took; `false` if it has to be run again.
+    /// Commits and records the duration; `false` if the transaction must run again.
     async fn commit(&self, tx: Transaction) -> bool {
         let start = Instant::now();
         if let Err(error) = tx.commit().await {
@@ -261,7 +260,7 @@ impl Phase {
     }
 }
 
-/// Ids grow with time.
+/// Ids increase with time.
 fn id(number: usize) -> String {
     format!("{:012x}{:08x}", 0x0197_0000_0000_usize + number / 10, number.wrapping_mul(2_654_435_761) as u32)
 }
@@ -278,7 +277,7 @@ fn record(number: usize, state: &str) -> Bytes {
     Bytes::from(json)
 }
 
-/// Shares the numbers below `jobs` out among tasks, `batch` at a time.
+/// Divides the numbers below `jobs` among tasks, `batch` at a time.
 async fn shared_out<F, Fut>(tasks: usize, jobs: usize, batch: usize, body: F)
 where
     F: Fn(std::ops::Range<usize>) -> Fut + Clone + Send + 'static,
@@ -358,7 +357,7 @@ async fn one_at_a_time(options: &Options, submitters: usize, disk: &Disk) {
         .await;
 }
 
-/// Submitters add one job after the other, a worker claims what is there, and as many tasks finish it.
+/// Submitters add one job at a time, a worker claims what is pending, and as many tasks as there are submitters finish it.
 async fn end_to_end(bench: Bench, submitters: usize, jobs: usize) {
     let arrived = Arc::new(tokio::sync::Notify::new());
     let (to_finishers, claimed) = tokio::sync::mpsc::channel(jobs);
@@ -507,7 +506,7 @@ async fn fill_and_wait(path: &Path, jobs: usize) {
     std::future::pending().await
 }
 
-/// Memory of this process that is its own, in MB (0 where `/proc` is missing).
+/// Memory that belongs only to this process, in MB (0 where `/proc` is missing).
 fn memory_mb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -1,13 +1,13 @@
-//! The clock that all users of a store go by: it never goes back.
+//! The clock that all users of a store share. It never goes back.
 //!
-//! *Model.* Between two comparisons the clock goes as fast as time passes ([`Runtime::elapsed_us`]), whatever happens to the machine's
-//! clock meanwhile. When it is compared ([`Clock::compare`]) it goes on from the latest of three times: its own, the machine's, and
-//! that which the users of the store have agreed upon. So a machine's clock that is set forward is followed, also after the
-//! machine was suspended, and one that is set back is not.
+//! *Model.* Between two comparisons the clock advances with the time that passes ([`Runtime::elapsed_us`]), even if the machine's
+//! clock is set meanwhile. A comparison ([`Clock::compare`]) continues from the latest of three times: the clock's own, the
+//! machine's, and the time that the users of the store have agreed upon. So the clock follows a machine's clock that is set
+//! forward, also after a suspend, and ignores one that is set back.
 //!
-//! *Forces.* Where the machine's clock is behind, because it was set back or another machine's is ahead, this one loses an eighth of
-//! the time that passes until both show the same. So a clock that was wrong for a while is right again in the end, and what
-//! waits for a time waits longer by a seventh at most.
+//! *Forces.* The machine's clock may be behind, because it was set back or because another machine's clock is ahead. This clock
+//! then runs slower by an eighth until both show the same time. So a wrong clock is corrected eventually, and a wait for a time
+//! takes at most a seventh longer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use tokio::sync::Notify;
 
 use crate::Runtime;
 
-/// Of this much time that passes a clock that is ahead loses 1.
+/// A clock that is ahead loses 1 µs of this many µs.
 const SLOWER: i64 = 8;
-/// Sleepers are not woken for less than this: a machine's clock is never as fast as the time that passes, exactly.
+/// Sleepers are not woken for a smaller change: a machine's clock and its elapsed time always drift apart a little.
 const NOTICED_US: i64 = 1_000;
-/// A clock is said to be ahead of the machine's from this much on.
+/// From this difference on, a warning reports that the clock is ahead of the machine's.
 const AHEAD_US: i64 = 60_000_000;
 
 /// A clock that never goes back.
@@ -31,14 +31,14 @@ pub struct Clock {
     raised: Notify,
 }
 
-/// As of the latest comparison.
+/// The state at the latest comparison.
 #[derive(Clone, Copy)]
 struct State {
-    /// What it showed, in µs since the epoch.
+    /// The time that the clock showed, in µs since the epoch.
     at_us: i64,
-    /// When that was, by the clock that is never set.
+    /// The moment of the comparison, by the clock that is never set.
     elapsed_us: i64,
-    /// By how much it was ahead of the machine's, in µs.
+    /// How far the clock was ahead of the machine's, in µs.
     ahead_us: i64,
 }
 
@@ -50,7 +50,7 @@ impl State {
 }
 
 impl Clock {
-    /// A clock that shows what the machine's shows.
+    /// A clock that shows the machine's time.
     pub fn new(machine: Arc<dyn Runtime>) -> Arc<Self> {
         let state = State { at_us: machine.now_us(), elapsed_us: machine.elapsed_us(), ahead_us: 0 };
         Arc::new(Clock { machine, state: Mutex::new(state), raised: Notify::new() })
@@ -60,12 +60,12 @@ impl Clock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it will show at least after a comparison: the later of its own time and the machine's, in µs since the epoch.
+    /// The earliest time that a comparison can set: the later of its own time and the machine's, in µs since the epoch.
     pub fn wanted_us(&self) -> i64 {
         self.now_us().max(self.machine.now_us())
     }
 
-    /// Goes on from `agreed_us`, or its own time if that is later; wakes sleepers for whom that makes a difference.
+    /// Continues from `agreed_us`, or from the clock's own time if that is later. Wakes the sleepers that this affects.
     pub fn compare(&self, agreed_us: i64) {
         let (machine_us, elapsed_us) = (self.machine.now_us(), self.machine.elapsed_us());
         let raised_us = {
@@ -145,7 +145,7 @@ mod tests {
         clock.compare(clock.wanted_us());
         machine.advance(8 * SECOND);
         assert_eq!(clock.now_us(), 10 * HOUR_US + 8_000_000, "it loses an eighth");
-        // 16 hours later both show the same, and go on together.
+        // After 16 hours both clocks show the same time, and advance together.
         machine.advance(Duration::from_secs(20 * 3_600));
         clock.compare(clock.wanted_us());
         assert_eq!(clock.now_us(), machine.now_us());
@@ -183,7 +183,7 @@ mod tests {
         assert!(!is_over(sleeper.as_mut()).await);
         machine.advance(Duration::from_micros(1));
         assert!(is_over(sleeper.as_mut()).await);
-        // A clock that is ahead is slow: whoever sleeps until a time is not early.
+        // A clock that is ahead runs slower, so a sleeper never wakes early.
         machine.set_clock(-HOUR_US);
         clock.compare(clock.wanted_us());
         let mut sleeper = pin!(clock.sleep_until(clock.now_us() + 7_000_000));

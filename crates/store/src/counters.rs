@@ -1,8 +1,8 @@
-//! What a store has done since it was opened, and whether it works: the same for every engine.
+//! What a store has done since it was opened, and whether it works. This is the same for every engine.
 //!
-//! Every call to an engine goes through [`Meter`], so that nothing is counted twice and nothing is forgotten. A store
-//! is failing from the first call that it could not answer (unavailable, or a commit of unknown outcome) until the next
-//! one that it could. Where a commit failed only a commit ends that: a store that is full still answers reads.
+//! Every call to an engine goes through [`Meter`], so that each call is counted exactly once. A store is failing from the first
+//! call that it could not answer (unavailable, or a commit of unknown outcome) until the next one that it could. After a failed
+//! commit, only a commit ends the failure: a store that is full still answers reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,15 +14,15 @@ use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Vers
 /// What a store has done since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Transactions that were begun, each attempt one.
+    /// Transactions that were begun. Each attempt counts.
     pub transactions: u64,
-    /// Commits that the engine was asked for, whatever came of them. A transaction that wrote nothing asks for none.
+    /// Commits that the engine was called for, successful or not. A transaction that wrote nothing calls for none.
     pub commits: u64,
-    /// Commits that failed because something had changed meanwhile.
+    /// Commits that failed because of a conflict.
     pub conflicts: u64,
-    /// Reads and commits of a transaction that was too old.
+    /// Reads and commits that failed because their transaction was too old.
     pub too_old: u64,
-    /// Commits of which it is unknown whether they happened.
+    /// Commits with an unknown outcome.
     pub unknown_outcomes: u64,
     /// Calls that the store could not answer.
     pub unavailable: u64,
@@ -30,18 +30,18 @@ pub struct Counters {
     pub gets: u64,
     /// Reads of a range.
     pub ranges: u64,
-    /// Rows that these reads found.
+    /// Rows that these reads returned.
     pub rows_read: u64,
-    /// Rows and ranges that were written or cleared by commits that succeeded.
+    /// Rows and ranges that successful commits wrote or cleared.
     pub rows_written: u64,
-    /// How long all commits took together, in µs.
+    /// The total duration of all commits, in µs.
     pub commit_us: u64,
     /// Writes and commits that were refused because of a limit: a caller's mistake, or data that is too large.
     pub too_much: u64,
 }
 
 impl Counters {
-    /// What was done since `earlier`.
+    /// The difference to `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Counters) -> Counters {
         Counters {
@@ -66,16 +66,16 @@ impl Counters {
 pub enum Condition {
     /// The latest call was answered.
     Working,
-    /// It was not, nor was any since.
+    /// A call failed, and no call has been answered since.
     Failing {
-        /// Of the first call that failed, in µs since the epoch.
+        /// The time of the first failed call, in µs since the epoch.
         since_us: i64,
         /// The latest failure, in one line.
         reason: String,
     },
 }
 
-/// Counts, and notices when the store begins and ceases to fail. It can be kept when its store is closed.
+/// Counts calls, and detects when the store starts and stops failing. It may outlive its store.
 pub struct Meter {
     runtime: Arc<dyn Runtime>,
     transactions: AtomicU64,
@@ -90,7 +90,7 @@ pub struct Meter {
     rows_written: AtomicU64,
     commit_us: AtomicU64,
     too_much: AtomicU64,
-    /// Whether `failure` is there: all that a call that succeeds looks at.
+    /// Whether `failure` is set. A successful call reads only this flag.
     failing: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -98,11 +98,11 @@ pub struct Meter {
 struct Failure {
     since_us: i64,
     reason: String,
-    /// Only a commit that succeeds shows that it is over.
+    /// Whether a commit failed. Then only a successful commit ends the failure.
     of_commits: bool,
 }
 
-/// What the engine was asked for.
+/// The kind of a call to the engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     Read,
@@ -134,7 +134,7 @@ impl Meter {
         })
     }
 
-    /// What was done so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         Counters {
             transactions: self.transactions.load(Relaxed),
@@ -152,7 +152,7 @@ impl Meter {
         }
     }
 
-    /// Whether the store works, as far as the latest calls tell.
+    /// Whether the store works, according to the latest calls.
     pub fn condition(&self) -> Condition {
         match &*self.failure() {
             None => Condition::Working,
@@ -166,24 +166,24 @@ impl Meter {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A snapshot was asked for, to begin a transaction.
+    /// Counts a transaction that was begun, and the result of its snapshot.
     pub(crate) fn began<T>(&self, result: &Result<T>) {
         add(&self.transactions, 1);
         self.promised(result);
     }
 
-    /// A limit was exceeded.
+    /// Counts a limit that was exceeded.
     pub(crate) fn was_too_much(&self) {
         add(&self.too_much, 1);
     }
 
-    /// A watch was asked for.
+    /// Records the result of a request for a watch.
     pub(crate) fn watched<T>(&self, result: &Result<T>) {
         self.promised(result);
     }
 
-    /// The engine took a call on. That it could not counts; that it could shows nothing, for an engine may ask its
-    /// server only with the first read.
+    /// Records the result of a call that the engine accepted or refused. Only a refusal counts: success proves nothing, because
+    /// an engine may contact its server only at the first read.
     fn promised<T>(&self, result: &Result<T>) {
         if result.is_err() {
             self.answered(Call::Read, result);
@@ -196,7 +196,7 @@ impl Meter {
             Err(error) => error,
         };
         match error {
-            // The store has looked, and said no.
+            // A conflict is an answer, so the store works.
             Error::Conflict => {
                 add(&self.conflicts, 1);
                 self.works(call);
@@ -326,7 +326,7 @@ mod tests {
         meter.answered::<()>(Call::Commit, &unavailable("no space"));
         meter.answered(Call::Read, &Ok(()));
         assert_ne!(meter.condition(), Condition::Working);
-        // A commit that lost against another one reached a store that works.
+        // A commit that conflicted with another one reached a store that works.
         meter.answered::<()>(Call::Commit, &Err(Error::Conflict));
         assert_eq!(meter.condition(), Condition::Working);
         assert_eq!(meter.counters().conflicts, 1);

@@ -1,8 +1,8 @@
-//! What every storage engine must offer.
+//! The interface of a storage engine.
 //!
-//! An engine is strictly serializable: a commit succeeds only if nothing in its `read_keys` and
-//! `read_ranges` was written after its snapshot was taken, nor anything set in its `arrivals`, and a snapshot taken after a
-//! commit was acknowledged sees it. An acknowledged commit is durable.
+//! An engine is strictly serializable. A commit fails if, after its snapshot, another commit wrote to its `read_keys` or
+//! `read_ranges`, or set a key in its `arrivals`. A snapshot that is taken after a commit was acknowledged sees this commit. An
+//! acknowledged commit is durable.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::{Error, Result};
 /// A key and its value.
 pub type KeyValue = (Bytes, Bytes);
 
-/// Resolves when a watched key no longer holds the value that its watcher saw. It may resolve early or
-/// when the engine closes, so the watcher looks again; it never misses a change.
+/// Resolves when the watched key no longer has the value that the watcher saw. It may resolve early, or when the engine closes,
+/// so the watcher reads the key again. It never misses a change.
 pub type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Ten bytes that order all commits of a store: larger means later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Versionstamp(pub [u8; 10]);
 
-/// Bounds that hold on every engine. Code that batches asks for them instead of knowing an engine.
+/// The limits of an engine. Code that batches reads them, and so needs to know no engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Longest key, in bytes.
@@ -32,17 +32,17 @@ pub struct Limits {
     pub value_bytes: usize,
     /// Largest sum of written keys and values and of conflict keys, in bytes.
     pub transaction_bytes: usize,
-    /// Most rows a transaction may write.
+    /// Most rows that a transaction may write.
     pub transaction_writes: usize,
-    /// Most things that a commit may have to prove: a key that was read, a range that was read, and each row
-    /// that was seen in it; a range into which nothing may have come counts once.
+    /// Most conflicts that a commit may check: each key that was read, each range that was read, and each row in such a range. A
+    /// range of `arrivals` counts once.
     pub transaction_conflicts: usize,
     /// How long a transaction may live, in milliseconds.
     pub transaction_ms: u64,
 }
 
 impl Limits {
-    /// The limits that FoundationDB documents and that turnwise promises everywhere.
+    /// The limits that FoundationDB documents. The embedded engine has the same; other engines have smaller ones in part.
     pub const DEFAULT: Limits = Limits {
         key_bytes: 10_000,
         value_bytes: 100_000,
@@ -52,7 +52,7 @@ impl Limits {
         transaction_ms: 5_000,
     };
 
-    /// What etcd takes unless it is configured otherwise (`--max-txn-ops`, `--max-request-bytes`).
+    /// The limits of etcd in its default configuration (`--max-txn-ops`, `--max-request-bytes`).
     pub const ETCD: Limits = Limits {
         transaction_bytes: 1_500_000,
         transaction_writes: 960,
@@ -60,8 +60,9 @@ impl Limits {
         ..Limits::DEFAULT
     };
 
-    /// The smallest limits that an engine may have: everything above the store works with them, whatever the data. A store that takes fewer
-    /// writes or conflicts is not opened ([`Limits::check`]); with fewer bytes it takes smaller options and documents.
+    /// The smallest limits that an engine may have: all code above the store works within them, whatever the data. A store with
+    /// fewer writes or conflicts is not opened ([`Limits::check`]). A store with fewer bytes accepts only smaller options and
+    /// documents.
     pub const SMALL: Limits = Limits {
         transaction_bytes: 1_300_000,
         transaction_writes: 480,
@@ -69,7 +70,7 @@ impl Limits {
         ..Limits::DEFAULT
     };
 
-    /// Whether everything above the store can work within these numbers of writes and conflicts.
+    /// Checks that all code above the store can work within these limits for writes and conflicts.
     ///
     /// # Errors
     /// [`Error::Misuse`] with the limit that is below [`Limits::SMALL`].
@@ -92,25 +93,25 @@ impl Limits {
 /// One bounded read of consecutive keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeRead {
-    /// First key, included.
+    /// The first key, inclusive.
     pub begin: Bytes,
-    /// Last key, excluded.
+    /// The last key, exclusive.
     pub end: Bytes,
     /// Most rows to return, at least 1.
     pub limit: usize,
-    /// From the end backwards.
+    /// Whether to read backwards from the end.
     pub reverse: bool,
 }
 
-/// Everything that one transaction asks of a commit. Ranges are `[begin, end)`.
+/// All that a transaction passes to its commit. Ranges are `[begin, end)`.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
     /// Keys that must not have been written since the snapshot.
     pub read_keys: Vec<Bytes>,
-    /// Ranges in which no key must have been written since the snapshot.
+    /// Ranges in which no key may have been written since the snapshot.
     pub read_ranges: Vec<(Bytes, Bytes)>,
-    /// Ranges in which no key must have been set since the snapshot. That one was cleared, and is not there at the commit, may go
-    /// unnoticed.
+    /// Ranges in which no key may have been set since the snapshot. The commit may miss a key that was
+    /// cleared and does not exist at the commit.
     pub arrivals: Vec<(Bytes, Bytes)>,
     /// Ranges to clear, before `puts` are applied.
     pub clear_ranges: Vec<(Bytes, Bytes)>,
@@ -126,28 +127,28 @@ pub trait Snapshot: Send + Sync {
     /// The value of a key.
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// The first (or last, if `reverse`) `limit` rows of a range, in key order (reversed if `reverse`).
-    /// Fewer rows than `limit` mean that there are no more.
+    /// The first `limit` rows of a range, in key order; the last ones in reverse order if `reverse`. Fewer rows than `limit` mean
+    /// that there are no more.
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>>;
 
-    /// Commits `changes` against this snapshot: all of them, or none and an error that says why.
+    /// Commits `changes` against this snapshot: all of them, or none and an error with the reason.
     async fn commit(&self, changes: Changes) -> Result<Versionstamp>;
 }
 
 /// A storage engine.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// The bounds of this engine.
+    /// The limits of this engine.
     fn limits(&self) -> Limits;
 
-    /// Takes a snapshot that sees every commit acknowledged before the call.
+    /// Takes a snapshot that sees every commit that was acknowledged before the call.
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>>;
 
-    /// Waits until `key` holds something else than `seen` (`None`: no value).
+    /// Returns a watch that resolves once `key` has another value than `seen` (`None`: no value).
     async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch>;
 
-    /// Returns once the engine cannot go on in this process, with the reason in one line. Whoever uses it should end: opened
-    /// anew it works, or says what is wrong. What may pass by itself never ends an engine.
+    /// Returns once the engine cannot continue in this process, with the reason in one line. The caller should then end the
+    /// process: a new open either works or reports the problem. A failure that may pass never ends an engine.
     async fn ended(&self) -> String {
         std::future::pending().await
     }

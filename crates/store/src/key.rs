@@ -1,4 +1,4 @@
-//! Keys as tuples, and the ranges that they span.
+//! Keys as tuples, and ranges of such keys.
 
 use bytes::Bytes;
 use foundationdb_tuple::{Subspace, TuplePack};

@@ -1,10 +1,9 @@
-//! The ordered transactional key-value store that everything in turnwise is rows of.
+//! The ordered transactional key-value store that holds all of turnwise's rows.
 //!
-//! What an engine offers is [`Engine`]: a consistent snapshot, a commit that proves what was read and
-//! writes all or nothing, and a watch. Everything else is built on top of these three and is the same for
-//! every engine: reading one's own writes and collecting conflicts ([`Transaction`]), limits, and the retry
-//! loop ([`Store::transact`]). Keys are tuples in FoundationDB's encoding ([`key`]), values are JSON, so that
-//! any client of a distributed engine can read them.
+//! An [`Engine`] offers three things: a consistent snapshot, a commit that checks what was read and writes all or nothing, and a
+//! watch. Everything else is built on these three and is the same for every engine: reading one's own writes and collecting
+//! conflicts ([`Transaction`]), limits, and the retry loop ([`Store::transact`]). Keys are tuples in FoundationDB's encoding
+//! ([`key`]) and values are JSON, so any client of a distributed engine can read them.
 //!
 //! ```text
 //!   queue, worker, …           Store::transact(|tx| …)        retry

@@ -1,4 +1,4 @@
-//! Opening the store that a URL names.
+//! Opens the store that a URL names.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::{Engine, Error, Result, Runtime, Store, StoreUrl};
 /// The folder of the embedded store within the data directory.
 const EMBEDDED_FOLDER: &str = "store";
 
-/// Opens a store to read it, beside others that do the same. An embedded one is not written to, so that its disk may be
-/// read-only; one that a server uses is refused. A shared one is opened as ever.
+/// Opens a store for reading. Several readers may open an embedded store at the same time. It is not written to, so its disk may
+/// be read-only. An embedded store that a server uses is refused. A shared store is opened as [`open`] opens it.
 ///
 /// # Errors
 /// As [`open`]; [`Error::Misuse`] if there is no embedded store.
@@ -25,9 +25,8 @@ pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<S
 
 /// Opens a store.
 ///
-/// # Errors
-/// [`Error::Unavailable`] with a line that says what to do if it cannot be reached or opened now, within some seconds;
-/// [`Error::Misuse`] if this build has no engine for it.
+/// [`Error::Unavailable`], with one line that states what to do, if the store cannot be reached or opened within some seconds.
+/// [`Error::Misuse`] if this build has no engine for the URL.
 pub async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
     let engine: Arc<dyn Engine> = match url {
         StoreUrl::Embedded { data_dir } => {

@@ -1,4 +1,4 @@
-//! The store as its users hold it, and the loop that runs a transaction until it commits.
+//! The handle of a store, and the loop that runs a transaction until it commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use bytes::Bytes;
 use crate::counters::{Meter, Metered};
 use crate::{Clock, Condition, Counters, Engine, Error, Limits, Result, Runtime, Transaction, Watch};
 
-/// Attempts before a transaction gives up. With the pauses below they span about half a minute.
+/// Attempts before a transaction gives up. With the pauses below they span at most about half a minute.
 const MAX_ATTEMPTS: u32 = 40;
-/// Conflicts are retried at once this many times: the winner has already committed.
+/// Conflicts are retried immediately this many times, because the winner has already committed.
 const IMMEDIATE_RETRIES: u32 = 3;
 const FIRST_PAUSE_MS: u64 = 2;
 const LONGEST_PAUSE_MS: u64 = 1_000;
 
-/// Errors that may carry one of the store, so that the retry loop can look inside.
+/// Errors that may wrap a store error, so that the retry loop can inspect it.
 pub trait MaybeStoreError: From<Error> {
-    /// The error of the store, if this is one.
+    /// The store error, if this is one.
     fn store_error(&self) -> Option<&Error>;
 }
 
@@ -32,7 +32,7 @@ impl MaybeStoreError for Error {
 pub struct Store {
     engine: Arc<dyn Engine>,
     clock: Arc<Clock>,
-    /// The same.
+    /// The same clock, as a [`Runtime`].
     runtime: Arc<dyn Runtime>,
     meter: Arc<Meter>,
     limits: Limits,
@@ -41,7 +41,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store on `engine`. Its users go by a [`Clock`] of its own, which follows that of `runtime`.
+    /// A store on `engine`. It has its own [`Clock`], which follows the clock of `runtime`.
     pub fn new(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>) -> Self {
         let clock = Clock::new(runtime);
         let runtime: Arc<dyn Runtime> = clock.clone();
@@ -50,56 +50,56 @@ impl Store {
         Store { engine, clock, runtime, meter, limits, patience: None }
     }
 
-    /// The same store, held to tighter limits than its engine's: for tests of what must also run on engines that take less.
+    /// The same store with tighter limits than its engine's, to test code that must also run on engines with smaller limits.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Store { limits, ..self }
     }
 
-    /// The same store, for users who rather hear that it does not work than wait until it does: once a transaction has taken
-    /// this long, it is not tried again on a store that is away, and one that hangs has an unknown outcome. Conflicts are tried
-    /// again as ever.
+    /// The same store, for callers that prefer an error to a long wait. Once a transaction has taken this long, the store is not
+    /// tried again while it is unavailable. An attempt that hangs this long has an unknown outcome. Conflicts are retried as
+    /// usual.
     #[must_use]
     pub fn impatient(&self, patience: Duration) -> Store {
         Store { patience: Some(patience), ..self.clone() }
     }
 
-    /// The clock and the random numbers of this store's users.
+    /// The clock and the random numbers for this store's users.
     pub fn runtime(&self) -> &Arc<dyn Runtime> {
         &self.runtime
     }
 
-    /// The clock among these.
+    /// The store's clock.
     pub fn clock(&self) -> &Arc<Clock> {
         &self.clock
     }
 
-    /// The bounds of its transactions.
+    /// The limits of a transaction.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// What was done on this store, through this handle and its clones, since it was opened.
+    /// The work done on this store, through this handle and its clones, since it was opened.
     pub fn counters(&self) -> Counters {
         self.meter.counters()
     }
 
-    /// What counts, and what tells its condition.
+    /// The meter, which keeps the counters and the condition.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
     }
 
-    /// Returns once this store cannot go on in this process; see [`Engine::ended`].
+    /// Returns once this store cannot continue in this process; see [`Engine::ended`].
     pub async fn ended(&self) -> String {
         self.engine.ended().await
     }
 
-    /// Whether this store works, as far as the latest calls tell.
+    /// Whether this store works, according to the latest calls.
     pub fn condition(&self) -> Condition {
         self.meter.condition()
     }
 
-    /// Begins one transaction, for callers that want to decide about retries themselves.
+    /// Begins one transaction, for callers that handle retries themselves.
     pub async fn begin(&self) -> Result<Transaction> {
         let begun_us = self.runtime.elapsed_us();
         let snapshot = self.engine.snapshot().await;
@@ -108,11 +108,10 @@ impl Store {
         Ok(Transaction::new(snapshot, self.limits, self.runtime.clone(), begun_us))
     }
 
-    /// Runs `body` in a transaction and commits it; runs it again on a conflict or a passing failure.
+    /// Runs `body` in a transaction and commits it. Repeats both after a conflict or a transient failure.
     ///
-    /// The body may run many times, and even after it has committed (an unknown outcome), so it must be
-    /// idempotent and must not have effects outside of its transaction. Its error is returned at once
-    /// unless it carries a retryable [`Error`].
+    /// The body may run many times, and even after it has committed (an unknown outcome). So it must be idempotent, and must have
+    /// no effects outside its transaction. Its error is returned immediately unless it carries a retryable [`Error`].
     pub async fn transact<T, E, F, Fut>(&self, body: F) -> Result<T, E>
     where
         F: Fn(Transaction) -> Fut,
@@ -145,7 +144,7 @@ impl Store {
         }
     }
 
-    /// One attempt, which takes no longer than this user's patience.
+    /// One attempt, limited to the patience of [`Store::impatient`].
     async fn bounded_attempt<T, E, F, Fut>(&self, body: &F) -> Result<T, E>
     where
         F: Fn(Transaction) -> Fut,
@@ -174,15 +173,15 @@ impl Store {
         Ok(value)
     }
 
-    /// Exponential, with full jitter: those who collided do not meet again.
+    /// Exponential backoff with full jitter, so that transactions that conflicted do not conflict again.
     async fn pause(&self, attempt: u32) {
         let longest_ms = FIRST_PAUSE_MS.saturating_mul(1 << attempt.min(16)).min(LONGEST_PAUSE_MS);
         let pause_ms = 1 + self.runtime.random() % longest_ms;
         self.runtime.sleep(Duration::from_millis(pause_ms)).await;
     }
 
-    /// Waits until `key` holds something else than `seen`, a value read in an earlier transaction. It never
-    /// misses a change that happened in between, and may return early: look again.
+    /// Returns a watch that resolves once `key` has another value than `seen`, a value from an earlier transaction. It never
+    /// misses a change in between. It may resolve early, so the caller reads the key again.
     pub async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
         let watch = self.engine.watch(key, seen).await;
         self.meter.watched(&watch);

@@ -1,4 +1,4 @@
-//! Time and randomness as a trait, so that a simulation can own both.
+//! Time and randomness as a trait, so that a simulation can control both.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -8,19 +8,20 @@ use async_trait::async_trait;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::sync::oneshot;
 
-/// The clock and the random numbers of everything above the store.
+/// The clock and the random numbers of all code above the store.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// Microseconds since the Unix epoch. This clock may be set, forward and back.
+    /// Microseconds since the Unix epoch. This clock may be set forward and back.
     fn now_us(&self) -> i64;
 
-    /// Microseconds since any fixed moment, by a clock that is never set. It may stand still while the machine is suspended.
+    /// Microseconds since a fixed moment, by a clock that is never set. It may pause while the machine is suspended.
     fn elapsed_us(&self) -> i64;
 
     /// Returns after `duration` has passed on the clock of [`Runtime::elapsed_us`].
     async fn sleep(&self, duration: Duration);
 
-    /// Returns when [`Runtime::now_us`] shows `at_us`. That of a store ([`crate::Clock`]) wakes up early when it is set forward.
+    /// Returns when [`Runtime::now_us`] reaches `at_us`. A store's clock ([`crate::Clock`]) wakes its sleepers early when it is
+    /// set forward.
     async fn sleep_until(&self, at_us: i64) {
         while let Ok(left_us @ 1..) = u64::try_from(at_us.saturating_sub(self.now_us())) {
             self.sleep(Duration::from_micros(left_us)).await;
@@ -56,7 +57,7 @@ impl Runtime for System {
     }
 }
 
-/// A clock that stands still until it is moved, and random numbers with a seed: for tests.
+/// A clock that moves only when a test moves it, and random numbers from a seed.
 pub struct Manual {
     state: Mutex<ManualState>,
     slept: tokio::sync::Notify,
@@ -64,16 +65,16 @@ pub struct Manual {
 
 struct ManualState {
     elapsed_us: i64,
-    /// What the clock shows beyond that, in µs: it changes when the clock is set.
+    /// The difference between the clock and `elapsed_us`, in µs. It changes when the clock is set.
     set_us: i64,
     rng: StdRng,
-    /// Sleepers by the moment they wake; the second part of the key keeps equal moments apart.
+    /// Sleepers by their wake time. The second part of the key distinguishes equal times.
     sleepers: BTreeMap<(i64, u64), oneshot::Sender<()>>,
     next_sleeper: u64,
 }
 
 impl Manual {
-    /// A clock that stands at `now_us`.
+    /// A clock that shows `now_us`.
     pub fn new(now_us: i64, seed: u64) -> Arc<Self> {
         let state = ManualState {
             elapsed_us: now_us,
@@ -89,7 +90,7 @@ impl Manual {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves the clock forward and wakes everyone whose time has come, earliest first.
+    /// Moves the clock forward and wakes the sleepers whose time has come, earliest first.
     pub fn advance(&self, duration: Duration) {
         let mut state = self.state();
         state.elapsed_us = add_us(state.elapsed_us, duration);
@@ -100,19 +101,19 @@ impl Manual {
         }
     }
 
-    /// Sets the clock forward or back, as the owner of a machine may. No time passes, and no sleeper wakes.
+    /// Sets the clock forward or back, as a machine's owner may. No time passes, and no sleeper wakes.
     pub fn set_clock(&self, by_us: i64) {
         let mut state = self.state();
         state.set_us = state.set_us.saturating_add(by_us);
     }
 
-    /// Waits until someone sleeps whose moment is at least `duration` away, so that a test moves the clock
-    /// only once the code under it has come to wait.
+    /// Waits for a sleeper whose wake time is at least `duration` away. A test can then move the clock knowing that the code
+    /// under test already waits.
     pub async fn wait_for_sleeper(&self, duration: Duration) {
         self.wait_for_sleepers(duration, 1).await;
     }
 
-    /// Waits like [`Manual::wait_for_sleeper`], for `count` of them.
+    /// Waits like [`Manual::wait_for_sleeper`], for `count` sleepers.
     pub async fn wait_for_sleepers(&self, duration: Duration, count: usize) {
         loop {
             let slept = self.slept.notified();

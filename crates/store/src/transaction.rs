@@ -1,4 +1,4 @@
-//! A transaction: a snapshot, the own writes on top of it, and what must not have changed at commit.
+//! A transaction: a snapshot, the transaction's own writes on top of it, and what must not have changed at commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,25 +10,25 @@ use crate::counters::Metered;
 use crate::key::successor;
 use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Versionstamp};
 
-/// Whether a read must still hold at commit.
+/// Whether a read must still be valid at commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// A later write by someone else to what was read makes the commit fail.
+    /// If another transaction writes to what was read, the commit fails.
     Serializable,
-    /// The read is of the same snapshot, but takes no conflict: for hints and statistics.
+    /// The read uses the same snapshot but adds no conflict. For hints and statistics.
     Snapshot,
 }
 
-/// A transaction. Clones share it, so that it can be handed to functions and into futures freely.
+/// A transaction. Clones share it, so that functions and futures can own a handle.
 ///
-/// Reads see the snapshot and the transaction's own writes. Nothing is visible to others before
-/// [`commit`](Transaction::commit); dropping every clone without it rolls back.
+/// Reads see the snapshot and the transaction's own writes. No other transaction sees the writes before
+/// [`commit`](Transaction::commit). Dropping every clone without a commit rolls back.
 #[derive(Clone)]
 pub struct Transaction {
     snapshot: Metered,
     limits: Limits,
     runtime: Arc<dyn Runtime>,
-    /// When it began, in µs on that clock.
+    /// When the transaction began, in µs of `runtime`'s elapsed time.
     begun_us: i64,
     pending: Arc<Mutex<Pending>>,
 }
@@ -36,28 +36,29 @@ pub struct Transaction {
 /// What has been read and written so far.
 #[derive(Default)]
 struct Pending {
-    /// What was read under each key, so that reading it again costs nothing; `None` where nothing was read.
+    /// The value read for each key, so that a second read costs nothing. `None` if the key is only a conflict.
     read_keys: BTreeMap<Bytes, Option<Option<Bytes>>>,
     read_ranges: Vec<(Bytes, Bytes)>,
-    /// Later than `cleared`: an entry here overrules a cleared range around it.
+    /// Written after `cleared`: an entry here overrides a cleared range around it.
     writes: BTreeMap<Bytes, Option<Bytes>>,
     cleared: Vec<(Bytes, Bytes)>,
     versionstamped: BTreeSet<Bytes>,
-    /// Keys that are written within a range that was cleared before. An engine whose commits cannot do both to one key
-    /// clears what is around them, in one more step for each.
+    /// Keys written within a range that was cleared before. An engine whose commits cannot do both to one key clears the ranges
+    /// around it, which costs one more operation per key.
     splits: usize,
-    /// Ranges into which nothing may come.
+    /// Ranges in which no other transaction may set a key.
     arrivals: Vec<(Bytes, Bytes)>,
-    /// Rows that were seen in `read_ranges`.
+    /// Rows that were read in `read_ranges`.
     rows_seen: usize,
     bytes: usize,
 }
 
-/// Of the conflicts that a transaction may have, those that a batch leaves free for its last step. The largest step is the end of a
-/// run with a place in each of eleven buckets, with what its handler reads: 22 for the buckets, 8 others.
+/// The conflicts that a batch leaves free for its last step. The largest step is the end of a run with a place in each of eleven
+/// buckets, plus what its handler reads: 22 for the buckets, 8 others.
 const STEP: usize = 32;
-/// The same of the writes. The largest step is the end of such a run that holds as many locks as a small store takes, and of a
-/// replication whose document has the largest body: 33 rows for the buckets, 15 for locks, 12 pieces, 20 others.
+/// The writes that a batch leaves free for its last step. The largest step is the end of such a run of a replication. It also
+/// holds as many locks as a small store accepts, and its document has the largest body: 33 rows for the buckets, 15 for locks,
+/// 12 pieces, 20 others.
 const STEP_WRITES: usize = 96;
 
 impl Pending {
@@ -80,18 +81,18 @@ impl Pending {
         is_within(key, &self.cleared)
     }
 
-    /// A key is about to be written that was not written before.
+    /// Counts a split if `key` is in a cleared range and was not written before. Call it before the write.
     fn note_split(&mut self, key: &Bytes) {
         let is_new = !self.writes.contains_key(key) && !self.versionstamped.contains(key);
         self.splits += usize::from(is_new && self.is_cleared(key));
     }
 
-    /// How many rows and ranges the commit writes.
+    /// The number of rows and ranges that the commit writes.
     fn written(&self) -> usize {
         self.writes.len() + self.versionstamped.len() + self.cleared.len() + self.splits
     }
 
-    /// How many things the commit proves.
+    /// The number of conflicts that the commit checks.
     fn conflicts(&self) -> usize {
         self.read_keys.len() + self.read_ranges.len() + self.arrivals.len() + self.rows_seen
     }
@@ -101,25 +102,25 @@ fn is_within(key: &[u8], ranges: &[(Bytes, Bytes)]) -> bool {
     ranges.iter().any(|(begin, end)| begin.as_ref() <= key && key < end.as_ref())
 }
 
-/// The own writes that decide about a range.
+/// The own writes that affect a range.
 struct OwnWrites {
     /// In the direction of the read.
     rows: std::iter::Peekable<std::vec::IntoIter<(Bytes, Option<Bytes>)>>,
     cleared: Vec<(Bytes, Bytes)>,
 }
 
-/// What a read saw of a range, for it to take a conflict later.
+/// What a read saw of a range, so that the caller can add the conflict later.
 #[derive(Debug, Clone, Default)]
 pub struct Proof {
     range: Option<(Bytes, Bytes)>,
     seen: Seen,
 }
 
-/// Rows of the snapshot that a range read came across.
+/// The rows of the snapshot that a range read returned.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     rows: usize,
-    /// Of their keys.
+    /// The total size of their keys.
     bytes: usize,
 }
 
@@ -174,8 +175,8 @@ impl Transaction {
         self.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Serializable).await
     }
 
-    /// Up to `limit` rows of a range. Only the part of the range that was really seen takes a conflict: up
-    /// to the last row returned if there may be more, the whole range otherwise.
+    /// Up to `limit` rows of a range. Only the part that was read adds a conflict: up to the last row returned if there may be
+    /// more, otherwise the whole range.
     pub async fn range_with(&self, read: RangeRead, isolation: Isolation) -> Result<Vec<KeyValue>> {
         let (rows, proof) = self.range_to_prove(read).await?;
         if isolation == Isolation::Serializable {
@@ -184,8 +185,8 @@ impl Transaction {
         Ok(rows)
     }
 
-    /// Up to `limit` rows of a range, without a conflict; and what takes it ([`prove`](Transaction::prove)), if they turn out to
-    /// matter: reading them again would see the same.
+    /// Up to `limit` rows of a range, without a conflict. If the rows turn out to matter, the caller passes the proof to
+    /// [`prove`](Transaction::prove) instead of reading them again.
     pub async fn range_to_prove(&self, read: RangeRead) -> Result<(Vec<KeyValue>, Proof)> {
         if read.limit == 0 || read.begin >= read.end {
             return Ok((Vec::new(), Proof::default()));
@@ -202,7 +203,7 @@ impl Transaction {
         Ok((rows, Proof { range: Some((begin, end)), seen }))
     }
 
-    /// A later write by someone else to what was read makes the commit fail.
+    /// Adds the conflict of a read: the commit fails if another transaction writes to what was read.
     pub fn prove(&self, proof: Proof) {
         let Proof { range: Some((begin, end)), seen } = proof else { return };
         let mut pending = self.pending();
@@ -211,8 +212,8 @@ impl Transaction {
         pending.read_ranges.push((begin, end));
     }
 
-    /// Makes the commit fail if someone else writes a row to what was read meanwhile. That rows of it are cleared may go unnoticed: for
-    /// who wants to know that there are no others. One conflict, however many rows were seen.
+    /// Makes the commit fail if another transaction sets a row in the range that was read. It may miss that rows were cleared, so
+    /// it serves callers that rely on the absence of further rows. It costs one conflict, however many rows were read.
     pub fn prove_arrivals(&self, proof: Proof) {
         let Some((begin, end)) = proof.range else { return };
         let mut pending = self.pending();
@@ -220,8 +221,8 @@ impl Transaction {
         pending.arrivals.push((begin, end));
     }
 
-    /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. With them, what was
-    /// seen of the snapshot.
+    /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. Also returns what was read
+    /// of the snapshot.
     async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, Seen)> {
         let mut seen = Seen::default();
         let Some(OwnWrites { rows: mut own, cleared }) = self.own_writes_in(read)? else {
@@ -317,14 +318,14 @@ impl Transaction {
         if begin >= end {
             return Ok(());
         }
-        // The first key after the longest one must do as an end.
+        // The end of a range may be the successor of the longest key.
         self.check("key", begin.len().max(end.len()), self.limits.key_bytes + 1)?;
         let mut pending = self.pending();
         let inside = |key: &Bytes| begin <= *key && *key < end;
         pending.writes.retain(|key, _| !inside(key));
         pending.versionstamped.retain(|key| !inside(key));
         pending.bytes += begin.len() + end.len();
-        // What lies within is cleared by this, too.
+        // The new range covers these.
         pending.cleared.retain(|(first, last)| !(begin <= *first && *last <= end));
         pending.cleared.push((begin, end));
         let written = pending.writes.keys().chain(&pending.versionstamped);
@@ -334,8 +335,8 @@ impl Transaction {
 
     /// Sets a key to the versionstamp of this transaction's commit: ten bytes, larger than any before.
     ///
-    /// It is to tell others of a change: on etcd it may be set although the transaction conflicts, if another one of this process that was
-    /// committed at the same moment sets it, too.
+    /// Use it only to signal a change. On etcd the key may be set although the transaction conflicts, if another transaction of
+    /// this process that commits at the same moment also sets it.
     pub fn set_versionstamp(&self, key: Bytes) -> Result<()> {
         self.check("key", key.len(), self.limits.key_bytes)?;
         let mut pending = self.pending();
@@ -346,15 +347,14 @@ impl Transaction {
         self.check_transaction(&pending)
     }
 
-    /// Makes the commit fail if `key` is written by someone else meanwhile, without reading it.
+    /// Makes the commit fail if another transaction writes `key`, without reading it.
     pub fn add_read_conflict(&self, key: Bytes) {
         self.pending().add_read_key(&key);
     }
 
-    /// Whether a batch may go on in this transaction: less than two fifths of the bytes that it may have are used up,
-    /// less than a quarter of its time, and of the writes and conflicts that it may have [`STEP_WRITES`] and [`STEP`] are left, or
-    /// half of a very small number. So a batch is as large as a store that is slow, or rows that are large, or an engine that takes
-    /// few rows at once allow; one more step of any kind still fits.
+    /// Whether a batch may continue in this transaction. It may if less than two fifths of its bytes and less than a quarter of
+    /// its time are used. In addition, [`STEP_WRITES`] writes and [`STEP`] conflicts must be left, or half of the limit if that
+    /// is less. So slow stores, large rows and small limits make batches smaller, and one more step of any kind still fits.
     pub fn has_room(&self) -> bool {
         let age_us = self.runtime.elapsed_us().saturating_sub(self.begun_us);
         let time_us = i64::try_from(self.limits.transaction_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
@@ -366,20 +366,20 @@ impl Transaction {
             && pending.conflicts() < below(self.limits.transaction_conflicts, STEP)
     }
 
-    /// Whether a step that writes `writes` rows and has to prove `conflicts` reads fits into this transaction.
+    /// Whether a step with `writes` written rows and `conflicts` conflicts fits into this transaction.
     pub fn has_room_for(&self, writes: usize, conflicts: usize) -> bool {
         let pending = self.pending();
         pending.written().saturating_add(writes) <= self.limits.transaction_writes
             && pending.conflicts().saturating_add(conflicts) <= self.limits.transaction_conflicts
     }
 
-    /// What a transaction of this store may have.
+    /// The limits of this transaction.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Commits. A transaction that wrote nothing always succeeds: it saw one consistent snapshot. What was
-    /// read and written up to here is settled by this call, whether it succeeds or not.
+    /// Commits. A transaction that wrote nothing always succeeds, because it read one consistent snapshot. The call consumes the
+    /// reads and writes so far, whether it succeeds or not.
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
         let pending = std::mem::take(&mut *self.pending());
         let wrote_nothing =
@@ -427,7 +427,7 @@ impl Transaction {
 }
 
 impl RangeRead {
-    /// Whether `a` comes before `b` in the direction of this read.
+    /// Whether `a` precedes `b` in the direction of this read.
     fn precedes(&self, a: &Bytes, b: &Bytes) -> bool {
         if self.reverse { a > b } else { a < b }
     }

@@ -1,4 +1,4 @@
-//! Where a store is, as one line of text.
+//! The location of a store, as one line of text.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// The part of a shared store that turnwise takes if the URL names none.
+/// The prefix of turnwise's keys in a shared store, if the URL names none.
 pub const DEFAULT_PREFIX: &str = "turnwise";
 const DEFAULT_ETCD_PORT: u16 = 2379;
 /// Most members of an etcd cluster that a URL may name.
@@ -14,7 +14,7 @@ const MAX_ENDPOINTS: usize = 32;
 /// Longest prefix, in bytes: it is part of every key.
 const MAX_PREFIX_BYTES: usize = 200;
 
-/// Where a store is.
+/// The location of a store.
 ///
 /// ```text
 /// embedded:DIR                                              one process, files in DIR
@@ -23,8 +23,8 @@ const MAX_PREFIX_BYTES: usize = 200;
 /// fdb:CLUSTER_FILE[/prefix]                                 FoundationDB
 /// ```
 ///
-/// User, password, prefix and the options' values may hold any character as `%XX`. In an `fdb:` URL the
-/// longest leading path that is a file is the cluster file. `Display` and `Debug` never show a password.
+/// User, password, prefix and the options' values may contain any character as `%XX`. In an `fdb:` URL the cluster file is the
+/// longest leading path that is a file. `Display` and `Debug` never show a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// The embedded engine.
@@ -38,37 +38,37 @@ pub enum StoreUrl {
     Foundationdb {
         /// The cluster file.
         cluster_file: PathBuf,
-        /// The part of the store that is turnwise's; never empty.
+        /// The prefix of turnwise's keys in the cluster; never empty.
         prefix: String,
     },
 }
 
-/// Where an etcd cluster is, and how it is talked to.
+/// The location of an etcd cluster, and how to connect to it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdUrl {
     /// `host:port` of its members, at least one.
     pub endpoints: Vec<String>,
-    /// The part of the store that is turnwise's; never empty.
+    /// The prefix of turnwise's keys in the cluster; never empty.
     pub prefix: String,
     /// User name and password.
     pub user: Option<(String, String)>,
     /// Whether connections are encrypted (`etcds:`).
     pub tls: bool,
-    /// `ca=FILE`: certificates to trust instead of the system's, PEM.
+    /// `ca=FILE`: certificates to trust instead of the system's, in PEM.
     pub ca: Option<PathBuf>,
-    /// `cert=FILE`: the client's certificate, PEM.
+    /// `cert=FILE`: the client's certificate, in PEM.
     pub cert: Option<PathBuf>,
-    /// `key=FILE`: the client's private key, PEM.
+    /// `key=FILE`: the client's private key, in PEM.
     pub key: Option<PathBuf>,
-    /// `max_txn_ops=N`: the members' `--max-txn-ops`; 128 if they were started without.
+    /// `max_txn_ops=N`: the members' `--max-txn-ops`; 128 is etcd's default.
     pub max_txn_ops: usize,
-    /// `max_request_bytes=N`: the members' `--max-request-bytes`; 1.5 MiB if they were started without.
+    /// `max_request_bytes=N`: the members' `--max-request-bytes`; 1.5 MiB is etcd's default.
     pub max_request_bytes: usize,
-    /// `compact=off` leaves it to others to compact the cluster's history; otherwise this store does it.
+    /// With `compact=off`, this store does not compact the cluster's history, so another process must. The default is on.
     pub compact: bool,
 }
 
-/// A line that is not a store's URL, and why. It repeats nothing of what was given, which may hold a password.
+/// An error for text that is no store URL, with the reason. It repeats nothing of the text, which may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidUrl(String);
@@ -124,7 +124,7 @@ impl FromStr for StoreUrl {
     }
 }
 
-/// Splits the path of a cluster file from the prefix behind it.
+/// Splits the path of a cluster file from the prefix after it.
 fn cluster_file(path: &Path) -> (PathBuf, String) {
     let file = path.ancestors().find(|ancestor| ancestor.is_file()).unwrap_or(path);
     let prefix = path.strip_prefix(file).expect("an ancestor of the path").to_string_lossy();
@@ -148,7 +148,7 @@ fn decode(text: &str, what: &str) -> Result<String, InvalidUrl> {
 }
 
 impl EtcdUrl {
-    /// What stands behind `etcd://`.
+    /// Parses the part after `etcd://`.
     fn parse(text: &str, tls: bool) -> Result<Self, InvalidUrl> {
         let (text, options) = text.split_once('?').unwrap_or((text, ""));
         let (authority, prefix) = text.split_once('/').unwrap_or((text, ""));
@@ -220,10 +220,10 @@ fn credentials(text: &str) -> Result<(String, String), InvalidUrl> {
     Ok((decode(user, "user")?, decode(password, "password")?))
 }
 
-/// `host:port`, with the port filled in.
+/// `host:port`, with the default port if `text` has none.
 fn endpoint(text: &str) -> Result<String, InvalidUrl> {
     let unclear = || invalid("a member of an etcd cluster is host:port, for example 127.0.0.1:2379");
-    // The port's colon stands behind the last bracket of an IPv6 address.
+    // In an IPv6 address, the port's colon comes after the last bracket.
     let port_at = text
         .rfind(']')
         .map_or_else(|| text.find(':'), |bracket| text[bracket..].find(':').map(|at| at + bracket));
@@ -238,7 +238,7 @@ fn endpoint(text: &str) -> Result<String, InvalidUrl> {
     Ok(format!("{host}:{port}"))
 }
 
-/// Everything but what is plain in every part of a URL.
+/// All characters that are not plain in every part of a URL.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/');
 
 impl fmt::Display for StoreUrl {
@@ -270,7 +270,7 @@ impl fmt::Debug for EtcdUrl {
 
 #[cfg(test)]
 mod tests {
-    //! What is a URL, and that no password comes back out.
+    //! Which texts are URLs, and that no output contains a password.
 
     use super::*;
 

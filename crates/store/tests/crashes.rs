@@ -1,7 +1,6 @@
-//! What was acknowledged survives the death of the process, and a disk that refuses to write.
+//! Acknowledged writes survive the death of the process, and a disk that refuses to write.
 //!
-//! Each test starts this very program again as a child, which writes to a store and prints a line for every
-//! commit that was acknowledged.
+//! Each test starts this test program again as a child, which writes to a store and prints a line for every acknowledged commit.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -15,13 +14,13 @@ use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::tuple::Subspace;
 use turnwise_store::{Error, Result, Store, Transaction, key, runtime};
 
-/// Names the folder of the store, in a child, and the size of its log segments.
+/// Environment variables for a child: the folder of the store, and the size of its log segments.
 const FOLDER: &str = "TURNWISE_TEST_STORE";
 const SEGMENT: &str = "TURNWISE_TEST_SEGMENT_BYTES";
 const TASKS: u64 = 8;
-/// Each task leaves its last rows and clears those before.
+/// Each task keeps its last rows and clears the earlier ones.
 const ROWS_LEFT: u64 = 100;
-/// So small that checkpoints are made all the time.
+/// So small that checkpoints happen all the time.
 const SMALL: u64 = 20_000;
 const LARGE: u64 = 32 << 20;
 
@@ -47,7 +46,7 @@ async fn count(tx: &Transaction, task: u64) -> Result<u64> {
     Ok(count.map_or(0, |count| std::str::from_utf8(&count).unwrap().parse().unwrap()))
 }
 
-/// Adds one row to those of a task: all of this, or nothing, must be found later.
+/// Adds one row to the rows of a task. A later check must find all of this or nothing.
 async fn add_row(store: &Store, task: u64) -> Result<u64> {
     let tx = store.begin().await?;
     let row = count(&tx, task).await?;
@@ -60,7 +59,8 @@ async fn add_row(store: &Store, task: u64) -> Result<u64> {
     Ok(row)
 }
 
-/// The child: adds rows until it is killed, or until the disk refuses; then until it refuses no more, and so on.
+/// The child. It adds rows until it is killed or the disk refuses a write. Then it waits until the disk accepts writes again, and
+/// continues.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -82,7 +82,7 @@ fn child() {
             say(if read.is_ok() { "readable" } else { "unreadable" });
             let touch = || async {
                 let tx = store.begin().await?;
-                // More than the rows for which there was no room.
+                // Larger than the rows for which there was no room.
                 tx.set(key::pack(&space(), &"touched"), Bytes::from(vec![b'.'; 90_000]))?;
                 tx.commit().await
             };
@@ -113,8 +113,7 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
-/// Starts a child that writes to `folder`, by `command` if one is given, which then gets the program and
-/// its arguments as further arguments.
+/// Starts a child that writes to `folder`. If `command` is given, it gets the program and its arguments as further arguments.
 fn start(
     command: Option<Command>,
     folder: &Path,
@@ -136,7 +135,7 @@ fn start(
     (child, lines.filter_map(said))
 }
 
-/// Keeps in mind which row of which task was acknowledged last.
+/// Records the last acknowledged row of each task.
 fn note(acknowledged: &mut BTreeMap<u64, u64>, line: &str) -> bool {
     let mut words = line.split(' ');
     if words.next() != Some("done") {
@@ -148,7 +147,7 @@ fn note(acknowledged: &mut BTreeMap<u64, u64>, line: &str) -> bool {
     true
 }
 
-/// Opens the store again: everything acknowledged is there, and no transaction is there by half.
+/// Reopens the store and checks that it has all acknowledged rows, and no partial transaction.
 async fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) {
     let store = open(folder, SMALL);
     let tx = store.begin().await.unwrap();
@@ -178,7 +177,7 @@ async fn everything_acknowledged_survives_kill_9() {
             assert!(note(&mut acknowledged, &line), "{line}");
         }
         child.kill().unwrap();
-        // What it had still printed counts, too.
+        // The lines that it printed before it was killed count, too.
         for line in lines {
             assert!(note(&mut acknowledged, &line), "{line}");
         }
@@ -188,8 +187,8 @@ async fn everything_acknowledged_survives_kill_9() {
     assert_eq!(acknowledged.len() as u64, TASKS);
 }
 
-/// Runs a child that cannot make any file larger than `blocks` of `ulimit`, until it is refused; then one that can, which has to
-/// go on by itself; then kills it.
+/// Runs a child whose files cannot exceed `blocks` of `ulimit`, until a write is refused. Then raises the limit, and the child
+/// must continue by itself. Then kills it.
 #[cfg(target_os = "linux")]
 async fn refused_and_going_on(folder: &Path, segment_bytes: u64, blocks: u32) {
     let mut command = Command::new("sh");
@@ -232,7 +231,7 @@ async fn refused_and_going_on(folder: &Path, segment_bytes: u64, blocks: u32) {
 #[tokio::test]
 async fn a_log_that_cannot_grow_refuses_and_goes_on_once_it_can() {
     let folder = tempfile::tempdir().unwrap();
-    // The first MB has room; no segment is ever full, so nothing goes to the base.
+    // The first MB has room. No segment is ever full, so there is no checkpoint.
     refused_and_going_on(folder.path(), LARGE, 2_100).await;
 }
 

@@ -1,4 +1,4 @@
-//! The books of a pass: what rows say about subjects that have rows elsewhere.
+//! The books of a pass: for each subject, what its rows state about rows elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,26 +21,26 @@ use turnwise_replicator::documents::{Counters, Head};
 
 use super::examine::Subject;
 
-/// Unknown families that are told apart, at most.
+/// The maximum number of unknown families that the report distinguishes.
 const UNKNOWN_FAMILIES: usize = 100;
-/// Rows that cannot be read and are told of, at most.
+/// The maximum number of unreadable rows that the report lists.
 const UNREADABLE: usize = 1_000;
 
-/// There are more open subjects than may be.
+/// The books have more open subjects than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// What a pass has seen.
+/// What a pass has read so far.
 pub(super) struct Books<'a> {
     keys: &'a Keyspace,
-    /// Only subjects whose hash falls into this part are entered.
+    /// Only subjects whose hash falls into this part are entered: the part's number, and the number of parts.
     part: (u64, u64),
     most: usize,
-    /// For each open subject, what it was promised less what was found.
+    /// For each open subject, the sum of what was promised minus the sum of what was found.
     open: HashMap<u64, u64>,
-    /// Suspected, whatever the books say.
+    /// Subjects that are suspected whether they are balanced or not.
     flagged: HashSet<u64>,
-    /// The piece of options or of a body that was read last: whose, which, and its size.
+    /// The piece of options or of a body that was read last: its subject, its number, and its size.
     piece: Option<(u64, u32, usize)>,
     /// Workers that hold jobs.
     holders: BTreeSet<JobKey>,
@@ -50,27 +50,27 @@ pub(super) struct Books<'a> {
     types: BTreeSet<String>,
     /// Tenants with pending jobs, by type and name.
     pending: BTreeSet<(String, String)>,
-    /// Tenants that are among the waiting.
+    /// Tenants with a row among the waiting tenants.
     waiting: BTreeSet<(String, String)>,
-    /// Databases: their rows, and what their documents add up to.
+    /// Databases: their rows, and the tally of their documents.
     pub(super) databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)>,
-    /// Levels of which locks are held; `None` is the big lock.
+    /// The levels of held locks; `None` is the big lock.
     levels: BTreeSet<Option<String>>,
-    /// Buckets of jobs that run or are held back.
+    /// The buckets of jobs that run or are limited.
     buckets: BTreeSet<Bucket>,
     pub(super) families: BTreeMap<String, u64>,
     pub(super) findings: Vec<Finding>,
 }
 
-/// The number of a subject in the books.
+/// The subject's key in the books.
 pub(super) fn hash(subject: &impl Hash) -> u64 {
-    // The same in every pass.
+    // `DefaultHasher::new` has fixed keys, so every pass computes the same hash.
     let mut hasher = DefaultHasher::new();
     subject.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The subjects that a row says something of.
+/// The subjects that a row is about.
 pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
     let document = |db: &String, id: &String| Subject::Document((db.clone(), id.clone()));
     match row {
@@ -106,7 +106,7 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
     }
 }
 
-/// Whether a row says that a job is held by a worker that has no rows.
+/// Whether a row shows a job that is held by a worker without rows.
 pub(super) fn is_of_lost(row: &Row, lost: &BTreeSet<JobKey>) -> bool {
     match row {
         Row::Index((job_type, _), IndexRow::Active(worker)) => {
@@ -138,18 +138,18 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// The subjects whose sides do not agree. The books are closed then.
+    /// Returns the suspected subjects, and empties the books.
     pub(super) fn take_suspects(&mut self) -> BTreeSet<u64> {
         let open = std::mem::take(&mut self.open);
         open.into_keys().chain(std::mem::take(&mut self.flagged)).collect()
     }
 
-    /// Workers that hold jobs and have no rows.
+    /// Workers that hold jobs but have no rows.
     pub(super) fn lost_holders(&self) -> BTreeSet<JobKey> {
         self.holders.difference(&self.workers).cloned().collect()
     }
 
-    /// Subjects that are few, and always examined; with them the tenants that nobody looks at.
+    /// The subjects that are few and always examined, and the tenants with pending jobs that no worker would see.
     pub(super) fn whole(&self) -> Vec<Subject> {
         let workers = self.workers.iter().cloned().map(Subject::Worker);
         let tenants = self.pending.difference(&self.waiting).cloned().map(Subject::Tenant);
@@ -259,10 +259,10 @@ impl<'a> Books<'a> {
                 self.find(hash(&Subject::Job(job.clone())), fact)?;
             }
             Row::Roomy(..) => self.findings.extend(check_stamp(key, Some(value))),
-            // They are few beside the jobs.
+            // These rows are few compared with jobs.
             Row::After(job, _) | Row::Dependent(job, _, _) => self.flag(hash(&Subject::Job(job.clone()))),
             Row::UnsettledWake | Row::FilterStamp => self.findings.extend(check_stamp(key, Some(value))),
-            // They are few, and soon gone.
+            // These rows are few, and soon cleared.
             Row::Unwatched(job, _) => self.flag(hash(&Subject::Job(job.clone()))),
             Row::Worker(worker, _) => {
                 self.types.insert(worker.0.clone());
@@ -299,14 +299,14 @@ impl<'a> Books<'a> {
         Ok(())
     }
 
-    /// The rows of a bucket follow one another.
+    /// The rows of a bucket are adjacent, so a comparison with the last one suffices.
     fn enter_bucket(&mut self, bucket: &Bucket) {
         if self.buckets.last() != Some(bucket) {
             self.buckets.insert(bucket.clone());
         }
     }
 
-    /// The rows of a tenant follow one another.
+    /// The rows of a tenant are adjacent, so a comparison with the last one suffices.
     fn enter_pending(&mut self, job_type: &str, tenant: &str) {
         if self.pending.last().is_none_or(|last| (last.0.as_str(), last.1.as_str()) != (job_type, tenant)) {
             self.pending.insert((job_type.to_owned(), tenant.to_owned()));
@@ -370,7 +370,7 @@ impl<'a> Books<'a> {
                 let subject = subject(db, id);
                 self.promise(subject, hash(&("change", head.sequence)))?;
                 self.promise(subject, hash(&"pieces"))?;
-                // Rows of a database that is being deleted are cleared of the suspicion by their examination.
+                // A database that is being deleted may lack these rows; the examination clears its documents.
                 if is_replicated(id, &head) {
                     self.promise(subject, hash(&("replication", head.rev.to_string())))?;
                 }
@@ -384,7 +384,7 @@ impl<'a> Books<'a> {
                 self.database(db);
                 let subject = subject(db, id);
                 self.enter_piece(subject, *n, value.len())?;
-                // Whole bodies are read here, the others by their examination.
+                // A body in one piece is read here; the examination reads the others.
                 if value.len() == PIECE_BYTES || serde_json::from_slice::<IgnoredAny>(value).is_err() {
                     self.flag(subject);
                 }
@@ -420,7 +420,7 @@ impl<'a> Books<'a> {
         Ok(())
     }
 
-    /// Pieces follow one another, and only the last one is short; the first one is what the record promises.
+    /// Checks that pieces are consecutive and that only the last one is short. The record promises the first piece.
     fn enter_piece(&mut self, subject: u64, n: u32, bytes: usize) -> Result<(), Full> {
         if n == 0 {
             self.find(subject, hash(&"pieces"))?;
@@ -474,7 +474,7 @@ impl<'a> Books<'a> {
         self.families.get_mut(name).expect("it is there by now")
     }
 
-    /// The first row of each family that is unknown is told of.
+    /// Counts a row of an unknown family, and reports the first row of each such family.
     fn enter_unknown(&mut self, key: &Bytes) {
         let text = key_text(key);
         let name = match serde_json::from_str::<Vec<serde_json::Value>>(&text) {

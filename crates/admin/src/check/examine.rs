@@ -1,4 +1,4 @@
-//! One subject, with all of its rows, in one transaction.
+//! The examination of one subject, with all of its rows, in one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,16 +25,16 @@ use turnwise_store::{Error, Isolation, KeyValue, RangeRead, Result, Store, Trans
 
 use crate::scan::PAGE_ROWS;
 
-/// Pieces of a value, at most: more than anything is stored in.
+/// The maximum number of pieces that are read of a value: more than any value has.
 const PIECES: usize = 1_000;
-/// Jobs that a worker holds, at most: the bound of `max_jobs`.
+/// The maximum number of jobs that are read of a worker: the upper bound of `max_jobs`.
 const ACTIVE: usize = 100_000;
-/// Locks of one level that are held in one mode, at most.
+/// The maximum number of held locks that are read of one level and mode.
 const LOCKS: usize = 100_000;
 /// Attempts to count a database's documents in one transaction.
 const COUNT_ATTEMPTS: u32 = 3;
 
-/// What rows belong to.
+/// What a row belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Subject {
     /// A job.
@@ -55,7 +55,7 @@ pub(super) enum Subject {
     DocumentsJob(String),
 }
 
-/// Looks at subjects.
+/// Examines subjects.
 pub(super) struct Examiner {
     pub(super) store: Store,
     pub(super) keys: Keyspace,
@@ -74,7 +74,7 @@ async fn read<T: DeserializeOwned>(tx: &Transaction, key: &Bytes) -> Result<Opti
 }
 
 impl Examiner {
-    /// What is wrong with a subject. `seen` are keys of its rows that cannot be guessed from the others.
+    /// Returns what is wrong with a subject. `seen` holds keys of its rows that cannot be derived from its other rows.
     pub(super) async fn examine(&self, subject: &Subject, seen: &BTreeSet<Bytes>) -> Result<Vec<Finding>> {
         self.store
             .transact(|tx| async move {
@@ -96,7 +96,7 @@ impl Examiner {
     async fn job(&self, tx: &Transaction, key: &JobKey, seen: &BTreeSet<Bytes>) -> Result<Vec<Finding>> {
         let keys = &self.keys;
         let mut rows = JobRows::default();
-        // A record that cannot be read is known to be there, and that is a finding.
+        // The pass has reported an unreadable record already, so an error here means only that the record exists.
         let _ = rows.set_record(key, get(tx, &keys.job(&key.0, &key.1)).await?.as_ref());
         for (piece, value) in range(tx, keys.options(&key.0, &key.1), PIECES).await? {
             let _ = Row::parse(keys, &piece).map(|row| rows.add(row, &value));
@@ -216,7 +216,7 @@ impl Examiner {
         Ok(check_waiting(&waiting, value.as_ref()).into_iter().collect())
     }
 
-    /// That what is held of a level goes together.
+    /// Checks that the locks that are held of a level are compatible.
     async fn locks(&self, tx: &Transaction, level: Option<&str>) -> Result<Vec<Finding>> {
         let keys = &self.keys;
         let (mut tally, mut findings) = (LockTally::default(), Vec::new());
@@ -233,7 +233,7 @@ impl Examiner {
         Ok(findings.into_iter().flatten().collect())
     }
 
-    /// That no more of a bucket run than may, and that those that are held back and could run are looked at.
+    /// Checks that no more jobs of a bucket run than its limit allows, and that limited jobs that could run are marked for the servers.
     async fn bucket(&self, tx: &Transaction, bucket: &Bucket) -> Result<Vec<Finding>> {
         let keys = &self.keys;
         let mut tally = RateTally::default();
@@ -243,7 +243,7 @@ impl Examiner {
             }
         };
         enter(&range(tx, keys.rate_holders(bucket), MAX_LIMIT as usize + 1).await?);
-        // An end that found jobs of several types held back leaves it to the servers to mark them.
+        // If a job that ends finds limited jobs of several types, it leaves an entry, and the servers mark the types.
         let unmarked = keys.unmarked_entry(bucket);
         if let Some(value) = get(tx, &unmarked).await? {
             enter(&[(unmarked, value)]);
@@ -252,7 +252,7 @@ impl Examiner {
         while let [(first, _)] = &*range(tx, (begin.clone(), end.clone()), 1).await? {
             let Some((job_type, ..)) = keys.parse_limited(first) else { break };
             let (from, to) = keys.limited_of(bucket, &job_type);
-            // The one that may run beside most others.
+            // The last entry: the limited job with the highest limit.
             let last = RangeRead { begin: from, end: to.clone(), limit: 1, reverse: true };
             enter(&tx.range_with(last, Isolation::Snapshot).await?);
             let mark = keys.roomy_entry(&job_type, bucket);
@@ -315,7 +315,7 @@ impl Examiner {
         Ok(value.and_then(|value| read_record(&(JOB_TYPE.to_owned(), id.to_owned()), &value).ok()))
     }
 
-    /// That the document knows of the job. Whether the job is there that a document names is the document's.
+    /// Checks that the document refers to its job. The converse, that the document's job exists, is checked with the document.
     async fn documents_job(&self, tx: &Transaction, id: &str) -> Result<Vec<Finding>> {
         let Some(job) = self.replication_job(tx, id).await? else { return Ok(Vec::new()) };
         let Some((db, doc)) = document_of(&job) else { return Ok(Vec::new()) };
@@ -324,7 +324,7 @@ impl Examiner {
     }
 }
 
-/// Counts a database's documents in one transaction, and checks its counters. `None` if no transaction is long enough.
+/// Counts a database's documents in one transaction, and checks its counters. `None` if no transaction lives long enough.
 pub(super) async fn count(store: &Store, keys: &Keyspace, db: &str) -> Result<Option<Vec<Finding>>> {
     for _ in 0..COUNT_ATTEMPTS {
         let tx = store.begin().await?;
@@ -355,7 +355,7 @@ async fn count_in(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Vec<Fin
             _ => break,
         }
     }
-    // Deleted since it was seen, and nothing is left.
+    // The database was deleted after the pass read it, and no rows are left.
     if !any && !has_rows(tx, keys, db).await? {
         return Ok(Vec::new());
     }

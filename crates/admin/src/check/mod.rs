@@ -1,14 +1,14 @@
-//! Every invariant over all rows of a store.
+//! Checks every invariant over all rows of a store.
 //!
 //! *Model.* Rows that belong together (a job's record and its place, a document's head and its change) are far apart in key order. So one pass
-//! over all rows keeps [`books`]: each row enters what it says about a subject, on one side what a record promises, on the other
-//! what an index shows. A subject whose sides agree is forgotten. What is open at the end is *suspected*, and only that
-//! is looked at closely ([`mod@examine`]): all rows of the subject in one transaction, by the functions that also check the simulation.
+//! over all rows keeps [`books`]: for each subject, it adds what the subject's record promises, and subtracts what the indexes
+//! show. A balanced subject is forgotten. A subject that is still open at the end is *suspected*. Only suspected subjects are
+//! examined ([`mod@examine`]): all rows of the subject in one transaction, by the functions that also check the simulation.
 //!
-//! *Forces.* The pass may take minutes, a transaction seconds, and a cluster does not stand still meanwhile: a job that moved while the pass
-//! went on is suspected, and cleared of it by its transaction. So a finding was true at one moment, and a store in use gives no false
-//! alarms. Subjects are in the books as hashes of 64 bits, 20 to 40 bytes of memory for each that is open: a pass over more than
-//! [`OPEN_SUBJECTS`] is done in parts. The names of the suspected come from a second pass, if there are any.
+//! *Forces.* The pass may take minutes, a transaction only seconds, and a cluster keeps working meanwhile. A job that moved during the pass
+//! is suspected, and its transaction clears it. So each finding was true at one moment, and a store in use causes no false
+//! alarms. The books hold subjects as hashes of 64 bits, with 20 to 40 bytes of memory for each open subject. A pass with more than
+//! [`OPEN_SUBJECTS`] is repeated in parts. If there are suspected subjects, a second pass finds their names.
 
 mod books;
 mod examine;
@@ -29,41 +29,41 @@ use crate::scan::{Scan, everything};
 use books::{Books, Full};
 use examine::{Examiner, Subject};
 
-/// Subjects that are open at once, at most: 160 MB.
+/// The maximum number of subjects that are open at the same time: 160 MB.
 const OPEN_SUBJECTS: usize = 4_000_000;
-/// Suspected subjects that are examined, at most.
+/// The maximum number of suspected subjects that are examined.
 const SUSPECTS: usize = 200_000;
-/// Subjects that are examined at once.
+/// The number of subjects that are examined concurrently.
 const EXAMINED_AT_ONCE: usize = 32;
-/// Findings that are kept, at most; all are counted.
+/// The maximum number of findings that the report lists; it counts all of them.
 const FINDINGS: usize = 1_000;
 
-/// How far a check is; read while it runs.
+/// The progress of a check, readable while it runs.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Rows that were read.
     pub rows: AtomicU64,
-    /// Subjects that were suspected, and examined.
+    /// Subjects that were examined.
     pub examined: AtomicU64,
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Rows of each family.
     pub families: BTreeMap<String, u64>,
-    /// What does not hold, the first of them.
+    /// The first violations of invariants.
     pub findings: Vec<Finding>,
-    /// How many findings there are.
+    /// The number of all findings.
     pub found: u64,
-    /// Subjects that were looked at in a transaction of their own.
+    /// Subjects that were examined in a transaction of their own.
     pub examined: u64,
-    /// What could not be decided.
+    /// Messages about what could not be decided.
     pub undecided: Vec<String>,
 }
 
 impl Report {
-    /// Rows of the store.
+    /// The number of rows in the store.
     pub fn rows(&self) -> u64 {
         self.families.values().sum()
     }
@@ -85,7 +85,7 @@ impl Report {
 /// Checks a store.
 ///
 /// # Errors
-/// The store's.
+/// As the store.
 pub async fn check(store: &Store, is_shared: bool, progress: &Progress) -> Result<Report> {
     check_with(store, is_shared, progress, OPEN_SUBJECTS).await
 }
@@ -101,7 +101,7 @@ async fn check_with(store: &Store, is_shared: bool, progress: &Progress, open: u
         let mut books = Books::new(&keys, (part, parts), open);
         match pass(store, &mut books, progress).await? {
             Err(Full) => {
-                // Again from the beginning, in more parts.
+                // Start again, with twice as many parts.
                 (part, parts) = (0, parts * 2);
                 suspects.clear();
                 first = None;
@@ -159,7 +159,7 @@ async fn pass(store: &Store, books: &mut Books<'_>, progress: &Progress) -> Resu
     Ok(Ok(()))
 }
 
-/// Finds out who the suspected are, and where rows of them were seen. Returns how many are left out.
+/// Finds the names of the suspected subjects, and the keys of their rows. Returns how many subjects are left out.
 async fn name(
     store: &Store,
     keys: &Keyspace,
@@ -192,7 +192,7 @@ async fn name(
     Ok(left_out.len() as u64)
 }
 
-/// Looks at each subject in a transaction of its own, several at once.
+/// Examines each subject in its own transaction, several concurrently.
 async fn examine(
     store: &Store,
     keys: &Keyspace,
@@ -232,7 +232,7 @@ async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Re
         }
         Some(Format::Copying(copying)) => format!("it is an unfinished copy of {}", copying.from),
         Some(Format::Unknown(found)) => format!("its format is {found:?}"),
-        // A server that has started once has written it.
+        // Every server writes the format row when it starts, so a store without it must be empty.
         None if report.rows() == 0 => return Ok(()),
         None => "it has no format row".to_owned(),
     };

@@ -1,4 +1,4 @@
-//! The books of a pass that is too large for memory.
+//! A pass that has more open subjects than memory allows.
 #![allow(clippy::unwrap_used)]
 
 use turnwise_queue::keyspace::QueuePlace;
@@ -34,7 +34,7 @@ async fn a_pass_in_parts_finds_the_same() {
     };
     store.transact(lose).await.unwrap();
     let whole = check_with(&store, false, &progress, 1_000).await.unwrap();
-    // Each pass opens 59 jobs before it comes to their places.
+    // Each pass opens 59 jobs before it reads their places.
     let parts = check_with(&store, false, &progress, 10).await.unwrap();
     let found: Vec<_> = whole.findings.iter().map(|finding| finding.invariant).collect();
     assert_eq!(found, [Invariant::OnePlace, Invariant::Owned]);

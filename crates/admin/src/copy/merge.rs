@@ -1,4 +1,4 @@
-//! Two stores read side by side.
+//! Reads two stores side by side.
 
 use std::cmp::Ordering;
 
@@ -7,16 +7,16 @@ use turnwise_store::{Result, Store};
 
 use crate::scan::{Scan, everything};
 
-/// What there is at the next key.
+/// What the two stores have at the next key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The same row in both.
+    /// Both have the same row.
     Same(Bytes, Bytes),
-    /// Only in the source.
+    /// Only the source has the row.
     Missing(Bytes, Bytes),
-    /// In both, with another value; the source's.
+    /// Both have a row, with different values. The value is the source's.
     Different(Bytes, Bytes),
-    /// Only in the target.
+    /// Only the target has a row.
     Extra(Bytes),
 }
 
@@ -31,7 +31,7 @@ impl Merge {
         Merge { source: Scan::new(source, everything()), target: Scan::new(target, everything()) }
     }
 
-    /// The next key that is in either; `None` at the end.
+    /// The next key that either store has; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Step>> {
         let (source, target) = (self.source.peek().await?, self.target.peek().await?);
         let order = match (&source, &target) {

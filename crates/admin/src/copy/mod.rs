@@ -1,17 +1,17 @@
-//! Copying a store into an empty one.
+//! Copies a store into an empty one.
 //!
-//! *Model.* Source and target are read side by side, in key order, and the target's rows are made those of the source. So a copy that was
-//! killed goes on by being run again: what is equal is not written again, what has changed or gone since is set right. Then
-//! both are read once more and compared, and only then the target gets the source's format row. Until then it has a [marker](Copying), and no
-//! server starts on it.
+//! *Model.* The copy reads source and target side by side, in key order, and makes the target's rows equal to the source's. So a copy that was
+//! killed is resumed by running it again: equal rows are not written again, and rows that have changed since are corrected. Then the
+//! copy reads both stores again and compares them. Only then it writes the source's format row to the target. Until then the target has
+//! a [marker](Copying) there, and no server starts on it.
 //!
-//! *Forces.* A copy is of one moment only if nobody writes to the source: an embedded one is locked by being open. On a shared one nobody
-//! may work, which shows in health counters that stand still for their timeout, and in memberships that are the same at the end as at the
-//! beginning: whoever starts meanwhile joins one. Values are copied as bytes: a versionstamp is what the source's engine made it,
-//! and may be higher than any that the target's will make. So whoever compares stamps asks whether they are
-//! equal, or takes those that it finds first for older than all others.
+//! *Forces.* A copy shows one moment only if nothing writes to the source. An embedded source is locked while it is open. On a shared
+//! source, no server or worker may run. The copy checks that health counters do not move for their timeout, and that the memberships are the
+//! same at the end as at the beginning, because a node or worker that starts meanwhile joins one. Values are copied as bytes. So
+//! a versionstamp is still that of the source's engine, and may be higher than any that the target's engine will set. Code that
+//! compares stamps therefore checks only for equality, or treats the stamps that it finds first as older than all others.
 //!
-//! Every batch proves that the marker is still this run's, so of two copies at once the first one stops.
+//! Every batch checks that the marker is still that of its run. Of two copies to the same target, the first one therefore stops.
 
 mod merge;
 mod quiet;
@@ -30,39 +30,39 @@ use turnwise_store::{Error as StoreError, MaybeStoreError, Store, Transaction};
 use crate::scan;
 use merge::{Merge, Step};
 
-/// Batches that are written at once: commits that wait for a disk or a quorum overlap.
+/// The number of batches in flight, so that commits that wait for a disk or a quorum overlap.
 const BATCHES_IN_FLIGHT: usize = 8;
-/// Rows of a batch, at most; an engine may allow less.
+/// The maximum number of rows in a batch; an engine may allow less.
 const BATCH_ROWS: usize = 2_000;
-/// Bytes of a batch, at most; an engine may allow less.
+/// The maximum number of bytes in a batch; an engine may allow less.
 const BATCH_BYTES: usize = 2 << 20;
 
 /// Why a store was not copied.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A store failed.
+    /// A store operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The source holds nothing that turnwise wrote.
+    /// The source holds no turnwise data.
     #[error("the source holds no turnwise store")]
     NoSource,
-    /// The source is in another format.
+    /// The source has another format.
     #[error(
         "the source has format {0}, and this release knows format {FORMAT_VERSION}: use the release that wrote it"
     )]
     Format(String),
-    /// The source is a copy that was never finished.
+    /// The source is itself an unfinished copy.
     #[error("the source is itself an unfinished copy of {0}: finish that one first")]
     Unfinished(String),
-    /// Somebody works on the source.
+    /// A server or worker uses the source.
     #[error("the source is in use, {0}: stop every node and worker that uses it first")]
     InUse(String),
-    /// The target holds something else.
+    /// The target holds other data.
     #[error(
         "the target is not empty, and no unfinished copy of this source: name an empty one, or another prefix"
     )]
     NotEmpty,
-    /// The target is the unfinished copy of another store.
+    /// The target is an unfinished copy of another store.
     #[error("the target is an unfinished copy of another store, {0}: finish that one, or name an empty one")]
     OtherCopy(String),
     /// Another copy writes to the same target.
@@ -71,9 +71,9 @@ pub enum Error {
     /// A row cannot be written to the target.
     #[error("row {key} does not fit into the target: {cause}")]
     Row {
-        /// Its key as text.
+        /// The row's key as text.
         key: String,
-        /// Why.
+        /// The error of the target.
         cause: StoreError,
     },
     /// The comparison found a difference.
@@ -81,7 +81,7 @@ pub enum Error {
         "source and target differ at {0}: something writes to one of them; stop it and run the copy again"
     )]
     Differs(String),
-    /// Somebody has worked on the source meanwhile.
+    /// A server or worker used the source during the copy.
     #[error(
         "the source was used while it was copied: stop every node and worker that uses it, and run the copy again"
     )]
@@ -97,16 +97,16 @@ impl MaybeStoreError for Error {
     }
 }
 
-/// How far a copy is; read while it runs.
+/// The progress of a copy, readable while it runs.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Rows of the source that are in the target.
     pub copied: AtomicU64,
-    /// Their bytes.
+    /// The bytes of these rows.
     pub bytes: AtomicU64,
     /// Rows that were compared.
     pub compared: AtomicU64,
-    /// The workers of the source that must not move, while they are looked at.
+    /// While the copy watches the source: the number of health counters and memberships that must not change.
     pub watched: AtomicU64,
 }
 
@@ -117,41 +117,41 @@ impl Progress {
     }
 }
 
-/// A copy that is complete.
+/// The result of a complete copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Whether an unfinished copy was gone on with.
+    /// Whether the run resumed an unfinished copy.
     pub resumed: bool,
-    /// Rows that were written or cleared by this run.
+    /// Rows that this run wrote or cleared.
     pub written: u64,
     /// Rows of the store.
     pub rows: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// SHA-256 over all rows but the format row, each as the length of its key (32 bits, little endian), the key, the length of
-    /// its value, the value.
+    /// SHA-256 over all rows except the format row. For each row: the length of the key (32 bits, little endian), the key, the length
+    /// of the value, the value.
     pub checksum: String,
 }
 
-/// What is copied, and where to.
+/// A copy from one store to another.
 pub struct Copy {
-    /// What is copied.
+    /// The store to copy.
     pub source: Store,
-    /// The source's URL as it may be shown.
+    /// The source's URL, without secrets.
     pub from: String,
-    /// Whether others may use the source.
+    /// Whether other processes may use the source.
     pub source_is_shared: bool,
-    /// Where to.
+    /// The store to copy to.
     pub target: Store,
-    /// How far it is.
+    /// The progress.
     pub progress: Arc<Progress>,
 }
 
 impl Copy {
-    /// Copies, compares, and releases the target.
+    /// Copies and compares the rows, and then makes the target usable.
     ///
     /// # Errors
-    /// [`Error`]. Whatever it is, the target can be copied to again.
+    /// [`Error`]. After any of them, the copy can be run again.
     pub async fn run(&self) -> Result<Report, Error> {
         let keys = Keyspace::default();
         let format = self.source_format(&keys).await?;
@@ -168,7 +168,7 @@ impl Copy {
                 async move {
                     match tx.get(&keys.format()).await? {
                         Some(found) if found == *marker => Ok(tx.set(keys.format(), format.clone())?),
-                        // An earlier attempt of unknown outcome.
+                        // An earlier attempt, whose commit had an unknown outcome, has written it.
                         Some(found) if found == *format => Ok(()),
                         _ => Err(Error::TakenOver),
                     }
@@ -178,7 +178,7 @@ impl Copy {
         Ok(Report { resumed, written, ..report })
     }
 
-    /// The format row, if the source can be copied.
+    /// The source's format row, if this release can copy the source.
     async fn source_format(&self, keys: &Keyspace) -> Result<Bytes, Error> {
         let format = self.source.transact(|tx| async move { tx.get(&keys.format()).await }).await?;
         let format = format.ok_or(Error::NoSource)?;
@@ -190,7 +190,7 @@ impl Copy {
         }
     }
 
-    /// What stands in the target while it is not complete.
+    /// The row that replaces the format row in the target until the copy is complete.
     async fn marker(&self, keys: &Keyspace) -> Result<Copying, Error> {
         let uuid = self.source.transact(|tx| async move { tx.get(&keys.server_uuid()).await }).await?;
         let of = uuid.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default();
@@ -198,14 +198,14 @@ impl Copy {
         Ok(Copying { of, from: self.from.clone(), run: format!("{random:016x}") })
     }
 
-    /// Takes the target; returns whether it is an unfinished copy of the same source.
+    /// Writes the marker to the target; returns whether the target is an unfinished copy of the same source.
     async fn mark(&self, keys: &Keyspace, marker: &Copying) -> Result<bool, Error> {
         self.target
             .transact(|tx| async move {
                 let format = tx.get(&keys.format()).await?;
                 let resumed = match format.as_deref().map(Format::read) {
                     None if tx.range(&scan::everything(), 1).await?.is_empty() => false,
-                    // Its own run's after a commit of unknown outcome.
+                    // The run's own marker is there if an earlier commit had an unknown outcome.
                     Some(Format::Copying(found)) if found.of == marker.of => found.run != marker.run,
                     Some(Format::Copying(found)) => return Err(Error::OtherCopy(found.from)),
                     _ => return Err(Error::NotEmpty),
@@ -216,10 +216,10 @@ impl Copy {
             .await
     }
 
-    /// Makes the target's rows those of the source; returns how many were written or cleared.
+    /// Makes the target's rows equal to the source's; returns how many rows were written or cleared.
     async fn make_equal(&self, keys: &Keyspace, marker: &Bytes) -> Result<u64, Error> {
         let limits = self.target.limits();
-        // As `Transaction::has_room`; the marker is one of the things that a commit proves.
+        // The same share as in `Transaction::has_room`. One write is left for the marker, which the commit checks.
         let most_bytes = BATCH_BYTES.min(limits.transaction_bytes / 5 * 2);
         let most_rows = BATCH_ROWS.min(limits.transaction_writes.saturating_sub(1)).max(1);
         let format = keys.format();
@@ -279,7 +279,7 @@ impl Copy {
         Ok(written)
     }
 
-    /// Reads both again, and compares row by row.
+    /// Reads both stores again, and compares them row by row.
     async fn compare(&self, keys: &Keyspace) -> Result<Report, Error> {
         let format = keys.format();
         let mut merge = Merge::new(&self.source, &self.target);
@@ -299,7 +299,7 @@ impl Copy {
                     bytes += (key.len() + value.len()) as u64;
                     self.progress.compared.store(rows, Ordering::Relaxed);
                 }
-                // The marker is in the place of the format row.
+                // The target has the marker in place of the format row.
                 _ => {}
             }
         }
@@ -308,12 +308,12 @@ impl Copy {
     }
 }
 
-/// One batch on its way.
+/// A batch that is being written.
 struct Write {
     target: Store,
     keys: Keyspace,
     marker: Bytes,
-    /// Keys with what they become.
+    /// Keys with their new values; `None` clears the row.
     rows: Vec<(Bytes, Option<Bytes>)>,
     progress: Arc<Progress>,
 }
@@ -328,7 +328,7 @@ impl Write {
         Ok(())
     }
 
-    /// Writes the rows, if the target is still this run's.
+    /// Writes the rows, if the marker in the target is still that of this run.
     async fn attempt(&self, tx: &Transaction) -> Result<(), Error> {
         if tx.get(&self.keys.format()).await?.as_ref() != Some(&self.marker) {
             return Err(Error::TakenOver);

@@ -1,4 +1,4 @@
-//! Whether somebody works on the source.
+//! Checks that no server or worker uses the source.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,14 @@ use turnwise_store::Store;
 use super::{Copy, Error};
 use crate::scan::Scan;
 
-/// Between two looks at the health counters.
+/// The time between two reads of the health counters.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Beyond its timeout a counter is watched for this long.
+/// How long the counters are watched beyond the longest timeout.
 const SLACK_US: i64 = 1_000_000;
-/// No counter is watched for longer.
+/// The upper limit of the watched timeout.
 const MAX_WATCH_US: i64 = 120_000_000;
 
-/// Health counters and memberships: whoever begins to work, works, or leaves changes one.
+/// Health counters and memberships: a worker or node that starts, works or leaves changes at least one of them.
 pub(super) type Signs = BTreeMap<Bytes, Bytes>;
 
 async fn signs(store: &Store, keys: &Keyspace) -> Result<Signs, Error> {
@@ -33,11 +33,11 @@ async fn signs(store: &Store, keys: &Keyspace) -> Result<Signs, Error> {
     Ok(signs)
 }
 
-/// Watches the source until everyone whose health counter is there would have moved it.
+/// Watches the source for as long as every live worker needs to move its health counter.
 pub(super) async fn watch(copy: &Copy, keys: &Keyspace) -> Result<Signs, Error> {
     let seen = signs(&copy.source, keys).await?;
     if !copy.source_is_shared {
-        // It is open here, so nobody else has it open.
+        // This process has the store open, so no other process can.
         return Ok(seen);
     }
     let timeouts = seen.iter().filter_map(|(key, value)| match Row::parse(keys, key) {
@@ -59,13 +59,13 @@ pub(super) async fn watch(copy: &Copy, keys: &Keyspace) -> Result<Signs, Error> 
     Ok(seen)
 }
 
-/// Whether the signs are still the same.
+/// Checks that the counters and memberships have not changed.
 pub(super) async fn check(copy: &Copy, keys: &Keyspace, seen: &Signs) -> Result<(), Error> {
     let now = signs(&copy.source, keys).await?;
     if difference(keys, seen, &now).is_some() { Err(Error::Changed) } else { Ok(()) }
 }
 
-/// Who has moved, if someone has.
+/// A message about what has changed, if anything has.
 fn difference(keys: &Keyspace, before: &Signs, now: &Signs) -> Option<String> {
     let moved = |key: &&Bytes| before.get(*key) != now.get(*key);
     let key = before.keys().chain(now.keys()).find(moved)?;

@@ -1,4 +1,4 @@
-//! What a copy does while another one writes to the same target.
+//! A copy stops when another one writes to the same target.
 #![allow(clippy::unwrap_used)]
 
 use turnwise_store::embedded::{Embedded, Options};
@@ -30,7 +30,7 @@ async fn of_two_copies_at_once_the_first_one_stops() {
     };
     let first = copy.marker(keys).await.unwrap();
     assert!(!copy.mark(keys, &first).await.unwrap());
-    // As after a commit of unknown outcome.
+    // The same call again, as after a commit of unknown outcome.
     assert!(!copy.mark(keys, &first).await.unwrap());
     let second = copy.marker(keys).await.unwrap();
     assert!(copy.mark(keys, &second).await.unwrap(), "it goes on where the first one is");

@@ -10,7 +10,7 @@ use turnwise_queue::{Claim, Format, Keyspace, NewJob, Parked, Worker, jobs, work
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{KeyValue, Store, runtime};
 
-/// An embedded store in a folder of its own.
+/// An embedded store in its own folder.
 pub struct Home {
     pub store: Store,
     _folder: TempDir,
@@ -39,7 +39,7 @@ fn json(text: String) -> Box<RawValue> {
     RawValue::from_string(text).unwrap()
 }
 
-/// Jobs of type `t`, most of them pending, some delayed, running, ended in each way; some with large options.
+/// Adds jobs of type `t`: most are pending, others delayed, running, or in each final state; some have large options.
 pub async fn fill(store: &Store, uuid: &str, count: usize) {
     let keys = &Keyspace::default();
     let uuid = Bytes::from(serde_json::to_string(uuid).unwrap());

@@ -1,4 +1,4 @@
-//! What one operation locks, as its file has it.
+//! Reads the locks of one operation.
 //!
 //! ```toml
 //! big_lock = true                                  # or { when = …, unless = … }
@@ -22,11 +22,11 @@ use crate::options::Path;
 use crate::template::{Count, Template};
 use crate::{Entry, MAX_CONDITIONS, Rule, Which};
 
-/// What a request may say.
+/// The members of a request.
 const OF_A_REQUEST: [&str; 5] = ["shared", "exclusive", "units", "when", "unless"];
 
 impl Reading<'_> {
-    /// What is locked; `operation` if it is an operation's, which may have other names, too.
+    /// Reads locks. With `operation`, they are an operation's, which may have aliases.
     pub(super) fn entry(&mut self, node: &Node<'_>, value: &DeValue<'_>, operation: bool) -> Result<Entry> {
         self.count(node)?;
         let table = node.table(value, "a table of levels, as in { node = { shared = [\"{node}\"] } }")?;
@@ -36,7 +36,7 @@ impl Reading<'_> {
                 entry.big_lock = big_lock(&node, value)?;
                 continue;
             }
-            // Read with the operation's name; elsewhere there is nothing to be named.
+            // The caller reads aliases, together with the operation's name. Other locks have none.
             if name == super::ALIASES && operation {
                 continue;
             }
@@ -165,7 +165,7 @@ fn which(node: &Node<'_>, table: &DeTable<'_>, mode: &str) -> Result<Option<Whic
     Ok(Some(Which::Names(templates)))
 }
 
-/// The same cannot be wanted shared and exclusive.
+/// Refuses the same names or all of a level in both modes.
 fn both_modes(node: &Node<'_>, shared: &Option<Which>, exclusive: &Option<Which>) -> Result<()> {
     let enough = "exclusive is enough: leave it out of `shared`";
     match (shared, exclusive) {
@@ -182,7 +182,7 @@ fn both_modes(node: &Node<'_>, shared: &Option<Which>, exclusive: &Option<Which>
     }
 }
 
-/// Two requests that are made under the same conditions must not contradict each other.
+/// Refuses two requests with the same conditions that contradict each other.
 fn go_together(node: &Node<'_>, one: &Rule, other: &Rule) -> Result<()> {
     if one.conditions != other.conditions {
         return Ok(());
@@ -217,11 +217,11 @@ fn conditions(node: &Node<'_>, table: &DeTable<'_>) -> Result<Conditions> {
     Ok(Conditions { when: read("when")?, unless: read("unless")? })
 }
 
-/// `{ backend.node = "x" }` and `{ "backend.node" = "x" }` are the same.
+/// `{ backend.node = "x" }` and `{ "backend.node" = "x" }` are equivalent.
 fn flat(node: &Node<'_>, table: &DeTable<'_>, before: &str, conditions: &mut Vec<(Path, Is)>) -> Result<()> {
     for (name, node, value) in node.members(table) {
         let path = format!("{before}{name}");
-        // Checked at each member, so that this cannot go deeper than a path may be.
+        // Checked at each member, so that the recursion is never deeper than a path may be.
         let option = Path::parse(&path).map_err(|(problem, fix)| node.wrong(problem, fix))?;
         match value {
             DeValue::Table(inner) if !inner.is_empty() => {

@@ -1,4 +1,4 @@
-//! A catalogue's file.
+//! Reads a catalogue's file.
 //!
 //! ```toml
 //! [[levels]]                          # all of them, in the order in which they are locked; without, the built-in ones
@@ -15,8 +15,8 @@
 //! otherwise = { … }                   # what one locks whose operation is none of these
 //! ```
 //!
-//! What is locked is, for each level, one request or a list of them (`entry`), and `big_lock`. Whatever is not known here
-//! is refused, with its line.
+//! The locks are, for each level, one request or a list of them (`entry`), and `big_lock`. Unknown members are refused, with
+//! their line.
 
 mod entry;
 mod node;
@@ -32,16 +32,16 @@ use node::{File, Node};
 
 type Result<T> = std::result::Result<T, Wrong>;
 
-/// What an operation says of its other names.
+/// The member of an operation that lists its aliases.
 const ALIASES: &str = "aliases";
-/// What a type may say.
+/// The members of a type.
 const OF_A_TYPE: [&str; 6] = ["operation", "steps", "learn", "locks", "operations", "otherwise"];
 
 impl Catalogue {
-    /// Reads a catalogue; `file` is what errors call it.
+    /// Reads a catalogue. Errors call it `file`.
     ///
     /// # Errors
-    /// The line, what is wrong there, and what would be right.
+    /// The line, what is wrong there, and how to correct it.
     pub fn parse(text: &str, file: &str) -> Result<Catalogue> {
         let lines: Vec<usize> =
             std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
@@ -105,7 +105,7 @@ fn read_levels(node: &Node<'_>, value: &DeValue<'_>) -> Result<Levels> {
             }
         }
         levels.push(level);
-        // One after the other, so that what is wrong with one has its line.
+        // Each level is checked separately, so that an error has its line.
         Levels::try_from(levels.clone()).map_err(|problem| {
             named.wrong(problem, "correct it, or leave all [[levels]] out for the built-in ones")
         })?;
@@ -115,10 +115,10 @@ fn read_levels(node: &Node<'_>, value: &DeValue<'_>) -> Result<Levels> {
     })
 }
 
-/// What is known while jobs are read.
+/// State while jobs are read.
 struct Reading<'a> {
     levels: &'a Levels,
-    /// Operations and requests so far.
+    /// The number of operations and requests so far.
     entries: usize,
 }
 
@@ -155,7 +155,7 @@ impl Reading<'_> {
                 kind.operations.insert(name.to_owned(), self.entry(&node, value, true)?);
                 self.aliases(&node, value, name, &mut kind.aliases)?;
             }
-            // Operations may stand below.
+            // An operation may follow an alias with the same name.
             for (name, node, _) in node.members(table) {
                 if kind.aliases.contains_key(name) {
                     return Err(
@@ -185,7 +185,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The other names of an operation.
+    /// Reads the aliases of an operation.
     fn aliases(
         &mut self,
         node: &Node<'_>,
@@ -208,7 +208,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// One more operation or request.
+    /// Counts one more operation or request.
     fn count(&mut self, node: &Node<'_>) -> Result<()> {
         self.entries += 1;
         if self.entries > MAX_ENTRIES {
@@ -221,7 +221,7 @@ impl Reading<'_> {
     }
 }
 
-/// The options that are learnt from.
+/// Reads the options to learn from.
 fn learn(node: &Node<'_>, value: &DeValue<'_>) -> Result<Vec<Path>> {
     let list = node.list(value, "a list of options, as in [\"instance\"]")?;
     if list.is_empty() || list.len() > MAX_LEARNT {

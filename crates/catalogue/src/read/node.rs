@@ -1,4 +1,4 @@
-//! A place in a file: what stands there, and how to say that it is wrong.
+//! A value at its place in a file, for errors that name the place.
 
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
@@ -9,14 +9,14 @@ use crate::Wrong;
 /// The file that is read.
 #[derive(Clone, Copy)]
 pub(super) struct File<'a> {
-    /// What errors call it.
+    /// Its name in errors.
     pub name: &'a str,
-    /// Where its lines begin.
+    /// The offsets where its lines begin.
     pub lines: &'a [usize],
 }
 
 impl File<'_> {
-    /// The line that a byte stands in, from 1.
+    /// The line of a byte offset, from 1.
     fn line(&self, at: usize) -> usize {
         self.lines.partition_point(|start| *start <= at).max(1)
     }
@@ -42,7 +42,7 @@ impl File<'_> {
     }
 }
 
-/// One value of the file, and the way to it.
+/// One value of the file, with its path.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
     file: File<'a>,
@@ -97,7 +97,7 @@ impl<'a> Node<'a> {
             .map_err(|_| self.wrong(format!("is {number}"), format!("it must be {wanted}")))
     }
 
-    /// Nothing else may be in a table.
+    /// Refuses unknown members of a table.
     pub fn only(&self, table: &DeTable<'_>, known: &[&str]) -> Result<()> {
         match self.members(table).find(|(name, ..)| !known.contains(name)) {
             Some((_, node, _)) => {
@@ -114,7 +114,7 @@ impl<'a> Node<'a> {
     ) -> impl Iterator<Item = (&'v str, Node<'a>, &'v DeValue<'t>)> {
         table.iter().map(|(key, value)| {
             let name: &str = key.get_ref();
-            // A name with dots is quoted, so that the place can be found.
+            // A name with dots is quoted, so that the place is unambiguous.
             let plain = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_".contains(c));
             let name_there = if plain { name.to_owned() } else { format!("{name:?}") };
             let path = match self.path.is_empty() {

@@ -14,9 +14,9 @@ use crate::Failure;
 use crate::remote::ServerArgs;
 use crate::units::parse_duration;
 
-/// A line of a file of jobs is not longer, in bytes.
+/// The maximum length of a line in a file of jobs, in bytes.
 const MAX_LINE_BYTES: usize = MAX_OPTIONS_BYTES + (64 << 10);
-/// One request carries jobs of at most this size together, in bytes: as much as the server takes, less what is around them.
+/// The maximum total size of the jobs in one request, in bytes: the server's limit, less room for the rest of the body.
 const MAX_BATCH_BYTES: usize = MAX_BATCH_BODY_BYTES - (256 << 10);
 
 /// `turnwise jobs add`
@@ -35,56 +35,56 @@ run again without adding anything twice.
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
 max_attempts, timeout_ms, heartbeat_timeout_ms, after, locks, reason, priority and if_exists. Up to 1,000 lines are added together, all or none.")]
 pub(crate) struct Args {
-    /// The type of the job: the workers that run it
+    /// The type of the job, which decides the workers that run it
     #[arg(value_name = "TYPE")]
     job_type: String,
-    /// Its id, unique within the type; made up if it is left out
+    /// The job's id, unique within its type; generated if it is left out
     #[arg(long)]
     id: Option<String>,
-    /// Who it is charged to
+    /// The tenant that the job is charged to
     #[arg(long)]
     tenant: Option<String>,
-    /// On whose behalf it runs
+    /// The user on whose behalf the job runs
     #[arg(long)]
     user: Option<String>,
-    /// What its worker needs: JSON, or @FILE, or - for stdin. It is shown to nobody else
+    /// The input of the job's worker: JSON, or @FILE, or - for stdin. Only that worker receives it
     #[arg(long, value_name = "JSON|@FILE|-")]
     options: Option<String>,
-    /// What may be shown of it: a JSON object
+    /// Public information about the job: a JSON object
     #[arg(long, value_name = "JSON|@FILE|-")]
     summary: Option<String>,
-    /// Start it not before this time has passed: 500ms, 90s, 15m, 2h, 3d
+    /// Start the job not before this time has passed: 500ms, 90s, 15m, 2h, 3d
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     delay: Option<Duration>,
-    /// Fail it for good when this many attempts have crashed; otherwise it is tried for ever
+    /// Fail the job permanently when this many attempts have crashed; by default, it is retried forever
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_attempts: Option<u32>,
-    /// A run that lasts longer is taken from its worker, and crashes: 500ms, 90s, 15m, 2h. Without, the server's setting counts
+    /// Maximum duration of a run; a longer run crashes: 500ms, 90s, 15m, 2h. The default is the server's setting
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     timeout: Option<Duration>,
-    /// The same for a run that reports nothing for so long
+    /// Maximum time between two reports of a run; a run that exceeds it crashes
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     heartbeat_timeout: Option<Duration>,
-    /// Start it when this job has ended; may be given several times
+    /// Start the job when this job has ended; may be given several times
     #[arg(long, value_name = "TYPE/ID")]
     after: Vec<String>,
-    /// The ends of those jobs that are accepted
+    /// Final states of those jobs that are accepted
     #[arg(long, value_name = "END", value_delimiter = ',', default_value = "completed", requires = "after")]
     accept: Vec<Accept>,
-    /// What happens when one of them ends otherwise
+    /// What happens if one of those jobs ends in another state
     #[arg(long, value_name = "WHAT", default_value = "cancel", requires = "after")]
     otherwise: Else,
-    /// What it locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. Without, the server's catalogue tells
+    /// What the job locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. By default, the server's catalogue decides
     #[arg(long, value_name = "JSON|@FILE|-")]
     locks: Option<String>,
-    /// Why it is added: filters ask for that; may be given several times. `rate-limit:7:NAME` lets it start while fewer than 7 jobs with
-    /// this name run
+    /// Why the job is added, for conditions of filters; may be given several times. `rate-limit:7:NAME` lets it start while fewer than 7 jobs
+    /// with this name run
     #[arg(long, value_name = "TEXT")]
     reason: Vec<String>,
-    /// Its priority class, -20 to 19: of its tenant's jobs, those of lower classes start first; 0 if it is left out
+    /// The job's priority class, -20 to 19: a tenant's jobs of lower classes start first; 0 if it is left out
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     priority: Option<i32>,
-    /// If there is a job of this id: run it again, with these options
+    /// If the job exists, run it again, with these options
     #[arg(long)]
     again: bool,
     /// Add a job for each line of this file (- for stdin)
@@ -94,7 +94,7 @@ pub(crate) struct Args {
     server: ServerArgs,
 }
 
-/// An end that is accepted.
+/// A final state that `--accept` may name.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Accept {
     Completed,
@@ -102,12 +102,12 @@ enum Accept {
     Cancelled,
 }
 
-/// What happens after another end.
+/// What happens after another final state.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Else {
     /// The job is cancelled
     Cancel,
-    /// The job does not wait for that one any more
+    /// The job no longer waits for that one
     Free,
 }
 
@@ -131,7 +131,7 @@ async fn add_one(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the arguments say of every job.
+/// The values from the arguments that apply to every job.
 fn defaults(args: &Args) -> anyhow::Result<AddJob> {
     let ms = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_millis())).transpose();
     Ok(AddJob {
@@ -149,7 +149,7 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
     })
 }
 
-/// A job that is to end before those that are added start.
+/// Parses a dependency of `--after`.
 fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
     let (job_type, id) = name
         .split_once('/')
@@ -188,7 +188,7 @@ fn tell(added: &AddedJob) {
     }
 }
 
-/// A value that is given as text, as the name of a file, or on stdin. Its errors do not repeat it: options may hold secrets.
+/// Parses a JSON value from text, a file, or stdin. Errors do not quote the value, because options may hold secrets.
 fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
     let text = match text.strip_prefix('@') {
         Some(file) => {
@@ -216,7 +216,7 @@ fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
     })
 }
 
-/// What it locks. Unlike options, it holds no secrets: a mistake is shown as it is.
+/// Parses `--locks`. Locks hold no secrets, so errors quote the mistake.
 fn locks(text: &str) -> anyhow::Result<Locks> {
     let json = json("--locks", text)?;
     serde_json::from_str(json.get()).map_err(|error| anyhow!("--locks: {error}"))
@@ -257,14 +257,14 @@ async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Jobs that are added together.
+/// Jobs that are added in one request.
 #[derive(Default)]
 struct Batch {
     jobs: Vec<NewJob>,
-    /// Where each of them stands in the file.
+    /// The line numbers of these jobs in the file.
     lines: Vec<usize>,
     bytes: usize,
-    /// Of all that were added, those that were there already.
+    /// How many of the jobs added so far existed before.
     known: usize,
 }
 
@@ -288,7 +288,7 @@ impl Batch {
     }
 }
 
-/// The server counts the jobs of a request from 0: users count the lines of their file.
+/// Translates the index of a job in the request, which the server counts from 0, into the line of the user's file.
 fn at_line(error: turnwise_client::Error, lines: &[usize]) -> Failure {
     let turnwise_client::Error::Refused(refused) = &error else { return error.into() };
     let told = refused.reason.strip_prefix("jobs[").and_then(|rest| rest.split_once("]."));
@@ -299,7 +299,7 @@ fn at_line(error: turnwise_client::Error, lines: &[usize]) -> Failure {
     }
 }
 
-/// A file's lines, each within its bound; blank ones are left out.
+/// The lines of a file, each limited in length, without blank lines.
 struct Lines {
     input: Box<dyn std::io::BufRead>,
     number: usize,
@@ -326,9 +326,9 @@ impl Lines {
     }
 }
 
-/// A line's job, with what the arguments say of those that do not say it themselves.
+/// The job of a line, completed with values from the arguments.
 fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
-    // Only the place of the problem: the line may hold secrets.
+    // Errors state only the position, because the line may hold secrets.
     let turnwise_client::protocol::Object(mut job) = serde_json::from_str::<
         turnwise_client::protocol::Object<AddJob>,
     >(line)

@@ -7,7 +7,7 @@ use crate::remote::ServerArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
-/// Jobs that one request asks for at most.
+/// The maximum number of jobs in one request.
 const PAGE: usize = 1_000;
 
 /// `turnwise jobs list`
@@ -32,10 +32,10 @@ pub(crate) struct Args {
     /// Only jobs of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// This many at most; 0 for all
+    /// Show at most this many; 0 for all
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
-    /// Print the jobs as a JSON array, with all that is known of them
+    /// Print the jobs as a JSON array, with all their fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -88,7 +88,7 @@ fn row(job: &Job) -> [String; 8] {
     [job_type, id, state.to_owned(), since, crashes, tenant, job.priority.to_string(), about]
 }
 
-/// What keeps a job out of the queue, if it is not its time: the filter or the rate limit by name, or the number of jobs that it waits for.
+/// What keeps a job out of the queue, other than its time: the filter or the rate limit by name, or the number of jobs that it waits for.
 pub(crate) fn kept_by(
     paused_by: Option<&str>,
     limited: Option<&Limited>,
@@ -108,7 +108,7 @@ pub(crate) fn kept_by(
     }
 }
 
-/// A state as it is written.
+/// A state's name in output and arguments.
 pub(crate) fn state_name(state: State) -> &'static str {
     match state {
         State::Pending => "pending",

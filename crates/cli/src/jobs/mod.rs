@@ -23,14 +23,14 @@ pub(crate) enum Command {
     Show(JobArgs),
     /// Cancel a job
     ///
-    /// One that waits ends at once; one that runs is stopped by its worker. A replication that belongs to a document is stopped
-    /// by deleting the document.
+    /// A waiting job ends immediately; a running job ends when its worker has stopped it. To stop the replication of a document, delete the
+    /// document instead.
     Cancel(JobArgs),
-    /// Retry a job now, or many: what crashed, waits, has failed or was cancelled is pending at once
+    /// Retry a job now, or many: jobs that are crashing, wait, have failed or were cancelled become pending
     ///
-    /// One that is crashing, delayed or blocked waits no longer. One that has failed or was cancelled runs again with the options, tenant, priority,
-    /// locks and limits that it had. Exit code 1 if the job cannot be retried. Without an id: all crashing jobs of a type or a tenant, and of
-    /// replications also documents in state `error`; with --state all that have failed or were cancelled.
+    /// A job that is crashing, delayed or blocked waits no longer. A job that has failed or was cancelled runs again with its original options,
+    /// tenant, priority, locks and limits. Exit code 1 if the job cannot be retried. Without an id, this retries all crashing jobs of a type or
+    /// a tenant, and for replications also documents in state `error`; with --state, all jobs in that state.
     #[command(after_help = "\
 Examples:
   turnwise jobs retry replication                           # after a server has come back
@@ -41,7 +41,7 @@ Examples:
     Retry(RetryArgs),
     /// Change a job's priority class: -20 (first of its tenant's jobs) to 19 (last)
     ///
-    /// One that is pending moves at once; any other has it from when it is pending again.
+    /// A pending job moves in the queue immediately. For any other job, the class applies when the job is pending again.
     #[command(after_help = "\
 Examples:
   turnwise jobs priority mail mail-17 -5")]
@@ -50,17 +50,17 @@ Examples:
     Wait(wait::Args),
     /// Remove a job and its record
     ///
-    /// One that runs is stopped first.
+    /// A running job is stopped first.
     Remove(JobArgs),
 }
 
 /// Which job.
 #[derive(clap::Args)]
 pub(crate) struct JobArgs {
-    /// Its type
+    /// The job's type
     #[arg(value_name = "TYPE")]
     job_type: String,
-    /// Its id
+    /// The job's id
     id: String,
     #[command(flatten)]
     server: ServerArgs,
@@ -69,10 +69,10 @@ pub(crate) struct JobArgs {
 /// `turnwise jobs retry`
 #[derive(clap::Args)]
 pub(crate) struct RetryArgs {
-    /// Its type
+    /// The type of the jobs
     #[arg(value_name = "TYPE", required_unless_present = "tenant")]
     job_type: Option<String>,
-    /// Its id; without it, all jobs of the type in the state
+    /// The job's id; without it, all jobs of the type in the state
     id: Option<String>,
     /// Only jobs of this tenant
     #[arg(long, conflicts_with = "id")]
@@ -84,7 +84,7 @@ pub(crate) struct RetryArgs {
     server: ServerArgs,
 }
 
-/// The states that many jobs are retried in.
+/// The states in which many jobs can be retried together.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum RetriedState {
     Crashing,
@@ -95,12 +95,12 @@ enum RetriedState {
 /// `turnwise jobs priority`
 #[derive(clap::Args)]
 pub(crate) struct PriorityArgs {
-    /// Its type
+    /// The job's type
     #[arg(value_name = "TYPE")]
     job_type: String,
-    /// Its id
+    /// The job's id
     id: String,
-    /// The class
+    /// The priority class
     #[arg(value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     priority: i32,
     #[command(flatten)]
@@ -138,7 +138,7 @@ async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> 
     let client = server.client()?;
     if let (Some(job_type), Some(id)) = (&job_type, &id) {
         let retried = client.retry(job_type, id).await?;
-        // A retry that is repeated finds the job pending already.
+        // After a repeated retry, the job is already pending.
         if retried.retried || retried.state == State::Pending {
             say!("pending");
             return Ok(());

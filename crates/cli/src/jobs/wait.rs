@@ -11,14 +11,14 @@ use crate::Failure;
 use crate::remote::ServerArgs;
 use crate::units::parse_duration;
 
-/// The job has not ended in time.
+/// The exit code if the job has not ended in time.
 const TIMEOUT_EXIT_CODE: u8 = 3;
-/// A server that restarts is waited for.
+/// How long the command retries while the server restarts.
 const RETRY_FOR: Duration = Duration::from_secs(60);
 
-/// After this long without an answer it is told who is waited for.
+/// How long the first request is retried before a message names the server that is waited for.
 const FIRST_CONTACT: Duration = crate::remote::RETRY_FOR;
-/// What an answer takes beyond what it was to wait.
+/// How long an answer may take, beyond the time that it waits on the server.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// `turnwise jobs wait`
@@ -28,15 +28,15 @@ The result is printed to stdout, as JSON; why a job failed, to stderr. A server 
 
 Exit codes: 0 completed, 1 failed, cancelled or removed, 2 wrong usage, 3 not ended in time.")]
 pub(crate) struct Args {
-    /// Its type
+    /// The job's type
     #[arg(value_name = "TYPE")]
     job_type: String,
-    /// Its id
+    /// The job's id
     id: String,
     /// Wait for at most this long: 500ms, 90s, 15m, 2h, 3d
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     timeout: Option<Duration>,
-    /// Tell on stderr what happens meanwhile
+    /// Report the job's events on stderr meanwhile
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     let (job_type, id) = (args.job_type.as_str(), args.id.as_str());
     let answers = Cell::new(false);
-    // Nobody shall wait in silence for a server that was never there.
+    // The user must learn soon if the server is not reachable at all.
     let first_contact = async {
         match client.get(job_type, id).await {
             Ok(_) => {
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let mut ended = pin!(ended);
             match tokio::time::timeout(timeout, &mut ended).await {
                 Ok(ended) => ended?,
-                // The server says more of its timeout than is known here.
+                // The server's answer to a wait that timed out includes the job's state, so it is preferred.
                 Err(_) if answers.get() && !args.follow => {
                     tokio::time::timeout(ANSWER, ended).await.map_err(|_| too_late(None))??
                 }

@@ -1,4 +1,4 @@
-//! `turnwise store check`: what was found, in words.
+//! `turnwise store check`: runs a check, and prints its findings.
 
 use std::io::IsTerminal;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use turnwise_admin::check::{Progress, Report, check};
 
 use crate::Failure;
 
-/// Between two lines that say how far it is.
+/// The time between two lines of progress.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// `turnwise store check`
@@ -112,7 +112,7 @@ fn as_json(report: &Report) -> serde_json::Value {
     })
 }
 
-/// Says how far it is, now and then, until it is dropped.
+/// Shows the progress until it is dropped: a spinner on a terminal, or else a line every few seconds.
 async fn show(progress: &Progress) -> std::convert::Infallible {
     let bar = std::io::stderr().is_terminal().then(indicatif::ProgressBar::new_spinner);
     loop {

@@ -1,4 +1,4 @@
-//! `turnwise store copy`: progress, and the words for what came out.
+//! `turnwise store copy`: runs a copy, and prints its progress and its result.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -35,10 +35,10 @@ Examples:
 
 Exit codes: 0 copied and equal, 1 failed or interrupted, 2 wrong usage.")]
 pub(crate) struct Args {
-    /// What is copied: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
+    /// The store to copy: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
     #[arg(env = "TURNWISE_FROM", hide_env_values = true)]
     from: String,
-    /// Where to: an empty store, or the unfinished copy of the same one
+    /// The target: an empty store, or an unfinished copy of the same store
     #[arg(env = "TURNWISE_TO", hide_env_values = true)]
     to: String,
 }
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows how far it is, until it is dropped: a bar on a terminal, a line now and then everywhere else.
+/// Shows the progress until it is dropped: a bar on a terminal, or else a line every few seconds.
 async fn show(progress: &Progress) -> std::convert::Infallible {
     let begun = Instant::now();
     if !std::io::stderr().is_terminal() {
@@ -114,7 +114,7 @@ async fn show(progress: &Progress) -> std::convert::Infallible {
     }
 }
 
-/// A bar that goes away with whoever shows it.
+/// A progress bar that is removed from the terminal when it is dropped.
 struct Bar(ProgressBar);
 
 impl Drop for Bar {
@@ -123,7 +123,7 @@ impl Drop for Bar {
     }
 }
 
-/// `12,345 rows  6.2 MB  2,345/s`, or what else it is at.
+/// `12,345 rows  6.2 MB  2,345/s`, or another line for another phase.
 fn line(progress: &Progress, elapsed: Duration) -> String {
     let [copied, bytes, compared, watched] =
         [&progress.copied, &progress.bytes, &progress.compared, &progress.watched]

@@ -1,4 +1,4 @@
-//! `turnwise store dump`: rows to stdout.
+//! `turnwise store dump`: prints rows to stdout.
 
 use std::io::{BufWriter, ErrorKind, Write};
 
@@ -31,16 +31,16 @@ pub(crate) struct Args {
     /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
     #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
     url: String,
-    /// Only rows whose key begins so: a word, or a JSON array
+    /// Only rows whose key begins with this: a word, or a JSON array
     #[arg(long, value_name = "KEY")]
     prefix: Option<String>,
     /// Only rows from this key on
     #[arg(long, value_name = "KEY")]
     from: Option<String>,
-    /// At most so many rows
+    /// Print at most this many rows
     #[arg(long, value_name = "ROWS")]
     limit: Option<u64>,
-    /// Print passwords and options, too
+    /// Also print passwords and options
     #[arg(long)]
     secrets: bool,
 }
@@ -72,7 +72,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     is_done(output.flush()).map(drop)
 }
 
-/// Whether the reader has gone away (`| head`), which is no reason to fail.
+/// Whether the reader has closed the pipe (`| head`), which is no error.
 fn is_done(written: std::io::Result<()>) -> Result<bool, Failure> {
     match written {
         Ok(()) => Ok(false),

@@ -1,4 +1,4 @@
-//! `turnwise store`: a store as a whole, without any server.
+//! `turnwise store`: tools for whole stores, without any server.
 
 mod check;
 mod copy;
@@ -12,9 +12,9 @@ use crate::Failure;
 /// `turnwise store`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Copy a store into an empty one, while nobody uses either
+    /// Copy a store into an empty one, while no server or worker uses either
     Copy(copy::Args),
-    /// Check every invariant over all rows of a store; repair nothing, explain everything
+    /// Check every invariant over all rows of a store; explains violations, and repairs nothing
     Check(check::Args),
     /// Print rows as text: a key and a value per line
     Dump(dump::Args),
@@ -28,17 +28,17 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Reads a store's URL. Not by the parser of the arguments: its error would repeat the password.
+/// Parses a store's URL. Not with clap, because its error would repeat the password.
 fn parse(name: &str, text: &str) -> Result<StoreUrl, Failure> {
     text.parse().map_err(|error| Failure::Usage(anyhow!("{name}: {error}")))
 }
 
-/// Opens a store that is there.
+/// Opens an existing store.
 async fn open(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
     turnwise_admin::open_existing(url).await.map_err(|error| cannot_open(name, url, &error))
 }
 
-/// Opens a store that is there, to read it.
+/// Opens an existing store for reading.
 async fn open_to_read(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
     turnwise_admin::open_to_read(url).await.map_err(|error| cannot_open(name, url, &error))
 }

@@ -1,4 +1,4 @@
-//! `turnwise top`: who gets what and which jobs are next, as it changes.
+//! `turnwise top`: a live view of tenants, and of the jobs that are next.
 
 mod screen;
 mod view;
@@ -18,11 +18,11 @@ use crate::Failure;
 use crate::remote::ServerArgs;
 use crate::units::parse_duration;
 
-/// The server is asked no more often than this.
+/// The shortest time between two requests to the server.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
-/// Ages on the screen grow while nothing comes.
+/// How often the screen is redrawn without a new answer, so that the ages on it grow.
 const REDRAW: Duration = Duration::from_secs(1);
-/// Rows that are asked for where there is no screen to fill, and at most.
+/// The number of rows to request before the size of a screen is known, or without a screen.
 const ROWS: usize = 50;
 
 /// `turnwise top`
@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// Only jobs of this type
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
-    /// Ask the server this often: 500ms, 2s, 1m
+    /// How often to query the server: 500ms, 2s, 1m
     #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "2s")]
     interval: Duration,
-    /// Print what there is now, once; so does a stdout that is no terminal
+    /// Print the current state once and exit; this is the default if stdout is no terminal
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Whether it draws on a terminal: then nobody else may.
+    /// Whether the command draws on a terminal. The log must then be off.
     pub(crate) fn is_live(&self) -> bool {
         !self.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
     }
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.server.client()?;
     let live = args.is_live();
     let asked = Asked { job_type: args.job_type, order: TenantOrder::Owed, rows: ROWS };
-    // A server that was never there is told as the other commands tell it.
+    // If the first request fails, the command reports it as every other command does.
     let first = asked.clone().fetch(client.clone()).await?;
     if live {
         let interval = args.interval.max(SHORTEST_INTERVAL);
@@ -79,14 +79,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the server said, and when.
+/// The server's answers, and when they came.
 struct Snapshot {
     tenants: Tenants,
     queue: Queue,
     at: Instant,
 }
 
-/// What the server is asked.
+/// What to request from the server.
 #[derive(Clone)]
 struct Asked {
     job_type: Option<String>,
@@ -110,7 +110,7 @@ struct Top {
     asked: Asked,
     snapshot: Snapshot,
     interval: Duration,
-    /// Why there is nothing newer.
+    /// Why the latest request failed, if it did.
     trouble: Option<String>,
     asking: Option<JoinHandle<Result<Snapshot, Error>>>,
 }
@@ -179,7 +179,7 @@ impl Top {
         screen.draw(view.lines(size), size)
     }
 
-    /// Asks anew; an answer that is still to come is not waited for.
+    /// Sends a new request, and drops the one in flight.
     fn ask(&mut self) {
         if let Some(asking) = self.asking.take() {
             asking.abort();
@@ -193,14 +193,14 @@ impl Top {
             Err(error) => {
                 let (Failure::Usage(told) | Failure::Failed(told) | Failure::Code(_, told)) =
                     Failure::from(error);
-                // What to do about it is on the second line.
+                // The second line is a hint, which has no room here.
                 self.trouble = told.to_string().lines().next().map(str::to_owned);
             }
         }
     }
 }
 
-/// The answer to what is being asked; never, if nothing is.
+/// The answer to the request in flight; never completes without one.
 async fn answered(asking: &mut Option<JoinHandle<Result<Snapshot, Error>>>) -> Result<Snapshot, Error> {
     match asking {
         Some(asking) => match asking.await {
@@ -224,7 +224,7 @@ fn key(event: &Event) -> Key {
     }
 }
 
-/// The order that follows in turn.
+/// The next order when the user presses `s`.
 fn after(order: TenantOrder) -> TenantOrder {
     match order {
         TenantOrder::Owed => TenantOrder::Usage,

@@ -1,5 +1,5 @@
-//! A terminal that is drawn on line by line: only lines that have changed are written, so that nothing flickers. It is given back as
-//! it was, however the process ends, short of SIGKILL.
+//! A terminal that is drawn line by line. Only lines that have changed are written, so that nothing flickers. The terminal is restored
+//! however the process ends, except by SIGKILL.
 
 use std::io::{self, Write, stdout};
 use std::sync::Once;
@@ -17,12 +17,12 @@ use tokio::sync::mpsc;
 
 use super::view::{Line, Size, Style};
 
-/// Keys that may wait to be looked at.
+/// The capacity of the channel for keys.
 const KEYS: usize = 16;
-/// How soon the thread that reads keys notices that nobody wants them any more.
+/// How soon the thread that reads keys notices that the view is closed.
 const POLL: Duration = Duration::from_millis(250);
 
-/// The terminal, until this is dropped.
+/// The terminal in raw mode; dropping this restores it.
 pub(super) struct Screen {
     drawn: Vec<Line>,
 }
@@ -31,26 +31,26 @@ impl Screen {
     pub fn open() -> io::Result<Screen> {
         restore_on_panic();
         terminal::enable_raw_mode()?;
-        // From here on dropping it gives the terminal back.
+        // From here on, dropping the screen restores the terminal.
         let screen = Screen { drawn: Vec::new() };
         execute!(stdout(), EnterAlternateScreen, Hide, DisableLineWrap, Clear(ClearType::All))?;
         Ok(screen)
     }
 
-    /// How large it is; 80 × 24 where the terminal does not say.
+    /// The size of the terminal; 80 × 24 if the terminal does not report one.
     pub fn size() -> Size {
         let (width, height) = terminal::size().unwrap_or_default();
         let or = |cells: u16, otherwise| if cells == 0 { otherwise } else { usize::from(cells) };
         Size { width: or(width, 80), height: or(height, 24) }
     }
 
-    /// Forgets what is drawn: the terminal has another size.
+    /// Clears the screen and forgets what is drawn, because the terminal's size has changed.
     pub fn clear(&mut self) -> io::Result<()> {
         self.drawn.clear();
         execute!(stdout(), Clear(ClearType::All))
     }
 
-    /// Draws lines from the top; no more than fit, and each cut to the width already.
+    /// Draws lines from the top. The caller passes no more lines than fit, each already cut to the width.
     pub fn draw(&mut self, mut lines: Vec<Line>, size: Size) -> io::Result<()> {
         lines.resize_with(size.height, Line::default);
         let mut out = io::BufWriter::new(stdout().lock());
@@ -67,7 +67,7 @@ impl Screen {
             };
             let row = u16::try_from(n).unwrap_or(u16::MAX);
             queue!(out, MoveTo(0, row), SetAttribute(Attribute::Reset), SetAttribute(attribute))?;
-            // What follows the text is cleared after the attribute is gone: the bar of a head is as long as its text.
+            // The attribute is reset before the rest of the line is cleared, so a head's bar is as long as its text.
             queue!(out, Print(&line.text), SetAttribute(Attribute::Reset), Clear(ClearType::UntilNewLine))?;
         }
         queue!(out, EndSynchronizedUpdate)?;
@@ -83,13 +83,13 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back. Harmless if it was never taken.
+/// Restores the terminal. Harmless if it was not changed.
 fn restore() {
     let _ = execute!(stdout(), EnableLineWrap, Show, LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();
 }
 
-/// What a panic says is to be read, and the shell after it to be used.
+/// Restores the terminal on a panic, so that the panic's message is readable and the shell usable.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -101,7 +101,7 @@ fn restore_on_panic() {
     });
 }
 
-/// Keys, and changes of the terminal's size. Reading them blocks, so a thread does it.
+/// Keys, and changes of the terminal's size. Reading them blocks, so a separate thread does it.
 pub(super) fn events() -> mpsc::Receiver<Event> {
     let (sender, receiver) = mpsc::channel(KEYS);
     std::thread::spawn(move || {
@@ -116,7 +116,7 @@ pub(super) fn events() -> mpsc::Receiver<Event> {
                     }
                     Err(_) => return,
                 },
-                // The terminal is gone: dropping the sender ends the view.
+                // The terminal is gone. Dropping the sender ends the view.
                 Err(_) => return,
             }
         }

@@ -1,4 +1,4 @@
-//! What the screen shows, as lines: types, tenants, jobs. From an answer of the server and a size alone.
+//! The screen's content as lines: types, tenants, jobs. It depends only on the server's answer and a size.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::table::{self, Align};
 use crate::tenants::{HEAD, plural, row};
 use crate::units::ago;
 
-/// Types that are told above the tables; of more, how many there are.
+/// The number of types listed above the tables. If there are more, a line states how many.
 const MAX_TYPES: usize = 4;
-/// Rows of tables that come before types where a terminal is low.
+/// Rows that the tables get before types are listed, on a terminal with few lines.
 const FIRST_ROWS: usize = 4;
-/// What should have been followed by something newer this long ago is told to be old.
+/// How long a newer snapshot may be late before the screen says that its content is old.
 const LATE: Duration = Duration::from_secs(3);
-/// No table is narrower than this, however narrow the terminal is.
+/// The minimum width of a table, however narrow the terminal is.
 const NARROWEST: usize = 20;
 
-/// In characters and lines.
+/// A size in characters and lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
     pub width: usize,
@@ -33,7 +33,7 @@ pub(super) struct Line {
     pub style: Style,
 }
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Style {
     #[default]
@@ -44,16 +44,16 @@ pub(super) enum Style {
     Dim,
 }
 
-/// What is to be shown.
+/// What to show.
 pub(super) struct View<'a> {
     pub server: &'a str,
     pub snapshot: &'a Snapshot,
     pub order: TenantOrder,
-    /// How old the snapshot is, beyond the time after which a new one was asked for.
+    /// The age of the snapshot, less the interval after which a new one was requested.
     pub age: Duration,
-    /// Why it is.
+    /// Why the latest request failed, if it did.
     pub trouble: Option<&'a str>,
-    /// On a screen that changes, in place of a page that is printed once.
+    /// On a live screen, as opposed to output that is printed once.
     pub live: bool,
 }
 
@@ -67,7 +67,7 @@ impl View<'_> {
         // Each table has an empty line and its head before its rows; the title has one line.
         let room = size.height.saturating_sub(bottom.len() + 5);
         let mut lines = vec![line(Style::Bold, self.title())];
-        // Where there is little room, it is the tables'.
+        // If there is little room, the tables get it.
         let types = match MAX_TYPES.min(room.saturating_sub(FIRST_ROWS)) {
             0 => Vec::new(),
             most => self.types(most),
@@ -78,7 +78,7 @@ impl View<'_> {
         let for_tenants = tenants.len().min((room / 2).max(room.saturating_sub(jobs.len())));
         let jobs = some_of_each(jobs, room - for_tenants);
         let one_type = self.snapshot.tenants.types.len() <= 1;
-        // A table that has rows and no room for any says nothing, least of all that there are none.
+        // Without room for rows, the table is left out: an empty table would mean that there are none.
         if for_tenants > 0 || tenants.is_empty() {
             lines.extend(table(
                 "no tenants: nothing waits, runs, or has run recently",
@@ -100,7 +100,7 @@ impl View<'_> {
         lines
     }
 
-    /// What is wrong, if what is shown is old.
+    /// The message about an old snapshot, if it is old.
     fn trouble(&self) -> Option<String> {
         let age = self.age;
         match self.trouble {
@@ -125,7 +125,7 @@ impl View<'_> {
         )
     }
 
-    /// A line for each type, up to `most`, and one that says how many more there are.
+    /// A line for each type, up to `most`, and a line that states how many more there are.
     fn types(&self, most: usize) -> Vec<String> {
         let types = &self.snapshot.tenants.types;
         let mut lines: Vec<String> = types.iter().take(most).map(type_line).collect();
@@ -147,7 +147,7 @@ impl View<'_> {
     }
 }
 
-/// As many jobs as there is room for: of each type, some that run, some that could, and some that wait for their time.
+/// As many jobs as there is room for: of each type, some that run, some that are pending, and some that wait otherwise.
 fn some_of_each(jobs: &[QueuedJob], room: usize) -> Vec<&QueuedJob> {
     let kind = |job: &QueuedJob| match job.state {
         State::Running | State::Waiting => 0,
@@ -195,12 +195,12 @@ fn type_line(summary: &TypeSummary) -> String {
     )
 }
 
-/// After a count that is not complete.
+/// The mark after an incomplete count.
 fn plus(more: bool) -> &'static str {
     if more { "+" } else { "" }
 }
 
-/// An empty line, the head, and the rows; or what it means that there are none.
+/// An empty line, the head, and the rows; without rows, a message.
 fn table(empty: &str, rows: Rows, width: usize) -> Vec<Line> {
     let mut lines = vec![Line::default()];
     if rows.cells.len() == 1 {
@@ -214,14 +214,14 @@ fn table(empty: &str, rows: Rows, width: usize) -> Vec<Line> {
     lines
 }
 
-/// A table's cells, its head first.
+/// A table's cells, with its head first.
 struct Rows {
     cells: Vec<Vec<String>>,
     align: Vec<Align>,
 }
 
 impl Rows {
-    /// Without its first column, if that would say the same in every row.
+    /// Leaves out the first column if it would be the same in every row.
     fn new<const N: usize>(head: [(&str, Align); N], rows: Vec<[String; N]>, without_first: bool) -> Rows {
         let skip = usize::from(without_first);
         let names = head.map(|(name, _)| name.to_owned());

@@ -1,4 +1,4 @@
-//! The built binary on a store that several nodes share, while nodes and store fail. Apart from the other end-to-end
+//! The built binary on a store that several nodes share, while nodes and store fail. Separate from the other end-to-end
 //! tests, because these need the whole machine: test binaries run one after the other.
 #![allow(clippy::unwrap_used)]
 

@@ -1,14 +1,14 @@
-//! One of several nodes: a process that dies and comes back on the address that clients know.
+//! One of several nodes: a process that is killed and restarted at an address that clients know.
 
 use serde_json::Value;
 use turnwise_testkit::free_ports;
 
 use crate::server::{Home, Server};
 
-/// How often a node is started before it fails the test.
+/// How often the test tries to start a node before it fails.
 const STARTS: usize = 5;
 
-/// A node that runs.
+/// A running node.
 pub struct Node {
     pub home: Home,
     address: String,
@@ -37,8 +37,8 @@ impl Node {
         self.server.kill_now().await;
     }
 
-    /// Starts it again where it was. As whoever supervises it does, again if it ends because the store does not answer: that may be about
-    /// to get a new leader.
+    /// Restarts the node at its address. Like a supervisor, retries if the node exits because the store does not answer: the store may be
+    /// about to get a new leader.
     pub async fn restart(&mut self) {
         for _ in 0..STARTS {
             if let Some(server) = self.home.try_serve_on(&self.address).await {
@@ -76,7 +76,7 @@ impl Node {
         workers.map(|worker| worker["id"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Waits until none of these workers is registered any more.
+    /// Waits until none of these workers is registered.
     pub async fn until_gone(&self, job_type: &str, ids: &[String]) {
         let gone = |page: &Value| {
             let workers = page["workers"].as_array().unwrap();
@@ -90,7 +90,7 @@ impl Node {
         let mut after = String::new();
         loop {
             let path = format!("/v1/jobs?type={job_type}&limit=1000{after}");
-            // Asked again while the store does not answer in time.
+            // Retried while the store does not answer in time.
             let page = self.server.until(&path, |_| true).await;
             page["jobs"].as_array().unwrap().iter().for_each(&mut visit);
             match page["next"].as_str() {

@@ -1,4 +1,4 @@
-//! A hundred continuous replications, and whether they have copied everything.
+//! A hundred continuous replications, and a check that they have copied everything.
 
 use serde_json::json;
 use turnwise_testkit::{Database, Peer, compare};
@@ -6,11 +6,11 @@ use turnwise_testkit::{Database, Peer, compare};
 use crate::node::Node;
 use crate::server::PATIENCE;
 
-/// Databases that are followed, and how many follow each.
+/// The number of source databases, and of replications that follow each.
 const SOURCES: usize = 10;
 const FOLLOWERS: usize = 10;
 
-/// Sources that get documents now and then, each copied to several targets.
+/// Sources that get documents from time to time, each copied to several targets.
 pub struct Replications {
     _peers: (Peer, Peer),
     sources: Vec<Database>,
@@ -19,7 +19,7 @@ pub struct Replications {
 }
 
 impl Replications {
-    /// Makes databases and replication documents, with the nodes in turn.
+    /// Creates databases and replication documents, at each node in turn.
     pub async fn start(nodes: &[Node]) -> Self {
         let (a, b) = Peer::pair().await;
         let (mut sources, mut targets) = (Vec::new(), Vec::new());
@@ -37,7 +37,7 @@ impl Replications {
         Replications { _peers: (a, b), sources, targets, documents: 0 }
     }
 
-    /// One more document in each source.
+    /// Adds one document to each source.
     pub async fn add_documents(&mut self) {
         for source in &self.sources {
             source.put(&format!("document-{}", self.documents), &json!({ "n": self.documents })).await;
@@ -45,7 +45,7 @@ impl Replications {
         self.documents += 1;
     }
 
-    /// Waits until every target has every document, and looks at them.
+    /// Waits until every target has every document, and compares the documents.
     pub async fn until_copied(&self) {
         let started = tokio::time::Instant::now();
         let expected = self.documents as u64;

@@ -1,4 +1,4 @@
-//! A store that nodes share, and what can be done to it.
+//! A store that nodes share, and the faults of that store.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use turnwise_testkit::{EtcdCluster, Link};
 
 /// The variable that names a FoundationDB cluster to test against.
 const CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
-/// Shell commands that kill (as `kill -9` does, and return when it is gone) and start the one `fdbserver` of that cluster.
+/// Shell commands that kill the one `fdbserver` of that cluster (as `kill -9` does, returning when it is gone), and start it.
 const FDB_KILL: &str = "TURNWISE_TEST_FDB_KILL";
 const FDB_START: &str = "TURNWISE_TEST_FDB_START";
 
-/// One of the two.
+/// The store of a test: on etcd or on FoundationDB.
 pub enum SharedStore {
-    /// Three members, and a way to each of them that can be cut, for the node whose store is lost.
+    /// Three members, and a link to each that can be cut, for the node that loses its store.
     Etcd { cluster: Box<EtcdCluster>, links: Vec<Link>, prefix: String },
-    /// A cluster that runs anyway. It is left with what the test has written under its prefix.
+    /// A cluster that is not part of the test. Rows under the test's prefix stay there afterwards.
     Foundationdb { cluster_file: String, prefix: String },
 }
 
 impl SharedStore {
-    /// A fresh etcd cluster; `None` where there is no etcd.
+    /// A fresh etcd cluster; `None` if etcd is not installed.
     pub async fn etcd() -> Option<Self> {
         let cluster = EtcdCluster::start().await?;
         let mut links = Vec::new();
@@ -30,7 +30,7 @@ impl SharedStore {
         Some(SharedStore::Etcd { cluster: Box::new(cluster), links, prefix: "jobs".to_owned() })
     }
 
-    /// The cluster that the environment names, under a prefix of its own; `None` where it cannot be killed and started.
+    /// The cluster that the environment names, with its own prefix; `None` if it cannot be killed and started.
     pub fn foundationdb() -> Option<Self> {
         std::env::var_os(FDB_KILL)?;
         let cluster_file = std::env::var(CLUSTER_FILE).ok()?;
@@ -47,7 +47,7 @@ impl SharedStore {
         }
     }
 
-    /// The same, by a way that [`SharedStore::cut`] cuts.
+    /// The same store, through links that [`SharedStore::cut`] cuts.
     pub fn url_that_can_be_cut(&self) -> String {
         match self {
             SharedStore::Etcd { cluster, links, prefix } => {
@@ -58,8 +58,8 @@ impl SharedStore {
         }
     }
 
-    /// Takes the store from the node that uses that way. `false` where that cannot be done: a client of FoundationDB
-    /// goes to the addresses that its servers tell it.
+    /// Cuts the links of the node that uses them. Returns `false` if that is not possible: a client of FoundationDB connects to the
+    /// addresses that the servers report.
     pub fn cut(&self) -> bool {
         match self {
             SharedStore::Etcd { links, .. } => {
@@ -70,14 +70,14 @@ impl SharedStore {
         }
     }
 
-    /// Gives it back.
+    /// Restores the links.
     pub fn restore(&self) {
         if let SharedStore::Etcd { links, .. } = self {
             links.iter().for_each(Link::restore);
         }
     }
 
-    /// Kills who leads the store (the one server of FoundationDB), and starts it again as soon as another one leads.
+    /// Kills the leader of the store (the one server of FoundationDB), and restarts it as soon as there is another leader.
     pub async fn lose_leader(&self) {
         match self {
             SharedStore::Etcd { cluster, .. } => {
@@ -93,19 +93,19 @@ impl SharedStore {
         }
     }
 
-    /// Stops a member as it stands for this long, and lets it go on: one that leads, or one that follows.
+    /// Pauses a member for this long and resumes it: the leader, or a follower.
     pub async fn pause(&self, leading: bool, pause: Duration) {
         match self {
             SharedStore::Etcd { cluster, .. } => {
                 let leader = cluster.leader().await;
                 let member = if leading { leader } else { (leader + 1) % cluster.members() };
                 cluster.stop(member);
-                // Its length is what the fault is about.
+                // The length of the pause is part of the fault.
                 tokio::time::sleep(pause).await;
                 assert_ne!(cluster.leader().await, member);
                 cluster.resume(member);
             }
-            // There is one server: all are without a store for so long.
+            // There is one server, so all nodes are without a store for this long.
             SharedStore::Foundationdb { .. } => {
                 shell(FDB_KILL).await;
                 tokio::time::sleep(pause).await;

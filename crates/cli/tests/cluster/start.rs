@@ -1,11 +1,11 @@
-//! A node that cannot use its store does not start: exit code 1, and one line that says what to do.
+//! A node that cannot use its store does not start: it exits with code 1, and one line states what to do.
 
 use turnwise_queue::Keyspace;
 use turnwise_testkit::{EtcdCluster, Link, free_ports};
 
 use crate::server::{Home, PATIENCE, turnwise};
 
-/// Runs `serve` until it gives up. It must say so in one line, which is returned.
+/// Runs `serve` until it exits. Returns its message, which must be one line.
 async fn refused(store: &str) -> String {
     let mut command = turnwise();
     command.args(["serve", "--listen", "127.0.0.1:0"]).env("TURNWISE_STORE", store).kill_on_drop(true);
@@ -17,7 +17,7 @@ async fn refused(store: &str) -> String {
     text
 }
 
-/// Whether a text contains all of these.
+/// Asserts that a text contains all of these words.
 #[track_caller]
 fn says(text: &str, words: &[&str]) {
     for word in words {
@@ -80,7 +80,7 @@ async fn what_another_program_keeps_there_is_left_alone() {
     says(&refused(&cluster.url("foreign")).await, &["/foreign", "registry/pods", "prefix"]);
     assert_eq!((cluster.count("foreign/").await, cluster.count("foreign").await), (1, 1));
 
-    // Beside it there is room.
+    // A prefix next to the foreign one is free.
     cluster.put("foreigner", "1").await;
     let server = Home::on(&cluster.url("foreign2"), "").serve().await;
     assert!(server.terminate().await.success());
@@ -89,7 +89,7 @@ async fn what_another_program_keeps_there_is_left_alone() {
 
 #[tokio::test]
 async fn a_format_of_another_release_is_left_to_that_release() {
-    // One of its own: whatever anybody writes counts.
+    // A cluster of its own, because the test compares the cluster's revision, which every write moves.
     let Some(cluster) = EtcdCluster::options().members(1).start().await else { return };
     let url = cluster.url("format");
     let server = Home::on(&url, "").serve().await;

@@ -1,8 +1,8 @@
-//! Twenty thousand jobs and a hundred replications on three nodes, while nodes, the members of their store, and the way
-//! to it fail.
+//! Twenty thousand jobs and a hundred replications on three nodes, while nodes, members of their store, and the links to it
+//! fail.
 //!
-//! What happens next depends on how far the jobs are, never on the time; only what must last longer than the health
-//! timeout is given that long. In the end every job has ended once, in its record, with what one of its runs has told.
+//! Faults follow the progress of the jobs, not time; only faults that must last longer than the health timeout have a
+//! fixed length. In the end, each job has one end in its record, with the result that one of its runs reported.
 
 use std::time::{Duration, Instant};
 
@@ -19,14 +19,14 @@ const JOBS: usize = 20_000;
 const BATCH: usize = 500;
 const COMMANDS: usize = 300;
 const SLOTS: usize = 16;
-/// Longer than the health timeout below, which is longer than etcd takes to find a new leader.
+/// Longer than the health timeout below, which is longer than etcd needs to elect a new leader.
 const LONGER: Duration = Duration::from_secs(6);
-/// Each is another fault.
+/// The number of different faults.
 const ROUNDS: usize = 8;
 const CONFIG: &str = "checkpoint_interval = 2000\n[workers]\nhealth_interval = 1\nhealth_timeout = 4\n\
                       [jobs]\nbackoff_base_ms = 100\n[command]\nenabled = true\n";
 
-/// Adds all jobs. A server that is away is waited for, and the next one asked.
+/// Adds all jobs. While a server does not answer, the client tries the next one.
 async fn add_jobs(client: Client) {
     for batch in 0..JOBS / BATCH {
         let job = |n: usize| -> NewJob {
@@ -43,7 +43,7 @@ async fn add_jobs(client: Client) {
     }
 }
 
-/// Of every three commands one sleeps, and one fails for good.
+/// Of every three commands, one sleeps, and one fails permanently.
 async fn add_commands(client: Client) {
     let job = |n: usize| -> NewJob {
         let argv = [json!(["true"]), json!(["sleep", "0.2"]), json!(["sh", "-c", "exit 65"])];
@@ -64,11 +64,11 @@ async fn until_gone(seen_by: &Node, [commands, replications]: &[Vec<String>; 2])
     seen_by.until_gone("replication", replications).await;
 }
 
-/// One fault, to its end.
+/// One fault, until it is over.
 async fn fault(round: usize, store: &SharedStore, nodes: &mut [Node]) {
     let started = Instant::now();
     let what = match round % ROUNDS {
-        // A node dies, and is back before anybody has missed it.
+        // A node is killed, and restarts within the health timeout.
         0 => {
             nodes[0].kill().await;
             nodes[0].restart().await;
@@ -78,7 +78,7 @@ async fn fault(round: usize, store: &SharedStore, nodes: &mut [Node]) {
             store.lose_leader().await;
             "the leader was killed"
         }
-        // A node's store is away until the others have taken the node for dead; then it is back.
+        // A node has no store until the others have removed its workers; then the store is back.
         2 => {
             let own = own_workers(&nodes[0], &nodes[2]).await;
             if !store.cut() {
@@ -93,7 +93,7 @@ async fn fault(round: usize, store: &SharedStore, nodes: &mut [Node]) {
             store.pause(false, LONGER).await;
             "a follower stood still"
         }
-        // A node dies, and is back after the others have cleaned up behind it.
+        // A node is killed, and restarts after the others have removed its workers.
         4 => {
             let own = own_workers(&nodes[0], &nodes[1]).await;
             nodes[1].kill().await;
@@ -105,7 +105,7 @@ async fn fault(round: usize, store: &SharedStore, nodes: &mut [Node]) {
             store.pause(true, LONGER).await;
             "the leader stood still"
         }
-        // A node stands still until it is taken for dead, and then goes on as if nothing had been.
+        // A node is paused until the others have removed its workers, and is then resumed.
         6 => {
             let own = own_workers(&nodes[1], &nodes[0]).await;
             nodes[0].signal("-STOP").await;
@@ -113,7 +113,7 @@ async fn fault(round: usize, store: &SharedStore, nodes: &mut [Node]) {
             nodes[0].signal("-CONT").await;
             "a node stood still"
         }
-        // Both at once.
+        // A node and the leader are killed together.
         _ => {
             let (first, _) = nodes.split_at_mut(1);
             first[0].kill().await;
@@ -124,7 +124,7 @@ async fn fault(round: usize, store: &SharedStore, nodes: &mut [Node]) {
     eprintln!("round {round}: {what}, {:.1} s", started.elapsed().as_secs_f64());
 }
 
-/// Checks the record of a job that must have ended so. How often it was started.
+/// Checks the record of a job that must have ended in this state. Returns how often the job was started.
 fn check(job: &Value, end: &str, wrong: &mut Vec<Value>) -> usize {
     let events = job["history"].as_array().unwrap();
     let count = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
@@ -136,7 +136,7 @@ fn check(job: &Value, end: &str, wrong: &mut Vec<Value>) -> usize {
     count("started")
 }
 
-/// No invariant is violated, as `turnwise store check` sees it.
+/// Checks that `turnwise store check` finds no violation.
 async fn check_store(store: &SharedStore) {
     let checked = crate::server::clean(
         turnwise().args(["store", "check"]).env("TURNWISE_STORE", store.url()).output().await.unwrap(),
@@ -145,7 +145,7 @@ async fn check_store(store: &SharedStore) {
     assert!(checked.status.success(), "{}{}", said(&checked.stdout), said(&checked.stderr));
 }
 
-/// Waits until every job of a type has ended: none is pending, delayed or running.
+/// Waits until every job of a type has ended, which means that none is pending, delayed or running.
 async fn until_ended(node: &Node, job_type: &str, wanted: usize) {
     let (mut most, mut since) = (0, Instant::now());
     loop {
@@ -169,7 +169,7 @@ async fn until_ended(node: &Node, job_type: &str, wanted: usize) {
     }
 }
 
-/// The test, on whatever store.
+/// The test, on any store.
 async fn nothing_is_lost_on(store: SharedStore) {
     let started = Instant::now();
     let after = |what: &str| eprintln!("{:6.1} s: {what}", started.elapsed().as_secs_f64());
@@ -196,7 +196,7 @@ async fn nothing_is_lost_on(store: SharedStore) {
         fault(round, &store, &mut nodes).await;
     }
     after("all faults");
-    // While jobs go on: no claim is live twice now, either.
+    // While jobs still run, which also checks that no claim is live twice at this moment.
     check_store(&store).await;
     after("the store was checked in use");
     adding.0.await.unwrap();
@@ -229,7 +229,7 @@ async fn nothing_is_lost_on(store: SharedStore) {
                 }
             })
             .await;
-        // One that left while the store failed is gone when it has been silent for long enough.
+        // A worker that could not unregister while the store failed is removed after its health timeout.
         nodes[0].until_nobody_works(job_type).await;
     }
     let mut commands = 0;
@@ -244,7 +244,7 @@ async fn nothing_is_lost_on(store: SharedStore) {
     eprintln!("{restarted} jobs were started more than once");
     assert_eq!((seen, commands, wrong), (JOBS, COMMANDS, vec![]));
     assert!(restarted > 0, "the faults have hit no job");
-    // One worker for each node, and each node once; on a busy machine one may be on its way back.
+    // Each node has one worker, and is registered once. On a busy machine, a worker may be about to register again.
     let each_has_one = |list: &'static str| {
         let nodes = nodes.len();
         move |answer: &Value| answer[list].as_array().unwrap().len() == nodes

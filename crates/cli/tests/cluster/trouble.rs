@@ -1,4 +1,4 @@
-//! A store that fails under a running node: it says so, answers in time, and goes on with nothing lost.
+//! A store that fails under a running node: the node reports it, answers in time, and later continues with nothing lost.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use turnwise_testkit::{EtcdCluster, Link};
 
 use crate::server::{Home, Server};
 
-/// A request that cannot be served is answered within this. Far less than a client's patience; the store's own limits
-/// make it so, and a busy machine adds to it.
+/// The limit for an answer to a request that cannot be served. Far less than the timeout of a client: the store's own limits
+/// bound the answer, and a busy machine adds to that.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const T: &str = "work";
 const CONFIG: &str = "[workers]\nhealth_interval = 1\nhealth_timeout = 4\n[command]\nenabled = true\n";
@@ -19,7 +19,7 @@ async fn add(server: &Server, ids: std::ops::Range<usize>) {
     server.post("/v1/jobs", &json!({ "jobs": ids.map(job).collect::<Vec<_>>() })).await;
 }
 
-/// What the node says of its store: `None` while that works.
+/// What the node reports about its store: `None` while the store works.
 async fn trouble(server: &Server) -> Option<Value> {
     let (status, body) = server.request(Method::GET, "/_up", None).await;
     match status {
@@ -29,7 +29,7 @@ async fn trouble(server: &Server) -> Option<Value> {
     }
 }
 
-/// Waits until `/_up` says something about the store that contains one of these words.
+/// Waits until `/_up` reports a problem of the store with one of these words.
 async fn until_trouble(server: &Server, words: &[&str]) {
     let started = Instant::now();
     loop {
@@ -46,7 +46,7 @@ async fn until_fine(server: &Server) {
     server.until("/_up", |answer| answer["status"] == "ok").await;
 }
 
-/// That a write is refused in time, with a word when to come again.
+/// Checks that a write is refused in time, and that the answer states when to retry.
 async fn a_write_is_refused(server: &Server) {
     let started = Instant::now();
     let answer = turnwise_testkit::client()
@@ -62,13 +62,12 @@ async fn a_write_is_refused(server: &Server) {
     assert!(body["reason"].is_string(), "{body}");
 }
 
-/// How often the log says so.
+/// How often the log has this message.
 fn said(home: &Home, words: &str) -> usize {
     home.log().lines().filter(|line| line.contains(words)).count()
 }
 
-/// An external worker of plain requests: accepts and ends jobs until `count` of them were acknowledged, whatever
-/// happens meanwhile.
+/// Runs an external worker until `count` ends of jobs are acknowledged, despite all faults.
 async fn work(url: String, count: usize) {
     let client = turnwise_client::Client::new(&url).unwrap();
     let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
@@ -90,7 +89,7 @@ async fn work(url: String, count: usize) {
     working.await.unwrap().unwrap();
 }
 
-/// Every job has ended well, once.
+/// Checks that every job has completed, once.
 async fn all_ended_once(server: &Server, count: usize) {
     let ended = |page: &Value| {
         let jobs = page["jobs"].as_array().unwrap();
@@ -111,7 +110,7 @@ async fn a_full_etcd_is_reported_and_nothing_is_lost() {
     let server = home.serve().await;
     until_fine(&server).await;
     add(&server, 0..20).await;
-    // Somebody else fills it.
+    // Another client of etcd fills it.
     let value = "x".repeat(1 << 20);
     let mut keys = 0;
     while cluster.try_put(&format!("other/{keys}"), &value).await.is_ok() {
@@ -120,7 +119,7 @@ async fn a_full_etcd_is_reported_and_nothing_is_lost() {
     }
     until_trouble(&server, &["NOSPACE"]).await;
     a_write_is_refused(&server).await;
-    // Reads go on.
+    // Reads still work.
     assert_eq!(server.get(&format!("/v1/jobs/{T}/7")).await["state"], "pending");
     assert!(trouble(&server).await.is_some(), "a read made the node forget that it cannot write");
     let working = tokio::spawn(work(server.url().to_owned(), 20));
@@ -134,7 +133,7 @@ async fn a_full_etcd_is_reported_and_nothing_is_lost() {
     add(&server, 20..25).await;
     work(server.url().to_owned(), 5).await;
     all_ended_once(&server, 25).await;
-    // Once for each time that it was away: a busy disk may add one, retries must not.
+    // Once for each time that the store failed. A busy disk may add one, but retries must not.
     let (fails, works) = (said(&home, "the store fails"), said(&home, "the store works again"));
     assert!(fails == works && (1..=3).contains(&fails), "{fails}, {works}: {}", home.log());
     assert!(server.terminate().await.success());
@@ -172,7 +171,7 @@ async fn a_node_without_its_store_says_so_while_the_others_go_on() {
         (Home::on(&cluster.url_at(&addresses, "cut"), CONFIG), Home::on(&cluster.url("cut"), CONFIG));
     let (cut, server) = (far.serve().await, near.serve().await);
     add(&cut, 0..20).await;
-    // Its own workers are there before, and not any more when it has been away for longer than they may be silent.
+    // The node's own workers are registered before, and removed when the node was away for longer than their health timeout.
     let commands = |count: usize| move |answer: &Value| answer["workers"].as_array().unwrap().len() == count;
     server.until("/v1/workers?type=command", commands(2)).await;
     links.iter().for_each(Link::cut);

@@ -1,4 +1,4 @@
-//! External workers in the test's own process, that remember what they did.
+//! External workers in the test's process that record their runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -10,21 +10,21 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwise_client::{Client, Outcome, Run, WorkerOptions, work};
 
-/// What a job of this type does to its worker.
+/// What a job of this type does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing.
     Nothing,
     /// Waits for a while.
     Sleeping,
-    /// Fails for good.
+    /// Fails permanently.
     Failing,
     /// Crashes, every time.
     Crashing,
 }
 
 impl Kind {
-    /// Of every ten jobs five do nothing, three sleep, one fails and one crashes.
+    /// Of every ten jobs, five do nothing, three sleep, one fails and one crashes.
     pub fn of(number: usize) -> Self {
         match number % 10 {
             0..5 => Kind::Nothing,
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// The type of its jobs.
+    /// The type of these jobs.
     pub fn job_type(self) -> &'static str {
         match self {
             Kind::Nothing => "nothing",
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// How such a job ends.
+    /// The final state of these jobs.
     pub fn end(self) -> &'static str {
         match self {
             Kind::Nothing | Kind::Sleeping => "completed",
@@ -58,25 +58,25 @@ pub struct Workers {
     servers: Vec<String>,
     slots: usize,
     stop: CancellationToken,
-    /// The oldest first.
+    /// Oldest first.
     working: VecDeque<(&'static str, JoinHandle<turnwise_client::Result<()>>)>,
 }
 
 #[derive(Default)]
 struct Runs {
-    /// By job: the claims of its runs that came to their end.
+    /// By job: the names of its runs that came to their end.
     of: Mutex<BTreeMap<String, Vec<String>>>,
-    /// How many jobs had at least one.
+    /// The number of jobs that had at least one run.
     jobs: watch::Sender<usize>,
 }
 
 impl Workers {
-    /// One worker of each type for each of these servers, which goes to the others when that one is away.
+    /// Starts one worker of each type for each of these servers, which fails over to the others.
     pub fn start(servers: Vec<String>, slots: usize) -> Self {
         let (runs, stop) = (Arc::new(Runs::default()), CancellationToken::new());
         let mut workers = Workers { runs, servers, slots, stop, working: VecDeque::new() };
         for first in 0..workers.servers.len() {
-            // A worker of those whose jobs take a while is the first to die.
+            // The worker for jobs that take some time is the first to be replaced.
             ["sleeping", "nothing", "failing"].into_iter().for_each(|job_type| workers.add(job_type, first));
         }
         workers
@@ -94,7 +94,7 @@ impl Workers {
         self.working.push_back((job_type, working));
     }
 
-    /// Ends the oldest worker as `kill -9` of its process would, and starts another one at the server of this number.
+    /// Aborts the oldest worker, as `kill -9` of its process would, and starts another one that prefers the server with this index.
     pub async fn replace_oldest(&mut self, first: usize) {
         let (job_type, oldest) = self.working.pop_front().unwrap();
         oldest.abort();
@@ -102,7 +102,7 @@ impl Workers {
         self.add(job_type, first);
     }
 
-    /// Waits until so many jobs had a run; fails when there is none for `patience`.
+    /// Waits until this many jobs had a run; fails if no job has one for `patience`.
     pub async fn until_run(&self, wanted: usize, patience: Duration) {
         let mut jobs = self.runs.jobs.subscribe();
         while *jobs.borrow_and_update() < wanted {
@@ -111,7 +111,7 @@ impl Workers {
         }
     }
 
-    /// Stops them, as the ends of their processes would.
+    /// Stops the workers cleanly.
     pub async fn stop(&mut self) {
         self.stop.cancel();
         for (_, working) in self.working.drain(..) {
@@ -119,7 +119,7 @@ impl Workers {
         }
     }
 
-    /// Whether this is what a run of this job has told.
+    /// Whether a run of this job reported this result.
     pub fn has_told(&self, id: &str, result: &Value) -> bool {
         let runs = self.runs.of.lock().unwrap();
         runs.get(id).is_some_and(|runs| runs.iter().any(|run| result["run"] == run.as_str()))
@@ -131,7 +131,7 @@ impl Runs {
         let (id, number) = (run.job.id.clone(), run.job.id.parse().unwrap());
         let kind = Kind::of(number);
         if kind == Kind::Sleeping {
-            // It is what this job does: from 1 to 50 ms.
+            // From 1 to 50 ms.
             let nap = Duration::from_millis(1 + number as u64 % 50);
             if run.stop.run_until_cancelled(tokio::time::sleep(nap)).await.is_none() {
                 return Outcome::Stopped;
@@ -145,7 +145,7 @@ impl Runs {
         }
     }
 
-    /// Remembers a run; its name, like no other's.
+    /// Records a run, and returns its unique name.
     fn told(&self, id: String) -> String {
         let mut of = self.of.lock().unwrap();
         let runs = of.entry(id.clone()).or_default();

@@ -1,4 +1,4 @@
-//! Clients from npm that know CouchDB and nothing of turnwise: nano and PouchDB, unmodified (`peers/nano.mjs`,
+//! npm clients for CouchDB that do not know turnwise: nano and PouchDB, unmodified (`peers/nano.mjs`,
 //! `peers/pouchdb.mjs`).
 
 use tokio::process::Command;

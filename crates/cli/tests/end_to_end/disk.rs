@@ -1,4 +1,4 @@
-//! The built binary on a disk that is full, without file descriptors, and on stores that were damaged.
+//! The built binary on a full disk, without file descriptors, and on damaged stores.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::server::{Home, PATIENCE, Server, turnwise};
 
-/// A disk of its own, for those who may mount one.
+/// A file system of its own, if the test may mount one.
 struct Disk(TempDir);
 
 impl Disk {
@@ -28,7 +28,7 @@ impl Disk {
         self.0.path().join("data")
     }
 
-    /// Takes all the room that is left.
+    /// Fills the disk completely.
     fn fill(&self) {
         let mut ballast = std::fs::File::create(self.0.path().join("ballast")).unwrap();
         let filled = std::io::copy(&mut std::io::repeat(1), &mut ballast);
@@ -66,7 +66,7 @@ async fn check(data_dir: &Path) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// All ids of jobs that the store has.
+/// The ids of all jobs in the store.
 async fn ids(data_dir: &Path) -> BTreeSet<String> {
     let url = format!("embedded:{}", data_dir.display());
     let output = turnwise().args(["store", "dump", &url, "--prefix", "jobs"]).output().await.unwrap();
@@ -109,7 +109,7 @@ async fn a_full_disk_is_told_in_plain_words_and_the_server_goes_on_once_there_is
         assert!(up["reason"].as_str().unwrap().contains("the disk is full"), "{up}");
         server.get("/v1/jobs/mail/1-1").await;
         if round == 1 {
-            // What is full when it is killed is found whole, by a reader that has no room either.
+            // A store that was killed while its disk was full is sound, and can be read while the disk is still full.
             server.kill_now().await;
             assert!(check(&disk.data_dir()).await.0);
             disk.free();
@@ -136,7 +136,7 @@ async fn a_server_without_descriptors_keeps_its_store() {
     let home = Home::new("");
     let server = home.serve().await;
     assert!(add(&server, 1).await.0.is_success());
-    // Fewer than it has open: there is none to be had. One connection is open, and stays.
+    // Fewer than the process has open, so it can open no more. One connection is open already, and stays open.
     server.limit("--nofile=8").await;
     for n in 2..300 {
         let (status, answer) = add(&server, n).await;
@@ -153,12 +153,12 @@ async fn a_server_without_descriptors_keeps_its_store() {
 async fn connections_leave_descriptors_for_the_store() {
     let home = Home::new("");
     let server = home.serve_with_limit(160).await;
-    // More than there are descriptors: those that are not taken wait.
+    // More clients than file descriptors: connections that are not accepted wait.
     let mut clients = Vec::new();
     for _ in 0..130 {
         clients.push(tokio::net::TcpStream::connect(server.address()).await.unwrap());
     }
-    // Until the server has taken all that it takes.
+    // Wait until the server accepts no more connections.
     let (mut open, mut looks) = (server.open_files().await, 0);
     while looks < 20 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -182,7 +182,7 @@ async fn damage_is_told_by_the_check_and_by_the_server() {
     let (clean, text) = check(&home.data_dir()).await;
     assert!(!clean && text.contains("already in use by another process"), "{text}");
     server.kill().await;
-    // A start brings the log to the file of rows.
+    // A start applies the log to the file of rows.
     let server = home.serve().await;
     let rows = home.data_dir().join("store/rows.redb");
     let options = |bytes: &[u8]| bytes.windows(6).position(|part| part == b"filler");
@@ -201,7 +201,7 @@ async fn damage_is_told_by_the_check_and_by_the_server() {
     std::fs::write(&rows, bytes).unwrap();
     let (clean, text) = check(&home.data_dir()).await;
     assert!(!clean && text.contains("rows.redb: the page at byte") && text.contains("is damaged"), "{text}");
-    // Without its newest part the log is no shorter log.
+    // A log without its newest segment must not be accepted as a shorter log.
     let segments = home.data_dir().join("store/log");
     std::fs::remove_dir_all(&segments).unwrap();
     assert!(home.try_serve_on("127.0.0.1:0").await.is_none());

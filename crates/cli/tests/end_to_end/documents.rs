@@ -11,7 +11,7 @@ async fn a_document_copies_the_standard_data_set() {
     let (a, b) = Peer::pair().await;
     let source = a.create("source").await;
     let loaded = Dataset::standard().load(&source).await;
-    // What it has written is counted per run: no request may fail only because the machine is busy.
+    // The test compares counts of one run, so no request may fail because the machine is busy.
     let home = Home::new("connection_timeout = 30000");
     let server = home.serve().await;
     let target = b.db("target");

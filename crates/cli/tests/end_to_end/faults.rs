@@ -1,4 +1,4 @@
-//! Peers that are not well: each gives a clear reason, the job backs off, and goes on when the peer is well again.
+//! Peers with faults: each fault gives a clear reason, the job backs off, and it continues when the peer works again.
 
 use serde_json::json;
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, Rule, compare};
@@ -7,9 +7,9 @@ use crate::server::{Home, Server};
 
 struct Case {
     name: &'static str,
-    /// What is wrong with the source.
+    /// The fault of the source.
     fault: Rule,
-    /// What the reason must say.
+    /// What the reason must contain.
     says: &'static str,
 }
 
@@ -44,8 +44,8 @@ async fn every_fault_of_a_source_gives_its_reason_and_passes() {
     futures::future::join_all(all).await;
 }
 
-/// Waits until a replication crashes with this in its reason. The first one may be another: on a busy machine any request may
-/// time out.
+/// Waits until a replication crashes with this text in its reason. Its first crash may have another reason, because on a busy machine
+/// any request may time out.
 async fn until_it_says(server: &Server, name: &str, says: &str) -> serde_json::Value {
     let path = format!("/_scheduler/docs/_replicator/{name}");
     let is_so = |doc: &serde_json::Value| {

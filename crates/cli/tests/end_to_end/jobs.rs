@@ -1,4 +1,4 @@
-//! `turnwise jobs`: what users see of them, and what scripts get.
+//! `turnwise jobs`: its output for users and for scripts.
 
 use std::process::{Output, Stdio};
 
@@ -21,7 +21,7 @@ async fn jobs_reading(server: &Server, args: &[&str], stdin: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Who refuses its arguments ends without having read any of it.
+    // A process that refuses its arguments exits without reading stdin.
     let written = child.stdin.take().unwrap().write_all(stdin.as_bytes()).await;
     assert!(!written.is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe));
     crate::server::clean(child.wait_with_output().await.unwrap())
@@ -35,10 +35,10 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// The workers of these tests never ping, and are not to be taken for dead for it.
+/// The workers of these tests never ping, and must not be removed for that.
 const PATIENT: &str = "[workers]\nhealth_timeout = 600\n";
 
-/// What an external worker would have got.
+/// Accepts jobs as an external worker. Returns the worker's path and the jobs.
 async fn accept(server: &Server, limit: usize) -> (String, Vec<Value>) {
     let registered = server.post("/v1/workers/mail", &json!({ "slots": limit })).await;
     let path = format!("/v1/workers/mail/{}", registered["worker"].as_str().unwrap());
@@ -137,7 +137,7 @@ async fn a_file_of_jobs_is_added_line_by_line_and_can_be_added_again() {
     assert!(text.contains("line 2001") && text.contains("1000 jobs were added before"), "{text}");
     assert!(!text.contains("hunter2"), "{text}");
 
-    // Whoever finds the mistake, it is told with its line; blank ones count.
+    // A mistake is reported with its line, whether the command or the server finds it. Blank lines count.
     for (line, code) in [(r#"{"id": ""}"#, 2), (r#"{"id": "x", "max_attempts": 0}"#, 1)] {
         let lines = ["{}", "", line, "{}"].join("\n");
         let output = jobs_reading(&server, &["add", "wrong", "--many", "-"], &lines).await;
@@ -166,7 +166,7 @@ async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
     for id in ["completes", "fails", "runs"] {
         assert!(jobs(&server, &["add", "mail", "--id", id]).await.status.success());
     }
-    // What state it is in is known once the server has answered, which on a busy machine takes its time.
+    // The state is known only after the server's first answer, which may take some time on a busy machine.
     let output = jobs(&server, &["wait", "mail", "completes", "--timeout", "3s"]).await;
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(stderr(&output).contains("pending"), "{output:?}");
@@ -201,7 +201,7 @@ async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
     assert!(stderr(&outputs[1]).contains("started\n"), "{:?}", outputs[1]);
     assert!(stderr(&outputs[3]).contains("failed: no such mailbox\n"), "{:?}", outputs[3]);
 
-    // One that runs is stopped by its worker; one that waits, at once.
+    // A running job is stopped by its worker; a waiting job ends immediately.
     let output = jobs(&server, &["cancel", "mail", "runs"]).await;
     assert_eq!(stdout(&output), "its worker was told to stop it");
     server.post(&format!("{path}/jobs/runs/release"), &json!({ "claim": claim("runs") })).await;
@@ -252,7 +252,7 @@ async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
     assert_eq!(stdout(&retried), "pending");
     let again = jobs(&server, &["retry", "mail", "crashes"]).await;
     assert_eq!((again.status.code(), stdout(&again)), (Some(0), "pending"), "a repeated retry is harmless");
-    // All that crash, of one tenant or of all. Those that were delayed on purpose stay so, unless they are named.
+    // Retries all crashing jobs, of one tenant or of all. Jobs that a client delayed stay delayed unless they are named.
     let none = jobs(&server, &["retry", "mail", "--tenant", "crashes"]).await;
     assert_eq!(stdout(&none), "0 jobs are pending");
     let all = jobs(&server, &["retry", "mail"]).await;
@@ -266,7 +266,7 @@ async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
     let both = jobs(&server, &["retry", "mail", "later", "--tenant", "crashes"]).await;
     assert_eq!(both.status.code(), Some(2), "{both:?}");
 
-    // What has ended without success runs again; what cannot be retried is an error.
+    // Jobs that failed or were cancelled run again; a job that cannot be retried is an error.
     assert!(jobs(&server, &["cancel", "mail", "later"]).await.status.success());
     assert_eq!(
         stdout(&jobs(&server, &["retry", "mail", "--state", "cancelled"]).await),
@@ -308,7 +308,7 @@ async fn what_keeps_a_job_out_of_the_queue_is_shown_in_lists_and_in_top() {
     assert!(run(&["jobs", "list", "--state", "blocked"]).await.contains("waits"), "{listed}");
 }
 
-/// A worker asks for jobs, and there are none that it may have.
+/// A worker requests jobs, and gets none.
 async fn accept_none(server: &Server) {
     let registered = server.post("/v1/workers/mail", &json!({ "slots": 1 })).await;
     let path = format!("/v1/workers/mail/{}/accept", registered["worker"].as_str().unwrap());
@@ -337,7 +337,7 @@ async fn wrong_usage_is_told_and_nothing_is_done() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
         assert!(stderr(&output).contains(says), "{args:?}: {output:?}");
     }
-    // What only the server knows to be wrong.
+    // Errors that only the server can detect.
     let output = jobs(&server, &["add", "replication"]).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("POST /_replicate"), "{output:?}");

@@ -1,4 +1,4 @@
-//! `kill -9` of the server in the middle of its work.
+//! `kill -9` of the server while it works.
 
 use serde_json::{Value, json};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
@@ -17,7 +17,7 @@ async fn ten_running_replications_go_on_from_their_checkpoints_after_kill_9() {
     Dataset::plain(DOCUMENTS).load(&source).await;
     let followed = a.create("followed").await;
     let follower = b.create("follower").await;
-    // A proxy each: its log tells where that replication started from.
+    // Each has its own proxy, whose log shows where that replication started.
     let mut proxies = Vec::new();
     for _ in 0..REPLICATIONS {
         let proxy = FaultProxy::start(&a).await;
@@ -36,7 +36,7 @@ async fn ten_running_replications_go_on_from_their_checkpoints_after_kill_9() {
         server.put(&format!("/_replicator/{n}"), &doc).await;
     }
     followed.put("before", &json!({})).await;
-    // All have written a checkpoint, none has come to its end.
+    // Each has written a checkpoint, and none has ended.
     server.until("/_active_tasks", all_checkpointed).await;
     server.kill().await;
     for n in 0..REPLICATIONS {
@@ -71,7 +71,7 @@ async fn ten_running_replications_go_on_from_their_checkpoints_after_kill_9() {
     }
 }
 
-/// Whether all the slow ones have left a checkpoint.
+/// Whether all slow replications have written a checkpoint.
 fn all_checkpointed(tasks: &Value) -> bool {
     let checkpointed =
         |task: &&Value| task["continuous"] == json!(false) && number(&task["checkpointed_source_seq"]) > 0;
@@ -84,7 +84,7 @@ fn since(path: &str) -> u64 {
     leading_number(rest.trim_start_matches("%22"))
 }
 
-/// A sequence's number: PouchDB's are numbers, CouchDB's are strings that begin with one.
+/// A sequence's number: PouchDB's sequences are numbers, CouchDB's are strings that begin with one.
 fn number(sequence: &Value) -> u64 {
     sequence.as_u64().unwrap_or_else(|| leading_number(sequence.as_str().unwrap_or_default()))
 }

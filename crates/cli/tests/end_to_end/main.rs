@@ -1,4 +1,4 @@
-//! The built binary against real servers: what a user sees, from the outside.
+//! The built binary against real servers, as a user sees it.
 #![allow(clippy::unwrap_used)]
 
 mod clients;

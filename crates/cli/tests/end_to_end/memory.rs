@@ -1,4 +1,4 @@
-//! What requests cost in memory, of the built binary: many of the worst at once.
+//! The memory that requests cost the built binary: many of the worst ones concurrently.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use turnwise_testkit::process;
 
 use crate::server::{Home, PATIENCE, Server};
 
-/// Requests at once.
+/// The number of concurrent requests.
 const AT_ONCE: usize = 64;
-/// What the process may have in memory then.
+/// The limit of the process's memory meanwhile.
 const ALLOWED_MB: f64 = 1_000.0;
 const BODY_BYTES: usize = 16 << 20;
 
-/// `begin`, as many of `part` as fit, with commas, and `end`.
+/// `begin`, as many of `part` as fit, separated by commas, and `end`.
 fn body(begin: &str, part: impl Fn(usize) -> String, end: &str) -> Bytes {
     let mut body = begin.to_owned();
     for n in 0.. {
@@ -31,10 +31,10 @@ fn body(begin: &str, part: impl Fn(usize) -> String, end: &str) -> Bytes {
     body.into()
 }
 
-/// Status, and whether it says when to come back. None where the server has read and dropped enough of a body that it refused.
+/// Status, and whether the answer has `Retry-After`. `None` if the server closed the connection after it refused the body and dropped some of it.
 async fn post(server: &Server, path: &str, body: Bytes) -> Option<(u16, bool)> {
     let request = turnwise_testkit::client().post(format!("{}{path}", server.url())).timeout(PATIENCE);
-    // What follows the head is not read: all that is measured is there before.
+    // The test needs only the head of the answer, so it does not read the body.
     let answer = request.header("content-type", "application/json").body(body).send().await.ok()?;
     Some((answer.status().as_u16(), answer.headers().contains_key("retry-after")))
 }

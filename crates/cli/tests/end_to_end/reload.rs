@@ -1,4 +1,4 @@
-//! SIGHUP: the configuration is read again, and nothing ends the server.
+//! SIGHUP: the server reads its configuration again, and does not stop.
 
 use crate::server::{Home, Server};
 
@@ -6,7 +6,7 @@ async fn value(server: &Server, path: &str) -> String {
     server.get(&format!("/_node/_local/_config/{path}")).await.as_str().unwrap().to_owned()
 }
 
-/// Sends SIGHUP, and waits until the log has this text once more.
+/// Sends SIGHUP, and waits until the log has one more occurrence of this text.
 async fn reload(home: &Home, server: &Server, expected: &str) {
     let before = home.log().matches(expected).count();
     server.signal("-HUP").await;
@@ -27,7 +27,7 @@ async fn sighup_takes_over_what_can_change_and_tells_what_needs_a_restart() {
     assert_eq!(value(&server, "workers/health_interval").await, "2");
     assert_eq!(value(&server, "command/enabled").await, "false");
 
-    // One that is wrong changes nothing, and one in the store counts for more.
+    // A wrong file changes nothing, and a setting in the store overrides the file.
     home.configure("max_jobs = many\n");
     reload(&home, &server, "the settings stay as they are: ").await;
     assert_eq!(value(&server, "replicator/max_jobs").await, "8");

@@ -32,7 +32,7 @@ async fn passwords_appear_in_no_answer_and_no_log() {
     let home = Home::new("");
     let server = home.serve().await;
 
-    // The source asks for the password; the target repeats what it was sent in its errors.
+    // The source requires the password; the target repeats in its errors what it was sent.
     let without_userinfo = source.url().replace(&format!("admin:{PASSWORD}@"), "");
     let sources = [
         ("userinfo", json!(source.url())),

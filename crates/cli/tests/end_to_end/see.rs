@@ -1,4 +1,4 @@
-//! `turnwise why`, `tenants` and `top`: why a job waits, and who gets what.
+//! `turnwise why`, `tenants` and `top`: why a job waits, and which tenant gets how much.
 
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn a_job_says_why_it_waits() {
     }
     let told = run(&server, &["why", "mail", "b"]).await;
     let lines: Vec<&str> = stdout(&told).lines().collect();
-    assert_eq!(lines[0], "No worker of type `mail` is registered: it starts when one comes.");
+    assert_eq!(lines[0], "No worker of type `mail` is registered: it starts once one is.");
     assert!(
         lines.contains(&"before it  1 of its tenant, 1 of all") && lines.contains(&"expected   unknown"),
         "{lines:?}"
@@ -48,7 +48,7 @@ async fn a_job_says_why_it_waits() {
     }
 }
 
-/// A job's reason is what a worker says, and a worker may say anything.
+/// A job's reason comes from a worker, which may send any text.
 #[tokio::test]
 async fn what_others_say_does_not_steer_the_terminal() {
     let server = Home::new("").serve().await;
@@ -121,7 +121,7 @@ async fn tenants_and_top_are_printed_where_there_is_no_terminal() {
     assert_eq!((nowhere.status.code(), stdout(&nowhere)), (Some(1), ""));
 }
 
-/// What `top` writes to a terminal, which util-linux's `script` is here, while these keys are pressed.
+/// What `top` writes to a terminal (of util-linux's `script`), while these keys are pressed.
 async fn on_a_terminal(server: &Server, keys: &str) -> (Option<i32>, String) {
     let top = format!("{} top --interval 200ms", env!("CARGO_BIN_EXE_turnwise"));
     let mut script = tokio::process::Command::new("script")
@@ -139,7 +139,7 @@ async fn on_a_terminal(server: &Server, keys: &str) -> (Option<i32>, String) {
         let mut piece = vec![0; 4096];
         while let Ok(bytes @ 1..) = stdout.read(&mut piece).await {
             written.extend_from_slice(&piece[..bytes]);
-            // It reads keys from the moment on at which it has drawn.
+            // `top` reads keys only after it has drawn for the first time.
             if !pressed && String::from_utf8_lossy(&written).contains("q quits") {
                 pressed = true;
                 stdin.write_all(keys.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! A `turnwise serve` of one test's own.
+//! A `turnwise serve` for one test.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,33 +12,33 @@ use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 use turnwise_testkit::canary;
 
-/// Far more than anything here takes on two busy cores: only a failing test waits so long.
+/// Far more than anything here takes on two busy cores: only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-/// Between two looks at a server that has no event to wait for.
+/// The time between two polls of a server that has no event to wait for.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Where a server keeps its data, its configuration and its log; outlives the server's process.
+/// The folder of a server's data, configuration and log, which outlives the server's process.
 pub struct Home {
     dir: TempDir,
     store: String,
 }
 
 impl Home {
-    /// With the settings of `[replicator]` that make tests quick, and these lines after them.
+    /// With the settings of `[replicator]` that make tests fast, followed by these lines.
     pub fn new(config: &str) -> Self {
         let mut home = Home::on("", config);
         home.store = format!("embedded:{}", home.data_dir().display());
         home
     }
 
-    /// The same, on a store that others use too.
+    /// Like [`Home::new`], on a shared store.
     pub fn on(store: &str, config: &str) -> Self {
         let home = Home { dir: TempDir::new().unwrap(), store: store.to_owned() };
         home.configure(config);
         home
     }
 
-    /// Writes the configuration, for the next time that a server reads it.
+    /// Writes the configuration, which a server reads when it starts or gets SIGHUP.
     pub fn configure(&self, config: &str) {
         let quick = "[replicator]\nretries_per_request = 1\nconnection_timeout = 2000\ncheckpoint_interval = 250\n\
                      backoff_base_ms = 200\nbackoff_max_exponent = 2\n";
@@ -49,19 +49,19 @@ impl Home {
         self.dir.path().join(name)
     }
 
-    /// With the store in a folder of somebody else's.
+    /// With the store in another test's folder.
     pub fn in_folder(data_dir: &Path) -> Self {
         let mut home = Home::on("", "");
         home.store = format!("embedded:{}", data_dir.display());
         home
     }
 
-    /// Everything that all servers of this home have logged.
+    /// The log of all servers of this home.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// Waits until this text was logged so often.
+    /// Waits until the log has this text this many times.
     pub async fn until_logged(&self, text: &str, times: usize) {
         let logged = async {
             while self.log().matches(text).count() < times {
@@ -72,17 +72,17 @@ impl Home {
         logged.unwrap_or_else(|_| panic!("{text} is not logged: {}", self.log()));
     }
 
-    /// The folder with the server's data.
+    /// The folder of the server's data.
     pub fn data_dir(&self) -> PathBuf {
         self.path("data")
     }
 
-    /// Starts the built binary and returns when it listens.
+    /// Starts the built binary, and returns when it listens.
     pub async fn serve(&self) -> Server {
         self.serve_on("127.0.0.1:0").await
     }
 
-    /// The same, on an address that clients know: where an earlier server of this home was.
+    /// The same, on an address that clients know, for example that of an earlier server of this home.
     pub async fn serve_on(&self, listen: &str) -> Server {
         let server = self.try_serve_on(listen).await;
         server.unwrap_or_else(|| panic!("turnwise ended before it listened: {}", self.log()))
@@ -94,14 +94,14 @@ impl Home {
         server.unwrap_or_else(|| panic!("turnwise ended: {}", self.log()))
     }
 
-    /// Starts the built binary where a process may have so many files.
+    /// Starts the built binary with this limit on its number of open files.
     pub async fn serve_with_limit(&self, files: u32) -> Server {
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={files}")).arg(env!("CARGO_BIN_EXE_turnwise"));
         self.start(command, "127.0.0.1:0", true).await.unwrap()
     }
 
-    /// The same; `None` if it ends instead.
+    /// The same; `None` if the server exits instead.
     pub async fn try_serve_on(&self, listen: &str) -> Option<Server> {
         self.start(turnwise(), listen, true).await
     }
@@ -109,7 +109,7 @@ impl Home {
     async fn start(&self, mut command: Command, listen: &str, with_file: bool) -> Option<Server> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut child = command
-            // Of the crates beneath, too: what they tell of headers and addresses is searched for secrets.
+            // With the logs of other crates, because the test searches their headers and addresses for secrets, too.
             .args(["--log", "debug,turnwise=trace", "serve", "--listen", listen, "--store"])
             .arg(&self.store)
             .args(
@@ -138,13 +138,13 @@ impl Home {
 }
 
 impl Drop for Home {
-    /// Fails the test if any server of this home has told a secret.
+    /// Fails the test if the log of any server of this home contains a secret.
     fn drop(&mut self) {
         canary::assert_none("turnwise's log", &self.log());
     }
 }
 
-/// What a command printed, which holds no secret.
+/// The output of a command, after a check that it contains no secret.
 #[track_caller]
 pub fn clean(output: std::process::Output) -> std::process::Output {
     for printed in [&output.stdout, &output.stderr] {
@@ -170,7 +170,7 @@ impl Server {
         &self.url
     }
 
-    /// Where it listens: host and port.
+    /// The host and port at which it listens.
     pub fn address(&self) -> &str {
         self.url.strip_prefix("http://").unwrap()
     }
@@ -180,24 +180,24 @@ impl Server {
         self.kill_now().await;
     }
 
-    /// The same, while others still talk to it.
+    /// The same, while other tasks still use the server.
     pub async fn kill_now(&self) {
         self.child.lock().await.kill().await.unwrap();
     }
 
-    /// Sends it a signal, by its name: `-STOP`.
+    /// Sends the process a signal by its option name: `-STOP`.
     pub async fn signal(&self, name: &str) {
         let pid = self.child.lock().await.id().unwrap().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
     }
 
-    /// Changes a limit of its process, as `prlimit` is told to: `--nofile=64`.
+    /// Changes a limit of the process, with an option of `prlimit`: `--nofile=64`.
     pub async fn limit(&self, limit: &str) {
         let pid = self.child.lock().await.id().unwrap().to_string();
         assert!(Command::new("prlimit").args(["--pid", &pid, limit]).status().await.unwrap().success());
     }
 
-    /// How many files, connections and the like it has open.
+    /// The number of its open file descriptors, including connections.
     pub async fn open_files(&self) -> usize {
         let pid = self.child.lock().await.id().unwrap();
         std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
@@ -210,7 +210,7 @@ impl Server {
         child.wait().await.unwrap()
     }
 
-    /// Status and body of a request.
+    /// The status and body of the answer to a request.
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> (StatusCode, Value) {
         let mut request = self.client.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
         if let Some(body) = body {
@@ -219,7 +219,7 @@ impl Server {
         let answer = request.send().await.unwrap();
         let status = answer.status();
         let text = answer.text().await.unwrap();
-        // A worker is told the options of its jobs, and nobody else is.
+        // Only the worker that accepts a job may receive its options.
         if !path.ends_with("/accept") {
             canary::assert_none(path, &text);
         }
@@ -244,7 +244,7 @@ impl Server {
         body
     }
 
-    /// Looks at `path` until its answer satisfies the condition.
+    /// Polls `path` until its answer satisfies the condition.
     pub async fn until(&self, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         let wait = async {

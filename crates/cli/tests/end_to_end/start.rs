@@ -1,8 +1,8 @@
-//! How `turnwise serve` says that it cannot start: an exit code, and one line.
+//! How `turnwise serve` reports that it cannot start: an exit code, and one line.
 
 use crate::server::{Home, turnwise};
 
-/// Runs `serve` until it gives up; its exit code, and what it says.
+/// Runs `serve` until it exits. Returns its exit code and its message.
 async fn refused(arguments: &[&str], store: Option<&str>) -> (i32, String) {
     let mut command = turnwise();
     command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments).kill_on_drop(true);
@@ -47,7 +47,7 @@ async fn what_stands_in_the_way_is_told_in_one_line() {
     assert_eq!((ended.status.code(), text.lines().count()), (Some(1), 1), "{text}");
     assert!(text.contains(server.address()), "{text}");
     server.kill().await;
-    // A directory that cannot be made.
+    // A directory that cannot be created.
     let (code, text) = refused(&["--store", "embedded:/dev/null/x"], None).await;
     assert_eq!((code, text.lines().count()), (1, 1), "{text}");
 }

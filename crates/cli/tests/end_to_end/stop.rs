@@ -1,4 +1,4 @@
-//! SIGTERM: jobs checkpoint, go back to pending, and the process is gone before anybody kills it.
+//! SIGTERM: jobs write checkpoints and are pending again, and the process exits before a supervisor kills it.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
 
 use crate::server::Home;
 
-/// What Kubernetes leaves to a process before it kills it. The server's own limit is 10 s; a busy machine adds to that.
+/// The time that Kubernetes gives a process before it kills it. The server's own limit is 10 s; a busy machine adds to that.
 const PATIENCE_OF_SUPERVISORS: Duration = Duration::from_secs(30);
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn a_terminated_server_checkpoints_its_jobs_and_exits_in_time() {
     let hanging = FaultProxy::start(&a).await;
     hanging.set(Fault::HangMidBody { after: 0 }).await;
 
-    // The checkpoint can only come from the stop: none is due before.
+    // No other checkpoint is due during the test, so the checkpoint comes from the stop.
     let home = Home::new("checkpoint_interval = 3600000\nconnection_timeout = 60000");
     let server = home.serve().await;
     let target = b.create("target").await;

@@ -1,4 +1,4 @@
-//! `turnwise store`: a store copied, checked and printed by the built binary.
+//! `turnwise store`: the built binary copies, checks and prints a store.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -13,15 +13,15 @@ use turnwise_store::{KeyValue, Store, StoreUrl, runtime};
 
 use crate::server::{Home, PATIENCE, turnwise};
 
-/// Rows of the store that is killed while it is copied, and the size of each: some seconds of work.
+/// The number and size of rows in the store whose copy is killed: some seconds of work.
 const ROWS: usize = 40_000;
 const ROW_BYTES: usize = 1_000;
-/// So much has been written when the copy is killed.
+/// How much the copy has written when it is killed.
 const KILLED_AT_BYTES: u64 = 10_000_000;
 
 async fn run(args: &[&str]) -> Output {
     let output = turnwise().args(args).output().await.unwrap();
-    // Whoever asks for secrets is told them.
+    // With `--secrets`, the output contains secrets on purpose.
     if args.contains(&"--secrets") { output } else { crate::server::clean(output) }
 }
 
@@ -83,7 +83,7 @@ async fn a_copy_that_is_killed_goes_on_and_no_server_starts_on_it_before() {
         .unwrap();
     let halfway = async {
         while size(b.path()) < KILLED_AT_BYTES {
-            // Nothing tells when a file grows.
+            // There is no event for a growing file, so this polls.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };

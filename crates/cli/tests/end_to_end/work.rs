@@ -1,4 +1,4 @@
-//! `turnwise work --exec`: commands as workers, while the server and they themselves die and come back.
+//! `turnwise work --exec`: commands as workers, while the server and the workers are killed and restarted.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -12,9 +12,9 @@ use turnwise_testkit::{Fault, FaultProxy, Request};
 
 use crate::server::{Home, PATIENCE, Server, turnwise};
 
-/// Workers that hear soon of what they are to stop, and that nobody takes for dead because the machine is busy.
+/// Workers that learn quickly which runs to stop, and that do not expire on a busy machine.
 const QUICK: &str = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 60\n[jobs]\nbackoff_base_ms = 100\n";
-/// Workers whose death is part of the test. Who lives has a busy machine's time to say so.
+/// Workers whose expiry is part of the test, with a timeout that live ones can meet on a busy machine.
 const MORTAL: &str = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 5\n[jobs]\nbackoff_base_ms = 100\n";
 
 /// A worker whose command is a shell script.
@@ -50,12 +50,12 @@ impl Worker {
     }
 }
 
-/// Two named pipes between the test and what the commands run: one that they write to, and hold open for as long as they live;
-/// one that they read from to wait for a word.
+/// Two named pipes between the test and the commands. The commands write to one of them, and hold it open while they live. They read
+/// from the other one to wait for a word.
 struct Line {
     folder: TempDir,
     said: pipe::Receiver,
-    /// As long as the test holds it open, too, the pipe does not end between two commands.
+    /// While the test, too, holds the pipe open, it does not end between two commands.
     held: Option<pipe::Sender>,
     word: pipe::Sender,
 }
@@ -68,13 +68,13 @@ impl Line {
         Line {
             said: pipe::OpenOptions::new().open_receiver(&said).unwrap(),
             held: Some(pipe::OpenOptions::new().open_sender(&said).unwrap()),
-            // Both ends, so that it is there before the first reader.
+            // Both ends, so that the pipe exists before the first reader.
             word: pipe::OpenOptions::new().read_write(true).open_sender(&word).unwrap(),
             folder,
         }
     }
 
-    /// A script that says `go`, then does the rest; `$WORD` is the pipe to read from.
+    /// A script that writes `go`, then does the rest; `$WORD` is the pipe to read from.
     fn script(&self, rest: &str) -> String {
         let path = |name: &str| -> PathBuf { self.folder.path().join(name) };
         format!("exec 3>{}; WORD={}; echo go >&3; {rest}", path("said").display(), path("word").display())
@@ -113,7 +113,7 @@ async fn until_state(server: &Server, id: &str, state: &str) -> Value {
     server.until(&format!("/v1/jobs/t/{id}"), |job| job["state"] == state).await
 }
 
-/// How often a job was started.
+/// The number of times that a job was started.
 fn starts(job: &Value) -> usize {
     job["history"].as_array().unwrap().iter().filter(|event| event["type"] == "started").count()
 }
@@ -186,7 +186,7 @@ async fn a_terminated_worker_gives_its_jobs_back_and_leaves() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     line.heard("bye").await;
     line.gone().await;
-    // At once: nobody had to wait for a timeout.
+    // Immediately, without waiting for a timeout.
     let job = server.get("/v1/jobs/t/a").await;
     assert_eq!((&job["state"], &job["attempts"]), (&json!("pending"), &json!(0)));
     assert_eq!(server.get("/v1/workers?type=t").await["workers"], json!([]));
@@ -202,14 +202,14 @@ async fn a_run_goes_on_while_the_server_is_away_and_its_end_is_told_later() {
     let worker = Worker::start(&server, &["--slots", "2"], &line.script("read it <$WORD; echo '\"done\"'"));
     line.heard("go").await;
     server.kill().await;
-    // It ends while nobody is there to be told.
+    // The command ends while no server can receive its end.
     line.say().await;
     line.gone().await;
     let server = home.serve_on(&address).await;
     let job = until_state(&server, "before", "completed").await;
     assert_eq!((&job["result"], starts(&job)), (&json!("done"), 1));
 
-    // And the same worker goes on, after a restart in the middle of a run, too.
+    // The same worker continues, also after a restart in the middle of a run.
     add(&server, "after").await;
     line.heard("go").await;
     assert!(server.terminate().await.success());
@@ -290,7 +290,7 @@ async fn a_worker_that_was_taken_for_dead_stops_its_commands_and_starts_over() {
     worker.signal("-STOP").await;
     until_state(&server, "a", "crashing").await;
     worker.signal("-CONT").await;
-    // The command of the lost claim is gone without a word; the job runs again under a new worker.
+    // The worker aborts the command of the lost claim without reporting it; the job runs again under a new worker id.
     line.heard("go").await;
     let after =
         server.until("/v1/workers?type=t", |workers| workers["workers"][0]["running"][0]["id"] == "a").await;
@@ -328,7 +328,7 @@ async fn the_servers_own_commands_end_with_it_and_run_again() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("allowed are: sh"), "{output:?}");
 
-    // A clean stop ends it, too, and keeps the job.
+    // A clean stop of the server ends the command, too, and keeps the job.
     let body = json!({ "id": "b", "options": { "argv": ["sh", "-c", script] } });
     server.post("/v1/jobs/command", &body).await;
     line.heard("go").await;

@@ -1,4 +1,4 @@
-//! Jobs of `/v1`, run by an external worker: a tenant with a few is not behind one with thousands.
+//! Jobs of `/v1` on an external worker: a tenant with few jobs does not wait behind a tenant with thousands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::server::{Home, PATIENCE, Server};
 const T: &str = "work";
 const BATCH: usize = 1_000;
 
-/// Jobs of the tenant that has most; by hand, more: `TURNWISE_FAIRNESS_BACKLOG=100000`.
+/// The number of jobs of the largest tenant. For a larger test by hand: `TURNWISE_FAIRNESS_BACKLOG=100000`.
 fn backlog() -> usize {
     std::env::var("TURNWISE_FAIRNESS_BACKLOG").map_or(5_000, |jobs| jobs.parse().unwrap())
 }
 
 async fn add(server: &Server, tenant: &str, jobs: usize) {
-    // Asks again while a busy machine keeps the store from answering.
+    // The client retries while the store of a busy machine does not answer.
     let client = Client::new(server.url()).unwrap();
     let job = || NewJob::new(T, AddJob { tenant: Some(tenant.to_owned()), ..AddJob::default() });
     for first in (0..jobs).step_by(BATCH) {
@@ -30,12 +30,12 @@ async fn add(server: &Server, tenant: &str, jobs: usize) {
     }
 }
 
-/// A worker that runs one job at a time, each for as long as the test wants.
+/// A worker that runs one job at a time, each until the test ends it.
 struct OneByOne {
     started: mpsc::UnboundedReceiver<String>,
     go_on: mpsc::UnboundedSender<()>,
     said: Option<String>,
-    /// The time of the longest run so far.
+    /// The duration of the longest run so far.
     longest: Duration,
     _worker: AbortOnDropHandle<turnwise_client::Result<()>>,
 }
@@ -60,7 +60,7 @@ impl OneByOne {
         OneByOne { started, go_on, said: None, longest: Duration::ZERO, _worker }
     }
 
-    /// The tenant whose job runs next. It runs until [`end`](OneByOne::end).
+    /// The tenant whose job runs next. The job runs until [`end`](OneByOne::end).
     async fn next(&mut self) -> String {
         if let Some(tenant) = self.said.take() {
             return tenant;
@@ -69,12 +69,12 @@ impl OneByOne {
         started.expect("no job is started").unwrap()
     }
 
-    /// Lets [`next`](OneByOne::next) say again whose job runs.
+    /// Makes [`next`](OneByOne::next) return this tenant again.
     fn unsaid(&mut self, tenant: String) {
         self.said = Some(tenant);
     }
 
-    /// Ends the job that runs.
+    /// Ends the running job.
     fn end(&self) {
         self.go_on.send(()).unwrap();
     }
@@ -98,8 +98,8 @@ async fn a_tenant_with_one_job_is_served_at_once_beside_one_with_thousands() {
     assert_eq!(until("many").await, 0);
     for tenant in (0..10).map(|n| format!("one-{n}")) {
         add(&server, &tenant, 1).await;
-        // One may run and one be on its way to the worker. What this tenant's job will cost is a guess from what others' took, so
-        // that a few more short ones can come first where a long one was among them; not five thousand.
+        // One job may be running, and one on its way to the worker. The expected cost of this tenant's job is estimated from other tenants' runs. So
+        // after a long run among these, a few more short jobs may come first, but not five thousand.
         let before = until(&tenant).await;
         println!("{tenant}: {before} jobs came before it");
         assert!(before <= 20, "{before} jobs came before the one of {tenant}");
@@ -107,17 +107,17 @@ async fn a_tenant_with_one_job_is_served_at_once_beside_one_with_thousands() {
     assert!(server.terminate().await.success());
 }
 
-/// That of the time of this many runs this part was the tenant's. A run's time is until the next one begins: the worker is
-/// never without a job.
+/// Checks that the tenant had this part of the time of this many runs. A run's time lasts until the next run begins, because the
+/// worker always has a job.
 ///
-/// A scheduler that stops no run is off by a run at either end of what is measured, however long they are: where the machine
-/// stood still for a second in one of them, that tenant has had a second more, and others are given it back afterwards.
+/// A scheduler that stops no run deviates by up to one run at both ends of the measurement, however long these runs are. If the
+/// machine pauses for a second during a run, that run's tenant has a second more, and other tenants get it back afterwards.
 async fn has_its_part(tenant: &str, expected: f64, worker: &mut OneByOne, runs: usize) {
     let (mut of_tenant, mut all, mut count) = (Duration::ZERO, Duration::ZERO, 0);
     let mut runs_now = worker.next().await;
     let mut since = Instant::now();
     for _ in 0..runs {
-        // So long that a run's time is its own, and not the requests'.
+        // Long enough that the time of a run is much longer than that of its requests.
         tokio::time::sleep(Duration::from_millis(20)).await;
         worker.end();
         let next = worker.next().await;
@@ -139,7 +139,7 @@ async fn has_its_part(tenant: &str, expected: f64, worker: &mut OneByOne, runs: 
         worker.longest
     );
     println!("{told}");
-    // What is charged is a little less than what is seen from outside.
+    // The charged time is a little shorter than the time measured here.
     let allowed = 0.07 + 2.0 * worker.longest.as_secs_f64() / all.as_secs_f64();
     assert!((part - expected).abs() < allowed, "{told}, and not {:.1}%", expected * 100.0);
 }
@@ -151,11 +151,11 @@ async fn backlogs_are_worked_off_in_the_proportion_of_shares_and_change_with_the
     add(&server, "low", 1_000).await;
     add(&server, "high", backlog()).await;
     let mut worker = OneByOne::start(&server);
-    // 100 : 50.
+    // Shares of 100 and 50.
     has_its_part("high", 2.0 / 3.0, &mut worker, 90).await;
     let shares = "/_node/_local/_config/shares/low";
     assert_eq!(server.put(shares, &json!("300")).await, "50");
-    // 100 : 300.
+    // Shares of 100 and 300.
     has_its_part("high", 1.0 / 4.0, &mut worker, 90).await;
     assert!(server.terminate().await.success());
 }

@@ -1,6 +1,6 @@
-//! What tenants are entitled to: max-min fairness, weighted by their shares.
+//! The slots that tenants are entitled to: max-min fairness, weighted by their shares.
 //!
-//! Nobody can use more slots than it has jobs. What such a tenant leaves is divided among the others by their shares.
+//! No tenant can use more slots than it has jobs. The slots that it leaves are divided among the other tenants by their shares.
 
 /// A tenant, as the tests describe it.
 #[derive(Debug, Clone, Copy)]
@@ -9,7 +9,7 @@ pub struct Tenant {
     pub shares: u32,
 }
 
-/// Of so many slots, those that each tenant is entitled to; on average, so that they need not be whole ones.
+/// The slots that each tenant is entitled to, as an average over time, so not necessarily whole.
 pub fn entitled(slots: f64, tenants: &[Tenant]) -> Vec<f64> {
     let mut entitled = vec![None; tenants.len()];
     loop {
@@ -35,7 +35,7 @@ fn what_one_tenant_leaves_is_divided_among_the_others() {
     };
     assert_eq!(entitled(20.0, &tenants(&[(2, 100), (200, 100), (2_000, 100)])), [2.0, 9.0, 9.0]);
     assert_eq!(entitled(20.0, &tenants(&[(2, 100), (200, 100), (2_000, 300)])), [2.0, 4.5, 13.5]);
-    // The second has enough only once the first has left something.
+    // The second tenant has enough slots only because the first leaves some.
     assert_eq!(entitled(12.0, &tenants(&[(1, 100), (5, 100), (9, 100)])), [1.0, 5.0, 6.0]);
     assert_eq!(entitled(20.0, &tenants(&[(2, 100), (3, 100)])), [2.0, 3.0]);
 }

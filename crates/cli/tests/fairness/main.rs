@@ -1,4 +1,4 @@
-//! The built binary with many tenants: what each of them gets of the room, measured from outside. Apart from the other
+//! The built binary with many tenants: the slots that each of them gets, measured from outside. Separate from the other
 //! end-to-end tests, because these need the whole machine: test binaries run one after the other.
 #![allow(clippy::unwrap_used)]
 

@@ -1,15 +1,15 @@
-//! Three tenants with 2, 200 and 2,000 continuous replications, and room for 20: run time follows their shares.
+//! Three tenants with 2, 200 and 2,000 continuous replications, and 20 slots: run time follows their shares.
 //!
-//! What each tenant gets is measured from outside: who is in `_active_tasks`, every 100 ms. That is a slot's time as users see
-//! it, whatever the scheduler charges for it.
+//! The test measures from outside, by reading `_active_tasks` every 100 ms. That gives the slots' time as users see it,
+//! independent of what the scheduler charges.
 //!
-//! By hand, as long as one likes, with an interval of 2 s:
+//! By hand, for any length, with an interval of 2 s:
 //!
 //! ```sh
 //! TURNWISE_FAIRNESS_SECONDS=300 cargo test -p turnwise --test fairness replications -- --nocapture
 //! ```
 //!
-//! With `TURNWISE_FAIRNESS=rfc` beside it, what the other scheme gives is printed and not judged.
+//! With `TURNWISE_FAIRNESS=rfc` added, the test prints the results of CouchDB's fair-share scheduling, and does not check them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::server::{Home, Server};
 
 const SLOTS: u32 = 20;
 const TENANTS: [(&str, u32); 3] = [("a/_replicator", 2), ("b/_replicator", 200), ("c/_replicator", 2_000)];
-/// Each replication is another pair of databases. Fewer of them than replications: a server with thousands would be what is
-/// measured.
+/// Each replication uses another pair of databases. There are fewer databases than replications, because a server with thousands of
+/// them would dominate the measurement.
 const SOURCES: u32 = 50;
-/// Replications that are preempted at once: enough that all slots change hands every few cycles, and few enough that their
+/// The replications that are preempted at each cycle. Enough that every slot changes hands every few cycles, and few enough that their
 /// starts do not keep two cores busy.
 const MAX_CHURN: u32 = 6;
 const SAMPLE: Duration = Duration::from_millis(100);
 const WRITE: Duration = Duration::from_millis(200);
 
-/// How long is measured, and how exactly tenants must get what they are entitled to.
+/// The length of the measurement, and the tolerance for what tenants get.
 struct Plan {
     interval: Duration,
     measured: Duration,
@@ -46,9 +46,9 @@ impl Plan {
         let fairness = std::env::var("TURNWISE_FAIRNESS").unwrap_or_else(|_| "virtual_time".to_owned());
         let (interval_s, measured_s, tolerance) = match std::env::var("TURNWISE_FAIRNESS_SECONDS") {
             Ok(seconds) => (2, seconds.parse().unwrap(), 0.05),
-            // A tenant that is entitled to 4.5 slots has 4 or 5, and may have been given a turn of an interval more or less at
-            // the beginning of what is measured, and again at its end: 2 of 30 · 4.5 are 1.5%. The rest is for machines on
-            // which a cycle may come a second late.
+            // A tenant that is entitled to 4.5 slots has 4 or 5. At both the beginning and the end of the measurement, it may have one turn
+            // of an interval more or less: 2 of 30 · 4.5 are 1.5%. The rest is for machines on which a cycle may come a second
+            // late.
             Err(_) => (1, 30, 0.1),
         };
         let (interval, measured) = (Duration::from_secs(interval_s), Duration::from_secs(measured_s));
@@ -56,7 +56,7 @@ impl Plan {
     }
 }
 
-/// The databases that are copied, and whoever writes into them.
+/// The databases that are copied, and a task that writes into the sources.
 struct World {
     _peers: (Peer, Peer),
     sources: Vec<Database>,
@@ -88,7 +88,7 @@ impl World {
         World { _peers: (a, b), sources, targets, _writer }
     }
 
-    /// The documents of all tenants' replications: no two copy between the same databases.
+    /// Adds the documents of all tenants' replications. No two replications copy between the same databases.
     async fn add_replications(&self, server: &Server) {
         let pairs =
             self.targets.iter().flat_map(|target| self.sources.iter().map(move |source| (source, target)));
@@ -107,14 +107,14 @@ impl World {
     }
 }
 
-/// What tenants had, as seen from outside.
+/// The slots that tenants had, as measured from outside.
 #[derive(Debug, Default)]
 struct Measured {
     seconds: f64,
     looks: usize,
-    /// Slots · seconds.
+    /// By tenant: slots × seconds.
     run: BTreeMap<String, f64>,
-    /// Replications that were seen running.
+    /// By tenant: the replications that were seen running.
     seen: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -139,9 +139,9 @@ async fn measure(server: &Server, length: Duration) -> Measured {
     measured
 }
 
-/// That each tenant has had its part of all that was given. A slot that changes hands is free until the next replication has
-/// started, on a busy machine for longer; whoever has fewer replications than slots never leaves its own, and what others leave
-/// is not taken from it.
+/// Checks that each tenant had its part of the slots that were in use. A slot that changes hands is idle until the next replication
+/// has started, longer on a busy machine. A tenant with fewer replications than slots never gives up a slot, and is entitled to
+/// its slots in full.
 fn check(what: &str, measured: &Measured, shares: [u32; 3], plan: &Plan) {
     let tolerance = plan.tolerance;
     let tenants: Vec<Tenant> =
@@ -169,10 +169,10 @@ fn check(what: &str, measured: &Measured, shares: [u32; 3], plan: &Plan) {
         return;
     }
     assert!(wrong.is_empty(), "{what}: not within {:.0}%: {wrong:#?}", tolerance * 100.0);
-    // While others wait, slots are not left free for long.
+    // While tenants wait, slots are not idle for long.
     let in_use = in_use / f64::from(SLOTS);
     assert!(in_use > 0.8, "{what}: {:.0}% of the slots were in use", in_use * 100.0);
-    // And turns are taken: more were seen than its slots.
+    // The tenants' replications take turns: more of them ran than the tenant has slots.
     for ((tenant, _), entitled) in TENANTS.iter().zip(&entitled).skip(1) {
         assert!(measured.seen[*tenant].len() as f64 > 2.0 * entitled, "{what}: {tenant} does not rotate");
     }
@@ -183,7 +183,7 @@ async fn run_time_of_continuous_replications_follows_the_shares_of_their_tenants
     let plan = Plan::new();
     let world = World::start().await;
     let interval = plan.interval.as_millis();
-    // What a busy machine answers late is not a crash, whose backoff would take a tenant's jobs away.
+    // A late answer of a busy machine must not become a crash, because its backoff would take a tenant's jobs out of the queue.
     let home = Home::new(&format!(
         "max_jobs = {SLOTS}\ninterval = {interval}\nmax_churn = {MAX_CHURN}\nstartup_jitter = 100\nconnection_timeout = 60000\n\
          retries_per_request = 5\nfairness = {}\nusage_interval = {interval}\npriority_interval = {interval}\n\
@@ -194,7 +194,7 @@ async fn run_time_of_continuous_replications_follows_the_shares_of_their_tenants
     world.add_replications(&server).await;
     let jobs: u32 = TENANTS.iter().map(|(_, jobs)| jobs).sum();
     server.until("/_scheduler/jobs?limit=0", |answer| answer["total_rows"] == jobs).await;
-    // Until every slot has changed hands.
+    // Wait until every slot has changed hands.
     let settled = plan.interval * 2 * SLOTS / MAX_CHURN;
 
     tokio::time::sleep(settled).await;

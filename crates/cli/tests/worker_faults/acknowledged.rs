@@ -1,4 +1,4 @@
-//! What was acknowledged is there after `kill -9`, however many adds were under way.
+//! Jobs whose addition was acknowledged exist after `kill -9`, however many additions were in flight.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use tokio::sync::Semaphore;
 use crate::server::{Home, Server};
 
 const ROUNDS: usize = 20;
-/// Acknowledged in a round before the server is killed.
+/// The number of additions that are acknowledged in a round before the server is killed.
 const ADDS: u32 = 10_000;
-/// Clients that add one job per request, and those that add many.
+/// The number of clients that add one job per request, and of clients that add many.
 const SINGLE_CLIENTS: usize = 32;
 const BATCH_CLIENTS: usize = 4;
 const BATCH: usize = 100;
 
-/// Status and body of a request to a server that may be gone: none without a whole answer.
+/// The status and body of the answer; `None` if the server is gone before the answer is complete.
 async fn try_post(http: &Client, url: &str, body: &Value) -> Option<(StatusCode, Value)> {
     let request = http.post(url).header("content-type", "application/json").body(body.to_string());
     let answer = request.send().await.ok()?;
@@ -25,7 +25,7 @@ async fn try_post(http: &Client, url: &str, body: &Value) -> Option<(StatusCode,
     Some((status, serde_json::from_str(&answer.text().await.ok()?).ok()?))
 }
 
-/// Adds jobs of a round until the server is gone; returns the ids that it has acknowledged.
+/// Adds jobs of a round until the server is gone; returns the ids that it acknowledged.
 async fn add_until_killed(
     server: &Server,
     round: usize,

@@ -1,5 +1,5 @@
-//! Jobs that lock, of two types, on two external workers and the server's own, while one of them dies: a log that each command writes
-//! while it holds its locks shows who was inside with whom.
+//! Jobs of two types that lock, on two external workers and the server's own worker, while one of them is killed. Each command logs when it
+//! enters and leaves its locks, so the log shows which commands held locks at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,25 +13,25 @@ use tokio::process::Child;
 
 use crate::server::{Home, PATIENCE, Server, turnwise};
 
-/// Jobs of each type: with the one that dies 200 of both.
+/// The number of jobs of each type, including the victim.
 const JOBS: usize = 100;
-/// What they lock.
+/// The number of instances that the jobs lock.
 const INSTANCES: usize = 11;
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const CONFIG: &str = "[workers]\nhealth_interval = 0.5\nhealth_timeout = 5\n[jobs]\nbackoff_base_ms = 100\n\
                       [command]\nenabled = true\nmax_jobs = 4\n";
-/// What the test writes into the log when it has killed a worker.
+/// The line that the test writes to the log when it has killed a worker.
 const KILLED: &str = "killed";
-/// The worker that is killed, as its commands call it.
+/// The name of the worker that is killed, in the commands' lines of the log.
 const DIES: &str = "dies";
 
-/// Enters, works, and leaves: each in one write at the end of the log. `$LOG`, `$WHO` and `$LOCKS` come from outside.
+/// Enters, works, and leaves; each is logged with one write. The caller sets `$LOG`, `$WHO` and `$LOCKS`.
 const INSIDE: &str = r#"RUN="$TURNWISE_JOB_TYPE/$TURNWISE_JOB_ID $TURNWISE_ATTEMPT $WHO $$ $LOCKS"
     echo "enter $RUN" >>"$LOG"
     sleep 0.02
     echo "leave $RUN" >>"$LOG""#;
 
-/// What the commands of the external type do: as above, with what their options say; and on the worker that is killed `victim` never leaves.
+/// The beginning of the external type's commands: sets the variables of `INSIDE` from the options. On the killed worker, `victim` never leaves.
 const EXTERNAL: &str = r#"options=$(cat); LOCKS=$(expr "$options" : '.*"said": *"\([^"]*\)"'); LOG=$0; SAID=$1; WHO=$2
     if [ "$TURNWISE_JOB_ID/$WHO" = victim/dies ]; then
         echo "enter ext/victim $TURNWISE_ATTEMPT $WHO $$ $LOCKS" >>"$LOG"
@@ -40,7 +40,7 @@ const EXTERNAL: &str = r#"options=$(cat); LOCKS=$(expr "$options" : '.*"said": *
     fi
 "#;
 
-/// What a job locks: `web3` alone, every fifth job all of the nodes that others share; and how that is written in the log.
+/// What a job locks, and its text in the log: one instance exclusively; of every five jobs, one also locks the node exclusively, and one shares it.
 fn locks(n: usize) -> (Value, String) {
     let name = format!("web{}", n % INSTANCES);
     let instance = json!({ "exclusive": [name] });
@@ -79,7 +79,7 @@ async fn told(server: &Server, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A run, as its lines in the log tell it.
+/// A run, parsed from its lines in the log.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Run<'a> {
     job: &'a str,
@@ -97,14 +97,14 @@ fn run(line: &str) -> Run<'_> {
     Run { job, who, pid, locks: locks.map(|(lock, mode)| (lock, mode == "exclusive")).collect() }
 }
 
-/// The runs that have entered and never left.
+/// The runs that entered and never left.
 fn never_left(log: &str) -> BTreeSet<&str> {
     let left: BTreeSet<&str> = log.lines().filter_map(|line| line.strip_prefix("leave ")).collect();
     log.lines().filter_map(|line| line.strip_prefix("enter ")).filter(|run| !left.contains(run)).collect()
 }
 
-/// Goes through the log: nobody is inside with somebody whose locks do not go with its own, or with another run of the same job. Only runs of
-/// the worker that was killed never leave, and nobody counts on their end before that. How often each job ran.
+/// Checks the log. No run holds locks at the same time as a run with conflicting locks, or another run of its job. Only runs of the killed
+/// worker never leave, and they end when it is killed. Returns how often each job ran.
 fn check(log: &str) -> BTreeMap<String, usize> {
     let (mut inside, mut runs) = (BTreeMap::<&str, Run<'_>>::new(), BTreeMap::new());
     let never_left = never_left(log);
@@ -130,7 +130,7 @@ fn check(log: &str) -> BTreeMap<String, usize> {
             assert!(go, "{line} enters while {other} is inside:\n{log}");
         }
         *runs.entry(enters.job.to_owned()).or_default() += 1;
-        // What the guard of a killed worker ends may still have come so far.
+        // A run of the killed worker may have logged this before the guard ended it.
         if !(killed && never_left.contains(line)) {
             assert!(inside.insert(line, enters).is_none(), "{line} enters twice:\n{log}");
         }
@@ -139,7 +139,7 @@ fn check(log: &str) -> BTreeMap<String, usize> {
     runs
 }
 
-/// Whether a process runs: one that has ended and was not buried has no command line.
+/// Whether a process runs. A zombie, which has ended but is not reaped, has no command line.
 fn lives(pid: &str) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
@@ -154,7 +154,7 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
     let home = Home::new(CONFIG);
     let server = home.serve().await;
 
-    // One is inside on a worker of its own, and stays there.
+    // The victim holds its lock on a worker of its own, and never leaves.
     let victim = json!({ "id": "victim", "locks": { "instance": { "exclusive": ["web0"] } },
         "options": { "said": "instance/web0=exclusive" } });
     server.post("/v1/jobs/ext", &victim).await;
@@ -165,7 +165,7 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
     let first = server.get(held).await["locks"][0].clone();
     assert_eq!((&first["id"], &first["how"]), (&json!("victim"), &json!("holds")));
 
-    // The others come, of both types; another worker helps.
+    // The other jobs are added, of both types, and another worker runs some of them.
     let mut jobs = Vec::new();
     for n in 1..=2 * JOBS - 1 {
         let (locks, said) = locks(n);
@@ -177,7 +177,7 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
     }
     server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
     let _helps = worker(&server, &log, &said, "helps");
-    // Of the server's own jobs one wants what the victim has.
+    // One of the server's own jobs wants the lock that the victim holds.
     let waits = "job-11";
     let why = server
         .until(&format!("/v1/jobs/command/{waits}/why"), |why| {
@@ -194,7 +194,7 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
     assert_eq!(rows[0], ["LEVEL", "NAME", "MODE", "HOW", "TYPE", "JOB", "TENANT", "SINCE"]);
     assert_eq!(rows[1][..6], ["instance", "web0", "exclusive", "holds", "ext", "victim"]);
 
-    // Its worker dies, and whatever else ran there.
+    // The victim's worker is killed, with everything else that it runs.
     dies.kill().await.unwrap();
     let died = Instant::now();
     let mut file = tokio::fs::OpenOptions::new().append(true).open(&log).await.unwrap();
@@ -209,11 +209,11 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
                 .all(|row| (&row["id"], &row["since_us"]) != (&first["id"], &first["since_us"]))
         })
         .await;
-    // Two health timeouts are what is promised, and held to by a clock that tests move (`services.rs` of the worker); here each look is late by what a
-    // busy machine takes.
+    // The promise is two health timeouts, which a test with simulated time checks (`services.rs` of the worker). Here each poll is late, by as much
+    // as a busy machine delays it.
     let freed = died.elapsed();
     assert!(freed <= 10 * HEALTH_TIMEOUT, "{freed:?}");
-    // Nothing that it ran still does, now that others may.
+    // Its commands have ended before other jobs get the locks.
     let so_far = std::fs::read_to_string(&log).unwrap();
     let dead: Vec<Run<'_>> = never_left(&so_far).into_iter().map(run).filter(|run| run.who == DIES).collect();
     assert!(
@@ -231,7 +231,7 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
     let log = std::fs::read_to_string(&log).unwrap();
     let runs = check(&log);
     assert_eq!((runs.len(), runs["ext/victim"]), (2 * JOBS, 2), "{log}");
-    // What ran on the worker that died ran once more, and nothing else did.
+    // Jobs that ran on the killed worker ran once more, and no other job did.
     assert!(
         runs.values().all(|runs| *runs <= 2) && runs.values().filter(|runs| **runs == 2).count() <= 4,
         "{runs:?}"

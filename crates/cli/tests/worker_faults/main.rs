@@ -1,5 +1,5 @@
-//! The built binary while everything around it dies. Apart from the other end-to-end tests, because these need the whole
-//! machine: test binaries run one after the other.
+//! The built binary while workers and servers are killed. Separate from the other end-to-end tests, because these need the
+//! whole machine: test binaries run one after the other.
 #![allow(clippy::unwrap_used)]
 
 mod acknowledged;

@@ -1,5 +1,5 @@
-//! The worker in plain Python, through a network that loses answers and a server that comes and goes: no job is lost, and
-//! none that has ended is run again.
+//! The plain Python worker, through a network that loses answers, and with a server that stops and restarts: no job is
+//! lost, and no ended job runs again.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -13,10 +13,10 @@ use crate::server::{Home, PATIENCE, Server};
 
 const T: &str = "sums";
 const SLOTS: usize = 4;
-/// Jobs that each fault meets.
+/// The number of jobs for each fault.
 const JOBS: usize = 40;
 
-/// `examples/python_worker.py`, and what it says.
+/// `examples/python_worker.py`, and its log.
 struct PythonWorker {
     child: Child,
     lines: tokio::io::Lines<BufReader<ChildStderr>>,
@@ -37,7 +37,7 @@ impl PythonWorker {
         PythonWorker { child, lines, said: Vec::new() }
     }
 
-    /// Waits until it says something with this text in it.
+    /// Waits until the worker logs a line that contains this text.
     async fn says(&mut self, text: &str) {
         let wait = async {
             while let Some(line) = self.lines.next_line().await.unwrap() {
@@ -51,7 +51,7 @@ impl PythonWorker {
         tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("it never says `{text}`"));
     }
 
-    /// SIGTERM, its end, and everything that it has said.
+    /// Sends SIGTERM, waits for the end, and returns everything that the worker has logged.
     async fn stop(mut self) -> Vec<String> {
         let pid = self.child.id().unwrap().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
@@ -79,7 +79,7 @@ async fn completed(server: &Server, fault: &str) {
     }
 }
 
-/// Whether a request is one of these of the worker protocol.
+/// Whether the path of a request has this suffix.
 fn is(what: &'static str) -> impl Fn(&turnwise_testkit::Request) -> bool {
     move |request| request.path.ends_with(what)
 }
@@ -93,7 +93,7 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
     let mut worker = PythonWorker::start(proxy.url());
     worker.says("registered").await;
 
-    // The answer is lost, after the server has done what was asked.
+    // The server has done what was requested, but the answer is lost.
     for (fault, lost) in [("lost-finish", "/finish"), ("lost-accept", "/accept"), ("lost-update", "/update")]
     {
         proxy.set(Fault::Reset { after: 0 }.when(is(lost)).times(5)).await;
@@ -104,12 +104,12 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
         assert_eq!(hit, 5, "{fault}: the fault was not met");
     }
 
-    // The server says that it cannot answer now.
+    // The server answers that it cannot do this now.
     proxy.set(Fault::Status(503).when(is("/finish")).times(5)).await;
     add(&server, "busy").await;
     completed(&server, "busy").await;
 
-    // No network at all, while jobs run.
+    // No network while jobs run.
     add(&server, "down").await;
     proxy.wait_for(is("/update")).await;
     proxy.set(Fault::Down).await;
@@ -117,7 +117,7 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
     proxy.set(Fault::None).await;
     completed(&server, "down").await;
 
-    // The server dies while jobs run, and comes back.
+    // The server is killed while jobs run, and restarts.
     add(&server, "killed").await;
     worker.says("finish killed-").await;
     server.kill().await;
@@ -125,7 +125,7 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
     let server = home.serve_on(&address).await;
     completed(&server, "killed").await;
 
-    // It stops cleanly while jobs run, and comes back.
+    // The server stops cleanly while jobs run, and restarts.
     add(&server, "restarted").await;
     worker.says("finish restarted-").await;
     assert!(server.terminate().await.success());

@@ -1,7 +1,7 @@
-//! Twenty thousand jobs while workers and the server are killed, stopped and started again.
+//! Twenty thousand jobs while workers and the server are killed, paused and restarted.
 //!
-//! The workers are processes that know nothing but the HTTP protocol: `turnwise work` and the Python example. Whatever
-//! happens to them, in the end every job has ended well, exactly once in its record.
+//! The workers are separate processes that use only the HTTP protocol: `turnwise work` and the Python example. In the end,
+//! every job has completed, with exactly one completion in its record.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -16,10 +16,10 @@ use crate::server::{Home, PATIENCE, Server, turnwise};
 const JOBS: usize = 20_000;
 const BATCH: usize = 1_000;
 const T: &str = "work";
-/// Who does not ping for this long is dead. Short, so that the test is.
+/// The timeout after which a worker without pings is removed. It is short to keep the test short.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A worker process of its own.
+/// A worker in its own process.
 struct WorkerProcess {
     child: Child,
 }
@@ -74,7 +74,7 @@ async fn for_each_job(server: &Server, mut visit: impl FnMut(&Value)) {
     }
 }
 
-/// How many jobs there are in each state.
+/// The number of jobs in each state.
 async fn states(server: &Server) -> BTreeMap<String, usize> {
     let mut states = BTreeMap::new();
     for_each_job(server, |job| *states.entry(job["state"].as_str().unwrap().to_owned()).or_default() += 1)
@@ -82,7 +82,7 @@ async fn states(server: &Server) -> BTreeMap<String, usize> {
     states
 }
 
-/// Waits until this many jobs have ended, as long as more and more have.
+/// Waits until this many jobs have completed; fails if their number stops growing.
 async fn until_completed(server: &Server, wanted: usize) {
     let (mut most, mut since) = (0, tokio::time::Instant::now());
     loop {
@@ -99,7 +99,7 @@ async fn until_completed(server: &Server, wanted: usize) {
     }
 }
 
-/// The ids of the workers that are registered.
+/// The ids of the registered workers.
 async fn members(server: &Server) -> Vec<String> {
     let workers = server.get(&format!("/v1/workers?type={T}")).await;
     let ids =
@@ -118,29 +118,29 @@ async fn every_job_ends_once_whatever_happens_to_workers_and_server() {
     let url = server.url().to_owned();
     add_all(&server).await;
     let mut workers: Vec<WorkerProcess> = Vec::new();
-    // A process per job is dear: one of the workers does that.
+    // A process per job is expensive, so only one of the workers executes commands.
     workers.push(WorkerProcess::turnwise(&url));
     for _ in 0..3 {
         workers.push(WorkerProcess::python(&url));
     }
 
-    // Each round another fault, while the others go on.
+    // In each round there is a new fault, while the other processes continue.
     let rounds = 8;
     for round in 0..rounds {
         until_completed(&server, JOBS / 2 * (round + 1) / rounds).await;
         match round % 4 {
             0 => {
-                // A worker dies, and another one comes.
+                // A worker is killed, and another one is started.
                 workers.remove(0).kill().await;
                 workers.push(WorkerProcess::python(&url));
             }
             1 | 3 => {
-                // The server dies, and comes back. The workers have to find that out by themselves.
+                // The server is killed and restarted. The workers must notice by themselves.
                 server.kill().await;
                 server = home.serve_on(&address).await;
             }
             _ => {
-                // A worker stands still until it is taken for dead, and then finds out.
+                // A worker is paused until it expires, and notices that when it is resumed.
                 let stopped = &workers[round % workers.len()];
                 let before = members(&server).await;
                 stopped.signal("-STOP").await;

@@ -1,4 +1,4 @@
-//! The locks that a run asks for: [`Run::lock`].
+//! Locks that a run requests: [`Run::lock`].
 
 use std::fmt;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use super::{Outcome, Run, is_no_verdict, persist};
 use crate::Error;
 use crate::client::Request;
 
-/// How long one request waits for a lock on the server; then it is made again.
+/// How long one request waits for a lock on the server, before the client repeats it.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Why a lock was not granted.
 #[derive(Debug)]
 pub enum LockError {
-    /// The run shall end: return [`Outcome::Stopped`] soon.
+    /// The run must end: return [`Outcome::Stopped`] soon.
     Stopped,
-    /// The job is no longer this worker's; nothing that it does counts.
+    /// The worker has lost the claim on the job; the server ignores everything that the run still does.
     Lost,
-    /// The server refuses it: `out_of_order`, `not_declared`, `unknown_level`, `waits_already` ([`Error::code`]).
+    /// The server refuses the request: `out_of_order`, `not_declared`, `unknown_level`, `waits_already` ([`Error::code`]).
     Refused(Error),
 }
 
@@ -36,12 +36,12 @@ impl fmt::Display for LockError {
 
 impl std::error::Error for LockError {}
 
-/// What a run comes to that cannot go on without the lock.
+/// The outcome of a run that cannot continue without the lock.
 impl From<LockError> for Outcome {
     fn from(error: LockError) -> Outcome {
         match error {
             LockError::Stopped | LockError::Lost => Outcome::Stopped,
-            // Another time it may be free.
+            // The lock may be free at the next attempt.
             LockError::Refused(error) if error.code() == Some(codes::OUT_OF_ORDER) => {
                 Outcome::Crashed(error.to_string())
             }
@@ -51,13 +51,14 @@ impl From<LockError> for Outcome {
 }
 
 impl Run {
-    /// Takes locks that the job's declaration covers, one after the other in the order of levels and names. Returns when it has all of them,
-    /// however long that takes, first come first served. They are given back with [`Run::unlock`], or when the run ends.
+    /// Acquires locks that the job's declaration covers, one after the other in the order of levels and names. Returns when the run holds
+    /// all of them, however long that takes. Requests for a lock are served in their order of arrival. [`Run::unlock`] or the end of the
+    /// run releases the locks.
     ///
-    /// Whoever drops this future still stands in the lock's queue: [`Run::unlock`] leaves it, and so does the end of the run.
+    /// If the caller drops this future, the run stays in the lock's queue until [`Run::unlock`], or until the run ends.
     ///
     /// # Errors
-    /// [`LockError`]; those that come before the one that could not be had are held.
+    /// [`LockError`]. The run then still holds the locks that it got before the error.
     pub async fn lock(&self, locks: &[WantedLock]) -> Result<(), LockError> {
         let wait_ms = u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX);
         let ask = AskLocks { claim: self.job.claim, locks: locks.to_vec(), wait_ms };
@@ -66,14 +67,14 @@ impl Run {
         loop {
             match self.persist::<AskedLocks>(&request).await? {
                 AskedLocks { state: LockState::Held, .. } => return Ok(()),
-                // It keeps its place while it asks again.
+                // The run keeps its place in the lock's queue between two requests.
                 AskedLocks { state: LockState::Waiting, .. } => {}
             }
         }
     }
 
-    /// Gives a lock back before the end of the run, or stops waiting for it; without a name that of all of the level. What the run does not hold is
-    /// none to be given back.
+    /// Releases a lock before the end of the run, or withdraws the request for it; without a name, for all resources of the level. Locks that the run
+    /// does not hold are ignored.
     ///
     /// # Errors
     /// [`LockError`].
@@ -89,7 +90,7 @@ impl Run {
         Request::new(method, &segments)
     }
 
-    /// Makes a request until it is answered. It may be made twice: what is held is granted, what is not held is given back.
+    /// Repeats a request until there is an answer. Requesting and releasing are idempotent.
     async fn persist<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, LockError> {
         let asked = persist::<T>(&self.shared.client, request, &self.shared.expired, is_no_verdict);
         let answer = tokio::select! {

@@ -1,4 +1,4 @@
-//! An external worker: jobs of one type, run by a function, over HTTP.
+//! An external worker: it runs jobs of one type with a function, and speaks HTTP to a server.
 //!
 //! ```text
 //! register ─▶ ping (a task) ┐                        ┌─▶ told to stop: every run stops, `leave`
@@ -7,8 +7,8 @@
 //!                              until acknowledged
 //! ```
 //!
-//! While the server is away, runs go on, and their ends are told when it is back. Claims make sure that an end counts once.
-//! Where there are several servers, the worker is the same one to all of them: it goes on with the next under the id that it has.
+//! While no server answers, runs continue, and the worker reports their ends later. Reporting an end is idempotent, because it names the claim.
+//! With several servers, the worker fails over to the next one and keeps its id, because the servers share the store.
 
 mod lock;
 mod run;
@@ -35,9 +35,9 @@ use crate::client::Request;
 use crate::jobs::SHORTEST_WAIT;
 use crate::{Client, Error, Result};
 
-/// The time for `leave` when the worker stops: when it gets no answer, the server finds out by itself.
+/// The timeout of `leave` when the worker stops. Without `leave`, the server removes the worker when its health timeout is over.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Beyond the grace period, this long for the ends of runs to be acknowledged when the worker stops.
+/// How long a stopping worker waits for the acknowledgement of its runs' ends, beyond twice the grace period.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
 
 /// A worker's settings.
@@ -45,15 +45,15 @@ const STOP_MARGIN: Duration = Duration::from_secs(5);
 pub struct WorkerOptions {
     /// The type of the jobs.
     pub job_type: String,
-    /// A name for people, at most 128 bytes.
+    /// A display name, at most 128 bytes.
     pub name: Option<String>,
-    /// Jobs that run at the same time at most; 1 to 1,000.
+    /// The number of jobs that may run at the same time; 1 to 1,000.
     pub slots: usize,
     /// How long one request for jobs waits on the server.
     pub accept_wait: Duration,
-    /// Between two reports of a job's progress, at least.
+    /// The shortest time between two reports of a run.
     pub report_interval: Duration,
-    /// What a run that was told to stop has before it is aborted.
+    /// How long a run may take to stop before the worker aborts it.
     pub stop_grace: Duration,
 }
 
@@ -82,11 +82,11 @@ impl WorkerOptions {
     }
 }
 
-/// Works until `stop` is cancelled: runs every job with `handler`, up to `slots` at a time. What still runs then is told to
-/// stop and given back, and the worker leaves. A server that is away is waited for.
+/// Runs jobs with `handler`, up to `slots` at a time, until `stop` is cancelled. It then stops the running jobs, gives them back,
+/// and unregisters the worker. While the server does not answer, the worker retries.
 ///
 /// # Errors
-/// The server refuses the worker: a wrong name, a type that belongs to the server, or not turnwise at all.
+/// The server refuses the worker, for a wrong name or a type that only the server runs; or the answer is not turnwise's.
 pub async fn work<F, Running>(
     client: &Client,
     options: WorkerOptions,
@@ -100,7 +100,7 @@ where
     options.check()?;
     let handler = Arc::new(handler);
     let options = Arc::new(options);
-    // One that was registered before knows that this is turnwise, and that it is welcome.
+    // Once it was registered, the URL is known to be turnwise's, so foreign answers are retried, too.
     let mut no_verdict: fn(&Error) -> bool = is_fault;
     loop {
         let registered = register(client, &options, &stop, no_verdict).await?;
@@ -127,7 +127,7 @@ where
     }
 }
 
-/// `None`: told to stop before it was registered.
+/// Registers the worker. `None`: stopped before it was registered.
 async fn register(
     client: &Client,
     options: &WorkerOptions,
@@ -136,22 +136,22 @@ async fn register(
 ) -> Result<Option<Registered>> {
     let body = Register { name: options.name.clone(), slots: options.slots };
     let request = Request::new(Method::POST, &["workers", &options.job_type]).json(&body)?;
-    // Without an answer there may be a worker that nobody is: it never pings, has no jobs, and is removed.
+    // If only the answer was lost, an unused worker stays registered: it never pings, has no jobs, and the server removes it.
     persist(client, &request, stop, again).await.transpose()
 }
 
-/// Whether it is the server's fault, and may be over soon: nothing is said about the request.
+/// Whether the error is a fault of the server that may pass, and does not decide about the request.
 fn is_fault(error: &Error) -> bool {
     let codes = [codes::INTERNAL, codes::TIMEOUT, codes::SUPERSEDED];
     error.may_pass() || error.code().is_some_and(|code| codes.contains(&code))
 }
 
-/// Whether a worker that the server knows goes on after this: beside a fault, what stands between has answered in its place.
+/// Whether a registered worker retries after this error: a fault, or an answer from a proxy in front of the server.
 fn is_no_verdict(error: &Error) -> bool {
     is_fault(error) || matches!(error, Error::Foreign { .. })
 }
 
-/// Makes a request until it is answered; `None` once `gone` is cancelled.
+/// Repeats a request until there is an answer; `None` once `gone` is cancelled.
 async fn persist<T: serde::de::DeserializeOwned>(
     client: &Client,
     request: &Request,
@@ -175,14 +175,14 @@ async fn persist<T: serde::de::DeserializeOwned>(
     gone.run_until_cancelled(asking).await
 }
 
-/// What all parts of an incarnation share.
+/// The state that all parts of a registered worker share.
 struct Shared {
     client: Client,
     options: Arc<WorkerOptions>,
     id: String,
-    /// The server has told that this worker is no member any more.
+    /// Cancelled when the server reports that this worker is no longer registered.
     expired: CancellationToken,
-    /// By claim: how to stop those that run.
+    /// By claim: how to stop each run.
     runs: Mutex<BTreeMap<u64, CancellationToken>>,
     ended: Notify,
 }
@@ -204,7 +204,7 @@ enum End {
     Expired,
 }
 
-/// One incarnation of the worker.
+/// The worker from one registration to its end.
 struct Member {
     shared: Arc<Shared>,
     ping_interval: Duration,
@@ -217,7 +217,7 @@ impl Member {
         F: Fn(Run) -> Running + Send + Sync + 'static,
         Running: Future<Output = Outcome> + Send + 'static,
     {
-        // Pings go on until the last run has ended.
+        // The worker pings until the last run has ended.
         let _pinging = AbortOnDropHandle::new(tokio::spawn(ping(self.shared.clone(), self.ping_interval)));
         let mut tasks = JoinSet::new();
         let accepted = tokio::select! {
@@ -230,7 +230,7 @@ impl Member {
             self.stop_runs(&mut tasks).await;
         }
         if self.shared.expired.is_cancelled() {
-            // Every run sees it by itself: it aborts its handler and writes nothing.
+            // Every run notices this itself: it aborts its handler and writes nothing.
             while tasks.join_next().await.is_some() {}
             accepted?;
             return Ok(if self.stop.is_cancelled() { End::Stopped } else { End::Expired });
@@ -245,7 +245,7 @@ impl Member {
         accepted.map(|()| End::Stopped)
     }
 
-    /// Lets every run end, for as long as that may take, and drops what is left: `leave` gives it back.
+    /// Stops all runs and waits for their ends, up to a limit. It drops runs that still have not ended; `leave` gives their jobs back.
     async fn stop_runs(&self, tasks: &mut JoinSet<()>) {
         for stop in self.shared.runs().values() {
             stop.cancel();
@@ -264,7 +264,7 @@ impl Member {
         }
     }
 
-    /// Asks for jobs whenever there is room. Ends only with what the server refuses.
+    /// Requests jobs whenever a slot is free. Returns only when the server refuses a request.
     async fn accept<F, Running>(&self, handler: &Arc<F>, tasks: &mut JoinSet<()>) -> Result<()>
     where
         F: Fn(Run) -> Running + Send + Sync + 'static,
@@ -290,7 +290,7 @@ impl Member {
             let answered = tokio::select! {
                 biased;
                 answered = shared.client.once::<Accepted>(&request) => answered,
-                // A ping has found that it does not answer any more. Jobs that it gives now are given again by the next one.
+                // A ping has failed, and the client has moved to another server. Jobs in the lost answer come again from that server.
                 () = shared.client.servers.left(server) => continue,
             };
             let jobs = match answered {
@@ -313,7 +313,7 @@ impl Member {
                 tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
             }
             for job in jobs {
-                // `received` told the server what has come. Whatever it says, no claim is run twice.
+                // `received` acknowledges the claims that have arrived. Even if the server sends a claim again, the worker runs it once.
                 if job.claim > received {
                     received = job.claim;
                     self.start(job, handler, tasks);
@@ -336,10 +336,10 @@ impl Member {
     }
 }
 
-/// Shows that the worker lives, and passes on which runs shall stop.
+/// Sends pings, and stops the runs that the answers name.
 async fn ping(shared: Arc<Shared>, interval: Duration) {
     let mut request = shared.request(&["ping"]);
-    // A ping that takes longer is not worth waiting for: the next one is due.
+    // A slower ping is useless: the next one is due.
     request.timeout = interval.max(Duration::from_secs(1));
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -357,7 +357,7 @@ async fn ping(shared: Arc<Shared>, interval: Duration) {
             Err(error) if error.is_expired() => return shared.expired.cancel(),
             Err(error) => {
                 tracing::debug!("a ping was not answered: {error}");
-                // Sooner than the next one would be: the server may just have come back.
+                // Sooner than the next ping is due, because the server may have just restarted.
                 ticks.reset_after(backoff.next().min(interval));
             }
         }

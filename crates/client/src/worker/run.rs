@@ -1,4 +1,4 @@
-//! One run of one job: its handler, its reports, and its end.
+//! One run of a job: its handler, its reports, and its end.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use super::{Shared, is_no_verdict, persist};
 use crate::client::Request;
 use crate::{Error, Result};
 
-/// A run, as its handler sees it.
+/// A run, as the handler sees it.
 pub struct Run {
-    /// The job as it was accepted.
+    /// The job as the worker accepted it.
     pub job: AcceptedJob,
     /// Its type.
     pub job_type: String,
-    /// Cancelled when the run shall end early: its user cancelled the job, its time is over, or the worker stops. The handler returns
-    /// [`Outcome::Stopped`] soon then; one that does not is aborted.
+    /// Cancelled when the run must end early: a client cancelled the job, a timeout has passed, or the worker stops. The handler should then
+    /// return [`Outcome::Stopped`] soon. If it does not, the worker aborts it.
     pub stop: CancellationToken,
     pub(super) shared: Arc<Shared>,
     reports: watch::Sender<Option<Box<RawValue>>>,
     pub(super) asks: Arc<Asks>,
 }
 
-/// How often a run has asked for locks, and how many such requests are under way: a run that waits need not report.
+/// How often a run has requested locks, and how many such requests are in flight. A run that waits for a lock need not report.
 #[derive(Default)]
 pub(super) struct Asks {
     now: AtomicUsize,
@@ -41,7 +41,7 @@ pub(super) struct Asks {
 }
 
 impl Asks {
-    /// A request is under way for as long as what this returns is there.
+    /// Counts a request as in flight until the returned guard is dropped.
     pub fn begin(self: &Arc<Self>) -> impl Drop + use<> {
         struct Asking(Arc<Asks>);
         impl Drop for Asking {
@@ -55,7 +55,7 @@ impl Asks {
     }
 }
 
-/// Without the job's options: they may hold secrets.
+/// Without the job's options, because they may hold secrets.
 impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Run { job: AcceptedJob { id, claim, attempt, .. }, job_type, .. } = self;
@@ -69,8 +69,8 @@ impl fmt::Debug for Run {
 }
 
 impl Run {
-    /// Shows where the job stands. Cheap: the latest report is sent now and then, and with the end. At most 12 kB; a larger
-    /// one is dropped, with a warning in the log.
+    /// Reports the progress of the run. This is cheap: the worker sends the latest report at intervals, and with the end of the run. At most
+    /// 12 kB; a larger report is dropped, with a warning in the log.
     pub fn report<T: Serialize>(&self, info: &T) {
         match serde_json::value::to_raw_value(info) {
             Ok(info) if info.get().len() <= MAX_INFO_BYTES => {
@@ -84,16 +84,16 @@ impl Run {
     }
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Well, with this result.
+    /// The run completed, with this result.
     Completed(Box<RawValue>),
-    /// With an error that will not pass: not tried again.
+    /// The run failed permanently, with this error: the job is not retried.
     Failed(String),
-    /// With an error that may pass: tried again after a backoff, until the job's `max_attempts`.
+    /// The run failed with an error that may pass: the job is retried after a backoff, up to its `max_attempts`.
     Crashed(String),
-    /// Early, because it was told to: the job is given back.
+    /// The run stopped early, on request: the worker gives the job back.
     Stopped,
 }
 
@@ -107,7 +107,7 @@ impl Outcome {
     }
 }
 
-/// Watches over a handler, and speaks for it.
+/// Supervises a handler, and sends its reports and its end to the server.
 pub(super) struct Supervisor {
     shared: Arc<Shared>,
     id: String,
@@ -115,12 +115,12 @@ pub(super) struct Supervisor {
     stop: CancellationToken,
     reports: watch::Receiver<Option<Box<RawValue>>>,
     asks: Arc<Asks>,
-    /// How long the run may last, and report nothing. The server holds it to that, too: here its slot is freed, and its handler ended.
+    /// The limits on the run's duration, and on the time between two reports. The server enforces them, too; here they free the slot.
     timeout: Option<Duration>,
     heartbeat_timeout: Option<Duration>,
 }
 
-/// The claim is lost, or the worker has expired: nothing more is written.
+/// The claim is lost, or the worker has expired: the worker writes nothing more for this run.
 struct Halt;
 
 impl Drop for Supervisor {
@@ -149,7 +149,7 @@ impl Supervisor {
         (Supervisor { shared, id, claim, stop, reports, asks, timeout, heartbeat_timeout }, run)
     }
 
-    /// To the acknowledged end.
+    /// Runs until the end is acknowledged.
     pub async fn run(mut self, mut task: AbortOnDropHandle<Outcome>) {
         let ended = match self.supervise(&mut task).await {
             Ok(outcome) => self.end(outcome).await,
@@ -181,7 +181,7 @@ impl Supervisor {
                 ended = &mut *task => return Ok(outcome(ended)),
                 () = stop.cancelled() => break,
                 changed = self.reports.changed(), if reporting && !unsent => {
-                    // The sender is dropped with the run, when the handler ends.
+                    // The sender is in the `Run`, so it is dropped when the handler ends.
                     reporting = changed.is_ok();
                     unsent = reporting;
                     silent.set(after(heartbeat));
@@ -221,7 +221,7 @@ impl Supervisor {
             () = tokio::time::sleep(self.shared.options.stop_grace) => {
                 tracing::warn!(job = self.id, "did not stop within its grace period: aborted");
                 task.abort();
-                // The claim is given back only once the handler is really gone.
+                // The claim must not be given back before the handler has ended.
                 task.await.unwrap_or(Outcome::Stopped)
             }
         };
@@ -231,7 +231,7 @@ impl Supervisor {
         })
     }
 
-    /// Sends the latest report. One that gets lost does not matter: the next one, or the end, tells more.
+    /// Sends the latest report. A lost report does not matter, because the next one, or the end, replaces it.
     async fn report(&mut self) -> Result<(), Halt> {
         let Some(info) = self.reports.borrow_and_update().clone() else { return Ok(()) };
         let request = match self.request("update").json(&Update { claim: self.claim, info }) {
@@ -263,7 +263,7 @@ impl Supervisor {
         error.is_halt().then_some(Halt)
     }
 
-    /// Tells the end until it is acknowledged.
+    /// Reports the end until the server acknowledges it.
     async fn end(&self, outcome: Outcome) -> Result<(), Halt> {
         let mut request = self.ending(outcome);
         let mut replaced = false;
@@ -282,10 +282,10 @@ impl Supervisor {
             }
             tracing::error!(job = self.id, "the end of a run is refused: {error}");
             if std::mem::replace(&mut replaced, true) {
-                // Then the server is not the one that we know. The claim ends with this worker's.
+                // The server contradicts the protocol. The claim ends when the worker leaves or expires.
                 return Err(Halt);
             }
-            // This end can never be told, another one can.
+            // The server will never accept this end, but may accept a failure.
             request = self.fail(format!("its end was refused by the server: {error}"), false, None);
         }
     }
@@ -320,7 +320,7 @@ impl Supervisor {
     }
 }
 
-/// Ends after this time; never without one.
+/// Completes after this time; never if there is none.
 async fn after(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,
@@ -328,7 +328,7 @@ async fn after(time: Option<Duration>) {
     }
 }
 
-/// A panic counts as a crash, with its message as the reason.
+/// The outcome of a handler. A panic counts as a crash, with its message as the reason.
 fn outcome(ended: Result<Outcome, JoinError>) -> Outcome {
     let error = match ended {
         Ok(outcome) => return outcome,

@@ -1,4 +1,4 @@
-//! A server whose every answer the test gives.
+//! A fake server whose answers the test chooses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use turnwise_client::Client;
 
-/// Far more than anything here takes: only a failing test waits so long.
+/// Far more than anything here takes: only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A request that waits for its answer.
@@ -39,12 +39,12 @@ impl Request {
         let _ = self.reply.send(Some(format!("{head}{body}")));
     }
 
-    /// The connection ends without an answer.
+    /// Closes the connection without an answer.
     pub fn lose(self) {
         let _ = self.reply.send(None);
     }
 
-    /// Whether the client has given up.
+    /// Waits until the client has given up on the request.
     pub async fn given_up(mut self) {
         tokio::time::timeout(PATIENCE, self.reply.closed()).await.expect("the client still waits");
     }
@@ -74,12 +74,12 @@ impl Fake {
         Client::new(&self.url).unwrap()
     }
 
-    /// The next request, whatever it is.
+    /// The next request, to any path.
     pub async fn next(&mut self) -> Request {
         tokio::time::timeout(PATIENCE, self.requests.recv()).await.expect("no request comes").unwrap()
     }
 
-    /// The next request to a path with this end. Pings before it are answered.
+    /// The next request to a path with this suffix. Answers pings that come before it.
     pub async fn expect(&mut self, end: &str) -> Request {
         loop {
             let request = self.next().await;
@@ -91,7 +91,7 @@ impl Fake {
         }
     }
 
-    /// Whether a request has come that nobody has looked at.
+    /// Whether no request is waiting to be read.
     pub fn is_idle(&mut self) -> bool {
         self.requests.try_recv().is_err()
     }
@@ -118,7 +118,7 @@ async fn serve(stream: TcpStream, sender: mpsc::UnboundedSender<Request>) -> Opt
         sender.send(Request { method, path, headers, body, reply }).ok()?;
         let answer = tokio::select! {
             answer = &mut replied => answer.ok()?,
-            // Nothing more comes before the answer: the client has gone.
+            // The client sends nothing more before the answer: if a read returns, the client has closed the connection.
             _ = stream.read_u8() => return None,
         };
         stream.write_all(answer?.as_bytes()).await.ok()?;

@@ -1,4 +1,4 @@
-//! What the tests share: scripts, and a way to see when all that a script has started is gone.
+//! Shared by the tests: scripts, and a way to detect when all processes of a script have ended.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use turnwise_command::{Command, Finished};
 
-/// Far more than anything here takes: only a failing test waits so long.
+/// Far more than any test takes, so only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// As good as for ever, in tests.
+/// Forever, for the purposes of a test.
 pub const LONG: Duration = Duration::from_secs(3600);
 
 /// A shell command.
@@ -30,13 +30,13 @@ pub fn sh(script: &str) -> Command {
     }
 }
 
-/// What it wrote to stdout.
+/// The process's stdout.
 pub fn stdout(finished: &Finished) -> String {
     String::from_utf8(finished.stdout.whole().expect("nothing was left out")).unwrap()
 }
 
-/// A named pipe. A script holds it open with `exec 3>$PIPE`, and so does all that it starts; the end of the pipe is the end of
-/// them all.
+/// A named pipe. A script holds it open with `exec 3>$PIPE`, and so do all processes that it starts. The pipe closes when all of
+/// them have ended.
 pub struct Alive {
     folder: TempDir,
     pipe: pipe::Receiver,
@@ -68,7 +68,7 @@ impl Alive {
         String::from_utf8(text).unwrap()
     }
 
-    /// Waits until nobody holds the pipe any more.
+    /// Waits until no process holds the pipe.
     pub async fn gone(&mut self) {
         let mut rest = Vec::new();
         let read = self.pipe.read_to_end(&mut rest);
@@ -76,7 +76,7 @@ impl Alive {
     }
 }
 
-/// Whether there is such a process, a zombie included.
+/// Whether the process exists, including as a zombie.
 pub fn exists(pid: &str) -> bool {
     Path::new("/proc").join(pid.trim()).exists()
 }

@@ -1,4 +1,4 @@
-//! Settings that have no effect beside other settings: each is warned about, and none is refused.
+//! Settings that have no effect because of another setting. Each causes a warning, and none is rejected.
 
 use turnwise_policy::fair_share::Fairness;
 use turnwise_replicator::AuthPlugin;
@@ -9,7 +9,7 @@ use super::Config;
 const OF_RFC: [&str; 5] =
     ["usage_coeff", "priority_coeff", "usage_interval", "priority_interval", "charge_interval"];
 
-/// Why a setting that was given has no effect; `None` if it has one.
+/// Why a setting of the file has no effect; `None` if it has one.
 pub(super) fn missing(config: &Config, section: &str, key: &str) -> Option<String> {
     let replication = &config.replication;
     let why = match (section, key) {

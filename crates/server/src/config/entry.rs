@@ -1,4 +1,4 @@
-//! An entry of the configuration, by section and key: a setting, or a tenant or job type in a section whose keys are such names.
+//! An entry of the configuration, by section and key: a setting, or the name of a tenant or job type.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use turnwise_protocol::names;
 use super::value::{Right, Value, seconds};
 use super::{Changes, Config, SETTINGS, Setting};
 
-/// Tenants in a section at most, in a file and in the store.
+/// Maximum number of tenants in a section, in a file and in the store.
 pub(super) const MAX_TENANTS: usize = 10_000;
 
-/// A section whose keys are tenants, each with its shares. It can change while servers run.
+/// A section whose keys are tenants, with their shares as values. It can change while servers run.
 pub struct TenantShares {
     /// The section, without brackets.
     pub section: &'static str,
@@ -22,7 +22,7 @@ pub struct TenantShares {
 }
 
 impl TenantShares {
-    /// How many tenants it names.
+    /// The number of tenants in the section.
     pub(super) fn len(&self, config: &Config) -> usize {
         (self.read)(config).iter().count()
     }
@@ -42,15 +42,15 @@ pub const TENANT_SHARES: &[TenantShares] = &[
     },
 ];
 
-/// Job types in a section at most, in a file and in the store.
+/// Maximum number of job types in a section, in a file and in the store.
 pub(super) const MAX_TYPES: usize = 1_000;
-/// The longest that a run can be given, in ms: a year.
+/// The highest timeout of a run, in ms: a year.
 const MAX_TIMEOUT_MS: u64 = 365 * 24 * 3_600_000;
 
-/// How long runs may take, by their job's type.
+/// Limits on the time of runs, by job type.
 pub type TypeTimes = BTreeMap<String, Duration>;
 
-/// A section whose keys are job types, each with a time. It can change while servers run.
+/// A section whose keys are job types, with times as values. It can change while servers run.
 pub struct TypeTimeouts {
     /// The section, without brackets.
     pub section: &'static str,
@@ -59,7 +59,7 @@ pub struct TypeTimeouts {
 }
 
 impl TypeTimeouts {
-    /// How many types it names.
+    /// The number of types in the section.
     pub(super) fn len(&self, config: &Config) -> usize {
         (self.read)(config).len()
     }
@@ -79,19 +79,19 @@ pub const TYPE_TIMEOUTS: &[TypeTimeouts] = &[
     },
 ];
 
-/// What a section and a key name.
+/// The entry that a section and a key identify.
 #[derive(Clone, Copy)]
 pub(crate) enum Entry<'a> {
     /// A setting.
     Setting(&'static Setting),
-    /// A tenant, as it is written.
+    /// A tenant, as written in the key.
     Tenant(&'static TenantShares, &'a str),
-    /// A job type, as it is written.
+    /// A job type, as written in the key.
     Type(&'static TypeTimeouts, &'a str),
 }
 
 impl<'a> Entry<'a> {
-    /// The entry of this name, if there can be one.
+    /// The entry of this name, if such an entry can exist.
     pub fn find(section: &str, key: &'a str) -> Option<Entry<'a>> {
         let shares = || TENANT_SHARES.iter().find(|shares| shares.section == section);
         let timeouts = || TYPE_TIMEOUTS.iter().find(|timeouts| timeouts.section == section);
@@ -101,7 +101,7 @@ impl<'a> Entry<'a> {
             .or_else(|| timeouts().map(|timeouts| Entry::Type(timeouts, key)))
     }
 
-    /// All that have a value.
+    /// All entries that have a value.
     pub fn all(config: &Config) -> impl Iterator<Item = (Entry<'_>, String)> {
         let settings =
             SETTINGS.iter().filter_map(|setting| Some((Entry::Setting(setting), setting.read(config)?)));
@@ -143,7 +143,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Its value in a configuration, as it would stand in the file; none where it is left to the server, or to the default.
+    /// The entry's value as in the file. `None` if the server chooses it, or if it has the default.
     pub fn read(self, config: &Config) -> Option<String> {
         match self {
             Entry::Setting(setting) => setting.read(config),
@@ -155,10 +155,10 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Gives it a value.
+    /// Sets the entry's value.
     ///
     /// # Errors
-    /// What would be right; then nothing is changed.
+    /// A description of the valid values. In that case nothing is changed.
     pub fn write(self, config: &mut Config, value: &str) -> Result<(), Right> {
         match self {
             Entry::Setting(setting) => setting.write(config, value),

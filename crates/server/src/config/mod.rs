@@ -1,11 +1,10 @@
 //! The configuration: CouchDB's INI, so that an existing `[replicator]` section works as it is.
 //!
-//! A key that turnwise does not know is warned about and ignored: the file may be CouchDB's own. A value that
-//! cannot be right is refused, with its place and with what would be right: running on a guess would be worse
-//! than not running. A key that is given twice counts the last time, as in CouchDB.
+//! Keys that turnwise does not know cause a warning and are ignored: the file may be CouchDB's own. The server rejects an invalid value, with its
+//! place and a valid form, because running on a guess is worse than not running. If a key occurs twice, the last value applies, as in CouchDB.
 //!
-//! What servers on one store share of it, and how it changes while they run: [`shared`]. Every key and what it does:
-//! `docs/configuration.md`; what it may be: [`settings`].
+//! [`shared`] holds the settings that servers on one store share, and their changes at run time. `docs/configuration.md` describes every key, and
+//! [`settings`] defines its valid values.
 
 mod effect;
 mod entry;
@@ -37,64 +36,64 @@ pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, 
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub(crate) use self::shared::{Refused, Shared};
 
-/// A configuration file is not larger than this, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Most that can be kept of a command's output: a job's result has 12 kB for all of it.
+/// Maximum of a command's output that is kept: a job's result holds 12 kB in total.
 const MAX_OUTPUT_BYTES: usize = MAX_INFO_BYTES;
 
-/// Everything that can be configured, with its default.
+/// All settings, with their defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// `[couchdb] uuid`: the server's UUID, part of every replication id. Without, the one that the store was created with.
+    /// `[couchdb] uuid`: the server's UUID, part of every replication id. By default the UUID that the store was created with.
     pub uuid: Option<String>,
-    /// `[replicator] max_jobs`: replications that run at the same time.
+    /// `[replicator] max_jobs`: the number of replications that run at the same time.
     pub max_jobs: usize,
-    /// `[replicator] max_history`: events that a job keeps.
+    /// `[replicator] max_history`: the number of events that a job keeps.
     pub max_history: usize,
-    /// `[replicator] health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: how long crashed jobs wait.
+    /// `[replicator] health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: the backoff of crashed jobs.
     pub backoff: backoff::Rules,
-    /// `[replicator] on_lost`: what the loss of its worker is to a replication.
+    /// `[replicator] on_lost`: what happens to a replication that is lost with its worker.
     pub on_lost: OnLost,
-    /// How replications of many tenants share the room, and take turns.
+    /// How the tenants of replications share the slots, and how replications rotate.
     pub fair_share: FairShare,
-    /// What holds for replications that do not say otherwise.
+    /// Defaults for options that a replication leaves out.
     pub replication: Defaults,
-    /// How replications connect: `connection_close_interval`, `connect_to`, and what is about TLS.
+    /// The connections of replications: `connection_close_interval`, `connect_to`, and the settings for TLS.
     pub connections: Connections,
-    /// `[replicator] multiplex`: whether replications that have nothing to do are parked.
+    /// `[replicator] multiplex`: whether idle replications are parked.
     pub multiplex: Mode,
     /// `[jobs]`: jobs that are not replications.
     pub jobs: Jobs,
-    /// `[queue]`: in which order jobs are taken, and what they lock.
+    /// `[queue]`: the order in which jobs start, and their locks.
     pub queue: Queue,
-    /// `[workers]`: how workers show that they live.
+    /// `[workers]`: the heartbeats of workers.
     pub workers: Workers,
-    /// `[listener] names`: further names under which clients may reach this server; `*` is every name.
+    /// `[listener] names`: further names under which clients may reach this server. `*` allows every name.
     pub listener_names: Vec<String>,
     /// `[command]`: jobs that run programs on this machine.
     pub command: Command,
-    /// `[upstream] url`: a CouchDB whose replications run here; with its login.
+    /// `[upstream] url`: a CouchDB whose replications run here, with the login for it.
     pub upstream: Option<Address>,
-    /// `[replicator] cluster_start_period`, `cluster_quiet_period`: how long the nodes must not change before work is shared out.
+    /// `[replicator] cluster_start_period`, `cluster_quiet_period`: how long the set of nodes must be unchanged before the nodes divide the work.
     pub periods: Periods,
 }
 
-/// Of `[replicator]`: how replications of many tenants share the room, and take turns.
+/// Of `[replicator]`: how the tenants of replications share the slots, and how replications rotate.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FairShare {
-    /// `fairness`: how the next tenant is chosen, and which jobs are preempted.
+    /// `fairness`: the policy that chooses the next tenant, and the jobs to preempt.
     pub fairness: Fairness,
-    /// `usage_coeff`, `priority_coeff`, `usage_interval`, `priority_interval`, `charge_interval`: of the fairness `rfc`.
+    /// `usage_coeff`, `priority_coeff`, `usage_interval`, `priority_interval`, `charge_interval`: for the fairness `rfc`.
     pub rfc: Rfc,
-    /// `interval`, `max_churn`, `startup_jitter`, `idle_turn`: how replications take turns.
+    /// `interval`, `max_churn`, `startup_jitter`, `idle_turn`: the rotation of replications.
     pub rotation: RotationRules,
     /// `[replicator.shares]`
     pub shares: Arc<Shares>,
 }
 
 impl FairShare {
-    /// The rules of the fairness `rfc`. What has no interval of its own happens once in each `interval`, as in CouchDB.
+    /// The rules of the fairness `rfc`. Steps without an interval of their own happen once per `interval`, as in CouchDB.
     pub fn rfc(&self) -> rfc::Rules {
         let interval_us = i64::try_from(self.rotation.interval.as_micros()).unwrap_or(i64::MAX);
         let cycle_us = interval_us.clamp(*rfc::Rules::INTERVAL_US.start(), *rfc::Rules::INTERVAL_US.end());
@@ -110,7 +109,7 @@ impl FairShare {
     }
 }
 
-/// Of `[replicator]`: what the fairness `rfc` goes by; see [`rfc::Rules`].
+/// Of `[replicator]`: the parameters of the fairness `rfc`; see [`rfc::Rules`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rfc {
     /// `usage_coeff`
@@ -141,21 +140,21 @@ impl Default for Rfc {
 /// `[jobs]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Jobs {
-    /// `retention`: how long a job is kept after its end, whatever its type.
+    /// `retention`: how long an ended job is kept, for all types.
     pub retention: Duration,
-    /// `max_wait`: how long a request waits at most, for a job or for a job's end.
+    /// `max_wait`: the longest time that a request waits for a job, or for a job's end.
     pub max_wait: Duration,
-    /// `max_history`: events that a job keeps.
+    /// `max_history`: the number of events that a job keeps.
     pub max_history: usize,
-    /// `health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: how long crashed jobs wait.
+    /// `health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: the backoff of crashed jobs.
     pub backoff: backoff::Rules,
-    /// `on_lost`: what the loss of its worker is to a job.
+    /// `on_lost`: what happens to a job that is lost with its worker.
     pub on_lost: OnLost,
-    /// `[timeouts]`: how long a run may last, by type.
+    /// `[timeouts]`: the longest run, by type.
     pub timeouts: Arc<TypeTimes>,
-    /// `[heartbeat_timeouts]`: for how long a run may report nothing, by type.
+    /// `[heartbeat_timeouts]`: the longest time between two reports of a run, by type.
     pub heartbeat_timeouts: Arc<TypeTimes>,
-    /// `[shares]`: of the tenants of all these types.
+    /// `[shares]`: the shares of tenants, for all these types.
     pub shares: Arc<Shares>,
 }
 
@@ -175,7 +174,7 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// How long the runs of each type may take, where that has a bound.
+    /// The limits on the run time of each type, where one is set.
     pub fn timeouts(&self) -> BTreeMap<String, Timeouts> {
         let us = |time: &Duration| i64::try_from(time.as_micros()).ok();
         let mut timeouts: BTreeMap<String, Timeouts> = BTreeMap::new();
@@ -192,17 +191,17 @@ impl Jobs {
 /// `[queue]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
-    /// `window`: jobs of the queue's front that are compared, at least.
+    /// `window`: the minimum number of jobs at the head of the queue that a pass compares.
     pub window: usize,
-    /// `tick`: how often jobs grow older.
+    /// `tick`: the unit of a waiting job's age.
     pub tick: Duration,
-    /// `aging_ticks`: ticks after which a job weighs nothing, and reserves its locks.
+    /// `aging_ticks`: the number of ticks after which a job's weight is zero, and the job may reserve its locks.
     pub aging_ticks: u32,
-    /// `base_weight`: what a job weighs before it is compared with those that run.
+    /// `base_weight`: the weight of every job, before its comparison with running jobs.
     pub base_weight: Weight,
     /// `waiting_uses_slot`: whether a job keeps its slot while it waits for a lock.
     pub waiting_uses_slot: bool,
-    /// `catalogue`: the file that says what jobs lock which do not say it themselves.
+    /// `catalogue`: the file from which the locks of jobs that declare none are derived.
     pub catalogue: Option<PathBuf>,
 }
 
@@ -224,9 +223,9 @@ impl Default for Queue {
 /// `[workers]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workers {
-    /// `health_interval`: how often a worker pings.
+    /// `health_interval`: the interval between a worker's heartbeats.
     pub health_interval: Duration,
-    /// `health_timeout`: how long it may be silent.
+    /// `health_timeout`: how long a worker may miss its heartbeats.
     pub health_timeout: Duration,
 }
 
@@ -239,15 +238,15 @@ impl Default for Workers {
 /// `[command]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// `enabled`: whether jobs of type `command` may be added, and are run.
+    /// `enabled`: whether clients may add jobs of type `command`, and the server runs them.
     pub enabled: bool,
-    /// `max_jobs`: commands that run at the same time.
+    /// `max_jobs`: the number of commands that run at the same time.
     pub max_jobs: usize,
-    /// `max_output_bytes`: what is kept of a command's stdout, and as much of its stderr.
+    /// `max_output_bytes`: the maximum that is kept of a command's stdout, and of its stderr.
     pub max_output_bytes: usize,
-    /// `programs`: those that may be run; without, every one.
+    /// `programs`: the programs that may run. By default every program.
     pub programs: Option<Vec<String>>,
-    /// `env`: the variables that jobs may set; without, all where every program may be run, and otherwise harmless ones.
+    /// `env`: the variables that jobs may set. By default all of them if every program may run, and otherwise only harmless ones.
     pub env: Option<Vec<String>>,
 }
 
@@ -270,7 +269,7 @@ impl Default for Config {
             max_jobs: 500,
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
-            // A node runs hundreds of them: those of one that dies go on at once on the others, as with CouchDB.
+            // A node runs hundreds of them. If it dies, other nodes continue them immediately, as in CouchDB.
             on_lost: OnLost::Requeue,
             fair_share: FairShare::default(),
             replication: Defaults::default(),
@@ -287,14 +286,14 @@ impl Default for Config {
     }
 }
 
-/// A place in the configuration and what is wrong there. Values of keys that may hold secrets are left out.
+/// A place in the configuration, and the problem there. The text does not contain values of keys that may hold secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file, as it was named.
     pub file: String,
     /// The line, counted from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong, and what would be right.
+    /// The problem, and a valid form.
     pub text: String,
 }
 
@@ -310,7 +309,7 @@ impl fmt::Display for Problem {
 impl std::error::Error for Problem {}
 
 impl Config {
-    /// What of a file that was read again is in force at once: what can change while a server runs. The rest stays as it was.
+    /// The running configuration after the file was read again: settings that can change at run time come from the file, the others stay.
     pub(crate) fn reloaded(&self, file: Config) -> Config {
         let running = self.clone();
         Config {
@@ -328,10 +327,10 @@ impl Config {
         }
     }
 
-    /// Reads a file. What was ignored is returned beside the configuration, to be told to the user.
+    /// Reads a file. Returns the configuration, and the ignored entries for a warning to the user.
     ///
     /// # Errors
-    /// The first line that cannot be right, or why the file cannot be read.
+    /// The first invalid line, or why the file cannot be read.
     pub fn load(path: &Path) -> Result<(Config, Vec<Problem>), Problem> {
         let file = path.display().to_string();
         let unreadable = |text: String| Problem { file: file.clone(), line: 0, text };
@@ -346,7 +345,7 @@ impl Config {
     /// Reads the text of a file called `file`; see [`load`](Config::load).
     ///
     /// # Errors
-    /// The first line that cannot be right.
+    /// The first invalid line.
     pub fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Problem> {
         parse::parse(file, text)
     }

@@ -1,4 +1,4 @@
-//! From INI lines to typed settings.
+//! Parses INI lines into typed settings.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use super::{Config, Problem, TENANT_SHARES, TYPE_TIMEOUTS, Workers, effect};
 pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Problem> {
     let mut config = Config::default();
     let mut ignored = Vec::new();
-    // Where each setting was given last.
+    // The last line of each setting.
     let mut given = BTreeMap::new();
     let mut section = String::new();
     let mut line = 0;
-    // An editor's byte order mark is no part of the first section's name.
+    // An editor's byte order mark is not part of the first section's name.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let text = text.lines().map(without_comment).collect::<Vec<_>>().join("\n");
     for item in Parser::new(&text).auto_trim(true) {
-        // Each item is one line, except the end of a section, which is none.
+        // Each item is one line, except the end of a section, which is no line.
         if !matches!(item, Item::SectionEnd) {
             line += 1;
         }
@@ -28,7 +28,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
         match item {
             Item::SectionEnd | Item::Blank | Item::Comment(_) => {}
             Item::Section(name) => name.trim().clone_into(&mut section),
-            // What such a line holds is not repeated: it may be half of a password.
+            // The message does not quote such a line: it may be part of a password.
             Item::Error(_) => {
                 return Err(problem("expected a section's name in brackets, [replicator]".into()));
             }
@@ -36,7 +36,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
                 let expected = "expected `key = value`, [section], or a comment after `;`";
                 return Err(problem(expected.into()));
             }
-            // Not as if the line were missing: that would allow every program.
+            // An empty value must not be treated like a missing line, which would allow every program.
             Item::Property("programs", Some("")) if section == "command" => {
                 let expected = "expected names, or absolute paths; leave the line out to allow every program";
                 return Err(problem(format!("[command] programs has no value: {expected}")));
@@ -90,7 +90,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
     Ok((config, ignored))
 }
 
-/// A line without the comment at its end: CouchDB begins one at a `;` after a space or a tab.
+/// A line without the comment at its end. As in CouchDB, a comment begins with a `;` after a space or a tab.
 fn without_comment(line: &str) -> &str {
     let ends = [line.find(" ;"), line.find("\t;")];
     match ends.into_iter().flatten().min() {
@@ -99,12 +99,12 @@ fn without_comment(line: &str) -> &str {
     }
 }
 
-/// What is to be told of a key that is no setting, in a file.
+/// The warning about an unknown key in a file.
 fn why_ignored(section: &str, key: &str) -> String {
     format!("[{section}] {key} is unknown, and ignored")
 }
 
-/// The same, for one who wants to change it.
+/// The error about an unknown key in a request.
 pub(super) fn why_refused(section: &str, key: &str) -> String {
     format!("[{section}] {key} is unknown: docs/configuration.md has all settings")
 }

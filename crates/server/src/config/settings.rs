@@ -1,5 +1,5 @@
-//! Every setting: where it stands, what it may be, and whether it can change while servers run. The file, the API
-//! (`/_node/{name}/_config`) and the test of `docs/configuration.md` read this table, and nothing else knows a setting's name.
+//! All settings: section and key, valid values, and whether a setting can change while servers run. The file, the API (`/_node/{name}/_config`) and
+//! the test of `docs/configuration.md` use this table. No other code contains a setting's name.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -11,35 +11,35 @@ use turnwise_policy::predictive_queue::window;
 use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_replicator::{MAX_CERTIFICATE_DEPTH, Secret};
 
-/// Of `minimum_progress`, in bytes.
+/// Upper bound of `minimum_progress`, in bytes.
 const MAX_MINIMUM_PROGRESS: u64 = 1 << 30;
 const MAX_MS: u64 = 365 * 24 * 3_600_000;
-/// Longest first wait after a crash: 49 days.
+/// Longest first backoff: 49 days.
 const MAX_BACKOFF_BASE_MS: i64 = u32::MAX as i64;
-/// Between two cycles of preemption: each reads rows, and what it stops and starts has to be worth the while.
+/// The interval between two preemption cycles. Each cycle reads rows, and stopping and starting a job has a cost, so the interval has a lower bound.
 const INTERVAL_MS: RangeInclusive<u64> = 100..=24 * 3_600_000;
-/// Jobs that are preempted at once, at most: as many are asked of the store, for each tenant that waits.
+/// Maximum number of jobs that one cycle preempts. The cycle reads as many rows from the store for each waiting tenant.
 const MAX_CHURN: usize = 10_000;
-/// t1, t2 and t3 of the fairness `rfc`.
+/// The intervals t1, t2 and t3 of the fairness `rfc`.
 const RFC_INTERVAL_MS: RangeInclusive<i64> =
     *rfc::Rules::INTERVAL_US.start() / 1_000..=*rfc::Rules::INTERVAL_US.end() / 1_000;
-/// Over how long jobs that start together are spread at most. A slot is taken for as long.
+/// The longest period over which jobs that start together are spread. Each of them occupies its slot meanwhile.
 const MAX_JITTER_MS: u64 = 600_000;
-/// How long connections are kept: the pool looks for those that are due no more often than the lower bound.
+/// How long idle connections are kept. The lower bound is the interval at which the pool looks for expired ones.
 const CLOSE_INTERVAL_MS: RangeInclusive<u64> = 100..=24 * 3_600_000;
-/// Longest `max_document_id_length` that is a number.
+/// Highest numeric `max_document_id_length`.
 const MAX_DOCUMENT_ID_LENGTH: usize = 1 << 20;
-/// Longest wait for a revision that the source does not have. A batch is held up for as long.
+/// Longest wait for a revision that the source does not have. It delays the whole batch.
 const MAX_MISSING_MS: u64 = 600_000;
-/// Commands that can run at the same time at most: each has processes and pipes.
+/// Maximum number of commands that run at the same time: each needs processes and pipes.
 const MAX_COMMANDS: usize = 1_000;
-/// Longest time that the nodes must not change before they share out work: an hour.
+/// Longest time that the set of nodes must be unchanged before the nodes divide the work: an hour.
 const MAX_PERIOD_MS: u64 = 3_600_000;
-/// Longest time that a worker may be silent: a day.
+/// Longest time that a worker may miss its heartbeats: a day.
 const MAX_HEALTH_MS: u64 = 24 * 3_600_000;
-/// How often jobs grow older: at a tick of a few ms every one of them would be older at each look.
+/// The length of a tick. With a tick of a few ms, every job would be older in each pass.
 const TICK_MS: RangeInclusive<u64> = 100..=3_600_000;
-/// Ticks until a job weighs nothing, at most.
+/// Maximum number of ticks until a job is aged out.
 const MAX_AGING_TICKS: u32 = 100_000;
 
 /// Settings whose values may hold secrets.
@@ -49,11 +49,11 @@ const WITH_SECRETS: &[(&str, &str)] = &[("upstream", "url")];
 pub struct Setting {
     /// Its section, without brackets.
     pub section: &'static str,
-    /// Its name there.
+    /// Its key in the section.
     pub key: &'static str,
     /// Whether it can change while servers run.
     pub changes: Changes,
-    /// Its value as it would stand in the file; none where it is left to the server.
+    /// Returns the value as in the file; `None` if the server chooses it.
     read: fn(&Config) -> Option<String>,
     write: fn(&mut Config, Value<'_>) -> Result<(), Right>,
 }
@@ -61,9 +61,9 @@ pub struct Setting {
 /// Whether a setting can change while servers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changes {
-    /// For all servers on a store at once, through any of them.
+    /// For all servers on a store, through any of them.
     Live,
-    /// Only in the file of each server, for its next start. Why, as a sentence of its own.
+    /// Only in each server's file, at its next start. The text is the reason, as a complete sentence.
     InFile(&'static str),
 }
 
@@ -424,7 +424,7 @@ pub const SETTINGS: &[Setting] = &[
         section: "replicator",
         key: "password",
         changes: InFile(ABOUT_CONNECTIONS),
-        // That there is one may be seen, and no more.
+        // Readers may see that a password is set, but not the password.
         read: |config| config.connections.tls.password.as_ref().and_then(text),
         write: |config, value| set(&mut config.connections.tls.password, Ok(Some(Secret::new(value.0)))),
     },
@@ -446,7 +446,7 @@ pub const SETTINGS: &[Setting] = &[
         section: "upstream",
         key: "url",
         changes: InFile(AT_START),
-        // Without its password.
+        // The text omits the password.
         read: |config| config.upstream.as_ref().and_then(text),
         write: |config, value| set(&mut config.upstream, value.server().map(Some)),
     },
@@ -618,20 +618,20 @@ impl Setting {
         SETTINGS.iter().find(|setting| setting.section == section && setting.key == key)
     }
 
-    /// Whether its value may hold a secret: what is wrong with one is told without it.
+    /// Whether the value may hold a secret. Error messages do not contain such values.
     pub fn holds_secret(&self) -> bool {
         WITH_SECRETS.contains(&(self.section, self.key))
     }
 
-    /// Its value in a configuration, as it would stand in the file, but for secrets; none where it is left to the server.
+    /// The setting's value as in the file, but without secrets. `None` if the server chooses it.
     pub fn read(&self, config: &Config) -> Option<String> {
         (self.read)(config)
     }
 
-    /// Gives it a value.
+    /// Sets the setting's value.
     ///
     /// # Errors
-    /// What would be right; then nothing is changed.
+    /// A description of the valid values. In that case nothing is changed.
     pub fn write(&self, config: &mut Config, value: &str) -> Result<(), String> {
         (self.write)(config, Value(value))
     }

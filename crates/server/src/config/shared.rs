@@ -1,12 +1,12 @@
-//! Settings that servers on one store share: rows over each server's file.
+//! Settings that servers on one store share: rows that override each server's file.
 //!
 //! ```text
 //!   PUT /_node/…/_config ──▶ ("config", section, key) ──▶ every server: its file, and the rows over it
 //!                            ("config_vs") ─── watched ──▶ what changed is in force at once
 //! ```
 //!
-//! A row is a setting's text as it would stand in the file, and counts for more than the file. It is checked before it is
-//! written; what a server cannot take all the same, because its release is another one, it tells in its log and leaves.
+//! A row holds a setting's text as in the file, and overrides the file. A server checks a value before it writes it. A server of another release may
+//! still be unable to use a row: it logs the problem and ignores the row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use turnwise_store::{Isolation, MaybeStoreError, RangeRead, Store, Transaction};
 use super::entry::{Entry, MAX_TENANTS, MAX_TYPES};
 use super::{Changes, Config, SETTINGS, TENANT_SHARES, TYPE_TIMEOUTS, effect};
 
-/// Rows that are read at most: every setting, and twice as many tenants and types as there may be, because those who add the last
-/// ones at the same time do not see each other.
+/// Maximum number of rows that are read: every setting, and twice the maximum of tenants and types. Two requests that add the last ones at the same
+/// time do not conflict.
 const MAX_ROWS: usize =
     SETTINGS.len() + 2 * (MAX_TENANTS * TENANT_SHARES.len() + MAX_TYPES * TYPE_TIMEOUTS.len());
 /// Longest value, in bytes.
 const MAX_VALUE_BYTES: usize = 4 << 10;
-/// Without a change, the rows are read again after this long.
+/// Without a change, the rows are read again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// The pause after a read that failed.
+/// The pause after a failed read.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// Values by section and key.
@@ -40,20 +40,20 @@ type Rows = BTreeMap<(String, String), String>;
 pub(crate) struct Shared {
     store: Store,
     keys: Keyspace,
-    /// What this server's file says, as far as it is in force.
+    /// The settings of this server's file that are in force.
     file: watch::Sender<Arc<Config>>,
 }
 
-/// Why a setting is not changed.
+/// Why a setting was not changed.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// There is no such setting. What there is to say of it.
+    /// The setting does not exist. The text is the message.
     Unknown(String),
-    /// It is not shared. Why.
+    /// The setting is not shared. The text is the reason.
     InFile(&'static str),
-    /// It cannot have this value. What would be right.
+    /// The value is invalid. The text describes the valid values.
     Wrong(String),
-    /// It is not set.
+    /// The setting has no shared value.
     NotSet,
     Store(Error),
 }
@@ -78,13 +78,12 @@ impl Shared {
         Shared { store, keys, file: watch::Sender::new(Arc::new(file)) }
     }
 
-    /// The same, through another handle of the store.
+    /// The same settings, through another handle of the store.
     pub fn on(&self, store: Store) -> Shared {
         Shared { store, ..self.clone() }
     }
 
-    /// Takes what can change while a server runs from the file as it is now. Returns the settings that wait for a restart, as
-    /// section and key.
+    /// Applies those settings of a new file that can change at run time. Returns the settings that need a restart, as section and key.
     pub fn reload(&self, file: Config) -> Vec<(&'static str, String)> {
         let new = self.file.borrow().reloaded(file.clone());
         let values = |config| {
@@ -93,13 +92,13 @@ impl Shared {
                 .collect::<BTreeMap<_, _>>()
         };
         let (mut wanted, mut running) = (values(&file), values(&new));
-        // One that the file does not name is the store's.
+        // A UUID that the file does not contain is the store's.
         let uuid = ("couchdb", "uuid".to_owned());
         if !wanted.contains_key(&uuid) {
             running.remove(&uuid);
         }
         running.retain(|name, value| wanted.remove(name).as_ref() != Some(value));
-        // Passwords read as stars, so that a change of one alone is not seen in its text.
+        // Passwords are masked in the text, so a change of a password alone must be detected separately.
         let secrets = [
             ("upstream", "url", file.upstream != new.upstream),
             ("replicator", "password", file.connections.tls.password != new.connections.tls.password),
@@ -116,13 +115,13 @@ impl Shared {
         waiting
     }
 
-    /// What is in force.
+    /// The configuration in force.
     pub async fn current(&self) -> Result<Config, Error> {
         let tx = self.store.begin().await?;
         Ok(self.over(&read(&tx, &self.keys).await?, |_| {}))
     }
 
-    /// Gives a setting a value, for all servers. Returns what it was.
+    /// Sets a setting for all servers. Returns its previous value.
     pub async fn set(&self, section: &str, key: &str, value: &str) -> Result<Option<String>, Refused> {
         let entry = changeable(section, key)?;
         if value.len() > MAX_VALUE_BYTES {
@@ -132,7 +131,7 @@ impl Shared {
         self.change(entry, Some(serde_json::Value::from(value).to_string().into())).await
     }
 
-    /// Leaves a setting to each server's file again. Returns what it was.
+    /// Removes a setting's shared value, so that each server's file applies again. Returns the previous value.
     pub async fn unset(&self, section: &str, key: &str) -> Result<Option<String>, Refused> {
         self.change(changeable(section, key)?, None).await
     }
@@ -157,7 +156,7 @@ impl Shared {
         before.await
     }
 
-    /// Hands what is in force to `apply` whenever it may have changed, until it is stopped.
+    /// Calls `apply` with the configuration whenever it may have changed, until `stop` is cancelled.
     pub async fn follow(self, apply: impl Fn(&Config) + Send, stop: CancellationToken) {
         let following = async {
             let mut file = self.file.subscribe();
@@ -202,14 +201,14 @@ impl Shared {
         }
     }
 
-    /// The rows, and the version that they have.
+    /// Reads the rows and their version.
     async fn look(&self) -> Result<(Rows, Option<Bytes>), Error> {
         let tx = self.store.begin().await?;
         let seen = tx.get_with(&self.keys.config_versionstamp(), Isolation::Snapshot).await?;
         Ok((read(&tx, &self.keys).await?, seen))
     }
 
-    /// The file, and the rows over it. What of them is not taken is told.
+    /// The file, overridden by the rows. Reports each row that cannot be used.
     fn over(&self, rows: &Rows, tell: impl Fn(String)) -> Config {
         let mut config = Config::clone(&self.file.borrow());
         for ((section, key), value) in rows {
@@ -228,7 +227,7 @@ impl Shared {
     }
 }
 
-/// The entry of this name, if it may change while servers run.
+/// The entry of this name, if it can change at run time.
 fn changeable<'a>(section: &str, key: &'a str) -> Result<Entry<'a>, Refused> {
     let Some(entry) = Entry::find(section, key) else {
         return Err(Refused::Unknown(super::parse::why_refused(section, key)));
@@ -239,7 +238,7 @@ fn changeable<'a>(section: &str, key: &'a str) -> Result<Entry<'a>, Refused> {
     }
 }
 
-/// Whether one more tenant or type may be named.
+/// Checks that the section has room for one more tenant or type.
 fn check_room(rows: &Rows, entry: Entry<'_>) -> Result<(), Refused> {
     let (most, what) = match entry {
         Entry::Tenant(..) => (MAX_TENANTS, "tenants"),
@@ -267,7 +266,7 @@ async fn read(tx: &Transaction, keys: &Keyspace) -> Result<Rows, Error> {
         .collect()
 }
 
-/// Tells in the log what has changed. A setting that is secret reads as stars.
+/// Logs the changes. Secret values are masked.
 fn tell(before: Option<&Config>, now: &Config) {
     let Some(before) = before else { return };
     let values = |config| {

@@ -1,4 +1,4 @@
-//! Every key, every refusal.
+//! Tests of every key and every rejected value.
 
 #![allow(clippy::unwrap_used)]
 
@@ -264,7 +264,7 @@ fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
         let expected = format!("my.ini:2: [command] {line}: expected {right}");
         assert_eq!(refused(&format!("[command]\n{line}\n")), expected);
     }
-    // An empty list is not the same as none: it must not allow every program.
+    // An empty list differs from a missing one: it must not allow every program.
     let empty = refused("[command]\nenabled = true\nprograms =\n");
     assert!(empty.starts_with("my.ini:3: [command] programs has no value: expected names"), "{empty}");
     let together = refused("[workers]\nhealth_interval = 10\n");
@@ -289,7 +289,7 @@ fn comments_at_the_end_of_lines_and_empty_values_are_ignored_as_in_couchdb() {
         parse("[replicator] ; section\nmax_jobs = 7 ; comment\nmax_history = 8\t;x\nuse_bulk_get =\n");
     assert_eq!((config.max_jobs, config.max_history, config.replication.use_bulk_get), (7, 8, true));
     assert_eq!(ignored, ["my.ini:4: [replicator] use_bulk_get has no value, and is ignored"]);
-    // Only after a space: `;` may be part of a value.
+    // A comment needs a space before it: `;` may be part of a value.
     assert!(refused("[replicator]\nmax_jobs = 7;8\n").contains("max_jobs = 7;8: expected a whole number"));
 }
 
@@ -319,7 +319,7 @@ fn tenants_are_named_as_they_are_written_and_up_to_a_bound() {
         |n: usize| (0..n).fold("[shares]\n".to_owned(), |text, tenant| text + &format!("{tenant} = 7\n"));
     assert_eq!(parse(&tenants(10_000)).0.jobs.shares.iter().count(), 10_000);
     assert_eq!(refused(&tenants(10_001)), "my.ini: [shares] names 10001 tenants: expected at most 10000");
-    // A name ends at the first `=`: this one can be written over HTTP only.
+    // A key ends at the first `=`, so this tenant can only be configured over HTTP.
     let expected = "my.ini:2: [shares] a = b = 4: expected a whole number from 1 to 1000";
     assert_eq!(refused("[shares]\na=b = 4\n"), expected);
     let long = "x".repeat(513);
@@ -337,7 +337,7 @@ fn the_rfc_goes_by_the_cycle_unless_it_is_told_otherwise() {
         ..rfc::Rules::default()
     };
     assert_eq!(rfc("charge_interval = 7000\ninterval = 5000\n"), expected);
-    // A cycle may be shorter than what the RFC's intervals may be.
+    // A cycle may be shorter than the lower bound of the intervals of the fairness `rfc`.
     assert_eq!(rfc("interval = 100\n").usage_interval_us, 1_000_000);
 }
 
@@ -356,7 +356,7 @@ fn every_setting_is_read_as_it_is_written() {
             (_, "ssl_trusted_certificates_file" | "cert_file" | "key_file") => "/some.pem",
             (_, "catalogue") => "/catalogue.toml",
             (_, "ssl_certificate_max_depth") => "4",
-            // Anything may be a password, and none is shown.
+            // Any text may be a password, and no password is shown.
             (_, "password") => continue,
             (_, "programs") => "/bin/sh,ls",
             (_, "env") => "A,LC_*",
@@ -394,7 +394,7 @@ fn every_setting_is_read_as_it_is_written() {
     }
 }
 
-/// `docs/configuration.md` has a row for each setting, and says whether it can change while servers run.
+/// `docs/configuration.md` has a row for each setting, which states whether it can change while servers run.
 #[test]
 fn the_documentation_tells_every_setting() {
     let text = include_str!("../../../../docs/configuration.md");
@@ -447,7 +447,7 @@ fn a_setting_without_an_effect_is_warned_about() {
             format!("my.ini:4: [replicator] priority_interval {expected}")
         ]
     );
-    // It is taken all the same: the other setting may change at run time.
+    // The value is accepted nevertheless, because the other setting may change at run time.
     assert_eq!(config.fair_share.rfc.priority_interval_us, Some(5_000_000));
     for text in ["usage_coeff = 0.5\nfairness = rfc", "fairness = rfc\nusage_coeff = 0.5", "max_jobs = 3"] {
         assert_eq!(parse(&format!("[replicator]\n{text}\n")).1, Vec::<String>::new(), "{text}");

@@ -1,4 +1,4 @@
-//! From a setting's text to what it means, and back.
+//! Parses the text of settings, and formats their values.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use turnwise_replicator::{AuthPlugin, SocketOptions};
 
 use crate::http::Authority;
 
-/// No bound, as Erlang has it.
+/// No limit, in Erlang's spelling.
 pub(super) const INFINITY: &str = "infinity";
 
-/// Texts in a list at most.
+/// Maximum number of texts in a list.
 const MAX_LIST: usize = 100;
 
-/// What would be right.
+/// A description of the valid values.
 pub(super) type Right = String;
 
 /// A setting's text.
@@ -43,15 +43,15 @@ impl Value<'_> {
         self.number(allowed).map(Some).map_err(|right| format!("{right}, or {INFINITY}"))
     }
 
-    /// A number that may have decimals.
+    /// A number, possibly with decimals.
     pub fn decimal(self, allowed: RangeInclusive<f64>) -> Result<f64, Right> {
-        // Not what else Rust reads as one: `inf`, `NaN`, `1e-3`.
+        // Excludes other notations that Rust parses as a number: `inf`, `NaN`, `1e-3`.
         let plain = self.0.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let number = self.0.parse().ok().filter(|number| plain && allowed.contains(number));
         number.ok_or_else(|| format!("a number from {} to {}", allowed.start(), allowed.end()))
     }
 
-    /// What a job weighs, to thousandths.
+    /// A job's weight, with a precision of thousandths.
     pub fn weight(self) -> Result<Weight, Right> {
         let weight = self.decimal(0.001..=1_000.0)?;
         Weight::new(weight).ok_or_else(|| "a number from 0.001 to 1000".to_owned())
@@ -79,7 +79,7 @@ impl Value<'_> {
         self.ms(allowed).map(Some).map_err(|right| format!("{right}, or {INFINITY}"))
     }
 
-    /// A file of this machine: a path that is relative would mean another one in every folder.
+    /// A file of this machine. A relative path would depend on the working directory.
     pub fn file(self) -> Result<PathBuf, Right> {
         if self.0.starts_with('/') { Ok(self.0.into()) } else { Err("an absolute path".to_owned()) }
     }
@@ -98,7 +98,7 @@ impl Value<'_> {
         Ok(self.number(allowed)? * 1_000)
     }
 
-    /// A length in seconds, with up to three decimals, whose bounds are in ms.
+    /// A duration in seconds, with up to three decimals. Its bounds are in ms.
     pub fn seconds(self, allowed_ms: RangeInclusive<u64>) -> Result<Duration, Right> {
         let (whole, decimals) = self.0.split_once('.').unwrap_or((self.0, "0"));
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -113,7 +113,7 @@ impl Value<'_> {
         Ok(Duration::from_millis(ms))
     }
 
-    /// What the loss of its worker is to a job.
+    /// What happens to a job that is lost with its worker.
     pub fn on_lost(self) -> Result<OnLost, Right> {
         let known = OnLost::ALL.into_iter().find(|known| known.name() == self.0);
         known.ok_or_else(|| OnLost::ALL.map(OnLost::name).join(" or "))
@@ -137,7 +137,7 @@ impl Value<'_> {
         }
     }
 
-    /// Authentication plugins, separated by commas, by turnwise's names or by CouchDB's.
+    /// Authentication plugins, separated by commas, under turnwise's or CouchDB's names.
     pub fn auth_plugins(self) -> Result<Vec<AuthPlugin>, Right> {
         let right = |_| "session,basic, or one of the two".to_owned();
         let plugins: Vec<AuthPlugin> =
@@ -162,14 +162,14 @@ impl Value<'_> {
         self.list().map_err(|_| right())?.into_iter().map(name).collect::<Option<_>>().ok_or_else(right)
     }
 
-    /// Programs: a path that is relative would mean another one in every folder.
+    /// Programs: names or absolute paths. A relative path would depend on the working directory.
     pub fn programs(self) -> Result<Vec<String>, Right> {
         let list = self.list()?;
         let right = list.iter().all(|text| text.starts_with('/') || !text.contains('/'));
         if right { Ok(list) } else { Err("names, or absolute paths, separated by commas".to_owned()) }
     }
 
-    /// Names of environment variables, or their beginnings with a `*`.
+    /// Names of environment variables, or prefixes that end with `*`.
     pub fn variables(self) -> Result<Vec<String>, Right> {
         let list = self.list()?;
         let name = |text: &str| {
@@ -193,7 +193,7 @@ impl Value<'_> {
     }
 }
 
-/// A length as [`Value::seconds`] reads it.
+/// A duration in the form that [`Value::seconds`] reads.
 pub(super) fn seconds(length: Duration) -> Option<String> {
     Some(length.as_secs_f64().to_string())
 }

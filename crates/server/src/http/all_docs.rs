@@ -1,4 +1,4 @@
-//! `_all_docs`: the documents by id.
+//! `_all_docs`: lists documents by id.
 
 use axum::body::Body;
 use axum::http::Method;
@@ -18,14 +18,14 @@ use super::room::Cost;
 use super::rows::{NoArray, Rows};
 use super::{App, Call, docs};
 
-/// Rows that one transaction reads.
+/// Number of rows that one transaction reads.
 const PAGE: usize = 200;
 
-/// What a request asks for.
+/// The parameters of a request.
 struct Query {
     db: String,
     stretch: Stretch,
-    /// These documents, in this order.
+    /// The ids of the requested documents, in this order.
     keys: Option<Rows>,
     skip: usize,
     limit: usize,
@@ -115,7 +115,7 @@ async fn write_stretch(app: &App, query: &Query, pieces: &mut Pieces) -> Result<
         drop(tx);
         pieces.batch(&batch).await?;
         next = match heads.next() {
-            // The batch was full before the page was told.
+            // The batch was full before all rows of the page were in it.
             Some(head) => {
                 stretch.from = Some(head.id);
                 None
@@ -156,7 +156,7 @@ async fn write_keys(app: &App, query: &Query, keys: &Rows, pieces: &mut Pieces) 
     Ok(())
 }
 
-/// The row of a key that no document has.
+/// The row of a key without a document.
 #[derive(Serialize)]
 struct NotFound<'a> {
     key: &'a RawValue,
@@ -177,7 +177,7 @@ async fn row(app: &App, tx: &Transaction, query: &Query, head: Head) -> Result<V
     Ok(row)
 }
 
-/// How many documents come before the first one of a stretch.
+/// The number of documents before the first one of a range.
 async fn count_before(app: &App, query: &Query) -> Result<usize, ApiError> {
     let stretch = Stretch {
         from: None,

@@ -1,4 +1,4 @@
-//! Answers: JSON at once, and JSON in pieces.
+//! Responses: complete JSON, and JSON that is streamed in pieces.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use tokio::sync::mpsc;
 
 use super::error::ApiError;
 
-/// Pieces of a long answer that wait for a slow reader, at most.
+/// Maximum number of pieces that wait for a slow reader.
 const PIECES_AHEAD: usize = 4;
-/// A reader that takes no piece for so long is gone: what its request holds in memory is wanted by others.
+/// A reader that reads no piece for this long is treated as gone: its request occupies memory that other requests need.
 const READER_TIMEOUT: Duration = Duration::from_secs(300);
-/// Rows are collected into pieces of about this size, in bytes.
+/// Approximate size of a piece, in bytes. Rows are collected into pieces.
 const PIECE_BYTES: usize = 32 << 10;
-/// Rows that are in memory before they are written have about this size together, in bytes: more than the pieces ahead,
-/// so that a slow reader costs few transactions.
+/// Approximate total size of the rows in memory that are not written yet, in bytes. It exceeds the pieces ahead, so that a slow reader costs few
+/// transactions.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// A JSON answer, with CouchDB's newline at its end.
+/// A JSON response that ends with a newline, as CouchDB's do.
 pub(crate) fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
     let mut text = serde_json::to_vec(body).unwrap_or_else(|_| b"null".to_vec());
     text.push(b'\n');
     respond(status, Body::from(text))
 }
 
-/// `{"ok":true}` and the like.
+/// A response with status 200, such as `{"ok":true}`.
 pub(crate) fn ok<T: Serialize>(body: &T) -> Response {
     json(StatusCode::OK, body)
 }
@@ -44,7 +44,7 @@ pub(crate) fn respond(status: StatusCode, body: Body) -> Response {
     response
 }
 
-/// Adds a header, if its value can be one.
+/// Adds a header, if its value is valid.
 pub(crate) fn with_header(mut response: Response, name: HeaderName, value: &str) -> Response {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
@@ -52,16 +52,16 @@ pub(crate) fn with_header(mut response: Response, name: HeaderName, value: &str)
     response
 }
 
-/// Where a long answer is written to. It ends when it is dropped; if it is never [finished](Pieces::finish), the reader
-/// sees that it broke off.
+/// The writer of a streamed response. The response ends when the writer is dropped. If the writer was not [finished](Pieces::finish), the reader sees
+/// a truncated response.
 pub(crate) struct Pieces {
     to: mpsc::Sender<Result<Bytes, Broken>>,
     buffer: Vec<u8>,
-    /// Rows so far: a comma goes before all but the first.
+    /// Number of rows so far: a comma precedes each row except the first.
     rows: usize,
 }
 
-/// The answer could not be ended well, or nobody reads it.
+/// The response could not be completed, or its reader is gone.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
 pub(crate) struct Broken;
@@ -89,7 +89,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// Writes an element of a JSON array, on the same line as the others.
+    /// Writes an element of a JSON array, on the same line as the previous one.
     pub async fn element<T: Serialize>(&mut self, element: &T) -> Result<(), Broken> {
         let before = if self.rows > 0 { "," } else { "" };
         self.rows += 1;
@@ -103,7 +103,7 @@ impl Pieces {
         self.text("").await
     }
 
-    /// Sends what was written so far.
+    /// Sends the buffered text.
     pub async fn flush(&mut self) -> Result<(), Broken> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -115,7 +115,7 @@ impl Pieces {
         }
     }
 
-    /// Resolves when nobody reads any more.
+    /// Resolves when the reader is gone.
     pub async fn abandoned(&self) {
         self.to.closed().await;
     }
@@ -128,13 +128,13 @@ impl Pieces {
                 self.to.send(Err(Broken)).await.map_err(|_| Broken)
             }
         };
-        // Nobody reads it any more: nothing is left to do.
+        // The reader is gone, so nothing is left to do.
         let _ = end;
     }
 }
 
-/// Rows that were read in one transaction and are written when it is over. A transaction lives for seconds, and a slow
-/// reader takes as long as it likes: nothing waits for a reader while there is a transaction.
+/// Rows that one transaction reads, and that are written after its end. A transaction lives for seconds, and a slow reader may take much longer, so
+/// no transaction is open while a writer waits for its reader.
 #[derive(Default)]
 pub(crate) struct Batch {
     rows: Vec<Box<RawValue>>,
@@ -150,7 +150,7 @@ impl Batch {
         Ok(())
     }
 
-    /// It is time to write them. The row that filled it is its last: so it is never longer than its bound and a row.
+    /// Whether the batch should be written now. The row that fills a batch is its last one, so its size is at most the limit plus one row.
     pub fn is_full(&self) -> bool {
         self.bytes >= BATCH_BYTES
     }
@@ -161,8 +161,7 @@ impl Batch {
     }
 }
 
-/// An answer that `write` writes while it is read, so that no answer is ever whole in memory. `write` gives the pieces
-/// back, with how it went.
+/// A response that `write` produces while the client reads it, so that it is never complete in memory. `write` returns the pieces and its result.
 pub(crate) fn in_pieces<F, Fut>(write: F) -> Response
 where
     F: FnOnce(Pieces) -> Fut,

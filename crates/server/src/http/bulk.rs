@@ -1,4 +1,4 @@
-//! Many documents at once.
+//! Requests for many documents.
 
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -18,15 +18,14 @@ use super::room::Cost;
 use super::rows::{NoArray, Rows};
 use super::{App, Call, docs};
 
-/// Documents that one transaction writes.
+/// Number of documents that one transaction writes.
 const WRITE_BATCH: usize = 100;
-/// Bytes of bodies that one transaction writes: a document is written to its place and into its job.
+/// Total size of the bodies that one transaction writes, in bytes. A document is written twice: as a row, and into its job.
 const WRITE_BYTES: usize = 2 * MAX_BODY_BYTES;
-/// Documents that one transaction reads.
+/// Number of documents that one transaction reads.
 const READ_BATCH: usize = 100;
 
-/// Writes documents one by one, as in CouchDB: some may be in conflict while others are written. A document that
-/// cannot be right is another matter: then nothing is written at all.
+/// Writes documents independently, as in CouchDB: some may conflict while others are written. But if one document is invalid, none is written.
 pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let (body, _room) =
         request::json_rows(app, body, &call.headers, ("docs", REQUEST_BYTES), Cost::DOCUMENTS).await?;
@@ -41,7 +40,7 @@ pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> R
     let tx = app.store.begin().await?;
     databases::check(&tx, &app.keys, db).await?;
     drop(tx);
-    // Twice, so that there are never more of them in memory than a transaction takes.
+    // The documents are parsed twice, so that memory never holds more of them than one transaction writes.
     let (own, bytes) = (app.clone(), docs.bytes());
     let docs = request::beside(bytes, move || check_all(&own, &docs).map(|()| docs)).await??;
     let (mut rows, mut done) = (b"[".to_vec(), 0);
@@ -60,7 +59,7 @@ pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> R
     Ok(answer::respond(StatusCode::CREATED, rows.into()))
 }
 
-/// Whether each document could be written, as far as it tells itself.
+/// Checks each document without reading the store.
 fn check_all(app: &App, docs: &Rows) -> Result<(), ApiError> {
     let settings = app.settings.get();
     docs.iter().try_for_each(|text| {
@@ -78,7 +77,7 @@ fn draft(app: &App, text: &[u8]) -> Result<Draft, ApiError> {
     Ok(Draft::parse(None, object, &app.new_uuid())?)
 }
 
-/// The documents from the `nth` on that go into the next transaction: at least one.
+/// The documents of the next transaction, from the `nth` on: at least one.
 fn next_batch(app: &App, docs: &Rows, nth: usize) -> Result<Vec<Draft>, ApiError> {
     let mut drafts = Vec::new();
     let mut bytes = 0;
@@ -92,9 +91,9 @@ fn next_batch(app: &App, docs: &Rows, nth: usize) -> Result<Vec<Draft>, ApiError
     Ok(drafts)
 }
 
-/// Why one document of a batch stops its transaction.
+/// Why a document of a batch ended its transaction.
 enum BatchError {
-    /// The document with this number cannot be written: the others can, without it.
+    /// The document with this number cannot be written. The others can be written without it.
     One(usize, Error),
     Store(turnwise_store::Error),
 }
@@ -114,9 +113,8 @@ impl MaybeStoreError for BatchError {
     }
 }
 
-/// Writes a batch in one transaction: at least its first document, and as many as the store takes at once. A document
-/// that fails is left out, and the others are written again without it: half a document is never written. Returns what
-/// became of each, in order.
+/// Writes a batch in one transaction: at least its first document, and as many as the store allows. If a document fails, the transaction is repeated
+/// without it, so that no document is written partially. Returns the result of each document, in order.
 async fn write_batch(app: &App, db: &str, batch: &[Draft]) -> Result<Vec<Value>, ApiError> {
     let (keys, settings) = (&app.keys, &app.settings.get());
     let mut failed: Vec<Option<Error>> = vec![None; batch.len()];
@@ -138,7 +136,7 @@ async fn write_batch(app: &App, db: &str, batch: &[Draft]) -> Result<Vec<Value>,
                     }
                     match doc_processor::write(&tx, keys, settings, db, draft, now_us).await {
                         Ok(written) => rows.push(json!({ "ok": true, "id": written.id, "rev": written.rev })),
-                        // Found out before anything was written for the document.
+                        // The conflict was detected before anything was written for the document.
                         Err(error @ Error::Conflict) => rows.push(row_of_error(draft, error)),
                         Err(error) => return Err(BatchError::One(n, error)),
                     }
@@ -209,7 +207,7 @@ pub(super) async fn bulk_get(app: &App, call: &Call, body: Body, db: &str) -> Re
     }))
 }
 
-/// What `_bulk_get` is asked for.
+/// A document that `_bulk_get` requests.
 struct Wanted {
     id: String,
     rev: Option<String>,
@@ -231,7 +229,7 @@ impl Wanted {
     }
 }
 
-/// What `_bulk_get` says of one document.
+/// The result of `_bulk_get` for one document.
 async fn found(
     app: &App,
     tx: &Transaction,
@@ -246,7 +244,7 @@ async fn found(
     };
     match found {
         Ok(document) => Ok(json!({ "ok": docs::shown(document, revs) })),
-        // Nothing is known of the document: the answer breaks off.
+        // The store failed, so nothing is known about the document: the response is truncated.
         Err(Error::Queue(error)) => Err(error.into()),
         Err(error) => {
             let error = ApiError::from(error);
@@ -257,7 +255,7 @@ async fn found(
     }
 }
 
-/// Which of the given revisions are not known here.
+/// Returns those of the given revisions that do not exist here.
 pub(super) async fn revs_diff(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     request::check_json(&call.headers)?;
     let Sent { text, room: _room } =
@@ -282,7 +280,7 @@ pub(super) async fn revs_diff(app: &App, call: &Call, body: Body, db: &str) -> R
     Ok(answer::respond(StatusCode::OK, answer.into()))
 }
 
-/// Adds those of a document's revisions that are not known.
+/// Adds the missing revisions of a document.
 fn write_missing(answer: &mut Vec<u8>, id: &[u8], revs: &[u8], head: Option<&Head>) -> Result<(), ApiError> {
     let revs = Rows::of_array(Bytes::copy_from_slice(revs));
     let Ok(Ok(revs)) = revs else { return Err(ApiError::bad_request("revisions must be an array")) };

@@ -1,4 +1,4 @@
-//! `_changes`: what was written, as a list or as it comes.
+//! `_changes`: the changes of a database, as a list or as a feed.
 
 use std::time::Duration;
 
@@ -17,28 +17,28 @@ use super::room::Cost;
 use super::rows::{NameSet, Rows};
 use super::{App, Call, docs};
 
-/// Changes that one transaction reads.
+/// Number of changes that one transaction reads.
 const PAGE: usize = 200;
-/// Largest body: the ids that a feed is about. It keeps them for as long as it goes on.
+/// Largest body: the ids of a feed's filter, in bytes. The feed holds them in memory until it ends.
 const IDS_BYTES: usize = 1 << 20;
-/// How long a feed waits for a change, unless it is told otherwise; and the longest it may be told, in ms.
+/// The default and the longest time that a feed waits for a change, in ms.
 const TIMEOUT_MS: usize = 60_000;
 const MAX_TIMEOUT_MS: usize = 24 * 3_600_000;
-/// Changes that may be pending and are counted; beyond, this number is the answer.
+/// Pending changes are counted up to this number.
 const MAX_PENDING: usize = 100_000;
 
-/// How long a feed goes on.
+/// When a feed ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Feed {
-    /// To the end of what is there.
+    /// After the existing changes.
     Normal,
-    /// Until there was something.
+    /// After the first change.
     Longpoll,
-    /// For as long as there is something now and then.
+    /// When no change occurs for the timeout.
     Continuous,
 }
 
-/// Which documents a feed is about.
+/// The documents that a feed includes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Filter {
     All,
@@ -46,7 +46,7 @@ enum Filter {
     Design,
 }
 
-/// What a request asks for.
+/// The parameters of a request.
 struct Query {
     db: String,
     feed: Feed,
@@ -56,7 +56,7 @@ struct Query {
     descending: bool,
     include_docs: bool,
     timeout: Duration,
-    /// Lines without meaning while there is nothing to tell; then there is no timeout.
+    /// The interval of empty lines while there is no change. With a heartbeat there is no timeout.
     heartbeat: Option<Duration>,
 }
 
@@ -93,7 +93,7 @@ impl Query {
             feed,
             filter: filter(params, doc_ids)?,
             since: since(params.get("since"))?,
-            // As in CouchDB, none is one.
+            // As in CouchDB, 0 means 1.
             limit: params.number("limit")?.unwrap_or(usize::MAX).max(1),
             descending: params.flag("descending")?,
             include_docs: params.flag("include_docs")?,
@@ -148,7 +148,7 @@ impl Filter {
 
 pub(super) async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let doc_ids = match call.method {
-        // A feed may go on for long: of its ids it keeps little more than their text.
+        // A feed may last long, so it keeps little more of its ids than their text.
         Method::POST => {
             request::json_rows(app, body, &call.headers, ("doc_ids", IDS_BYTES), Cost::ROWS).await?.0.rows
         }
@@ -172,19 +172,19 @@ pub(super) async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Res
 struct Writer {
     app: App,
     query: Query,
-    /// Which database it is, of those that had its name: another one's numbers mean nothing to this feed.
+    /// The creation time of this database. If another database takes its name, that one's sequence numbers are meaningless for this feed.
     created_us: i64,
-    /// The feed has come to here.
+    /// The sequence number that the feed has reached.
     at: i64,
-    /// Changes told so far.
+    /// Number of changes sent so far.
     sent: usize,
 }
 
 /// Why a feed stopped waiting.
 enum Woken {
-    /// There may be something new.
+    /// There may be new changes.
     Look,
-    /// Nothing came for too long, or the server stops, or nobody listens.
+    /// The timeout is over, the server is stopping, or the client is gone.
     End,
 }
 
@@ -192,7 +192,7 @@ impl Writer {
     async fn write(&mut self, pieces: &mut Pieces) -> Result<(), ApiError> {
         if self.query.feed != Feed::Continuous {
             pieces.text("{\"results\":[\n").await?;
-            // The headers go out now, even if it takes long until there is something to tell.
+            // Sends the headers now, because the first change may take long.
             pieces.flush().await?;
         }
         let gone = loop {
@@ -234,13 +234,13 @@ impl Writer {
         }
     }
 
-    /// The value that the next write of the database will replace.
+    /// The current value of the key that every write of the database changes.
     async fn seen(&self) -> Result<Option<bytes::Bytes>, ApiError> {
         let tx = self.app.store.begin().await?;
         Ok(tx.get(&self.app.keys.sequence(&self.query.db)).await?)
     }
 
-    /// Tells all changes that are there. False if the database is gone, even if there is a new one of its name.
+    /// Sends all existing changes. Returns false if the database was deleted, even if a new one has its name.
     async fn catch_up(&mut self, pieces: &mut Pieces) -> Result<bool, ApiError> {
         while self.sent < self.query.limit {
             let tx = self.app.store.begin().await?;
@@ -314,7 +314,7 @@ impl Writer {
         }
     }
 
-    /// How many changes come after what was told.
+    /// Number of changes after the last one that was sent.
     async fn pending(&self) -> Result<usize, ApiError> {
         if self.query.descending {
             return Ok(0);

@@ -1,5 +1,5 @@
-//! `/_node/{name}/_config`: settings, read and changed as CouchDB has it. Names, values and errors are CouchDB's; what is
-//! different is that a change is for all nodes, whichever one is named.
+//! `/_node/{name}/_config`: reads and changes settings with CouchDB's names, values and errors. In contrast to CouchDB, a change applies to all
+//! nodes, regardless of the node in the path.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::config::{Entry, Refused};
 
 /// Largest body: a value.
 const BODY_BYTES: usize = 64 << 10;
-/// This node, whatever it is called.
+/// This node, under any name.
 const LOCAL: &str = "_local";
 
-/// What of a node's configuration a request is about.
+/// The part of a node's configuration that a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
     /// The node itself.
@@ -46,7 +46,7 @@ pub(super) async fn config(
         (Part::Value(..), method) if method != "GET" => Err(ApiError::method("DELETE,GET,HEAD,PUT")),
         (_, method) if method != "GET" => Err(ApiError::method("GET,HEAD")),
         (Part::Node, _) => Ok(ok(&json!({ "name": if is_this { &app.node } else { node } }))),
-        // What another node's file says is not known here.
+        // Only another node itself knows the settings of its file.
         _ if !is_this => {
             let reason = format!("ask {node} itself for its settings: /_node/{LOCAL}/_config");
             Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason))
@@ -72,7 +72,7 @@ pub(super) async fn config(
     }
 }
 
-/// Whether the name is this node's; an error if it is no node's.
+/// Whether the name is this node's; an error if no node has it.
 async fn check_node(app: &App, node: &str) -> Result<bool, ApiError> {
     if node == LOCAL || node == &*app.node {
         return Ok(true);
@@ -90,7 +90,7 @@ fn unknown() -> ApiError {
 }
 
 async fn put(app: &App, call: &Call, body: Body, section: &str, key: &str) -> Result<Response, ApiError> {
-    // `X-Couch-Persist: false` is accepted and has no effect: settings are for all nodes, and always kept.
+    // `X-Couch-Persist: false` is accepted and ignored: settings apply to all nodes, and are always persistent.
     let sent = request::bytes(app, body, &call.headers, BODY_BYTES, Cost::TEXT).await?;
     let Ok(value) = serde_json::from_slice::<String>(&sent.text) else {
         return Err(ApiError::bad_request("the body must be the value, as a JSON string: \"500\""));
@@ -98,7 +98,7 @@ async fn put(app: &App, call: &Call, body: Body, section: &str, key: &str) -> Re
     answer(app.shared.set(section, key, value.trim()).await, section, key)
 }
 
-/// The old value; the empty string where there was none, as in CouchDB.
+/// The previous value; the empty string if there was none, as in CouchDB.
 fn answer(changed: Result<Option<String>, Refused>, section: &str, key: &str) -> Result<Response, ApiError> {
     match changed {
         Ok(before) => Ok(ok(&before.unwrap_or_default())),

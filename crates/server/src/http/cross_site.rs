@@ -1,12 +1,13 @@
-//! Requests that a page of another site can make a browser send are refused before anything reads them.
+//! Rejects requests that a page of another site can make a browser send, before a handler reads them.
 //!
-//! **Model.** Whoever reaches turnwise's port is its administrator, and the browser of a person who may reach it also runs the pages of strangers. Such
-//! a page can send requests in three ways without being asked: under a name of its own that its DNS points at this server (rebinding; it
-//! can read the answers, too), as a form (`POST` with one of three content types, or with none), and with a header `Origin` that tells on it.
+//! **Model.** Every client that reaches turnwise's port is an administrator. The browser of a person who can reach the port also runs pages of other
+//! sites. Such a page can send requests without permission in three ways: under its own name, whose DNS record it points at this server (rebinding,
+//! which also lets it read the responses); as a form (`POST` with one of three content types, or with none); and as a script, with the page's origin
+//! in the header `Origin`.
 //!
-//! **Rules.** `Host` must be a name of this listener. A `POST` must be declared as JSON, which no form can be. A method that changes something
-//! must not come from another origin. Programs other than browsers send none of what is refused here, unless they reach the server by a name
-//! that it does not know: `[listener] names` has those.
+//! **Rules.** `Host` must be a name of this listener. A `POST` must have the content type JSON, which no form can send. A method that changes data
+//! must not come from another origin. Programs other than browsers do not send what these rules reject, with one exception: they may use a name that
+//! the server does not know. `[listener] names` adds such names.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,17 +23,17 @@ use super::answer;
 use super::error::ApiError;
 use super::request;
 
-/// A host and a port, as `Host` and URLs have them: `localhost`, `127.0.0.1:7984`, `[::1]:7984`.
+/// A host and a port, as in `Host` and in URLs: `localhost`, `127.0.0.1:7984`, `[::1]:7984`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Authority {
-    /// In lower case, without the dot that may end it, and without the brackets of an IPv6 address.
+    /// In lower case, without a final dot, and without the brackets of an IPv6 address.
     pub name: String,
-    /// Without, it is the default one of a scheme that the text does not tell.
+    /// `None` means the default port of the scheme, which the text does not state.
     pub port: Option<u16>,
 }
 
 impl Authority {
-    /// Reads one; none of a text that is no host.
+    /// Parses the text; `None` if it is no host.
     pub fn parse(text: &str) -> Option<Authority> {
         let (name, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -52,7 +53,7 @@ impl Authority {
         };
         let port = match port.strip_prefix(':') {
             None if port.is_empty() => None,
-            // "host:" has the default port, too.
+            // "host:" means the default port, too.
             Some("") => None,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(digits.parse().ok()?),
             _ => return None,
@@ -65,21 +66,21 @@ impl Authority {
     }
 }
 
-/// Under which names clients reach this server.
+/// The names under which clients reach this server.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Those of the configuration, and the one that other nodes know.
+    /// The names of the configuration, and the host of the advertised URL.
     listed: Vec<String>,
-    /// Every name, since something else checks them.
+    /// Every name is allowed, because a proxy checks them.
     any: bool,
     /// Only this machine can connect.
     loopback: bool,
-    /// Where others reach this server; `http://host:port`, without the default port.
+    /// The URL for other machines, as `http://host:port`, without a default port.
     advertised: Option<String>,
 }
 
 impl Names {
-    /// Those of a server that listens at `listen`, is reached by others at the URL `advertised`, and has `further` names.
+    /// The names of a server that listens at `listen`, is advertised under the URL `advertised`, and has the names `further`.
     pub fn new(listen: SocketAddr, advertised: &str, further: &[String]) -> Names {
         let url = Url::parse(advertised).ok();
         let host = url.as_ref().and_then(Url::host_str).and_then(Authority::parse);
@@ -93,8 +94,8 @@ impl Names {
 
     /// Whether a request may name this host.
     ///
-    /// An address in place of a name cannot be rebound, since no DNS answer says where it is. So a server that other machines reach takes all of
-    /// them: behind a translation of addresses it does not know its own.
+    /// An address instead of a name cannot be rebound, because no DNS record is involved. So a server that other machines reach accepts every
+    /// address: behind address translation it does not know its own.
     fn admit(&self, host: &Authority) -> bool {
         match host.address() {
             _ if self.any => true,
@@ -104,7 +105,7 @@ impl Names {
         }
     }
 
-    /// Whether pages of the origin are this server's own, for a request to `host`.
+    /// Whether the origin is this server's own, for a request to `host`.
     fn is_own(&self, origin: &str, host: Option<&Authority>) -> bool {
         let Ok(url) = Url::parse(origin) else { return false };
         if !matches!(url.scheme(), "http" | "https") {
@@ -116,12 +117,12 @@ impl Names {
         let (Some(host), Some(from)) = (host, url.host_str().and_then(Authority::parse)) else {
             return false;
         };
-        // Without a port `Host` means the default one of a scheme that it does not tell: a proxy may speak TLS before this server.
+        // `Host` without a port means the default port of an unknown scheme: a proxy may terminate TLS before this server.
         from.name == host.name && (url.port() == host.port || url.port_or_known_default() == host.port)
     }
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Debug, PartialEq, Eq)]
 struct Refusal {
     status: StatusCode,
@@ -130,9 +131,9 @@ struct Refusal {
     hint: &'static str,
 }
 
-/// Refuses what a page of another site may have sent.
+/// Rejects requests that a page of another site may have sent.
 pub(super) async fn check(State(names): State<Arc<Names>>, request: Request, next: Next) -> Response {
-    // What `/v1` has no route for is not found, or no method of it, whatever its type: its routes look at that themselves.
+    // `/v1` checks the content type in its routes, so that an unknown path or method gets its own error, whatever the type.
     let checked = names.check(&request).and_then(|()| if is_v1(&request) { Ok(()) } else { json(&request) });
     match checked {
         Ok(()) => next.run(request).await,
@@ -140,7 +141,7 @@ pub(super) async fn check(State(names): State<Arc<Names>>, request: Request, nex
     }
 }
 
-/// Refuses a body of a type that a page of another site can send without asking.
+/// Rejects a body with a content type that a page of another site can send without permission.
 pub(super) async fn check_json(request: Request, next: Next) -> Response {
     match json(&request) {
         Ok(()) => next.run(request).await,
@@ -153,7 +154,7 @@ fn is_v1(request: &Request) -> bool {
 }
 
 fn refuse(request: &Request, refusal: Refusal) -> Response {
-    // Not the names, which a stranger has chosen.
+    // The log leaves the names out, because a stranger has chosen them.
     tracing::debug!(method = %request.method(), path = request.uri().path(), refusal.reason, "a request was refused");
     let Refusal { status, code, reason, hint } = refusal;
     let response = match is_v1(request) {
@@ -194,7 +195,7 @@ impl Names {
         Ok(())
     }
 
-    /// The host that the request names, if it may; none if it need not name one.
+    /// The host that the request names, if it is allowed; `None` if the request need not name a host.
     fn check_host<B>(&self, request: &axum::http::Request<B>) -> Result<Option<Authority>, Refusal> {
         let bad = |reason| Refusal {
             status: StatusCode::BAD_REQUEST,
@@ -208,7 +209,7 @@ impl Names {
             return Err(bad("the header Host is given twice"));
         }
         let Some(host) = host else {
-            // Monitors ask in HTTP/1.0 without it. No browser does.
+            // Monitors send HTTP/1.0 requests without `Host`. No browser does.
             let old = request.version() < Version::HTTP_11;
             return match old && matches!(*request.method(), Method::GET | Method::HEAD) {
                 true => Ok(None),
@@ -220,7 +221,7 @@ impl Names {
             .ok()
             .and_then(Authority::parse)
             .ok_or_else(|| bad("the header Host names no host"))?;
-        // `GET http://host/path`, as to a proxy: both must be right.
+        // `GET http://host/path`, as to a proxy: both names must be allowed.
         let target = match request.uri().authority() {
             None => None,
             Some(target) => Some(

@@ -28,12 +28,12 @@ pub(super) async fn info(app: &App, db: &str) -> Result<Response, ApiError> {
     })))
 }
 
-/// When the database was created: replicators notice by it that a database is another one of the same name.
+/// The creation time, by which replicators detect that a new database has the same name.
 fn instance_start_time(database: &databases::Database) -> String {
     (database.created_us / 1_000_000).to_string()
 }
 
-/// For reads, a database that cannot be is one that is not there.
+/// For reads, an invalid name is a database that does not exist.
 fn find<T>(found: Result<T, Error>) -> Result<T, ApiError> {
     found.map_err(|error| match error {
         Error::IllegalName(_) => Error::NoDatabase.into(),
@@ -60,14 +60,14 @@ pub(super) async fn create(app: &App, call: &Call, db: &str) -> Result<Response,
 
 pub(super) async fn delete(app: &App, db: &str) -> Result<Response, ApiError> {
     let (app, db) = (app.clone(), db.to_owned());
-    // A task of its own: a client that goes away takes its request along, and the database would stay half deleted.
+    // Runs in its own task: if the client disconnects, its request is dropped, and the database would stay partially deleted.
     let deletion =
         tokio::spawn(async move { doc_processor::delete_database(&app.store, &app.keys, &db).await });
     find(deletion.await.map_err(|error| internal(&error))?)?;
     Ok(ok(&json!({ "ok": true })))
 }
 
-/// Every answer to a write is durable: there is nothing to do.
+/// Every acknowledged write is durable, so there is nothing to do.
 pub(super) async fn ensure_full_commit(app: &App, call: &Call, db: &str) -> Result<Response, ApiError> {
     request::check_json(&call.headers)?;
     let tx = app.store.begin().await?;

@@ -15,7 +15,7 @@ use super::request::{self, DOCUMENT_BYTES, Params, Sent};
 use super::room::Cost;
 use super::{App, Call};
 
-/// A document as clients see it: with its id and revision, without its secrets.
+/// A document in a response: with its id and revision, and without its secrets.
 pub(super) fn shown(document: Document, revs: bool) -> Map<String, Value> {
     let Document { head, mut body } = document;
     if !names::is_design(&head.id) {
@@ -40,7 +40,7 @@ fn history(head: &Head) -> impl Iterator<Item = &str> {
     std::iter::once(head.rev.hash.as_str()).chain(head.ancestors.iter().map(String::as_str))
 }
 
-/// What `_revs_info` says: only the latest revision can still be read.
+/// The value of `_revs_info`: only the latest revision is available.
 fn revs_info(head: &Head) -> Value {
     let row = |(n, hash): (usize, &str)| {
         let rev = format!("{}-{hash}", head.rev.generation.saturating_sub(n as u64));
@@ -85,11 +85,11 @@ pub(super) async fn get(app: &App, call: &Call, db: &str, id: &str) -> Result<Re
     if let Some(info) = info {
         shown.insert("_revs_info".into(), info);
     }
-    // Conflicts are refused when they are written: there are none to list.
+    // Conflicting writes are rejected, so there are no conflicts to list.
     Ok(with_header(ok(&shown), header::ETAG, &etag))
 }
 
-/// All leaf revisions, of which there is one; or those that were asked for.
+/// All leaf revisions, of which there is one; or the requested revisions.
 async fn open_revs(
     app: &App,
     params: &Params,
@@ -148,7 +148,7 @@ pub(super) async fn put(
     Ok(created(&written, &location, StatusCode::CREATED))
 }
 
-/// Branches cannot be stored: a document is its latest revision.
+/// Branches are not stored: a document consists of its latest revision.
 fn check_new_edits(params: &Params) -> Result<(), ApiError> {
     match params.get("new_edits") {
         Some("false") => Err(no_branches()),

@@ -1,5 +1,4 @@
-//! Errors as clients see them: a status, a stable code, and a reason that tells what to do. The inside story goes to
-//! the log.
+//! Errors in responses: a status, a stable code, and a reason that states what to do. Internal details go to the log.
 
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,7 +9,7 @@ use turnwise_store::Error as StoreError;
 
 use super::answer;
 
-/// An error answer: `{"error": code, "reason": reason}`.
+/// An error response: `{"error": code, "reason": reason}`.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     pub status: StatusCode,
@@ -91,7 +90,7 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict | StoreError::TooOld { .. } | StoreError::Unavailable(_) => {
-                // Whether the store works is told once, not by every request.
+                // The store's failure is logged once, and not by every request.
                 tracing::debug!(%error, "a request could not be served");
                 let reason = "the store cannot answer now; nothing was changed, try again";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
@@ -118,15 +117,15 @@ impl From<StoreError> for ApiError {
     }
 }
 
-/// When a request that could not be served may be made again, in s.
+/// The time after which a client may retry a request that failed, in s.
 const RETRY_AFTER_S: &str = "1";
 
-/// An answer with the advice to ask again soon.
+/// Adds the advice to retry soon to a response.
 pub(crate) fn retry_later(response: Response) -> Response {
     answer::with_header(response, header::RETRY_AFTER, RETRY_AFTER_S)
 }
 
-/// Something only a bug or a broken disk can cause.
+/// An error that only a bug or a broken disk can cause.
 pub(crate) fn internal(error: &dyn std::error::Error) -> ApiError {
     tracing::error!(%error, "a request failed");
     let reason = "the server could not do this; its log tells why";

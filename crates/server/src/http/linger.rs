@@ -1,8 +1,8 @@
-//! Bodies that nobody wants are still taken from the client, for a while.
+//! Unread request bodies are drained for a while.
 //!
-//! A request is often refused by its head: its path, its method, its declared length. Most clients send the whole body
-//! before they read the answer; a server that closes the connection with bytes unread resets it, and the client sees a
-//! broken connection in place of the reason. So what is left of a body is read and dropped, within bounds.
+//! The server often rejects a request by its head: its path, its method, its declared length. Most clients send the whole body before they read the
+//! response. If the server closed the connection with unread bytes, it would reset the connection, and the client would see a connection error
+//! instead of the reason. So the server reads and drops the rest of a body, within limits.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,14 +15,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http_body::{Frame, SizeHint};
 
-/// Bytes of an unwanted body that are read and dropped at most; then the connection is closed.
+/// Maximum number of bytes of an unread body that are dropped. Beyond it the server closes the connection.
 const MAX_DROPPED_BYTES: usize = 256 << 20;
-/// And for how long.
+/// Longest time for which an unread body is dropped.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// A request whose body is read to its end even if its handler does not.
+/// Wraps a request so that its body is drained, even if the handler does not read it.
 pub(super) fn lingering(request: Request) -> Request {
-    // Who asks before sending is told the answer instead.
+    // A client that sends `Expect` waits for the response before it sends the body.
     if request.body().is_end_stream() || request.headers().contains_key(header::EXPECT) {
         return request;
     }
@@ -64,7 +64,7 @@ impl Drop for Lingering {
 async fn drop_bytes(body: Body) {
     let mut pieces = body.into_data_stream();
     let mut bytes = 0;
-    // An error is a connection that is gone.
+    // On an error the connection is gone.
     while let Some(Ok(piece)) = pieces.next().await {
         bytes += piece.len();
         if bytes > MAX_DROPPED_BYTES {

@@ -1,4 +1,4 @@
-//! The listener: takes connections, and gives each a bound.
+//! The listener: accepts connections, and limits each of them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
 /// Largest head of a request: a URL may carry a list of keys.
 const MAX_HEAD_BYTES: usize = 256 << 10;
-/// The pause after a connection could not be taken: too many open files pass by themselves.
+/// The pause after a failed accept: a shortage of file descriptors passes by itself.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long answers under way may take once the server stops.
+/// How long active responses may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Serves until `stop` is cancelled; then answers what is under way, and returns. More than `most` connections at once wait to
-/// be taken.
+/// Serves until `stop` is cancelled, then completes active responses and returns. While `most` connections are open, further ones wait to be
+/// accepted.
 pub(crate) async fn serve(listener: TcpListener, most: usize, router: Router, stop: CancellationToken) {
     let room = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
@@ -68,7 +68,7 @@ async fn accept(
 }
 
 async fn serve_connection(stream: TcpStream, router: Router, stop: CancellationToken) {
-    // Answers are written whole: waiting for more to send would only delay them.
+    // Responses are written in large pieces, so waiting for more data would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }

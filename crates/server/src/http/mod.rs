@@ -1,7 +1,7 @@
-//! The HTTP API: `/v1` ([`v1`]), and CouchDB's, as far as it is about replications: this file and those beside it.
+//! The HTTP API: `/v1` ([`v1`]), and CouchDB's API for replications in this file and those beside it.
 //!
-//! One [`Target`] per path, one function per target and method. Shapes, codes and reasons are CouchDB 3.5's;
-//! where turnwise says something else, `docs/design/0004-replicator-databases.md` says why.
+//! There is one [`Target`] per path, and one function per target and method. Shapes, codes and reasons are CouchDB 3.5's;
+//! `docs/design/0004-replicator-databases.md` explains the differences.
 
 mod all_docs;
 mod answer;
@@ -57,41 +57,41 @@ pub(crate) use self::listener::serve;
 pub(crate) use self::room::Room;
 pub(crate) use self::v1::Accepting;
 
-/// What every request needs.
+/// The state that all requests share.
 #[derive(Clone)]
 pub(crate) struct App {
     pub store: Store,
     pub keys: Keyspace,
     pub settings: Live<Settings>,
-    /// Asks sources for the code of filters.
+    /// Reads the code of filters from sources.
     pub client: Client,
-    /// The node's name, as answers show it.
+    /// The node's name in responses.
     pub node: Arc<str>,
-    /// Where the store is.
+    /// The store's URL.
     pub store_url: Arc<StoreUrl>,
-    /// Cancelled when the server stops: whoever waits answers at once.
+    /// Cancelled when the server stops: requests that wait then respond immediately.
     pub stop: CancellationToken,
     /// See [`App::turn`].
     pub turns: Turns,
-    /// Speaks for workers of other processes.
+    /// Acts for external workers.
     pub external: External,
-    /// How often they ping, and how long they may be silent.
+    /// Their heartbeat interval, and the timeout for missed heartbeats.
     pub health: Health,
-    /// Which of them are asking for jobs.
+    /// Their current requests for jobs.
     pub accepting: v1::Accepting,
-    /// Memory for bodies of requests.
+    /// Memory for request bodies.
     pub body_room: Room,
-    /// What is configured now.
+    /// The current configuration.
     pub config: Live<Arc<Config>>,
-    /// What jobs lock that do not say it themselves.
+    /// Derives the locks of jobs that declare none.
     pub catalogue: Arc<Catalogue>,
     /// The settings that nodes share.
     pub shared: Shared,
-    /// Runs jobs of type `command`; without, none may be added.
+    /// Runs jobs of type `command`. `None` if this node runs none.
     pub commands: Option<Arc<turnwise_command::Handler>>,
-    /// How the upstream is, if there is one.
+    /// The condition of the upstream, if there is one.
     pub upstream: Option<Live<Condition>>,
-    /// Under which names clients reach this server.
+    /// The names under which clients reach this server.
     pub names: Arc<Names>,
 }
 
@@ -102,12 +102,12 @@ pub(crate) struct Health {
     pub timeout: Duration,
 }
 
-/// Locks for writers of databases; databases share them by the hash of their names.
+/// Locks for writers of databases. Databases share them by the hash of their names.
 #[derive(Clone, Default)]
 pub(crate) struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
 
 impl App {
-    /// The service that answers requests.
+    /// The service that handles requests.
     pub fn router(self) -> Router {
         v1::router()
             .fallback(answer_request)
@@ -116,9 +116,9 @@ impl App {
             .with_state(self)
     }
 
-    /// Waits for the turn to write documents of a database. All its writes take the next sequence number, so of those at
-    /// the same time only one can commit: going one after the other spares the others a conflict and a pause. Nothing
-    /// depends on it: other processes and ending jobs write without.
+    /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so only one of several concurrent
+    /// writes can commit. Serial writes avoid conflicts and their pauses. Correctness does not depend on it: other processes and ending jobs write
+    /// without a turn.
     pub async fn turn(&self, db: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = std::hash::DefaultHasher::new();
         db.hash(&mut hasher);
@@ -131,12 +131,12 @@ impl App {
         self.store.runtime().now_us()
     }
 
-    /// How long a request of `/v1` waits at most.
+    /// The longest time that a request of `/v1` waits.
     pub fn max_wait(&self) -> Duration {
         self.config.get().jobs.max_wait
     }
 
-    /// 32 hexadecimal digits that nobody has seen before.
+    /// 32 random hexadecimal digits.
     pub fn new_uuid(&self) -> String {
         let runtime = self.store.runtime();
         format!("{:016x}{:016x}", runtime.random(), runtime.random())
@@ -151,14 +151,14 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The absolute URL of something of this server, as the client reaches it.
+    /// The absolute URL of a database or document, under the server's name in the request.
     pub fn location(&self, db: &str, doc: Option<&str>) -> String {
         location(&self.headers, db, doc)
     }
 }
 
 fn location(headers: &HeaderMap, db: &str, doc: Option<&str>) -> String {
-    /// What a name may hold as it is, in one segment of a path.
+    /// Characters that a path segment may contain unencoded.
     const SEGMENT: &percent_encoding::AsciiSet =
         &percent_encoding::NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'~');
     let encode = |name: &str| percent_encoding::utf8_percent_encode(name, SEGMENT).to_string();
@@ -172,7 +172,7 @@ async fn answer_request(State(app): State<App>, request: Request) -> Response {
     let id = traced::id(request.headers()).unwrap_or_else(|| app.new_uuid()[..10].to_owned());
     let (request, body_time) = traced::timed(request);
     let response = dispatch(app, request).await.unwrap_or_else(IntoResponse::into_response);
-    // No query and no body: they may hold what nobody may read.
+    // The log contains no query and no body: they may hold secrets.
     tracing::debug!(%method, path, id, status = response.status().as_u16(), "request");
     let response = answer::with_header(response, traced::REQUEST_ID, &id);
     let response = answer::with_header(response, traced::BODY_TIME, &body_time.ms().to_string());
@@ -183,7 +183,7 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let target = route::target(parts.uri.path())?;
     let params = Params::new(parts.uri.query());
-    // The body of an answer to HEAD is left out on the way to the client.
+    // hyper omits the body of a response to HEAD.
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method };
     let call = Call { method, params, headers: parts.headers };
     let takes_more =

@@ -1,8 +1,7 @@
 //! `POST /_replicate`: a replication without a document.
 //!
-//! It is a job like any other: it survives the server's end, and a continuous one backs off and goes on after a crash,
-//! where CouchDB forgets it. A one-shot job has one attempt, as in CouchDB: its first crash is the request's answer, and
-//! whoever asked knows, and asks again.
+//! The replication is an ordinary job. It survives the server's end, and a continuous one is retried after a crash, whereas CouchDB forgets it. A
+//! one-shot job has one attempt, as in CouchDB: its first crash is the response, and the client may repeat the request.
 
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -19,7 +18,7 @@ use super::answer::{self, ok, respond};
 use super::error::{ApiError, internal};
 use super::{App, Call, request};
 
-/// Largest body: a list of document ids may be long. Below what a job's options may hold.
+/// Largest body, in bytes: a list of document ids may be long. It is below the limit for a job's options.
 const BODY_BYTES: usize = 4_000_000;
 
 pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response, ApiError> {
@@ -52,7 +51,7 @@ fn parse(app: &App, body: &Map<String, Value>) -> Result<Replication, ApiError> 
     Replication::parse(body, &app.settings.get().defaults).map_err(|error| wrong(Error::field(error)))
 }
 
-/// A document that asks for what cannot be is forbidden; a request is wrong.
+/// For a document this error is `forbidden`; for a request it is `bad_request`.
 fn wrong(error: Error) -> ApiError {
     match error {
         Error::Refused(reason) => ApiError::bad_request(reason),
@@ -60,21 +59,20 @@ fn wrong(error: Error) -> ApiError {
     }
 }
 
-/// The id that a request to cancel names.
+/// The id in a request to cancel.
 fn named_id(body: &Map<String, Value>) -> Result<Option<String>, ApiError> {
     let Some(name) = ["replication_id", "id", "_local_id"].into_iter().find(|name| body.contains_key(*name))
     else {
         return Ok(None);
     };
     match &body[name] {
-        // Where somebody took a `+` for a form's space: ids have none.
+        // A client may have decoded a `+` as a space, as in forms. Ids contain no spaces.
         Value::String(id) => Ok(Some(id.replace(' ', "+"))),
         _ => Err(ApiError::bad_request(format!("{name}: must be a string, the replication's id"))),
     }
 }
 
-/// The id, which may need the code of a filter function from the source. Whatever keeps it from being had is a 404 in
-/// CouchDB.
+/// The replication id, which may need the code of a filter function from the source. Every error on the way is a 404, as in CouchDB.
 async fn replication_id(app: &App, replication: &Replication) -> Result<String, ApiError> {
     let uuid = &app.settings.get().server_uuid;
     let late = app.store.runtime().sleep(FETCH_TIMEOUT);
@@ -89,7 +87,7 @@ async fn replication_id(app: &App, replication: &Replication) -> Result<String, 
     id.map(|id| id.to_string()).map_err(|error| ApiError::not_found(error.to_string()))
 }
 
-/// Why a request cannot have the job that it needs.
+/// Why a request cannot get its job.
 enum Refused {
     Api(ApiError),
     Store(turnwise_store::Error),
@@ -128,21 +126,20 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// The document that a job belongs to, if it belongs to one.
+/// The document that a job belongs to, if it has one.
 fn document_of(job: &Job) -> Result<Option<(String, String)>, Refused> {
     let corrupt = || turnwise_store::Error::Corrupt("a job's summary cannot be read".to_owned());
     let summary = Summary::of(job).ok_or_else(corrupt)?;
     Ok(summary.document().map(|(db, id)| (db.to_owned(), id.to_owned())))
 }
 
-/// The job has ended, or was told to and does not come back.
+/// The job has ended, or is stopping and will not run again.
 fn is_gone(job: &Job) -> bool {
     job.state().is_final() || job.then() == Then::Remove || job.cancel_requested() && job.then() == Then::Keep
 }
 
-/// Makes sure that there is a job for the request. One that does the same already is joined. Returns the latest thing that
-/// has happened to the job then: what ended before it is not this request's end. Times would not tell, because another
-/// node's clock may have written them.
+/// Ensures that a job for the request exists, and joins a job that does the same. Returns the job's latest event at that time: an earlier end is not
+/// the end of this request. Times cannot decide this, because the clock of another node may have written them.
 async fn start(
     app: &App,
     replication: &Replication,
@@ -165,14 +162,14 @@ async fn start(
         let same = same_options(&tx, keys, &job, new).await?;
         match job.state() {
             State::Running | State::Waiting | State::Pending if same => {}
-            // It runs, but for a feed that somebody else watches.
+            // The job runs, but is parked until its source changes.
             State::Delayed if same && job.parked().is_some() => {}
             State::Running | State::Waiting => {
                 jobs::add(&tx, keys, new, now_us).await?;
                 jobs::restart(&tx, keys, JOB_TYPE, id).await?;
             }
             _ => {
-                // Whoever asks again does not want to wait for a backoff.
+                // A new request should not wait for the backoff of an old one.
                 jobs::remove(&tx, keys, JOB_TYPE, id).await?;
                 jobs::add(&tx, keys, new, now_us).await?;
             }
@@ -198,14 +195,14 @@ async fn cancel_job(app: &App, id: &str) -> Result<(), ApiError> {
             );
             return Err(Refused::Api(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)));
         }
-        // The record stays for a while: others may wait for its end.
+        // The record stays for a while, because other clients may wait for the job's end.
         jobs::cancel(&tx, keys, JOB_TYPE, id, now_us).await?;
         Ok(())
     });
     Ok(cancelled.await?)
 }
 
-/// Waits for a job's first end after `before`, and answers with it.
+/// Waits for a job's first end after `before`, and returns the response.
 async fn wait(
     app: &App,
     id: &str,
@@ -227,7 +224,7 @@ async fn wait(
     }
 }
 
-/// The answer to a request whose job is as `tx` sees it; none while it goes on.
+/// The response for the job that `tx` reads; `None` while the job has not ended.
 async fn end_of(
     app: &App,
     tx: &Transaction,
@@ -256,7 +253,7 @@ async fn end_of(
     }
 }
 
-/// The answer to a request that has ended well: the run's report, and what CouchDB adds to some.
+/// The response of a completed replication: the run's report, and the members that CouchDB adds for some replications.
 fn report(replication: &Replication, result: &RawValue) -> Response {
     let by_ids = matches!(replication.filter, Some(Filter::DocIds(_)));
     let more = by_ids || !replication.use_checkpoints;
@@ -265,7 +262,7 @@ fn report(replication: &Replication, result: &RawValue) -> Response {
         return respond(StatusCode::OK, Body::from(format!("{result}\n")));
     };
     if by_ids && let Some(Value::Object(session)) = report.get("history").map(|history| history[0].clone()) {
-        // As long ago, when a replication of named documents had no history.
+        // For compatibility with old releases, in which a replication of named documents had no history.
         let names = ["start_time", "end_time", "docs_read", "docs_written", "doc_write_failures"];
         report.extend(session.into_iter().filter(|(name, _)| names.contains(&name.as_str())));
     }
@@ -275,12 +272,12 @@ fn report(replication: &Replication, result: &RawValue) -> Response {
     ok(&report)
 }
 
-/// A completed job has no result.
+/// A completed job without a result.
 #[derive(Debug, thiserror::Error)]
 #[error("a completed replication has left no result")]
 struct NoResult;
 
-/// A replication that did not end well: 500 in CouchDB, whoever's fault it is, but for who may not.
+/// The response of a replication that failed: 500 as in CouchDB, whatever the cause, except for missing permissions.
 fn failed(reason: &str) -> ApiError {
     let said = |status: u16| reason.contains(&format!(": {status} "));
     let (status, code) = match () {

@@ -1,4 +1,4 @@
-//! What comes with a request: its parameters and its body, each within its bound.
+//! A request's parameters and body, within their limits.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,18 +15,19 @@ use super::error::{ApiError, internal};
 use super::room::{Cost, Full, Held, SMALL_BODY_BYTES};
 use super::rows::Listed;
 
-/// Largest body of a request with one document: the document, and room for spaces between its members.
+/// Largest body of a request with one document, in bytes: the document, and room for whitespace.
 pub(crate) const DOCUMENT_BYTES: usize = MAX_BODY_BYTES + (64 << 10);
-/// Largest body of any other request.
+/// Largest body of any other request, in bytes.
 pub(crate) const REQUEST_BYTES: usize = 16 << 20;
-/// Values that a tree of JSON may have: elements of arrays, and members of objects. Each takes up to some 150 bytes, however short its text is.
+/// Maximum number of values in a tree of JSON: elements of arrays, and members of objects. Each takes up to about 150 bytes, however short its text
+/// is.
 pub(crate) const MAX_VALUES: usize = 200_000;
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Parameters that a query may have.
+/// Maximum number of parameters in a query.
 const MAX_PARAMS: usize = 100;
 
-/// The parameters of a query. Of those that are given twice the last one counts.
+/// The parameters of a query. If one occurs twice, the last value applies.
 #[derive(Debug, Default)]
 pub(crate) struct Params(HashMap<String, String>);
 
@@ -40,7 +41,7 @@ impl Params {
         self.0.get(name).map(String::as_str)
     }
 
-    /// These, and what a body says in place of the query.
+    /// These parameters, overridden by the members of a body.
     pub fn with(&self, body: &Map<String, Value>) -> Self {
         let mut all = self.0.clone();
         all.extend(body.iter().map(|(name, value)| (name.clone(), value.to_string())));
@@ -56,14 +57,14 @@ impl Params {
         }
     }
 
-    /// A parameter that is a whole number, not negative.
+    /// A parameter that is a whole number from 0 on.
     pub fn number(&self, name: &str) -> Result<Option<usize>, ApiError> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let wrong = || ApiError::query(format!("{name} must be an integer from 0 on"));
         text.parse().map(Some).map_err(|_| wrong())
     }
 
-    /// A parameter that is JSON, under the first of its names that is there.
+    /// A parameter that is JSON, under the first of its names that is present.
     pub fn json(&self, names: &[&str]) -> Result<Option<Value>, ApiError> {
         let Some((name, text)) = names.iter().find_map(|name| Some((name, self.get(name)?))) else {
             return Ok(None);
@@ -86,13 +87,13 @@ impl Params {
     }
 }
 
-/// A body that was read, and the room that it has in memory: kept until the request has been dealt with.
+/// A body, and the memory that is reserved for it until the request is complete.
 pub(crate) struct Sent {
     pub text: Bytes,
     pub room: Held,
 }
 
-/// Reads a body to its end, once there is room for what it may become.
+/// Reads a body completely, after reserving memory for its processing.
 pub(crate) async fn bytes(
     app: &App,
     body: Body,
@@ -111,7 +112,7 @@ pub(crate) async fn bytes(
         let mut text = Vec::with_capacity(length.unwrap_or_default());
         let mut pieces = body.into_data_stream();
         while let Some(piece) = pieces.next().await {
-            // It broke off: nobody reads the answer.
+            // The body is truncated: the client is gone, and does not read this response.
             let piece = piece.map_err(|_| ApiError::bad_request("the request's body broke off"))?;
             if text.len() + piece.len() > limit {
                 return Err(too_large(limit));
@@ -138,7 +139,7 @@ fn too_large(limit: usize) -> ApiError {
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
 }
 
-/// A body that must be JSON by its content type, as CouchDB demands it of most requests.
+/// A body with the content type JSON, which CouchDB requires in most requests.
 pub(crate) async fn json_object(
     app: &App,
     body: Body,
@@ -150,7 +151,7 @@ pub(crate) async fn json_object(
     Ok((object(&text, "Request body must be a JSON object")?, room))
 }
 
-/// The same, where one member has rows, of which no tree is made.
+/// The same, where the rows in one member are not parsed into a tree.
 pub(crate) async fn json_rows(
     app: &App,
     body: Body,
@@ -166,7 +167,7 @@ pub(crate) async fn json_rows(
     Ok((listed, room))
 }
 
-/// Whether a request is declared as JSON.
+/// Whether a request has the content type JSON.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
@@ -180,7 +181,7 @@ pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
 }
 
-/// Does what takes long with a text of so many bytes beside the threads that answer requests.
+/// Runs work on a text of this size outside of the threads that handle requests, if it is long.
 pub(crate) async fn beside<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -191,7 +192,7 @@ pub(crate) async fn beside<T: Send + 'static>(
     }
 }
 
-/// JSON text that must be an object.
+/// Parses JSON text that must be an object.
 pub(crate) fn object(text: &[u8], otherwise: &str) -> Result<Map<String, Value>, ApiError> {
     if values(text) > MAX_VALUES {
         let reason = format!("this JSON has more than {MAX_VALUES} values");
@@ -200,7 +201,7 @@ pub(crate) fn object(text: &[u8], otherwise: &str) -> Result<Map<String, Value>,
     serde_json::from_slice(text).map_err(|error| wrong_json(&error, otherwise))
 }
 
-/// How many values a tree of this text would have, at most.
+/// An upper bound for the number of values in this text.
 fn values(text: &[u8]) -> usize {
     let (mut count, mut at) = (1, 0);
     while at < text.len() {
@@ -219,14 +220,14 @@ fn values(text: &[u8]) -> usize {
     count
 }
 
-/// What is wrong with a text: that it is no JSON, or that it is something else than it must be.
+/// The error for a text that is not JSON, or that is not of the required type.
 pub(crate) fn wrong_json(error: &serde_json::Error, otherwise: &str) -> ApiError {
     let problem = match error.classify() {
         serde_json::error::Category::Data => return ApiError::bad_request(otherwise),
         serde_json::error::Category::Eof => "it ends too early",
         _ => "a mistake",
     };
-    // Where, and not what: the text may hold a password.
+    // The error states the position and not the text, which may hold a password.
     let (line, column) = (error.line(), error.column());
     ApiError::bad_request(format!("invalid UTF-8 JSON: {problem} at line {line} column {column}"))
 }

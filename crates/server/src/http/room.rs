@@ -1,52 +1,53 @@
-//! Memory for what clients send: one budget for all requests of the process.
+//! Memory for request bodies: one budget for all requests of the process.
 //!
-//! A request takes room before its body is read, in proportion to what its body may become in memory, and gives it back when it has been dealt with. More of
-//! them wait, unread, for a while; then they are told to come back. Small ones need no room: whatever others send, they are answered.
+//! A request reserves memory before its body is read, in proportion to what processing the body may need, and frees it when it is complete. If the
+//! budget is used up, further requests wait unread for a while, and then receive the advice to retry. Small requests need no reservation, so they are
+//! always served.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The budget, in KiB. With what the process has otherwise, it stays well under 1 GB.
+/// The budget, in KiB. Together with its other memory, the process stays well under 1 GB.
 const ROOM_KB: usize = 384 << 10;
-/// A body up to this size needs no room. Were every connection that there can be to send one, these would take 640 MB.
+/// A body up to this size needs no reservation. If every possible connection sent one, these bodies would take 640 MB.
 pub(crate) const SMALL_BODY_BYTES: usize = 64 << 10;
-/// How long a body may wait for room.
+/// How long a request may wait for its reservation.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a body may become in memory.
+/// The memory that processing a body needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// Bytes for each of the body's.
+    /// Bytes per byte of the body.
     pub factor: usize,
-    /// And so many at most, or beside them.
+    /// A constant in addition, or an upper limit.
     pub more: More,
 }
 
 /// See [`Cost::more`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum More {
-    /// What there is beside the body's own part.
+    /// Memory in addition to the body's own part.
     Beside(usize),
-    /// There is never more in all.
+    /// An upper limit for the sum.
     AtMost(usize),
 }
 
-/// A tree of JSON: [`MAX_VALUES`](super::request::MAX_VALUES) values take about as much.
+/// A tree of JSON: approximately the size of [`MAX_VALUES`](super::request::MAX_VALUES) values.
 const TREE_BYTES: usize = 32 << 20;
 
 impl Cost {
     /// The text, and copies of its parts.
     pub const TEXT: Cost = Cost { factor: 3, more: More::Beside(0) };
-    /// The text, where its rows are, and an answer with a line for each.
+    /// The text, the positions of its rows, and a response with a line for each row.
     pub const ROWS: Cost = Cost { factor: 4, more: More::Beside(0) };
-    /// The same, with trees of some of the rows.
+    /// The same, with trees of some rows.
     pub const DOCUMENTS: Cost = Cost { factor: 4, more: More::Beside(TREE_BYTES) };
     /// One tree.
     pub const TREE: Cost = Cost { factor: 40, more: More::AtMost(TREE_BYTES + (8 << 20)) };
 
-    /// For a body of so many bytes.
+    /// The memory for a body of this size.
     fn bytes(self, body: usize) -> usize {
         let own = body.saturating_mul(self.factor);
         match self.more {
@@ -64,11 +65,11 @@ pub(crate) struct Room {
     patience: Duration,
 }
 
-/// Room that a request has. None for a small one.
+/// A request's reservation. Empty for a small body.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Option<OwnedSemaphorePermit>);
 
-/// There was no room in time.
+/// The budget was used up until the timeout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -87,12 +88,12 @@ impl Room {
         Room { free: Arc::new(Semaphore::new(kb)), kb, patience: ROOM_TIMEOUT }
     }
 
-    /// Waits for the room of a body.
+    /// Waits for the reservation of a body.
     pub async fn take(&self, body: usize, cost: Cost) -> Result<Held, Full> {
         if body <= SMALL_BODY_BYTES {
             return Ok(Held::default());
         }
-        // No single one needs more than there is.
+        // No request reserves more than the whole budget.
         let kb = cost.bytes(body).div_ceil(1 << 10).min(self.kb);
         let taking = self.free.clone().acquire_many_owned(u32::try_from(kb).unwrap_or(u32::MAX));
         match tokio::time::timeout(self.patience, taking).await {
@@ -103,7 +104,7 @@ impl Room {
 }
 
 impl Held {
-    /// Whether it is for a body of more than [`SMALL_BODY_BYTES`].
+    /// Whether the body is larger than [`SMALL_BODY_BYTES`].
     pub fn is_some(&self) -> bool {
         self.0.is_some()
     }
@@ -123,7 +124,7 @@ mod tests {
         assert!(!room.take(SMALL_BODY_BYTES, Cost::TREE).await.unwrap().is_some());
         drop(held);
         assert!(room.take(SMALL_BODY_BYTES + 1, Cost::TEXT).await.is_ok());
-        // One that would need more than there is gets all of it.
+        // A body that would need more than the budget reserves all of it.
         assert!(room.take(1 << 30, Cost::DOCUMENTS).await.is_ok());
     }
 }

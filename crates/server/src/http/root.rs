@@ -1,4 +1,4 @@
-//! The server itself: what clients ask before they do anything.
+//! The server itself: the requests that clients send first.
 
 use axum::response::Response;
 use serde_json::json;
@@ -8,11 +8,11 @@ use super::answer::{in_pieces, ok};
 use super::error::ApiError;
 use super::{App, Call};
 
-/// The release of CouchDB whose API this is: clients decide by it what they may ask for.
+/// The CouchDB release whose API this is. Clients choose the features that they use by it.
 const API_VERSION: &str = "3.5.0";
-/// UUIDs that one request may ask for, as in CouchDB.
+/// Maximum number of UUIDs in one request, as in CouchDB.
 const MAX_UUIDS: usize = 1_000;
-/// Databases that one transaction reads.
+/// Number of databases that one transaction reads.
 const PAGE: usize = 1_000;
 
 pub(super) fn welcome(app: &App) -> Result<Response, ApiError> {
@@ -34,7 +34,7 @@ pub(super) fn uuids(app: &App, call: &Call) -> Result<Response, ApiError> {
     Ok(ok(&json!({ "uuids": uuids })))
 }
 
-/// Nobody logs in yet: everyone who can reach the server is its administrator, and is told so.
+/// There is no login yet: every client that can reach the server is an administrator, and the response states this.
 pub(super) fn session() -> Result<Response, ApiError> {
     Ok(ok(&json!({
         "ok": true,
@@ -47,7 +47,7 @@ pub(super) async fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError
     let mut skip = call.params.number("skip")?.unwrap_or(0);
     let mut limit = call.params.number("limit")?.unwrap_or(usize::MAX);
     let app = app.clone();
-    // Before the answer begins: it can still be another one.
+    // Read before the response begins, so that an error can still change the status.
     let first = page(&app, None).await?;
     Ok(in_pieces(async move |mut pieces| {
         let written = async {

@@ -1,7 +1,7 @@
-//! What a path names. Pure: a path in, a target out.
+//! Routing: a pure function from a path to a target.
 //!
-//! Database names hold slashes, and clients write them in two ways: `prefix%2F_replicator` as one segment (CouchDB's
-//! way), or plainly. So the segments are joined up to the one that ends in `_replicator`.
+//! Database names contain slashes. Clients write them in two ways: as one segment, `prefix%2F_replicator` (CouchDB's way), or unencoded. So the
+//! segments up to the one that ends in `_replicator` are joined.
 
 use percent_encoding::percent_decode_str;
 use turnwise_replicator::documents::names;
@@ -22,12 +22,12 @@ pub(crate) enum Target {
     Replicate,
     SchedulerJobs,
     SchedulerJob(String),
-    /// Of all databases, or of one.
+    /// All databases, or one of them.
     SchedulerDocs(Option<String>),
     SchedulerDoc(String, String),
     /// A node, or its configuration.
     Node(String, config::Part),
-    /// A database, or something of it.
+    /// A database, or a part of it.
     Db(String, Part),
     /// A server-level path that does not exist.
     Unknown,
@@ -45,17 +45,17 @@ pub(crate) enum Part {
     RevsDiff,
     Security,
     Doc(String),
-    /// Without `_local/`.
+    /// The id without `_local/`.
     Local(String),
     Attachment,
-    /// A path with an underscore that replicator databases do not have.
+    /// A path with an underscore that replicator databases do not support.
     Unknown(String),
 }
 
-/// Reads a request's path.
+/// Parses a request's path.
 ///
 /// # Errors
-/// If it is not UTF-8 once decoded, or names no scheduler document where it should.
+/// If the decoded path is not UTF-8, or if a scheduler document's path is incomplete.
 pub(crate) fn target(path: &str) -> Result<Target, ApiError> {
     let decode = |segment: &str| {
         let decoded = percent_decode_str(segment).decode_utf8();
@@ -74,7 +74,7 @@ pub(crate) fn target(path: &str) -> Result<Target, ApiError> {
         ["_active_tasks"] => Target::ActiveTasks,
         ["_replicate"] => Target::Replicate,
         ["_scheduler", "jobs"] => Target::SchedulerJobs,
-        // Those who decode `+` as a space, as forms do, mean a `+`: ids have no spaces.
+        // A client may have decoded a `+` as a space, as in forms. Ids contain no spaces.
         ["_scheduler", "jobs", id] => Target::SchedulerJob(id.replace(' ', "+")),
         ["_scheduler", "docs"] => Target::SchedulerDocs(None),
         ["_scheduler", "docs", ref rest @ ..] => scheduler_docs(rest)?,
@@ -86,13 +86,13 @@ pub(crate) fn target(path: &str) -> Result<Target, ApiError> {
         _ => match split_database(&names) {
             Some((db, rest)) => Target::Db(db, part(rest)),
             None if names[0].starts_with('_') => Target::Unknown,
-            // An ordinary database: refused by name, later.
+            // An ordinary database, which a later check rejects by name.
             None => Target::Db(names[0].to_owned(), part(&names[1..])),
         },
     })
 }
 
-/// The first segments that make the name of a replicator database, and the rest.
+/// Splits off the first segments, which form the name of a replicator database.
 fn split_database<'a>(names: &'a [&'a str]) -> Option<(String, &'a [&'a str])> {
     let last = names.iter().position(|name| *name == names::REPLICATOR || name.ends_with(names::SUFFIX))?;
     let db = names[..=last].join("/");
@@ -112,7 +112,7 @@ fn node(rest: &[&str]) -> Option<config::Part> {
         [] => Some(config::Part::Node),
         ["_config"] => Some(config::Part::All),
         ["_config", section] => Some(config::Part::Section(section.to_owned())),
-        // A tenant is a key, and may have slashes: as in a database's name, they need not be escaped.
+        // A tenant is a key, and may contain slashes. As in a database's name, they need not be encoded.
         ["_config", section, ref key @ ..] => Some(config::Part::Value(section.to_owned(), key.join("/"))),
         _ => None,
     }

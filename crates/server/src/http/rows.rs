@@ -1,4 +1,4 @@
-//! A JSON body as the places of its rows: a tree would take forty times as much memory as the text.
+//! A JSON body as the positions of its rows: a tree would take forty times as much memory as the text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,16 +8,16 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Members of a body beside its rows, at most.
+/// Maximum number of members in a body beside its rows.
 const MAX_MEMBERS: usize = 100;
-/// Longest of them, as text, in bytes.
+/// Longest text of such a member, in bytes.
 const MAX_MEMBER_BYTES: usize = 64 << 10;
 
-/// Elements of an array, or members of an object, in their order.
+/// The elements of an array, or the members of an object, in order.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     text: Bytes,
-    /// Where each begins and ends. Bodies have at most 4 GB.
+    /// Begin and end of each row. Bodies have at most 4 GB.
     places: Vec<(u32, u32)>,
 }
 
@@ -26,11 +26,11 @@ pub(super) struct Rows {
 pub(super) struct Listed {
     /// The other members.
     pub members: Map<String, Value>,
-    /// The member with the rows, if it is there; `Err` if it is no array.
+    /// The member with the rows, if it is present; `Err` if it is no array.
     pub rows: Option<Result<Rows, NoArray>>,
 }
 
-/// What should be an array is something else.
+/// A value that should be an array has another type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NoArray;
 
@@ -39,7 +39,7 @@ impl Rows {
         self.places.len()
     }
 
-    /// How long the text is that they stand in.
+    /// The size of the text that contains the rows.
     pub fn bytes(&self) -> usize {
         self.text.len()
     }
@@ -62,7 +62,7 @@ impl Rows {
         Ok(places.map(|places| Rows { text: text.clone(), places }))
     }
 
-    /// The members of a text that should be an object: for each a row with its name, and one with its value.
+    /// The members of a text that should be an object: two rows per member, its name and its value.
     pub fn of_object(text: Bytes) -> serde_json::Result<Rows> {
         let mut json = serde_json::Deserializer::from_slice(&text);
         let places = json.deserialize_map(Members(&text))?;
@@ -81,10 +81,10 @@ impl Listed {
     }
 }
 
-/// Where a part of a text stands in it.
+/// The position of a part within a text.
 fn place(text: &Bytes, part: &RawValue) -> (u32, u32) {
     let begin = part.get().as_ptr() as usize - text.as_ptr() as usize;
-    // Bodies are bounded far below this.
+    // Bodies are limited far below this.
     let at = |position: usize| u32::try_from(position).unwrap_or(u32::MAX);
     (at(begin), at(begin + part.get().len()))
 }
@@ -119,7 +119,7 @@ impl<'de> Visitor<'de> for Outer<'_> {
     }
 }
 
-/// Reads the places of an array's elements.
+/// Reads the positions of an array's elements.
 struct Elements<'a>(&'a Bytes);
 
 impl<'de> DeserializeSeed<'de> for Elements<'_> {
@@ -197,7 +197,7 @@ impl<'de> Visitor<'de> for Members<'_> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NameSet {
     text: String,
-    /// Where each begins and ends, in the order of the names.
+    /// Begin and end of each name, in the order of the names.
     places: Vec<(u32, u32)>,
 }
 

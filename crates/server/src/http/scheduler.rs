@@ -1,4 +1,4 @@
-//! `_scheduler` and `_active_tasks`: what runs, what waits, and why.
+//! `_scheduler` and `_active_tasks`: running and waiting jobs, and their states.
 
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -12,11 +12,11 @@ use super::answer::{Batch, Pieces, in_pieces, ok};
 use super::error::{ApiError, internal};
 use super::{App, Call};
 
-/// Jobs that `_scheduler/jobs` answers, unless it is told otherwise; as in CouchDB.
+/// Default number of jobs in a response of `_scheduler/jobs`, as in CouchDB.
 const DEFAULT_JOBS: usize = 100;
-/// Rows that one transaction reads.
+/// Number of rows that one transaction reads.
 const PAGE: usize = 500;
-/// Running jobs that `_active_tasks` answers at most: more than `max_jobs` can be.
+/// Maximum number of running jobs in a response of `_active_tasks`. `max_jobs` cannot exceed it.
 const MAX_TASKS: usize = 100_000;
 
 pub(super) async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
@@ -39,8 +39,8 @@ pub(super) async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
     }))
 }
 
-/// Jobs that have ended, or are ending because they were cancelled, are not the scheduler's any more; their records wait for whoever asked
-/// for them.
+/// Jobs that have ended, or are stopping because they were cancelled, no longer belong to the scheduler. Their records are kept for clients that wait
+/// for their end.
 fn is_scheduled(job: &Job) -> bool {
     !job.state().is_final() && !job.cancel_requested()
 }
@@ -106,12 +106,12 @@ fn summary(job: &Job) -> Result<Summary, ApiError> {
     Summary::of(job).ok_or_else(|| internal(&Unreadable))
 }
 
-/// A job's summary is not what the doc processor writes.
+/// A job's summary does not have the form that the doc processor writes.
 #[derive(Debug, thiserror::Error)]
 #[error("a job's summary cannot be read")]
 struct Unreadable;
 
-/// What runs a job, in the place where CouchDB shows an Erlang process: the worker, and its claim's number.
+/// The worker and the claim's number of a running job, where CouchDB shows an Erlang process.
 fn pid(worker: &str, claim: u64) -> String {
     format!("<{worker}.{claim}>")
 }
@@ -162,10 +162,10 @@ fn event_type(kind: &EventKind) -> &'static str {
     }
 }
 
-/// The jobs that run, replications first: clients of CouchDB look for those.
+/// The running jobs, replications first, because clients of CouchDB look for those.
 pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
-    // However many jobs of other types run, replications are all there.
+    // The response includes all replications, however many jobs of other types run.
     let replications = jobs::active(&tx, &app.keys, JOB_TYPE, MAX_TASKS).await?;
     let others = jobs::all_active(&tx, &app.keys, MAX_TASKS).await?;
     let others = others.into_iter().filter(|(job_type, ..)| job_type != JOB_TYPE);
@@ -203,7 +203,7 @@ pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
     Ok(ok(&tasks))
 }
 
-/// What a replication's task has beside the fields of every task.
+/// The fields of a replication's task, in addition to those of every task.
 fn replication(id: &str, active: &Active) -> Result<Value, ApiError> {
     let summary = Summary::parse(&active.summary).ok_or_else(|| internal(&Unreadable))?;
     let mut fields = json!({
@@ -217,7 +217,7 @@ fn replication(id: &str, active: &Active) -> Result<Value, ApiError> {
     });
     let info = active.info.as_ref().map_or("null", |info| info.get());
     let stats: Option<Map<String, Value>> = serde_json::from_str(info).map_err(|error| internal(&error))?;
-    // A task that has not reported yet has done nothing yet.
+    // A task without a report has not done anything yet.
     let stats = match stats {
         Some(stats) => Value::Object(stats),
         None => serde_json::to_value(Stats::default()).map_err(|error| internal(&error))?,
@@ -228,7 +228,7 @@ fn replication(id: &str, active: &Active) -> Result<Value, ApiError> {
     Ok(fields)
 }
 
-/// Which states a request wants to see; none given means all.
+/// The states that a request selects. An empty list means all.
 fn states(call: &Call) -> Result<Vec<String>, ApiError> {
     let wanted: Vec<String> = match call.params.get("states") {
         None => Vec::new(),
@@ -245,7 +245,7 @@ fn states(call: &Call) -> Result<Vec<String>, ApiError> {
     Err(ApiError::query(format!("Unknown states [{unknown}]. Choose from: [{known}]")))
 }
 
-/// The documents of one database, or of all: those of `prefix/_replicator` databases, too.
+/// The documents of one database, or of all databases, including `prefix/_replicator`.
 pub(super) async fn docs(app: &App, call: &Call, db: Option<String>) -> Result<Response, ApiError> {
     let query = DocsQuery {
         states: states(call)?,
@@ -325,7 +325,7 @@ impl DocsQuery {
                 .await;
                 let (page, rest) = match page {
                     Ok(page) => page,
-                    // Deleted meanwhile.
+                    // The database was deleted meanwhile.
                     Err(Error::NoDatabase) => break,
                     Err(error) => return Err(error.into()),
                 };

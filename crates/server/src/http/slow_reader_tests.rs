@@ -1,4 +1,4 @@
-//! Readers that take longer than a transaction may live.
+//! Readers that take longer than the lifetime of a transaction.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,14 +17,14 @@ use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, ExternalO
 use super::*;
 
 const DB: &str = "_replicator";
-/// Longer than a transaction may live.
+/// Longer than the lifetime of a transaction.
 const LONG: Duration = Duration::from_secs(60);
-/// Longer than anything here takes on a machine that is busy compiling.
+/// Longer than any step here takes on a machine that is busy compiling.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// All fit one page, and are far more than what is sent ahead of a slow reader.
+/// All of them fit one page, and exceed what the server sends ahead of a slow reader.
 const DOCS: usize = 150;
 
-/// What requests need, with a clock that the test moves.
+/// The state that requests need, with a clock that the test moves.
 struct World {
     app: App,
     clock: Arc<runtime::Manual>,
@@ -75,14 +75,14 @@ impl World {
         answer
     }
 
-    /// Writes as many documents as a page has, some MB together.
+    /// Writes as many documents as fit one page, some MB in total.
     async fn fill(&self, prefix: &str) {
         let doc = |n| json!({"_id": id(prefix, n), "_replication_state": "failed", "x": "x".repeat(11_000)});
         let docs: Vec<Value> = (0..DOCS).map(doc).collect();
         self.call("POST", Part::BulkDocs, "", json!({ "docs": docs })).await;
     }
 
-    /// Lets a worker claim every job, so that its report is read with it.
+    /// Lets a worker claim every job, so that its report is read, too.
     async fn start_jobs(&self) {
         let (keys, row) = (&self.app.keys, &Worker::new("w", "n", 0, 1_000));
         let started = self.app.store.transact(|tx| async move {
@@ -106,14 +106,14 @@ fn ids(prefix: &str) -> Vec<String> {
     (0..DOCS).map(|n| id(prefix, n)).collect()
 }
 
-/// A reader that has read the first rows, and leaves the others.
+/// A reader that has read the first rows, and has paused.
 struct Reader {
     body: BodyDataStream,
     text: Vec<u8>,
 }
 
 impl Reader {
-    /// When this returns, the rest of what is sent ahead fills the way, and the writer waits for its reader.
+    /// When this returns, the buffers are full, and the writer waits for its reader.
     async fn new(answer: Response) -> Reader {
         let mut reader = Reader { body: answer.into_body().into_data_stream(), text: Vec::new() };
         while reader.text.len() < 11_000 {

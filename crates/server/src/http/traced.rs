@@ -1,4 +1,4 @@
-//! What CouchDB says of every request: a name for the log, and how long its body took to arrive.
+//! The headers that CouchDB sends with every response: a request id, and the time that the body took to arrive.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
 
-/// A request's name: the client's own, or a random one.
+/// A request's id: the client's own, or a random one.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
-/// Milliseconds from the first look at the body to its end.
+/// Milliseconds from the first read of the body to its end.
 pub(super) const BODY_TIME: HeaderName = HeaderName::from_static("x-couchdb-body-time");
-/// The longest name that is taken from a client.
+/// Longest id that a client may choose, in bytes.
 const MAX_ID_BYTES: usize = 100;
 
-/// The name that the client has given to its request, if it can be used.
+/// The client's id for its request, if it is valid.
 pub(super) fn id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     (1..=MAX_ID_BYTES).contains(&id.len()).then(|| id.to_owned())
 }
 
-/// How long a body has taken so far.
+/// The time that a body has taken so far.
 #[derive(Clone, Default)]
 pub(super) struct BodyTime(Arc<AtomicU64>);
 
@@ -34,7 +34,7 @@ impl BodyTime {
     }
 }
 
-/// The same request, and how long its body takes.
+/// The same request, and the time of its body.
 pub(super) fn timed(request: Request) -> (Request, BodyTime) {
     let time = BodyTime::default();
     let request = request.map(|body| Body::new(Timed { body, began: None, time: time.clone() }));

@@ -1,4 +1,4 @@
-//! Whether this node can do its work, and which nodes there are.
+//! Whether this node works, and which nodes exist.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use turnwise_store::Isolation;
 use super::error::{ApiError, retry_later};
 use super::{App, answer};
 
-/// A store that takes longer to answer does not work: who asks whether it does wants to know now.
+/// A store that takes longer to respond counts as failing, so that monitors get a timely result.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// CouchDB's answer while the store works. Otherwise 503, with the reason.
+/// CouchDB's response while the store works. Otherwise 503, with the reason.
 pub(super) async fn up(app: &App) -> Result<Response, ApiError> {
     let Some(reason) = problem(app).await else {
         let mut body = json!({ "status": "ok", "seeds": {} });
-        // Not a reason to take this node out of service: it does whatever it can.
+        // The upstream's state is no reason to take this node out of service: the rest of it works.
         if let Some(upstream) = &app.upstream {
             body["upstream"] = match upstream.get() {
                 Condition::Unknown => json!({ "status": "unknown" }),
@@ -33,14 +33,14 @@ pub(super) async fn up(app: &App) -> Result<Response, ApiError> {
     Ok(retry_later(answer::json(StatusCode::SERVICE_UNAVAILABLE, &body)))
 }
 
-/// What keeps the store from working.
+/// Why the store does not work; `None` if it does.
 async fn problem(app: &App) -> Option<String> {
     let read = async {
         let tx = app.store.begin().await?;
         tx.get_with(&app.keys.format(), Isolation::Snapshot).await
     };
     let read = tokio::time::timeout(PATIENCE, read).await;
-    // Also when it could be read: it may be full.
+    // Checked after a successful read, too: the store may be full.
     if let turnwise_store::Condition::Failing { reason, .. } = app.store.condition() {
         return Some(reason);
     }
@@ -54,12 +54,12 @@ async fn problem(app: &App) -> Option<String> {
     }
 }
 
-/// CouchDB's two lists: the nodes that are there, and those that should be. Nobody is expected here who is not there.
+/// CouchDB's two lists: the existing nodes, and the expected nodes. Here every existing node is expected, and no other.
 pub(super) async fn membership(app: &App) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
     let nodes = nodes::list(&tx, &app.keys).await?;
     let mut names: Vec<&str> = nodes.iter().map(|node| &*node.node).collect();
-    // It answers, so it is there; its row is not for as long as others took it for dead.
+    // This node is running, but its row is missing while other nodes consider it dead.
     names.push(&app.node);
     names.sort_unstable();
     names.dedup();

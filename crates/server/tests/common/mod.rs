@@ -1,4 +1,4 @@
-//! A server of one test's own, and an HTTP client for it.
+//! A server for one test, and an HTTP client for it.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "each test file uses a part")]
 
@@ -12,7 +12,7 @@ use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, S
 use turnwise_store::{Store, runtime};
 use turnwise_testkit::{EtcdCluster, canary};
 
-/// Longer than anything here takes on a machine that is busy compiling.
+/// Longer than any step here takes on a machine that is busy compiling.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct TestServer {
@@ -22,7 +22,7 @@ pub struct TestServer {
     pub folder: tempfile::TempDir,
 }
 
-/// An answer: its status, its headers, and its body as JSON.
+/// A response: its status, its headers, and its body as JSON.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -46,7 +46,7 @@ impl TestServer {
         Self::start_with("").await
     }
 
-    /// Starts a server with lines of `[replicator]`.
+    /// Starts a server with these lines in `[replicator]`.
     pub async fn start_with(replicator: &str) -> TestServer {
         Self::start_in(tempfile::tempdir().unwrap(), replicator).await
     }
@@ -56,12 +56,12 @@ impl TestServer {
         Self::new(folder, Server::start(config).await.unwrap())
     }
 
-    /// Starts another node on a store that others may be on, too.
+    /// Starts another node on a store that other nodes may use, too.
     pub async fn start_on(store: &Store, replicator: &str) -> TestServer {
         Self::try_start_on(store, replicator).await.unwrap()
     }
 
-    /// The same, if it can.
+    /// The same, with a result.
     pub async fn try_start_on(store: &Store, replicator: &str) -> Result<TestServer, StartError> {
         let folder = tempfile::tempdir().unwrap();
         let config = server_config(&folder, replicator);
@@ -74,7 +74,7 @@ impl TestServer {
         TestServer { server, url, client: turnwise_testkit::client(), folder }
     }
 
-    /// What it is called among its like.
+    /// The default name of its node.
     pub fn name(&self) -> String {
         format!("turnwise@{}", self.server.listen())
     }
@@ -95,7 +95,7 @@ impl TestServer {
         let path = answer.url().path().to_owned();
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         let text = answer.text().await.unwrap();
-        // A worker is told the options of its jobs, and nobody else is.
+        // Only a worker receives the options of its jobs.
         if !path.ends_with("/accept") {
             canary::assert_none(&path, &text);
         }
@@ -126,12 +126,12 @@ impl TestServer {
         self.send(request.body(body.to_string())).await
     }
 
-    /// A request without a body, whose type is declared all the same.
+    /// A request without a body, but with the content type JSON.
     pub async fn bare(&self, method: &str, path: &str) -> Answer {
         self.send(self.request(method, path).header("content-type", "application/json")).await
     }
 
-    /// A POST without a body. Its type is declared all the same: without, it might be a form of another site.
+    /// A POST without a body. It has the content type JSON, because it could be a form of another site otherwise.
     pub async fn post_empty(&self, path: &str) -> Answer {
         self.bare("POST", path).await
     }
@@ -149,7 +149,7 @@ impl TestServer {
         self.poll(&path, |status| states.iter().any(|state| status["state"] == **state)).await
     }
 
-    /// Asks until the answer is as it should be: job states have no feed to wait on.
+    /// Repeats the request until the response is good: job states have no feed to wait on.
     pub async fn poll(&self, path: &str, good: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         let polled = async {
@@ -191,7 +191,7 @@ impl Cluster {
         let store = open().await.unwrap();
         let mut nodes = Vec::new();
         for config in configs {
-            // Each has its own way to a store that can be shared.
+            // Each node opens a shared store on its own.
             let own = if on_etcd { open().await.unwrap() } else { store.clone() };
             nodes.push(TestServer::start_on(&own, config).await);
         }
@@ -203,7 +203,7 @@ impl Cluster {
         &self.nodes[n]
     }
 
-    /// Every node's answer, which is the same.
+    /// The response of every node, which must be the same.
     pub async fn get(&self, path: &str) -> Value {
         let first = self.at(0).get(path).await;
         for node in &self.nodes[1..] {
@@ -216,7 +216,7 @@ impl Cluster {
         self.nodes.iter().map(TestServer::name).collect()
     }
 
-    /// Ends a node as if its process was killed.
+    /// Ends a node like a killed process.
     pub fn kill(&mut self, n: usize) {
         drop(self.nodes.remove(n));
     }

@@ -1,5 +1,5 @@
-//! As much of a CouchDB as turnwise asks of an upstream, in memory: one whose own replicator is switched off, which can be
-//! replaced by another one, and whose user is always quicker.
+//! The parts of CouchDB that turnwise needs of an upstream, in memory: its own replicator is off, another server can replace it, and its user can
+//! write first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use turnwise_testkit::canary::COOKIE;
 
-/// Whoever has no such login is refused.
+/// Requests without this login are rejected.
 pub const LOGIN: &str = "admin:xCanary7Qz-pa55word";
-/// The same, as it is sent.
+/// The same login in a request's header.
 const LOGIN_HEADER: &str = "Basic YWRtaW46eENhbmFyeTdRei1wYTU1d29yZA==";
-/// The largest body that is read.
+/// Largest body that is read, in bytes.
 const BODY_BYTES: usize = 10 << 20;
 
 #[derive(Default)]
@@ -39,15 +39,15 @@ struct Db {
 
 #[derive(Default)]
 struct Data {
-    /// Grows with every server that takes this one's place.
+    /// Increases with every server that replaces this one.
     epoch: u64,
     created: u64,
     dbs: BTreeMap<String, Db>,
-    /// What happened to databases.
+    /// The changes of databases.
     updates: Vec<String>,
-    /// `_db_updates` is to be had.
+    /// Whether `_db_updates` is available.
     tells_updates: bool,
-    /// Written before the next request of `_bulk_docs`.
+    /// A document that is written before the next request of `_bulk_docs`.
     quicker: Option<(String, Value)>,
 }
 
@@ -75,7 +75,7 @@ impl Couch {
         couch
     }
 
-    /// With the login.
+    /// The URL with the login.
     pub fn url(&self) -> String {
         format!("http://{LOGIN}@{}", self.address)
     }
@@ -110,7 +110,7 @@ impl Couch {
         self.tell();
     }
 
-    /// Another server, without documents, takes this one's place.
+    /// Replaces this server by another one without documents.
     pub fn replace(&self) {
         let mut data = self.data();
         data.epoch += 1;
@@ -124,12 +124,12 @@ impl Couch {
         self.data().tells_updates = false;
     }
 
-    /// A user writes this into `_replicator` right before the next state is written there.
+    /// A user writes this document into `_replicator` immediately before the next state is written there.
     pub fn be_quicker(&self, id: &str, doc: Value) {
         self.data().quicker = Some((id.to_owned(), doc));
     }
 
-    /// Writes a document's next revision, whatever it is now.
+    /// Writes a document's next revision, whatever its current one is.
     pub fn put(&self, db: &str, id: &str, doc: Value) {
         let mut data = self.data();
         put(data.dbs.get_mut(db).unwrap(), id, doc.as_object().unwrap().clone());
@@ -149,7 +149,7 @@ impl Couch {
         Value::Object(shown)
     }
 
-    /// Waits until a document is as it should be.
+    /// Waits until a document is good.
     pub async fn until(&self, db: &str, id: &str, good: impl Fn(&Value) -> bool) -> Value {
         let mut changes = self.changed.subscribe();
         let wait = async {
@@ -307,7 +307,7 @@ fn has_login(headers: &HeaderMap) -> bool {
         || cookie.is_some_and(|cookie| cookie.contains(COOKIE))
 }
 
-/// Lines for ever: whatever `rows` finds after each change, until it says that there will be no more.
+/// An endless feed: the rows that `rows` finds after each change, until `rows` ends it.
 fn feed(
     couch: Couch,
     at: usize,
@@ -322,7 +322,7 @@ fn feed(
             }
             changes.borrow_and_update();
             let found = rows(&couch.data(), &mut at)?;
-            // A heartbeat at first, so that the head of the answer goes out.
+            // An initial heartbeat, so that the head of the response is sent.
             let text: String =
                 std::iter::once("\n".to_owned()).chain(found.iter().map(|row| format!("{row}\n"))).collect();
             Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), (couch, changes, at, rows, false)))

@@ -1,4 +1,4 @@
-//! Beside a CouchDB: its replication documents run here, and are written back there.
+//! An upstream CouchDB: its replication documents run here, and their results are written back there.
 
 mod couch;
 
@@ -11,19 +11,19 @@ use turnwise_replicator::events::{Event, Listener};
 use turnwise_server::{Config, Server, ServerConfig, StoreUrl};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
 
-/// A server that begins to follow at once.
+/// Settings of a server that follows the upstream immediately.
 fn beside(url: &str) -> String {
     format!(
         "startup_jitter = 0\ncluster_start_period = 0\ncluster_quiet_period = 0.1\n[upstream]\nurl = {url}/\n"
     )
 }
 
-/// A replication that never ends, and never begins: nobody listens there.
+/// A replication that never ends and never starts: no server listens at its URLs.
 fn endless(n: usize) -> Value {
     json!({"source": format!("http://127.0.0.1:1/s{n}"), "target": "http://127.0.0.1:1/t", "continuous": true, "owner": "admin"})
 }
 
-/// One that CouchDB took in older releases, and that nobody can run: it fails at once.
+/// A replication that older releases of CouchDB accepted, and that turnwise cannot run: it fails immediately.
 fn wrong(name: &str) -> Value {
     json!({"source": name, "target": "http://127.0.0.1:1/t", "owner": "admin"})
 }
@@ -51,7 +51,7 @@ fn job(db: &str, doc: &str) -> (String, String) {
     (db.to_owned(), doc.to_owned())
 }
 
-/// Waits until there are these jobs and no others.
+/// Waits until exactly these jobs exist.
 async fn until_jobs(server: &TestServer, expected: &[(String, String)]) {
     let has = |answer: &Value| {
         let found: BTreeSet<_> = named(answer).into_iter().collect();
@@ -78,7 +78,7 @@ async fn an_upstreams_document_runs_here_and_is_written_back_there() {
     assert!(done["_replication_stats"]["docs_written"].as_u64().unwrap() > 0, "{done}");
     assert!(done["_replication_state_time"].is_string() && done["_replication_id"] != "old", "{done}");
     assert!(done.get("_replication_state_reason").is_none());
-    // What the upstream's tools ask of it is also answered here, and the store has taken its uuid.
+    // This server also responds to the requests that the upstream's tools make, and the store has adopted the upstream's UUID.
     let status = server.get("/_scheduler/docs/upstream/_replicator/a").await.body;
     assert_eq!(
         (&status["state"], &status["database"]),
@@ -86,7 +86,7 @@ async fn an_upstreams_document_runs_here_and_is_written_back_there() {
     );
     assert_eq!(server.get("/").await.body["uuid"], couch.uuid());
     assert_eq!(server.get("/_up").await.body["upstream"], json!({"status": "ok"}));
-    // Its own words come back with the changes, and nothing follows from them.
+    // turnwise's own writes return with the changes, and have no effect.
     let mut events = server.server.events().listen();
     couch.put("_replicator", "b", wrong("mydb"));
     couch.state("_replicator", "b", "failed").await;
@@ -129,7 +129,7 @@ async fn a_store_of_small_transactions_takes_many_documents_and_refuses_one_alon
     for n in 0..120 {
         couch.put("_replicator", &format!("{n:03}"), endless(n));
         if n == 60 {
-            // It is written twice, as it is and as its job's options: more than a transaction takes.
+            // The document is written twice, as a row and as its job's options: more than a transaction takes.
             let mut much = endless(1_000);
             much["doc_ids"] = (0..900).map(|n| format!("{n:01000}")).collect();
             couch.put("_replicator", "much", much);
@@ -159,17 +159,17 @@ async fn documents_that_change_or_go_change_their_jobs() {
     until_jobs(&server, &[a.clone(), b.clone()]).await;
     couch.remove("_replicator", "a");
     until_jobs(&server, std::slice::from_ref(&b)).await;
-    // Another source is another replication.
+    // A different source is a different replication.
     couch.put("_replicator", "b", endless(3));
     let moved = |answer: &Value| answer["jobs"][0]["source"] == "http://127.0.0.1:1/s3/";
     let now = server.poll("/_scheduler/jobs", moved).await;
     assert_eq!(now["total_rows"], 1);
-    // Somebody marks it as done: nothing is left to do.
+    // A user marks it as completed: nothing is left to do.
     let mut done = endless(3);
     done["_replication_state"] = "completed".into();
     couch.put("_replicator", "b", done);
     until_jobs(&server, &[]).await;
-    // And takes the mark away again.
+    // The user removes the mark.
     couch.put("_replicator", "b", endless(3));
     until_jobs(&server, &[b]).await;
 }
@@ -184,7 +184,7 @@ async fn which_of_two_that_are_the_same_has_failed_is_the_upstreams_to_say() {
     let reason = b["info"]["error"].as_str().unwrap();
     assert!(reason.ends_with("already started, triggered by document `a` from db `_replicator`"), "{reason}");
     assert_eq!(jobs(&server).await, [job("upstream/_replicator", "a")]);
-    // It says that it was the first one: the other one is tried again in a while.
+    // The first document fails, so the second one is retried after a while.
     let mut failed = endless(1);
     failed["_replication_state"] = "failed".into();
     couch.put("_replicator", "a", failed);
@@ -204,7 +204,7 @@ async fn databases_come_and_go() {
     until_jobs(&server, &[job("upstream/team/_replicator", "a")]).await;
     let dbs = server.get("/_all_dbs").await.body;
     assert_eq!(dbs, json!(["_replicator", "upstream/_replicator", "upstream/team/_replicator"]));
-    // Of the same name, and another one.
+    // A new database of the same name.
     couch.delete("team/_replicator");
     couch.create("team/_replicator");
     couch.put("team/_replicator", "b", endless(2));
@@ -237,7 +237,7 @@ async fn mirrors_are_for_reading_and_can_be_made_anew() {
     }
     let many = server.post("/upstream%2F_replicator/_bulk_docs", &json!({"docs": [endless(2)]})).await;
     assert_eq!(many.body[0]["error"], "forbidden", "{}", many.body);
-    // Whoever distrusts the mirror deletes it: it is made from the beginning.
+    // A user who distrusts the mirror deletes it, and turnwise builds it again from the beginning.
     let mut events = server.server.events().listen();
     assert_eq!(server.delete("/upstream%2F_replicator").await.status, 200);
     couch.put("_replicator", "b", endless(2));
@@ -261,7 +261,7 @@ async fn an_upstream_that_is_away_is_told_and_gets_its_states_later() {
     let up = server.poll("/_up", |up| up["upstream"]["status"] == "unavailable").await;
     let shown = format!("http://admin:*****@{}", proxy.url().rsplit('@').next().unwrap());
     assert!(up["status"] == "ok" && up["upstream"]["reason"].as_str().unwrap().contains(&shown), "{up}");
-    // A replication ends meanwhile, and others are asked for.
+    // A replication ends meanwhile, and others are added.
     held.set(Fault::None).await;
     server.poll("/_scheduler/docs/upstream/_replicator/a", |status| status["state"] == "completed").await;
     couch.put("_replicator", "b", endless(2));
@@ -301,11 +301,11 @@ async fn a_state_that_is_owed_outlives_the_process_and_is_written_once() {
     couch.put("_replicator", "b", wrong("mydb"));
     let config = format!("{}[workers]\nhealth_interval = 0.2\nhealth_timeout = 1\n", beside(proxy.url()));
     let mut cluster = Cluster::start([&*config]).await;
-    // The upstream has done it, and the answer is lost with the process.
+    // The upstream has written the states, and the responses are lost with the process.
     couch.state("_replicator", "a", "failed").await;
     couch.state("_replicator", "b", "failed").await;
     cluster.kill(0);
-    // Meanwhile somebody mends one of them.
+    // Meanwhile a user corrects one of them.
     couch.put("_replicator", "b", endless(1));
     proxy.set(Fault::None).await;
     let server = TestServer::start_on(&cluster.store, &config).await;
@@ -333,7 +333,7 @@ async fn a_state_that_was_refused_is_written_later() {
 #[tokio::test]
 async fn the_upstreams_newer_version_counts() {
     let couch = Couch::start().await;
-    // Its user corrects it at the very moment.
+    // The upstream's user corrects the document at the same moment.
     couch.be_quicker("a", endless(1));
     couch.put("_replicator", "a", wrong("mydb"));
     let server = TestServer::start_with(&beside(&couch.url())).await;
@@ -343,7 +343,7 @@ async fn the_upstreams_newer_version_counts() {
         doc.get("_replication_state").is_none() && doc["_rev"].as_str().unwrap().starts_with("2-"),
         "{doc}"
     );
-    // What is owed to the old revision is forgotten: its own end is written.
+    // The pending write for the old revision is dropped, and the new revision gets its own state.
     couch.put("_replicator", "a", wrong("yourdb"));
     let doc = couch.state("_replicator", "a", "failed").await;
     assert!(doc["source"] == "yourdb" && doc["_rev"].as_str().unwrap().starts_with("4-"), "{doc}");
@@ -382,7 +382,7 @@ async fn without_updates_of_databases_their_list_does() {
 #[tokio::test]
 async fn nodes_share_the_databases_and_take_over_from_each_other() {
     let couch = Couch::start().await;
-    // Nodes are named by their ports, so that each run shares them out in another way: of so many, each has some.
+    // Nodes are named by their ports, so each run divides the databases differently. With this many databases, each node gets some.
     let names: BTreeSet<String> = (0..30).map(|n| format!("team{n}/_replicator")).collect();
     for name in &names {
         couch.create(name);
@@ -434,9 +434,9 @@ async fn a_new_store_waits_for_the_upstreams_uuid() {
         "{refused}"
     );
     assert!(!refused.contains("xCanary7Qz"), "{refused}");
-    // Who gives one needs to ask nobody.
+    // With a configured UUID the start asks no upstream.
     let given = Server::start(config("[couchdb]\nuuid = b0000000000000000000000000000025\n")).await.unwrap();
     given.shutdown().await;
-    // And a store that has one keeps it.
+    // A store that has a UUID keeps it.
     Server::start(config("")).await.unwrap().shutdown().await;
 }

@@ -1,4 +1,4 @@
-//! What was acknowledged is there after the store was closed and opened again.
+//! Acknowledged writes survive closing and reopening the store.
 
 use std::collections::BTreeMap;
 

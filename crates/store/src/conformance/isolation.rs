@@ -1,5 +1,4 @@
-//! Strict serializability: transactions have an order, and it agrees with the order of the clock on the
-//! wall.
+//! Strict serializability: transactions have an order, and it agrees with real time.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ pub(super) const CASES: &[Case] = cases![
     transfers_in_parallel_keep_the_sum,
 ];
 
-/// Lets `other` change something between the reads and the commit of `tx`, which has a write to make.
+/// Runs `other` and commits it between the reads of `tx` and its commit. `tx` also writes a row.
 async fn meanwhile(
     scene: &Scene,
     tx: &Transaction,
@@ -126,7 +125,7 @@ async fn an_arrival_conflicts(scene: Scene) {
             .await
             .expect("the end is not part of it");
     }
-    // A key of its own counts whatever becomes of it, also one that is among them.
+    // A read conflict on a key counts even if the key is within an arrivals range.
     let tx = scene.begin().await;
     let (_, proof) = tx.range_to_prove(forwards("a", "f", 100)).await.expect("reads");
     tx.prove_arrivals(proof);
@@ -218,7 +217,7 @@ async fn snapshot_reads_take_no_conflict(scene: Scene) {
     meanwhile(&scene, &tx, all).await.expect("no conflict");
 }
 
-/// The first read is when a snapshot is taken at the latest.
+/// An engine may take its snapshot as late as the first read, so the cases that expect a conflict read first.
 async fn an_added_conflict_key_counts(scene: Scene) {
     let tx = scene.begin().await;
     tx.get_with(&key("other"), Isolation::Snapshot).await.expect("reads");
@@ -349,7 +348,7 @@ async fn increments_in_parallel_are_all_counted(scene: Scene) {
     assert_eq!(number(scene.get("counter").await.as_ref()), 200);
 }
 
-/// Each takes the number after the last row of a range: a phantom that is overlooked makes a double.
+/// Each transaction uses the number after the last row of a range: an overlooked phantom creates a duplicate.
 async fn numbers_in_parallel_have_no_gap_and_no_double(scene: Scene) {
     in_parallel(&scene, 8, 25, |tx, id| async move {
         let last = tx.range_with(backwards("number ", "number!", 1), Isolation::Serializable).await?;

@@ -1,4 +1,4 @@
-//! Every engine has bounds, tells them, and holds to them.
+//! Every engine has limits, reports them, and enforces them.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! What every engine must do, as tests that any engine can be plugged into.
+//! The conformance suite: tests of what every engine must do, for any engine.
 //!
 //! An engine passes if every chapter of [`CHAPTERS`] does. Its tests name a [`Subject`] and expand
-//! [`conformance_tests!`](crate::conformance_tests), which makes one test of each chapter:
+//! [`conformance_tests!`](crate::conformance_tests), which generates one test per chapter:
 //!
 //! ```ignore
 //! turnwise_store::conformance_tests!(|| async { Arc::new(MyEngineInAFolder::new()) as Arc<dyn Subject> });
@@ -9,26 +9,41 @@
 //!
 //! # Where engines may differ
 //!
-//! The suite does not test what is left open here, and code above the store must not rely on it.
+//! The suite does not test these points, and code above the store must not rely on them. For each point, "another engine" states
+//! what a new engine may do.
 //!
-//! | subject | embedded | etcd | FoundationDB | others may |
-//! | --- | --- | --- | --- | --- |
-//! | when a snapshot is taken | at the begin of the transaction | at its first read | at the begin | at the begin, at the first read or between |
-//! | a conflict key of a transaction that has read nothing | counts from the begin | does not count | counts from the begin | do either |
-//! | clearing a key or range in which nothing is stored | conflicts with readers of a cleared key, not with readers of a range | conflicts with neither | conflicts with both | do any of these |
-//! | setting a value that is there already | a write like any other | the same | the same | the same |
-//! | keys from `0xff` on | are keys like any other | are refused | are keys like any other | refuse them; no case uses them |
-//! | a watch resolves without a change | only when the store closes or fails | after a minute, when the connection breaks, on a change that was seen already | when the client loses it | whenever it likes |
-//! | a value changes and changes back | resolves, unless both happened in one group of commits | resolves, unless both happened before the watch was there | resolves, or not | resolve, or not |
-//! | what makes a transaction too old | its age, on reads and at commit | compaction of its revision, on reads: after a minute or more | the age of its version: 5 s | compaction of its revision |
-//! | a read of a transaction that is too old | is refused at once | is refused once it is compacted | is refused; so is its commit if it has read something | answer, and refuse the commit |
-//! | `limits()` | [`Limits::DEFAULT`](crate::Limits::DEFAULT) | 120 conflicts, 960 writes and 1.5 MB, if etcd has its own defaults | 5,000 conflicts, 5,000 writes and 3 MB, less behind a long prefix | be smaller; the suite asks |
-//! | more conflicts than `limits()` | are counted before the commit | the same; rows that were declared and not read count only in the commit | the same | the same |
-//! | versionstamps | dense: group, place in the group | have gaps: those of all users of the cluster are one sequence | have gaps: those of all users of the cluster are one sequence | have gaps; only the order counts |
-//! | the value that stands for a versionstamp | none: the ten bytes are stored | 17 bytes that are not UTF-8; refused as a value | none: the ten bytes are stored | reserve one that is not UTF-8 |
-//! | a commit that fails for a conflict | writes nothing | may set a key to a versionstamp, if others that are sent with it set that key, too | writes nothing | do either |
-//! | an unknown outcome | only after the disk has failed | on any lost connection, change of leader or timeout | on a timeout, a change of the cluster or a lost connection | on any lost connection |
-//! | a clock that tests can move | yes | none | none | none: the cases that need one are then left out, see [`Subject::clock`] |
+//! - **When a snapshot is taken**. Embedded, FoundationDB: at the begin of the transaction. etcd: at its first read. Another engine:
+//!   at either or in between.
+//! - **A conflict key of a transaction that has read nothing**. Embedded, FoundationDB: counts from the begin. etcd: does not count.
+//!   Another engine: either.
+//! - **Clearing a key or range that stores nothing**. Embedded: conflicts with readers of a cleared key, not with readers of a range.
+//!   etcd: conflicts with neither. FoundationDB: conflicts with both. Another engine: any of these.
+//! - **Setting a value that is already there**. All engines: a write like any other.
+//! - **Keys from `0xff` on**. Embedded, FoundationDB: keys like any other. etcd: refused. Another engine: may refuse them; no case
+//!   uses them.
+//! - **A watch that resolves without a change**. Embedded: only when the store closes or fails. etcd: after a minute, when the
+//!   connection breaks, or on a change that was already seen. FoundationDB: when the client loses it. Another engine: at any time.
+//! - **A value that changes and changes back**. Embedded: resolves, unless both happened in one group of commits. etcd: resolves,
+//!   unless both happened before the watch existed. FoundationDB and another engine: may resolve or not.
+//! - **What makes a transaction too old**. Embedded: its age, on reads and at commit. etcd: compaction of its revision, on reads,
+//!   after a minute or more. FoundationDB: the age of its version, 5 s. Another engine: compaction of its revision.
+//! - **A read of a transaction that is too old**. Embedded: refused immediately. etcd: refused once its revision is compacted.
+//!   FoundationDB: refused, and so is its commit if it has read something. Another engine: may answer, and refuse the commit.
+//! - **`limits()`**. Embedded: [`Limits::DEFAULT`](crate::Limits::DEFAULT). etcd: 120 conflicts, 960 writes and 1.5 MB with etcd's
+//!   default configuration. FoundationDB: 5,000 conflicts, 5,000 writes and 3 MB, less with a long prefix. Another engine: may be
+//!   smaller; the suite reads them.
+//! - **More conflicts than `limits()`**. All engines: counted before the commit. On etcd, rows that were declared and not read count
+//!   only at the commit.
+//! - **Versionstamps**. Embedded: dense, the group and the place in the group. etcd, FoundationDB: with gaps, because all users of
+//!   the cluster share one sequence. Another engine: with gaps; only the order counts.
+//! - **The stored value that stands for a versionstamp**. Embedded, FoundationDB: none, the ten bytes are stored. etcd: 17
+//!   bytes that are not UTF-8, refused as a value. Another engine: may reserve one that is not UTF-8.
+//! - **A commit that fails because of a conflict**. Embedded, FoundationDB: writes nothing. etcd: may set a key to a versionstamp, if
+//!   another commit that is sent with it also sets that key. Another engine: either.
+//! - **An unknown outcome**. Embedded: only after the disk has failed. etcd: on any lost connection, change of leader or timeout.
+//!   FoundationDB: on a timeout, a change of the cluster or a lost connection. Another engine: on any lost connection.
+//! - **A clock that tests can move**. Embedded: yes. All others: none; the suite skips the cases that need one, see
+//!   [`Subject::clock`].
 
 mod durability;
 mod isolation;
@@ -49,25 +64,25 @@ use futures::future::BoxFuture;
 use crate::runtime::{Manual, System};
 use crate::{Engine, RangeRead, Store, Transaction};
 
-/// An engine under examination, with a store of its own.
+/// An engine under test, with its own store.
 #[async_trait]
 pub trait Subject: Send + Sync + 'static {
-    /// Opens the store, which is empty at the first call. Before the next call everything that the engine
-    /// has handed out is dropped.
+    /// Opens the store, which is empty at the first call. Before each further call, the suite drops all that the engine has
+    /// returned.
     async fn open(&self) -> Arc<dyn Engine>;
 
-    /// The clock that the engine measures the age of transactions on, if it can be moved.
+    /// The clock that measures the age of transactions, if a test can move it.
     fn clock(&self) -> Option<Arc<Manual>>;
 
-    /// Whether a key that a refused transaction would have set to its versionstamp may hold that all the same.
+    /// Whether a key may hold the versionstamp that a refused transaction would have set.
     fn stamps_may_stay(&self) -> bool {
         false
     }
 }
 
-/// Part of the suite.
+/// A chapter of the suite.
 pub struct Chapter {
-    /// What it is about.
+    /// What it tests.
     pub name: &'static str,
     cases: &'static [Case],
 }
@@ -86,7 +101,7 @@ pub const CHAPTERS: &[Chapter] = &[
     Chapter { name: "random", cases: random::CASES },
 ];
 
-/// Lists functions as cases under their own names.
+/// Lists functions as cases, named after the functions.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
         &[$((stringify!($case), |scene| Box::pin($case(scene)))),*]
@@ -94,12 +109,12 @@ macro_rules! cases {
 }
 use cases;
 
-/// Makes one test of each chapter of the suite. The argument is an async function or closure that returns
-/// a new [`Subject`](crate::conformance::Subject) in an `Arc`; or in an `Option`, `None` to skip the chapter where
-/// something has already said why.
+/// Generates one test per chapter of the suite. The argument is an async function or closure that returns a new
+/// [`Subject`](crate::conformance::Subject) in an `Arc`, or an `Option` of it. `None` skips the chapter; the closure has then
+/// already reported the reason.
 ///
-/// An engine that needs something that is not on every machine says before it why the tests are skipped here, if they
-/// are: `conformance_tests!(skip_if missing(); subject)`, where `missing` returns an `Option<String>`.
+/// An engine that is not available on every machine gives the reason to skip its tests before the subject:
+/// `conformance_tests!(skip_if missing(); subject)`, where `missing` returns an `Option<String>`.
 #[macro_export]
 macro_rules! conformance_tests {
     ($subject:expr) => {
@@ -134,7 +149,7 @@ macro_rules! conformance_tests {
     };
 }
 
-/// Says that a test was skipped, past the test harness, which would show it only if the test failed.
+/// Reports a skipped test on the real standard error. The test harness would show captured output only for a failure.
 pub fn skipped(test: &str, reason: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{test}: skipped, {reason}");
@@ -143,7 +158,7 @@ pub fn skipped(test: &str, reason: &str) {
 /// Runs a chapter, each case on a new subject.
 ///
 /// # Panics
-/// If a case fails, with the names of all that did.
+/// If a case fails, with the names of all failed cases.
 pub async fn run<F, Fut>(chapter: &str, new_subject: F)
 where
     F: Fn() -> Fut,
@@ -152,7 +167,7 @@ where
     let chapter = CHAPTERS.iter().find(|known| known.name == chapter).expect("a chapter of the suite");
     let mut failed = Vec::new();
     for (name, case) in chapter.cases {
-        // Whoever has none has said so.
+        // The caller has already reported why there is no subject.
         let Some(subject) = new_subject().await.into() else { return };
         let scene = Scene::new(subject).await;
         let mut running = tokio::spawn(case(scene));
@@ -174,7 +189,7 @@ where
     );
 }
 
-/// Something hangs that should have happened: long enough for a slow machine.
+/// Something hangs after this time, which is long enough for a slow machine.
 const CASE_DEADLINE: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -210,7 +225,7 @@ impl Scene {
         tx.commit().await.expect("commits");
     }
 
-    /// What a new transaction reads.
+    /// The value that a new transaction reads.
     async fn get(&self, name: &'static str) -> Option<Bytes> {
         self.begin().await.get(&key(name)).await.expect("reads")
     }
@@ -241,7 +256,7 @@ fn backwards(begin: &'static str, end: &'static str, limit: usize) -> RangeRead 
     RangeRead { reverse: true, ..forwards(begin, end, limit) }
 }
 
-/// Waits for something that must happen.
+/// Waits for an event that must happen.
 async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, event).await {
         Ok(value) => value,

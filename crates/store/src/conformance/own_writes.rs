@@ -1,4 +1,4 @@
-//! A transaction sees its own writes, in order, and nobody else does before it commits.
+//! A transaction sees its own writes, in order. No other transaction sees them before it commits.
 
 use super::{Case, Scene, backwards, cases, forwards, key, span};
 use crate::{Error, Isolation, RangeRead, Transaction};

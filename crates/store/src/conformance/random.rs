@@ -1,20 +1,19 @@
 //! Random transactions in parallel, checked against a serial model.
 //!
-//! Tasks run random transactions on a few keys, so that they collide, and note every read with what it
-//! returned. Afterwards the committed ones are run again, one after the other in the order of their
-//! versionstamps, on an ordered map:
+//! Tasks run random transactions on a few keys, so that they conflict, and record every read with its result. Afterwards the
+//! suite replays the committed transactions serially on an ordered map, in the order of their versionstamps. It checks:
 //!
-//! - every read of a transaction that wrote something returns what it returned then;
-//! - the reads of one that wrote nothing fit a single moment, not before the last commit that had been
-//!   acknowledged when it began;
-//! - a transaction that began after another one was acknowledged comes later in the order;
-//! - the rows that are left are the rows of the store.
+//! - Every read of a transaction that wrote something returns the same result.
+//! - The reads of a transaction that wrote nothing match a single moment. It is not before the last commit that was acknowledged
+//!   when the transaction began.
+//! - A transaction that began after another one was acknowledged comes later in the order.
+//! - The remaining rows are the rows of the store.
 //!
-//! An engine may set a versionstamp for a transaction that conflicts
-//! ([`stamps_may_stay`](super::Subject::stamps_may_stay)). Such a stamp, where it was seen, counts as a commit of its own.
+//! An engine may set a versionstamp for a transaction that conflicts ([`stamps_may_stay`](super::Subject::stamps_may_stay)). Such
+//! a stamp, if a read saw it, counts as a separate commit.
 //!
-//! The random numbers have a seed, which a failure prints; `TURNWISE_SEED` sets it. How tasks interleave is up to
-//! the machine, so a seed may have to be tried more than once.
+//! The random numbers have a seed, which a failure prints; `TURNWISE_SEED` sets it. The machine decides how tasks interleave, so
+//! a failure may need several runs of its seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +30,7 @@ pub(super) const CASES: &[Case] = cases![few_keys_many_conflicts, more_keys_and_
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
-/// What a transaction did, and what it saw.
+/// A step of a transaction, with its result.
 #[derive(Debug, Clone)]
 enum Step {
     Get(Bytes, Isolation, Option<Bytes>),
@@ -145,12 +144,12 @@ struct Player {
     store: Store,
     rng: SeededRng,
     acknowledged: Arc<Mutex<Option<Versionstamp>>>,
-    /// No value is written twice, so that a read tells which write it saw.
+    /// No value is written twice, so a read identifies the write that it saw.
     values: Arc<AtomicU64>,
 }
 
 impl Player {
-    /// Returns what it has done, and what it would have set to versionstamps where it was refused.
+    /// Returns its committed transactions, and the keys that its refused transactions would have set to versionstamps.
     async fn play(mut self, rounds: u32) -> (Vec<Done>, BTreeSet<Bytes>) {
         let (mut done, mut refused) = (Vec::new(), BTreeSet::new());
         while done.len() < rounds as usize {
@@ -180,7 +179,7 @@ impl Player {
         (done, refused)
     }
 
-    /// One random step; `None` if it was refused for reading a versionstamp.
+    /// One random step; `None` if it was refused because it read a versionstamp.
     async fn step(&mut self, tx: &Transaction) -> Result<Option<Step>> {
         let step = match self.rng.below(12) {
             0..=3 => {
@@ -228,7 +227,7 @@ impl Player {
     }
 }
 
-/// The versionstamps that were seen in keys that refused transactions would have stamped, and that no committed one has.
+/// The versionstamps of no committed transaction that were read from keys that refused transactions would have set.
 fn stamps_that_stayed(start: &Rows, done: &[Done], refused: &BTreeSet<Bytes>, stored: &Rows) -> Vec<Done> {
     let seen_by = |step: &Step| match step {
         Step::Get(key, _, Some(value)) => vec![(key.clone(), value.clone())],
@@ -250,7 +249,7 @@ fn stamps_that_stayed(start: &Rows, done: &[Done], refused: &BTreeSet<Bytes>, st
     stayed.into_iter().map(|(stamp, steps)| Done { steps, stamp: Some(stamp), after: None }).collect()
 }
 
-/// Runs what was done again, serially, from `start` to `model`.
+/// Replays the committed transactions serially, from `start` to `model`.
 fn check(start: &Rows, model: &mut Rows, done: Vec<Done>) {
     let (mut writers, readers): (Vec<_>, Vec<_>) = done.into_iter().partition(|done| done.stamp.is_some());
     writers.sort_by_key(|done| done.stamp);
@@ -277,8 +276,8 @@ fn check(start: &Rows, model: &mut Rows, done: Vec<Done>) {
     }
 }
 
-/// Runs a transaction on the model. Snapshot reads count only if `strictly`: the moment they saw may be
-/// earlier than the commit.
+/// Replays a transaction on the model. Snapshot reads count only if `strictly`: they may have read an earlier state than the
+/// commit.
 fn replay(model: &mut Rows, done: &Done, strictly: bool) -> Result<(), String> {
     let must_match = |isolation: Isolation| strictly || isolation == Isolation::Serializable;
     for step in &done.steps {

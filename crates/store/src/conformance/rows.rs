@@ -1,4 +1,4 @@
-//! Rows are kept as they are, in the order of their bytes.
+//! Rows are kept unchanged, in the order of their bytes.
 
 use bytes::Bytes;
 
@@ -117,7 +117,7 @@ async fn pages_in_both_directions_are_complete(scene: Scene) {
         let (mut forwards, mut backwards) = (Vec::new(), Vec::new());
         let (begin, end) = everything();
         let mut read = RangeRead { begin, end, limit, reverse: false };
-        // One row at a time is slow on a network: a part of them shows as much.
+        // Reading single rows is slow over a network, and some of them suffice.
         let enough = if limit == 1 { 50 } else { rows.len() };
         while forwards.len() < enough {
             let page = tx.range_with(read.clone(), Isolation::Snapshot).await.expect("reads");
@@ -126,7 +126,7 @@ async fn pages_in_both_directions_are_complete(scene: Scene) {
             read.begin = crate::key::successor(last);
             forwards.extend(page);
         }
-        // Another transaction, so that neither becomes too old where each page is a request.
+        // A new transaction, so that neither becomes too old where each page is a request.
         let tx = scene.begin().await;
         let (begin, end) = everything();
         let mut read = RangeRead { begin, end, limit, reverse: true };

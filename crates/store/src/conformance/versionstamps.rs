@@ -1,4 +1,4 @@
-//! Versionstamps order all commits of a store, over restarts, too.
+//! Versionstamps order all commits of a store, also across restarts.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ async fn they_grow_over_restarts(mut scene: Scene) {
     }
 }
 
-/// Many writers append to a log under one key: the order of the stamps is the order of the log.
+/// Many writers append to a log under one key. The order of the stamps is the order of the log.
 async fn they_are_unique_and_ordered_under_load(scene: Scene) {
     let tasks: Vec<_> = (0..8u32)
         .map(|task| {

@@ -104,7 +104,7 @@ async fn watchers_of_many_keys_all_wake(scene: Scene) {
     }
 }
 
-/// Looks, waits for a change, looks again. A wake-up that came too early, or not at all, leaves it hanging.
+/// Each follower reads, waits for a change, and reads again. A wake-up that comes too early or never makes it hang.
 async fn a_follower_sees_the_last_of_many_changes(scene: Scene) {
     const FOLLOWERS: usize = 8;
     const CHANGES: u32 = 1_000;

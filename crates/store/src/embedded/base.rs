@@ -1,10 +1,10 @@
 //! The rows that have left memory, in a B-tree of the storage crate, redb, on [pages](super::pages) with checksums.
 //!
-//! Only [checkpoints](super::checkpoint) write here, whole memtables at a time, with the version that the
-//! rows then have, and with the segments that the log must have from then on. Every commit is made so that opening after a
-//! crash need not walk the file (quick repair), which also makes it a commit of two phases: its pages are on the disk before
-//! the header refers to them. So a commit that fails at any sync leaves the one before it whole, and after
-//! [opening again](Base::reopen), which writes the header and syncs it, the checkpoint is either there or made anew.
+//! Only [checkpoints](super::checkpoint) write here, one whole memtable at a time. With it they write the version of these rows,
+//! and the segments that the log must have from then on. Every commit uses quick repair, so that opening after a crash does not
+//! have to scan the file. That also makes it a two-phase commit: its pages are on the disk before the header refers to them. So a
+//! commit that fails at any sync leaves the previous one intact. [Reopening](Base::reopen) writes the header and syncs it. After
+//! that, the checkpoint is either complete or written again.
 
 use std::fmt::Display;
 use std::fs;
@@ -24,45 +24,45 @@ use crate::{Error, Result};
 
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// The version of the newest group of which the rows are here.
+/// The version of the newest group whose rows are stored here.
 const VERSION: &str = "version";
-/// The segments that the log must have: those that hold, or may hold, what was acknowledged and is not here.
+/// The segments that the log must have: those with acknowledged writes that are not here, or that may have them.
 const FIRST_SEGMENT: &str = "first_segment";
 const LAST_SEGMENT: &str = "last_segment";
 
-/// The file.
+/// The file of the base.
 pub(super) struct Base {
-    /// `None` while it cannot be opened again.
+    /// `None` while it cannot be reopened.
     database: Option<Database>,
-    /// Whether it was opened so that its files stay as they are.
+    /// Whether it was opened without changing its files.
     only_read: bool,
     pages: Arc<Pages>,
     cache_bytes: usize,
 }
 
-/// What the base knows of itself and the log.
+/// The base's own metadata: its version, and the segments of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
-    /// Of the last checkpoint.
+    /// The version of the last checkpoint.
     pub(super) version: u64,
-    /// The segments that must be there. `None`: the log is of the first format.
+    /// The segments that must exist. `None` means that the log has the first format.
     pub(super) segments: Option<RangeInclusive<u64>>,
 }
 
-/// The rows as they were when the view was taken. Fails once the base is closed.
+/// The rows at the time of the view. Reads fail once the base is closed.
 pub(super) struct BaseView {
     rows: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
     pages: Arc<Pages>,
 }
 
-/// Rows of a view, from both ends.
+/// An iterator over the rows of a view, from both ends.
 pub(super) struct BaseRows {
     rows: redb::Range<'static, &'static [u8], &'static [u8]>,
     pages: Arc<Pages>,
 }
 
 impl Base {
-    /// Makes the files of a new store. Until the last of them has its name there is none.
+    /// Creates the files of a new store. The store exists once the last of them has its final name.
     pub(super) fn create(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<(), Trouble> {
         let (rows, sums) =
             (folder.base().with_extension("redb.new"), folder.sums().with_extension("sums.new"));
@@ -79,14 +79,14 @@ impl Base {
         Pages::rename(pages, &folder.base(), &folder.sums()).map_err(|error| Trouble::at(&rows, &error))
     }
 
-    /// Opens the files of a store. So much memory is for their pages, at most.
+    /// Opens the files of a store. Their pages use at most `cache_bytes` of memory.
     pub(super) fn open(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
         let pages = Pages::open(&folder.base(), &folder.sums(), disk, true)?;
         let database = Some(open(Backend(pages.clone()), &pages, cache_bytes)?);
         Ok(Base { database, only_read: false, pages, cache_bytes })
     }
 
-    /// Opens the files of a store, and writes nothing.
+    /// Opens the files of a store without writing.
     pub(super) fn open_to_read(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
         if !folder.has_sums() {
             return Self::open_unsummed(folder, disk, cache_bytes);
@@ -96,7 +96,7 @@ impl Base {
         Ok(Base { database: Some(database), only_read: true, pages, cache_bytes })
     }
 
-    /// Opens the file of a store of the first format, once, reads and checks all of it, and writes nothing.
+    /// Opens the file of a store in the first format without writing. Opening reads and checks the whole file, once.
     fn open_unsummed(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
         let pages = Arc::new(Pages::without_sums(&folder.base(), disk, false)?);
         let mut database = open(overlay(&pages)?, &pages, cache_bytes)?;
@@ -109,8 +109,8 @@ impl Base {
         }
     }
 
-    /// Gives a store of the first format its checksums, after all that is stored has been checked. Can be interrupted at any
-    /// time, and begins anew then: nothing but the new file is written.
+    /// Adds the checksums to a store in the first format, after checking all its rows. It writes only the new file, so it can be
+    /// interrupted at any time, and then starts again.
     pub(super) fn add_sums(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<(), Trouble> {
         let base = Self::open_unsummed(folder, disk, cache_bytes)?;
         let new = folder.sums().with_extension("sums.new");
@@ -118,7 +118,7 @@ impl Base {
         written.map_err(|error| Trouble::at(&new, &error))
     }
 
-    /// Opens the files again after a failure. Views of before fail from now on. A disk that takes no writes can still be read:
+    /// Reopens the files after a failure. Earlier views fail from now on. A disk that refuses writes may still be readable. So
     /// after an error there is a database for reads, unless that could not be opened either.
     pub(super) fn reopen(&mut self) -> Result<(), Trouble> {
         drop(self.database.take());
@@ -136,7 +136,7 @@ impl Base {
         Ok(())
     }
 
-    /// Whether it has to be opened again before it can be written to.
+    /// Whether it must be reopened before the next write.
     pub(super) fn has_failed(&self) -> bool {
         self.database.is_none() || self.only_read || self.pages.failure().is_some()
     }
@@ -150,12 +150,12 @@ impl Base {
         self.database.as_ref().ok_or(redb::Error::DatabaseClosed)
     }
 
-    /// What it knows of itself and the log.
+    /// Reads the base's metadata.
     pub(super) fn stored(&self) -> Result<Stored, Trouble> {
         let stored = guarded(&self.pages, || {
             let meta = match self.database()?.begin_read()?.open_table(META) {
                 Ok(meta) => meta,
-                // A store of the first format that was never completely created.
+                // A store in the first format whose creation was interrupted.
                 Err(TableError::TableDoesNotExist(_)) => return Ok([None; 3]),
                 Err(error) => return Err(error.into()),
             };
@@ -167,16 +167,16 @@ impl Base {
         Ok(Stored { version: version.unwrap_or(0), segments })
     }
 
-    /// The rows as they are now.
+    /// A view of the current rows.
     pub(super) fn view(&self) -> Result<BaseView, Trouble> {
         let rows = guarded(&self.pages, || Ok(self.database()?.begin_read()?.open_table(ROWS)?))?;
         Ok(BaseView { rows, pages: self.pages.clone() })
     }
 
-    /// Demands from now on that the log has these segments.
+    /// Requires from now on that the log has these segments.
     pub(super) fn demand(&self, segments: &RangeInclusive<u64>) -> Result<(), Trouble> {
         self.write(|writing| {
-            // Tables that a store of the first format may not have yet.
+            // A store in the first format may not have these tables yet.
             writing.open_table(ROWS)?;
             let mut meta = writing.open_table(META)?;
             meta.insert(FIRST_SEGMENT, segments.start())?;
@@ -185,13 +185,13 @@ impl Base {
         })
     }
 
-    /// Writes the newest rows of a memtable that changes no more, and their version: all or nothing, and
-    /// durable when this returns. From then on the log begins with the segment `first`.
+    /// Writes the newest rows of a frozen memtable, and their version: all or nothing, and durable when this returns. From then
+    /// on the log begins with the segment `first`.
     pub(super) fn checkpoint(&self, version: u64, memtable: &Memtable, first: u64) -> Result<(), Trouble> {
         self.write(|writing| {
             let mut rows = writing.open_table(ROWS)?;
-            // Most rows of a queue are cleared before they come here: one look at what is stored next tells that for
-            // all cleared ones before it.
+            // Most rows of a queue are cleared before they reach the base. One read of the next stored key shows for all cleared
+            // rows before it that they are not stored.
             let stored = self.database()?.begin_read()?.open_table(ROWS)?;
             let mut next_stored = NextStored { rows: stored, found: None };
             memtable.try_for_each_newest(|key, value| -> Result<(), redb::StorageError> {
@@ -219,7 +219,7 @@ impl Base {
             write(&writing)?;
             Ok(writing.commit()?)
         })
-        // Whatever it was: nothing is built on it.
+        // Whatever failed, no later write may build on it.
         .inspect_err(|trouble| self.pages.fail(trouble))
     }
 }
@@ -228,13 +228,13 @@ fn overlay(pages: &Arc<Pages>) -> Result<Overlay, Trouble> {
     Overlay::new(pages.clone()).map_err(|error| Trouble::at(pages.path(), &error))
 }
 
-/// Opens what is there, and makes a new one of an empty file.
+/// Opens an existing database, or creates one in an empty file.
 fn open(backend: impl StorageBackend, pages: &Pages, cache_bytes: usize) -> Result<Database, Trouble> {
     guarded(pages, || Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))
 }
 
-/// Asks the storage crate. Where it panics, it has found what it never wrote: its header is all that it reads without a
-/// checksum of ours.
+/// Calls the storage crate. A panic means that it has read data that it never wrote. Only its header has no
+/// checksum in [`Pages`].
 fn guarded<T>(pages: &Pages, ask: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, Trouble> {
     let trouble = match catch_unwind(AssertUnwindSafe(ask)) {
         Ok(Ok(answer)) => return Ok(answer),
@@ -247,10 +247,10 @@ fn guarded<T>(pages: &Pages, ask: impl FnOnce() -> Result<T, redb::Error>) -> Re
     Err(trouble)
 }
 
-/// Which keys are stored, for someone who asks in the order of keys.
+/// Answers which keys are stored, for queries in key order.
 struct NextStored {
     rows: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
-    /// The first key at or after the last one that was asked for; `Some(None)`: there is none.
+    /// The first key at or after the last query; `Some(None)` if there is none.
     found: Option<Option<Vec<u8>>>,
 }
 
@@ -273,13 +273,13 @@ impl BaseView {
         Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
     }
 
-    /// The rows of `[begin, end)`; `begin` is less than `end`.
+    /// The rows of `[begin, end)`; requires `begin` < `end`.
     pub(super) fn range(&self, begin: &[u8], end: &[u8]) -> Result<BaseRows> {
         let rows = guarded(&self.pages, || Ok(self.rows.range(begin..end)?))?;
         Ok(BaseRows { rows, pages: self.pages.clone() })
     }
 
-    /// What failed, if the base has to be opened again.
+    /// The failure after which the base must be reopened, if there was one.
     pub(super) fn failure(&self) -> Option<Trouble> {
         self.pages.failure()
     }
@@ -300,8 +300,8 @@ impl BaseRows {
     }
 }
 
-/// What the pages said, if they said something: the storage crate may only repeat that there was an error. Errors of the disk may
-/// pass, those of the format do not.
+/// Prefers the failure that the pages recorded, because the storage crate may only repeat that there was an error. Disk errors
+/// may pass; format errors do not.
 fn broken(pages: &Pages, error: &redb::Error) -> Trouble {
     let unavailable = |error: &dyn Display| Trouble {
         kind: TroubleKind::Disk,
@@ -309,7 +309,7 @@ fn broken(pages: &Pages, error: &redb::Error) -> Trouble {
     };
     let was_before = matches!(error, redb::Error::PreviousIo | redb::Error::DatabaseClosed);
     match pages.failure() {
-        // Another read has met it. The rows of this one may be sound.
+        // Another read found the damage. The rows of this read may be intact.
         Some(Trouble { kind: TroubleKind::Damage, .. }) if was_before => {
             return unavailable(&"another part of it is damaged, and it is being opened again");
         }
@@ -327,7 +327,7 @@ fn broken(pages: &Pages, error: &redb::Error) -> Trouble {
     }
 }
 
-/// Whether there is a file.
+/// Whether the file exists.
 pub(super) fn is_there(path: &Path) -> Result<bool> {
     fs::exists(path).map_err(|error| at(path, &error))
 }

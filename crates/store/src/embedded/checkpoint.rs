@@ -1,10 +1,10 @@
-//! The thread that brings full memtables to the base, and used segments back to the log.
+//! The thread that writes full memtables to the base, and recycles used segments of the log.
 //!
-//! At most one memtable is on its way; when the next one is full before, the committer waits. That bounds
-//! memory and the log: two memtables, three segments.
+//! At most one memtable is being written. If the next one is full before that, the committer waits. That limits memory and the
+//! log: two memtables, three segments.
 //!
-//! What fails is tried again, for as long as the store is open: the base is opened again, the checkpoint made anew. Meanwhile
-//! the committer hears why there is no next segment, and what was acknowledged is in the log.
+//! The thread retries a failure for as long as the store is open: it reopens the base and repeats the checkpoint. Meanwhile the
+//! committer receives the reason why there is no next segment. Acknowledged writes are safe in the log.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,21 +18,21 @@ use super::wal::Segment;
 use super::{Shared, count};
 use crate::{Error, Result};
 
-/// Between two attempts to write the log.
+/// The pause between two attempts to write the log.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Between two attempts at a checkpoint, each of which fails those who read at that moment, if it fails.
+/// The pause between two attempts at a checkpoint. Each failed attempt also fails the reads at that moment.
 const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
 
-/// A memtable that changes no more, and the files of the log that can go once it is in the base.
+/// A memtable that no longer changes, and the files of the log that are free once it is in the base.
 pub(super) struct Frozen {
     pub(super) version: u64,
     pub(super) memtable: Arc<Memtable>,
     pub(super) files: Vec<DiskFile>,
-    /// The segment that the log begins with from then on.
+    /// The first segment of the log from then on.
     pub(super) next: u64,
 }
 
-/// What the committer and the thread tell each other.
+/// The state that the committer and the thread share.
 #[derive(Default)]
 pub(super) struct Checkpoints {
     state: Mutex<State>,
@@ -41,18 +41,18 @@ pub(super) struct Checkpoints {
 
 #[derive(Default)]
 struct State {
-    /// Waiting, or on its way.
+    /// The memtable that waits or is being written.
     frozen: Option<Frozen>,
-    /// The segment after the one that takes records.
+    /// The segment after the one that receives records.
     spare: Option<Segment>,
-    /// A read has failed: the base has to be opened again.
+    /// A read has failed, so the base must be reopened.
     broken: bool,
-    /// Why the latest attempt has failed.
+    /// The error of the latest attempt, if it failed.
     failed: Option<Error>,
     closed: bool,
 }
 
-/// What there is to do.
+/// The work of one attempt.
 struct Work {
     frozen: Option<(u64, Arc<Memtable>, u64)>,
     needs_spare: bool,
@@ -67,10 +67,10 @@ impl Checkpoints {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no memtable is on its way, and returns the next segment.
+    /// Waits until no memtable is being written, and returns the next segment.
     ///
     /// # Errors
-    /// Why there is none now. It is tried again.
+    /// The reason why there is no segment now. The thread tries again.
     pub(super) fn next_segment(&self) -> Result<Segment> {
         let mut state = self.state();
         loop {
@@ -88,25 +88,25 @@ impl Checkpoints {
         }
     }
 
-    /// Hands over a memtable.
+    /// Passes a memtable to the thread.
     pub(super) fn start(&self, frozen: Frozen) {
         self.state().frozen = Some(frozen);
         self.changed.notify_all();
     }
 
-    /// Lets the base be opened again, after a read has failed.
+    /// Requests that the base is reopened, after a read has failed.
     pub(super) fn mend(&self) {
         self.state().broken = true;
         self.changed.notify_all();
     }
 
-    /// Lets the thread end, after the checkpoint that it is at.
+    /// Tells the thread to end after the current checkpoint.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.changed.notify_all();
     }
 
-    /// Waits until there is something to do. `None` once the store is closed.
+    /// Waits for work. Returns `None` once the store is closed.
     fn next_work(&self) -> Option<Work> {
         let mut state = self.state();
         while state.frozen.is_none() && state.spare.is_some() && !state.broken && !state.closed {
@@ -118,7 +118,7 @@ impl Checkpoints {
         (!state.closed).then_some(work)
     }
 
-    /// Takes down what came of the latest attempt.
+    /// Records the result of the latest attempt.
     fn attempted(&self, attempt: &Result<(), Trouble>) {
         let mut state = self.state();
         state.failed = attempt.as_ref().err().map(|trouble| trouble.error.clone());
@@ -128,7 +128,7 @@ impl Checkpoints {
 
     /// Waits before the next attempt, unless the store is closed.
     fn pause(&self) {
-        // A read that failed meanwhile does not wait.
+        // A read that has failed meanwhile does not wait.
         let open = |state: &mut State| !state.closed && !state.broken;
         drop(self.changed.wait_timeout_while(self.state(), CHECKPOINT_PAUSE, open));
     }
@@ -139,15 +139,15 @@ pub(super) struct Checkpointer {
     pub(super) shared: Arc<Shared>,
     pub(super) base: Base,
     pub(super) log: DiskFolder,
-    /// The segments that the base demands.
+    /// The segments that the base requires.
     pub(super) segments: std::ops::RangeInclusive<u64>,
-    /// Files of the log that nobody needs any more.
+    /// Files of the log that are no longer needed.
     pub(super) used: Vec<DiskFile>,
     pub(super) patience: Patience,
 }
 
 impl Checkpointer {
-    /// Makes checkpoints until the store is closed.
+    /// Writes checkpoints until the store is closed.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
         while let Some(work) = shared.checkpoints.next_work() {
@@ -157,7 +157,7 @@ impl Checkpointer {
                 Ok(()) => self.patience.works(),
                 Err(trouble) => {
                     self.patience.bear(&trouble, "the store cannot write a checkpoint", &shared);
-                    // So that reads go on meanwhile. If it fails, the next attempt begins with it.
+                    // Reads can then continue meanwhile. If this fails, the next attempt starts with it.
                     drop(self.mend());
                     shared.checkpoints.pause();
                 }
@@ -165,7 +165,7 @@ impl Checkpointer {
         }
     }
 
-    /// Opens the base again if it has failed.
+    /// Reopens the base if it has failed.
     fn mend(&mut self) -> Result<(), Trouble> {
         self.shared.checkpoints.state().broken = false;
         if self.base.has_failed() {
@@ -193,13 +193,13 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Writes a memtable to the base, and lets new snapshots find it there.
+    /// Writes a memtable to the base, and makes new snapshots read it there.
     fn bring(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<(), Trouble> {
         if self.shared.health.damage().is_some() {
-            // Nothing is written over what may have to be looked at.
+            // Damaged data is not overwritten, because it may have to be examined.
             return Err(self.shared.health.stopped());
         }
-        // It may be there already: an error may have come after all was done.
+        // It may already be there: the error may have come after all was written.
         let stored = self.base.stored()?;
         if stored.version < version || stored.segments.is_none_or(|segments| *segments.start() < next) {
             self.base.checkpoint(version, memtable, next)?;
@@ -210,7 +210,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Lets new snapshots read the base as it is now, without the frozen memtable if that is in it.
+    /// Makes new snapshots read the current base, without the frozen memtable if the base now has its rows.
     fn show(&self, has_frozen: bool) -> Result<(), Trouble> {
         let base = Arc::new(self.base.view()?);
         self.shared.replace_tables(|tables| {
@@ -220,7 +220,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// The next segment: a used file if there is one. All other used ones are deleted.
+    /// The next segment, from a used file if there is one. Deletes all other used files.
     fn spare(&mut self) -> Result<Segment, Trouble> {
         while self.used.len() > 1
             && let Some(file) = self.used.last()
@@ -244,7 +244,7 @@ impl Checkpointer {
 }
 
 impl Drop for Checkpointer {
-    /// Whether closed or panicked: the committer does not wait for a thread that is gone.
+    /// On close or panic: the committer must not wait for a thread that has ended.
     fn drop(&mut self) {
         let mut state = self.shared.checkpoints.state();
         state.failed.get_or_insert_with(|| Error::Unavailable("checkpoints have ended".into()));

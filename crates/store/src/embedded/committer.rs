@@ -1,4 +1,4 @@
-//! The thread that decides about all commits.
+//! The thread that decides all commits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -20,45 +20,46 @@ use super::{Lease, Published, Shared, count};
 use crate::key::successor;
 use crate::{Changes, Error, RangeRead, Result, Versionstamp};
 
-/// Rows that are read at a time where a range is cleared.
+/// Rows per read when a range is cleared.
 const CLEAR_CHUNK: usize = 1_000;
 
-/// A group waits at most this part of the last write's time for company. Whoever was just answered comes back within
-/// microseconds; a disk that takes milliseconds is better asked once for all of them than twice for half of them.
+/// The next group waits at most this fraction of the last write's duration for more transactions. A client that just got its
+/// answer returns within microseconds. On a disk that takes milliseconds, one write for all of them is better than two for half
+/// of them each.
 const PATIENCE_PART: u32 = 8;
 
-/// What a group writes: rows to set, and to remove where there is no value.
+/// The writes of a group: rows to set, and keys to remove where the value is `None`.
 type Batch = BTreeMap<Bytes, Option<Bytes>>;
 
 /// The committer's own state.
 pub(super) struct Committer {
     shared: Arc<Shared>,
     segment: Segment,
-    /// Whether nobody knows what the end of the segment holds: the next record goes into the next one.
+    /// Whether the end of the segment is unknown, so that the next record goes into the next segment.
     spoiled: bool,
-    /// A group of which nobody knows whether it was written. It is written before any other.
+    /// A group that may or may not have been written. It is written before any other.
     doubtful: Option<Batch>,
     disk_patience: Patience,
     window: Window,
-    /// The version that was published last: what the next group builds on.
+    /// The last published version, on which the next group builds.
     version: u64,
     /// Every version that a snapshot may still hold, oldest first.
     held: VecDeque<Held>,
-    /// How many transactions may be in the next group, if all that were answered come back.
+    /// The number of transactions that the next group expects, if all that were answered return.
     company: usize,
-    /// How long the next group waits for them: a part of what the last write took.
+    /// How long the next group waits for them: a fraction of the last write's duration.
     patience: Duration,
 }
 
 struct Held {
     version: u64,
-    /// When the next version was published, and no more snapshots of this one were taken.
+    /// When the next version was published, after which no snapshot of this one was taken.
     replaced_us: Option<i64>,
     lease: Weak<Lease>,
 }
 
 impl Committer {
-    /// A committer that goes on from what is published, in the log segment `segment`.
+    /// A committer that continues from the published version, in the log segment `segment`.
     pub(super) fn new(shared: Arc<Shared>, segment: Segment, disk_patience: Patience) -> Self {
         let newest = shared.published();
         let version = newest.version();
@@ -77,7 +78,7 @@ impl Committer {
         }
     }
 
-    /// Decides about groups until the store is closed.
+    /// Decides groups until the store is closed.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
         loop {
@@ -94,8 +95,7 @@ impl Committer {
         }
     }
 
-    /// Lets an empty record follow the last one, so that the last one, too, is found damaged if it is: only what nothing
-    /// follows may be torn.
+    /// Appends an empty record, so that damage to the last record is detected: only a record that nothing follows may be torn.
     fn close(&mut self) {
         let nothing = Batch::new();
         let bytes = wal::record_bytes(nothing.iter());
@@ -108,7 +108,7 @@ impl Committer {
         }
     }
 
-    /// Writes what is free of conflicts, with one fsync, and tells everyone.
+    /// Writes the transactions without conflicts, with one fsync, and answers all.
     fn commit(&mut self, group: VecDeque<Submission>) {
         let now_us = self.shared.runtime.elapsed_us();
         let version = self.version + 1;
@@ -143,9 +143,9 @@ impl Committer {
         }
     }
 
-    /// Writes the next version, and publishes it; or says why not, and waits a little before the next attempt. After a write
-    /// that failed half-way nobody knows whether the group will be found in the log: it is written again, into another
-    /// segment, and nothing else before it.
+    /// Writes and publishes the next version. If that fails, reports the error and pauses before the next attempt. After a write
+    /// that failed half-way, it is unknown whether the log has the group. The group is then written again, into another segment
+    /// and before any other group.
     fn write_and_publish(&mut self, batch: Batch, accepted: Accepted) {
         let version = self.version + 1;
         let written = match self.write(version, &batch) {
@@ -162,7 +162,7 @@ impl Committer {
             }
             Err(Failed { trouble, in_doubt }) => {
                 self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
-                // Nothing was promised to those without an answer: it is still the doubtful group.
+                // Without waiting transactions this still is the doubtful group.
                 let in_doubt = in_doubt || accepted.is_empty();
                 for (answer, _) in accepted {
                     let _ = answer.send(Err(match in_doubt {
@@ -179,7 +179,7 @@ impl Committer {
         }
     }
 
-    /// Lets everyone see what was written, and tells them.
+    /// Makes the written version visible, and answers its transactions.
     fn publish(&mut self, version: u64, batch: Batch, record: &Bytes, accepted: Accepted) {
         let oldest = self.forget(self.shared.runtime.elapsed_us());
         let tables = self.shared.published().tables.clone();
@@ -197,7 +197,7 @@ impl Committer {
         count(&counters.groups, 1);
         count(&counters.commits, accepted.len());
         count(&counters.log_bytes, record.len());
-        // Those who wait already, and those who come back with the next transaction once they have their answer.
+        // The transactions that already wait, and the clients that return with their next one after this answer.
         self.company = (self.shared.submissions.len() + accepted.len()).min(MAX_GROUP);
         for (answer, stamp) in accepted {
             let _ = answer.send(Ok(stamp));
@@ -211,7 +211,7 @@ impl Committer {
         }
     }
 
-    /// Whether everything that a transaction has read is still as it read it.
+    /// Whether nothing that a transaction has read was written since.
     fn check(&self, submission: &Submission, batch: &Batch, now_us: i64) -> Result<()> {
         let Submission { version, taken_us, changes, .. } = submission;
         self.shared.check_age(*taken_us, now_us)?;
@@ -231,8 +231,8 @@ impl Committer {
         Ok(())
     }
 
-    /// The rows of the ranges that a transaction clears: those that are stored, and those of its group.
-    /// Clearing what is not there is no write, so nobody conflicts with it.
+    /// The rows of the ranges that a transaction clears: stored rows, and rows of its group. Clearing a range that stores nothing
+    /// is no write, so it causes no conflict.
     fn rows_to_clear(&self, newest: &Published, changes: &Changes, batch: &Batch) -> Result<Vec<Bytes>> {
         let mut rows = Vec::new();
         for (begin, end) in changes.clear_ranges.iter().filter(|(begin, end)| begin < end) {
@@ -274,7 +274,7 @@ impl Committer {
         Err(Failed { trouble: Trouble::at(self.segment.path(), &error), in_doubt })
     }
 
-    /// Begins the next segment and a new memtable, and sends the old ones to the base.
+    /// Starts the next segment and a new memtable, and passes the old ones to the checkpointer.
     fn rotate(&mut self) -> Result<()> {
         let next = self.shared.checkpoints.next_segment()?;
         let next_number = next.number;
@@ -301,8 +301,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Shortens the window to what the snapshots that are still held, and young enough, can ask for.
-    /// Returns the oldest of their versions.
+    /// Shortens the window to the versions that held snapshots which are not too old can need. Returns the oldest of these
+    /// versions.
     fn forget(&mut self, now_us: i64) -> u64 {
         while let Some(Held { replaced_us: Some(replaced_us), lease, .. }) = self.held.front() {
             if let Some(lease) = lease.upgrade() {
@@ -319,25 +319,25 @@ impl Committer {
     }
 }
 
-/// Those who wait for a group, with their stamps.
+/// The transactions that wait for a group's result, with their stamps.
 type Accepted = Vec<(oneshot::Sender<Decision>, Versionstamp)>;
 
 /// A group that could not be written.
 struct Failed {
     trouble: Trouble,
-    /// Whether it may be in the log nevertheless.
+    /// Whether the log may contain it nevertheless.
     in_doubt: bool,
 }
 
 impl Failed {
-    /// The checkpointer knows what to do about its error; here it is only passed on.
+    /// The checkpointer handles its own errors, so this one is only passed on.
     fn before_the_log(error: Error) -> Self {
         Failed { trouble: Trouble { kind: TroubleKind::Room, error }, in_doubt: false }
     }
 }
 
 impl Drop for Committer {
-    /// Whether closed or panicked: nobody waits for a committer that is gone.
+    /// On close or panic: no transaction may wait for a committer that has ended.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.shared.end("the thread of the store's commits has panicked");

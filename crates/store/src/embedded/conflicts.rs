@@ -1,19 +1,17 @@
-//! Which keys were written lately, for as long as a transaction may ask.
+//! The keys that recent groups wrote, for as long as a transaction may need them.
 //!
-//! A transaction with a snapshot of version `s` conflicts if a group with a version above `s` wrote a key
-//! that it read. Groups are kept as runs of sorted keys, and only those above `s` are searched, newest first:
-//! for most transactions one or two. Where a snapshot is held for long, runs pile up above it; those that no
-//! held snapshot tells apart are merged, small ones first, so that there are O(held versions · log keys) of
-//! them, and each key is merged O(log keys) times.
+//! A transaction with a snapshot of version `s` conflicts if a group with a version above `s` wrote a key that it read. Groups
+//! are kept as runs of sorted keys. Only those above `s` are searched, newest first: for most transactions one or two. While a
+//! snapshot is held for long, runs accumulate above it. Runs that no held snapshot distinguishes are merged, small ones first. So
+//! there are O(held versions · log keys) runs, and each key is merged O(log keys) times.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Most keys that are remembered, a matter of memory (about 100 bytes each). Snapshots that would need
-/// more are too old.
+/// Most keys to remember, to limit memory (about 100 bytes each). Snapshots that would need more are too old.
 const MAX_KEYS: usize = 2_000_000;
-/// So few runs are not worth merging. Tests merge all the time.
+/// Fewer runs are not worth merging. Tests merge all the time.
 const FEW_RUNS: usize = if cfg!(test) { 2 } else { 64 };
 
 /// The keys of the last groups.
@@ -23,11 +21,11 @@ pub(super) struct Window {
     /// The version before the oldest run: snapshots below it can no longer be checked.
     start: u64,
     keys: usize,
-    /// So many runs are merged next time.
+    /// The number of runs at which the next merge happens.
     merge_at: usize,
 }
 
-/// What one or several groups wrote.
+/// The keys that one or several groups wrote.
 struct Run {
     /// The version of the last group.
     version: u64,
@@ -36,7 +34,7 @@ struct Run {
 }
 
 impl Window {
-    /// An empty window of a store that is at `version`.
+    /// An empty window for a store at `version`.
     pub(super) fn new(version: u64) -> Self {
         Window { runs: VecDeque::new(), start: version, keys: 0, merge_at: FEW_RUNS }
     }
@@ -46,8 +44,8 @@ impl Window {
         version >= self.start
     }
 
-    /// Whether a key was written after `version`. Only for versions that are held; for others it may also be
-    /// one that was written before.
+    /// Whether a key was written after `version`. The answer is exact only for held versions; for others, an earlier write may
+    /// count too.
     pub(super) fn wrote_key(&self, version: u64, key: &Bytes) -> bool {
         self.after(version).any(|run| run.keys.binary_search(key).is_ok())
     }
@@ -64,7 +62,7 @@ impl Window {
         self.runs.iter().rev().take_while(move |run| run.version > version)
     }
 
-    /// Remembers what the group of `version` wrote; `keys` are sorted.
+    /// Records the keys that the group of `version` wrote. `keys` must be sorted.
     pub(super) fn push(&mut self, version: u64, keys: Vec<Bytes>) {
         self.keys += keys.len();
         self.runs.push_back(Run { version, keys });
@@ -73,7 +71,7 @@ impl Window {
         }
     }
 
-    /// Forgets what no snapshot of `version` or later can ask for.
+    /// Drops runs that no snapshot of `version` or later needs.
     pub(super) fn forget_until(&mut self, version: u64) {
         while self.runs.front().is_some_and(|run| run.version <= version) {
             self.pop();
@@ -87,19 +85,19 @@ impl Window {
         }
     }
 
-    /// Whether so many runs have piled up that they should be [merged](Self::merge).
+    /// Whether enough runs have accumulated for a [merge](Self::merge).
     pub(super) fn wants_merging(&self) -> bool {
         self.runs.len() >= self.merge_at
     }
 
-    /// Merges runs that no snapshot tells apart; `held` are the versions of all snapshots, sorted.
+    /// Merges runs that no snapshot distinguishes. `held` contains the versions of all snapshots, sorted.
     pub(super) fn merge(&mut self, held: &[u64]) {
         let mut merged: VecDeque<Run> = VecDeque::new();
         for mut run in self.runs.drain(..) {
             while let Some(older) = merged.back() {
                 let next_held = held.partition_point(|version| *version < older.version);
                 let told_apart = held.get(next_held).is_some_and(|version| *version < run.version);
-                // A large run is not copied for a small one: those grow among themselves first.
+                // A large run is not copied for a small one. Small runs merge with each other first.
                 if told_apart || older.keys.len() > 2 * run.keys.len() {
                     break;
                 }

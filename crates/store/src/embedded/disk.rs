@@ -1,7 +1,7 @@
-//! The files of a store, and what their disk says when it fails.
+//! The files of a store, and their errors.
 //!
-//! Every call to the disk goes through here, so that tests can let any of them fail ([`Faults`]), and so that errors say in
-//! plain words what is wrong: a full disk is called a full disk, wherever it was noticed.
+//! Every disk call goes through here, so that tests can make any of them fail ([`Faults`]). Errors state the cause in plain
+//! words: a full disk is always reported as a full disk, whichever call found it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,27 +17,27 @@ use crate::Error;
 const NO_DESCRIPTORS: i32 = 24;
 const NO_DESCRIPTORS_ON_MACHINE: i32 = 23;
 
-/// What the engine asks of the disk.
+/// The kinds of disk calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskCall {
-    /// A file is created, opened or renamed.
+    /// Create, open or rename a file.
     Open,
-    /// Bytes are read.
+    /// Read bytes.
     Read,
-    /// Bytes are written, or a file is made longer.
+    /// Write bytes, or extend a file.
     Write,
-    /// What was written is forced to the disk.
+    /// Force written bytes to the disk.
     Sync,
 }
 
 type Before = dyn Fn(DiskCall, &Path) -> io::Result<()> + Send + Sync;
 
-/// Lets calls to the disk fail, for tests.
+/// Makes disk calls fail, for tests.
 #[derive(Clone, Default)]
 pub struct Faults(Option<Arc<Before>>);
 
 impl Faults {
-    /// Asks `before` about each call: its error takes the call's place.
+    /// Runs `before` before each call. If it returns an error, the call fails with this error.
     pub fn new(before: impl Fn(DiskCall, &Path) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Faults(Some(Arc::new(before)))
     }
@@ -65,7 +65,7 @@ impl Disk {
         Ok(DiskFile { file, path, disk: self.clone() })
     }
 
-    /// Opens a file that is there, for writing, too, if asked for.
+    /// Opens an existing file for reading, and for writing if `write`.
     pub(super) fn open(&self, path: PathBuf, write: bool) -> io::Result<DiskFile> {
         let file = || File::options().read(true).write(write).open(&path);
         let file = self.faults.before(DiskCall::Open, &path).and_then(|()| file())?;
@@ -110,7 +110,7 @@ impl DiskFile {
         self.file.read_exact_at(bytes, offset)
     }
 
-    /// All of it.
+    /// The whole content.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
         let len = usize::try_from(self.len()?).map_err(|_| ErrorKind::FileTooLarge)?;
         let mut bytes = vec![0; len];
@@ -128,14 +128,14 @@ impl DiskFile {
         self.file.set_len(len)
     }
 
-    /// Waits until what was written is on the disk. After an error nobody knows what is there: the system may have dropped
-    /// what was written, and the next sync succeeds all the same. So whatever is still needed is written again.
+    /// Waits until written bytes are on the disk. After an error the file's content is unknown: the system may have dropped the
+    /// writes, and the next sync succeeds nevertheless. So the caller writes again what it still needs.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.disk.faults.before(DiskCall::Sync, &self.path)?;
         if self.disk.durable { self.file.sync_data() } else { Ok(()) }
     }
 
-    /// Gives it another name, which is durable after a sync of its folder.
+    /// Renames the file. The new name is durable after a sync of its folder.
     pub(super) fn rename(&mut self, path: PathBuf) -> io::Result<()> {
         self.disk.faults.before(DiskCall::Open, &path)?;
         fs::rename(&self.path, &path)?;
@@ -144,7 +144,7 @@ impl DiskFile {
     }
 }
 
-/// An open folder. It stays open, so that no descriptor is needed to sync it.
+/// An open folder. It stays open, so that a sync needs no new descriptor.
 pub(super) struct DiskFolder(DiskFile);
 
 impl DiskFolder {
@@ -156,7 +156,7 @@ impl DiskFolder {
         &self.0.disk
     }
 
-    /// Makes the names in it durable.
+    /// Makes the names in the folder durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.disk.faults.before(DiskCall::Sync, self.path())?;
         if self.0.disk.durable { self.0.file.sync_all() } else { Ok(()) }
@@ -173,16 +173,16 @@ pub(super) struct Trouble {
 /// What can be done about a trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TroubleKind {
-    /// There is no room, or no descriptor: it passes when somebody makes some.
+    /// No space or no descriptor is left. The call works again once there is room.
     Room,
-    /// The disk fails: perhaps once, perhaps for good.
+    /// The disk fails, once or permanently.
     Disk,
-    /// What is stored is not what was written.
+    /// The stored data is not what was written.
     Damage,
 }
 
 impl Trouble {
-    /// What the disk said, and where.
+    /// A disk error at `path`.
     pub(super) fn at(path: &Path, error: &io::Error) -> Self {
         let damage = [ErrorKind::InvalidData, ErrorKind::UnexpectedEof].contains(&error.kind());
         if damage {
@@ -192,7 +192,7 @@ impl Trouble {
         Trouble { kind, error: at(path, error) }
     }
 
-    /// What is wrong with what is stored, and where.
+    /// A description of damaged data at `path`.
     pub(super) fn damage(path: &Path, what: impl fmt::Display) -> Self {
         let error = Error::Corrupt(format!("{}: {what}", path.display()));
         Trouble { kind: TroubleKind::Damage, error }
@@ -205,7 +205,7 @@ impl From<Trouble> for Error {
     }
 }
 
-/// What the disk said, and where.
+/// A disk error, with the path.
 pub(super) fn at(path: &Path, error: &io::Error) -> Error {
     let place = format!("{}: {error}", path.display());
     match no_room(error) {
@@ -217,7 +217,7 @@ pub(super) fn at(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// What there is no more of, if that is the trouble.
+/// The resource that is used up, if that is the cause.
 fn no_room(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error() {
         Some(NO_DESCRIPTORS) => return Some("this process has no file descriptors left (ulimit -n)"),

@@ -1,4 +1,4 @@
-//! A disk that fails, is full, forgets what was not forced to it, and stores that are damaged or of the format before.
+//! Disks that fail, are full, or lose data that was not synced; damaged stores, and stores in the previous format.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use crate::{RangeRead, Store};
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
 const NO_DESCRIPTORS: i32 = 24;
-/// So small that there is a checkpoint every few commits.
+/// So small that a checkpoint follows every few commits.
 const SMALL: u64 = 6_000;
 
 fn error(code: i32) -> io::Error {
@@ -24,7 +24,7 @@ fn error(code: i32) -> io::Error {
 }
 
 fn options(faults: Faults) -> Options {
-    // No cache: every read of the base asks the disk.
+    // No cache, so that every read of the base reads the disk.
     Options { segment_bytes: SMALL, cache_bytes: 0, faults, ..Options::default() }
 }
 
@@ -41,7 +41,7 @@ fn value_of(n: u64) -> Bytes {
     Bytes::from(vec![n as u8; 700])
 }
 
-/// Commits row `n`, until it is committed.
+/// Commits row `n`, with retries until it succeeds.
 async fn commit(store: &Store, n: u64) {
     let set = |tx: crate::Transaction| async move { tx.set(row_key(n), value_of(n)) };
     store.transact::<_, Error, _, _>(set).await.unwrap();
@@ -53,7 +53,7 @@ async fn try_commit(store: &Store, n: u64) -> Result<()> {
     tx.commit().await.map(drop)
 }
 
-/// All rows, or the error that was met.
+/// All rows, or the error of the read.
 async fn rows(engine: &Arc<Embedded>) -> Result<Vec<u64>> {
     let read = RangeRead {
         begin: Bytes::new(),
@@ -85,7 +85,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// What is on the disk for certain: what each file held when it was last forced there.
+/// The content that is certainly on the disk: of each file, as of its last sync.
 #[derive(Default)]
 struct Durable(Mutex<HashMap<u64, Vec<u8>>>);
 
@@ -100,7 +100,7 @@ impl Durable {
         }
     }
 
-    /// What was written since is lost, as the page cache loses it after a sync that failed.
+    /// Drops the writes since the last sync, as the page cache may after a failed sync.
     fn forget(&self, path: &Path) {
         if path.is_file() {
             let saved = self.by_inode().get(&fs::metadata(path).unwrap().ino()).cloned().unwrap_or_default();
@@ -110,18 +110,17 @@ impl Durable {
         }
     }
 
-    /// The store as the machine may find it when it loses its power now: of what was not forced to the disk, any sector may be
-    /// there or not.
+    /// A copy of the store as it may be after a power loss now: each sector that was not synced may be old or new.
     fn after_power_loss(&self, folder: &Path, image: &Path, mut rng: u64) {
         let mut coin = || {
             rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             rng >> 63 == 0
         };
         for path in files(folder) {
-            // One that is renamed meanwhile is used no more under this name, and not yet under the other.
+            // A file that is being renamed is no longer used under this name, and not yet under the other.
             let (Ok(now), Ok(metadata)) = (fs::read(&path), fs::metadata(&path)) else { continue };
             let old = self.by_inode().get(&metadata.ino()).cloned();
-            // Small files that only the folder's code writes are forced to the disk by it.
+            // The folder's code syncs the small files that only it writes.
             let old = old.unwrap_or_else(|| {
                 match path.extension().is_none() && !path.starts_with(folder.join("log")) {
                     true => now.clone(),
@@ -144,7 +143,7 @@ impl Durable {
     }
 }
 
-/// One call in the life of a store fails, whichever it is. A sync that fails forgets what was written, and succeeds from then on.
+/// One call in the life of a store fails, at any position. A failing sync drops the writes, and later ones succeed.
 #[tokio::test]
 async fn any_call_may_fail_once_and_nothing_acknowledged_is_lost() {
     for (failing, code) in (1..).step_by(7).take(40).zip([NO_SPACE, IO].into_iter().cycle()) {
@@ -166,7 +165,7 @@ async fn any_call_may_fail_once_and_nothing_acknowledged_is_lost() {
                 Ok(())
             }
         });
-        // A start that fails says so, and the next one works.
+        // A failing open reports its error, and the next open works.
         let (engine, store) = match open(&path, faults.clone()) {
             Ok(opened) => opened,
             Err(Error::Unavailable(_) | Error::NoRoom { .. }) => open(&path, faults).unwrap(),
@@ -195,8 +194,7 @@ async fn retried(engine: &Arc<Embedded>) -> Vec<u64> {
     }
 }
 
-/// The machine stops at any call, and may have any part of what was not forced to the disk: the store opens, and has what
-/// was acknowledged.
+/// The machine stops at any call, and any unsynced sectors may be lost. The store then opens with all acknowledged writes.
 #[tokio::test]
 async fn what_was_acknowledged_survives_the_loss_of_power() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,10 +207,10 @@ async fn what_was_acknowledged_survives_the_loss_of_power() {
             (durable.clone(), acknowledged.clone(), images.clone(), path.clone());
         let one_at_a_time = Mutex::new(());
         move |call, path| {
-            // While an image is made the other thread ends the call that it is at, and begins no other.
+            // During a copy, the other thread ends its current call and starts no other.
             let _turn = one_at_a_time.lock().unwrap();
             let n = calls.fetch_add(1, Ordering::SeqCst);
-            // The store is complete, and its first version is there.
+            // By now the store is complete, with its first version.
             if n > 60 && n.is_multiple_of(5) {
                 let image = tempfile::tempdir().unwrap();
                 let acknowledged = acknowledged.load(Ordering::SeqCst);
@@ -245,7 +243,7 @@ async fn what_was_acknowledged_survives_the_loss_of_power() {
     }
 }
 
-/// Calls that fail while a switch is on.
+/// Disk calls that fail while a switch is on.
 fn switched(code: i32, calls: &'static [DiskCall]) -> (Arc<AtomicBool>, Faults) {
     let on = Arc::new(AtomicBool::new(false));
     let switch = on.clone();
@@ -270,7 +268,7 @@ async fn a_full_disk_is_read_and_written_again_once_there_is_room() {
         full.store(true, Ordering::SeqCst);
         let refused = loop {
             match try_commit(&store, 30).await {
-                // The log may have had room for some.
+                // The log may have had room for some commits.
                 Ok(()) => {}
                 Err(Error::UnknownOutcome(_)) => {}
                 Err(error) => break error.to_string(),
@@ -302,7 +300,7 @@ async fn a_store_that_runs_needs_no_more_descriptors() {
     let faults = Faults::new({
         let (none_left, opens, folder) = (none_left.clone(), opens.clone(), folder.path().to_owned());
         move |call, path| {
-            // A rename needs none.
+            // A rename needs no descriptor.
             let opened = call == DiskCall::Open
                 && !(path.starts_with(folder.join("log")) && path != folder.join("log"));
             if none_left.load(Ordering::SeqCst) && opened {
@@ -333,7 +331,7 @@ async fn a_disk_that_fails_for_good_ends_the_store() {
     let store = Store::new(engine.clone(), Arc::new(runtime::System));
     commit(&store, 1).await;
     failing.store(true, Ordering::SeqCst);
-    // Either this commit meets the failure, or the thread that makes checkpoints has met it before.
+    // Either this commit gets the failure, or the checkpoint thread got it before.
     let refused = try_commit(&store, 2).await;
     assert!(matches!(refused, Err(Error::UnknownOutcome(_) | Error::Unavailable(_))), "{refused:?}");
     let reason = engine.ended().await;
@@ -343,7 +341,7 @@ async fn a_disk_that_fails_for_good_ends_the_store() {
     assert_eq!(rows(&engine).await.unwrap(), [1]);
 }
 
-/// A store of which the first rows are in the base, and the last in the log.
+/// A store with its first rows in the base and its last in the log.
 async fn stored(path: &Path) -> Vec<u64> {
     let (_, store) = open(path, Faults::default()).unwrap();
     for n in 0..50 {
@@ -359,8 +357,8 @@ fn flip(path: &Path, byte: u64) {
     file.write_all_at(&[one[0] ^ 0x10], byte).unwrap();
 }
 
-/// Every page of the base, every record of the log, and every checksum: a bit that has changed gives an error that names the
-/// file, or matters to nobody. It never gives other rows.
+/// A bit flip in any page of the base, record of the log, or checksum either gives an error that names the file, or has no
+/// effect. It never changes the rows.
 #[tokio::test]
 async fn a_changed_bit_is_found_wherever_it_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -372,7 +370,7 @@ async fn a_changed_bit_is_found_wherever_it_is() {
             continue;
         }
         let bytes = fs::read(&path).unwrap();
-        // Each byte of the storage crate's header, and of everything else some of each block that holds something.
+        // Each byte of the storage crate's header. For other files and pages, some bytes of each block that is not empty.
         let held = |at: &usize| bytes[*at..bytes.len().min(at + 256)].iter().any(|byte| *byte != 0);
         let header = if name == "rows.redb" { 0..320 } else { 0..0 };
         for byte in header.chain((0..bytes.len()).step_by(256).filter(held).map(|at| at + 100)) {
@@ -399,7 +397,7 @@ async fn a_changed_bit_is_found_wherever_it_is() {
     assert_eq!(rows(&Embedded::open_to_read(folder.path()).unwrap()).await.unwrap(), all);
 }
 
-/// Commits 40 rows, more than once if they do not make two checkpoints.
+/// Commits 40 rows, repeatedly until there are two checkpoints.
 async fn fill(engine: &Arc<Embedded>, store: &Store) {
     while engine.stats().checkpoints < 2 {
         for n in 0..40 {
@@ -408,7 +406,7 @@ async fn fill(engine: &Arc<Embedded>, store: &Store) {
     }
 }
 
-/// The bytes of a file once nobody writes it any more: the store prepares its log after a checkpoint.
+/// The content of a file once the store no longer writes it. After a checkpoint the store still prepares its log.
 async fn at_rest(path: &Path) -> Vec<u8> {
     let mut before = fs::read(path).unwrap();
     loop {
@@ -421,11 +419,11 @@ async fn at_rest(path: &Path) -> Vec<u8> {
     }
 }
 
-/// Reads a row once the base can be read.
+/// Reads a row once the base is readable.
 async fn read(engine: &Arc<Embedded>, n: u64) -> Result<Option<Bytes>> {
     loop {
         match engine.snapshot().await.unwrap().get(&row_key(n)).await {
-            // It is being opened again.
+            // The base is being reopened.
             Err(Error::Unavailable(_)) => tokio::task::yield_now().await,
             answer => return answer,
         }
@@ -441,7 +439,7 @@ async fn damage_that_is_met_stops_the_writing_and_no_other_reading() {
         let folder = if round % 2 == 0 {
             folder
         } else {
-            // A copy of a store that was not closed, as a crash leaves it.
+            // A copy of a store that was not closed, as after a crash.
             at_rest(&folder.path().join("rows.redb")).await;
             copy(folder.path(), killed.path());
             (engine, store) = open(killed.path(), Faults::default()).unwrap();
@@ -454,7 +452,7 @@ async fn damage_that_is_met_stops_the_writing_and_no_other_reading() {
         for at in (0..bytes.len() - value.len()).filter(|at| bytes[*at..].starts_with(&value)) {
             flip(&base, at as u64);
         }
-        // Its page has others, and there are pages without damage: before it is opened again, and after.
+        // The page has other rows, and other pages are intact: both before the base is reopened, and after.
         let error = read(&engine, 1).await.unwrap_err().to_string();
         assert!(error.contains("corrupt") && error.contains("rows.redb: the page at byte"), "{error}");
         for _ in 0..3 {
@@ -492,7 +490,7 @@ async fn a_log_that_is_missing_or_cut_is_no_smaller_store() {
         let opened = [Embedded::open(folder.path()), Embedded::open_to_read(folder.path())];
         for (n, opened) in opened.into_iter().enumerate() {
             match opened {
-                // A file that was not used any more, or not yet.
+                // A file that was no longer used, or not yet.
                 Ok(engine) => assert_eq!(rows(&engine).await.unwrap(), all, "damage {damage}, open {n}"),
                 Err(error) => {
                     assert!(matches!(&error, Error::Corrupt(line) if line.contains("is missing")), "{error}");
@@ -501,7 +499,7 @@ async fn a_log_that_is_missing_or_cut_is_no_smaller_store() {
         }
         assert!(damage < count || Embedded::open(folder.path()).is_err(), "damage {damage}");
     }
-    // The newest one of those that hold something.
+    // The newest segment with records.
     let folder = tempfile::tempdir().unwrap();
     copy(sound.path(), folder.path());
     let newest = segments(folder.path())
@@ -519,7 +517,7 @@ async fn a_log_that_is_missing_or_cut_is_no_smaller_store() {
     assert_eq!(rows(&Embedded::open(folder.path()).unwrap()).await.unwrap(), all);
 }
 
-/// A store that the code before this format has made, with eight jobs: five in the base, three in the log.
+/// A store that older code wrote in the first format, with eight jobs: five in the base, three in the log.
 fn first_format(folder: &Path) {
     let text = include_str!("../../tests/data/format-1.txt");
     let mut file: Option<(PathBuf, Vec<u8>)> = None;

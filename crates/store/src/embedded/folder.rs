@@ -1,4 +1,4 @@
-//! The folder of a store: who may use it, and what format it has.
+//! The folder of a store: its lock, its permissions and its format.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -8,31 +8,31 @@ use std::path::{Path, PathBuf};
 use super::disk::at;
 use crate::{Error, Result};
 
-/// What is in `FORMAT`, before the number.
+/// The text before the number in `FORMAT`.
 const FORMAT_NAME: &str = "turnwise store";
-/// Changes when older versions could not read what this one writes.
+/// Increase it when older versions could not read what this one writes.
 const FORMAT_VERSION: u32 = 2;
-/// The format before: its pages have no checksums, and its log is not demanded to be there.
+/// The previous format: its pages have no checksums, and the base does not require the segments of the log.
 const FIRST_FORMAT: u32 = 1;
-/// Who may do what with a store's folders and files: its owner alone.
+/// Permissions of a store's folders and files: only for the owner.
 pub(super) const PRIVATE_FOLDER: u32 = 0o700;
 pub(super) const PRIVATE_FILE: u32 = 0o600;
-/// Names that may be there before the store was completely created: its format comes last.
+/// Names that may exist before the store is complete. `FORMAT` is written last.
 const BEFORE_FORMAT: [&str; 7] =
     ["LOCK", "FORMAT.new", "rows.redb", "rows.sums", "rows.redb.new", "rows.sums.new", "log"];
 
-/// A folder that this process alone uses, until it is dropped; or reads, with others that only read.
+/// A folder that only this process uses until the value is dropped. Or a folder open for reading, shared with other readers.
 pub(super) struct Folder {
     path: PathBuf,
-    /// As it was found. `None`: it was not completely created.
+    /// The format at opening. `None` means that the creation was not completed.
     format: Option<u32>,
-    /// The operating system releases the lock with the file, even if the process is killed. A disk that is read-only may have
+    /// The operating system releases the lock with the file, even if the process is killed. A store on a read-only disk may have
     /// none, and needs none.
     _lock: Option<File>,
 }
 
 impl Folder {
-    /// Locks the folder and checks its format; creates it if it is missing or empty.
+    /// Locks the folder and checks its format. Creates it if it is missing or empty.
     pub(super) fn open(path: &Path) -> Result<Self> {
         DirBuilder::new()
             .recursive(true)
@@ -54,7 +54,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Locks the folder against writers and checks its format; writes nothing.
+    /// Locks the folder against writers and checks its format, without writing.
     pub(super) fn open_to_read(path: &Path) -> Result<Self> {
         let lock_path = path.join("LOCK");
         let lock = match File::open(&lock_path) {
@@ -72,7 +72,7 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), format, _lock: lock })
     }
 
-    /// Rows hold passwords: takes from other users what older versions, or an unpacked backup, have given them.
+    /// Rows contain passwords. So this removes other users' permissions, which older versions or an unpacked backup may have set.
     fn make_private(&self) {
         tighten(&self.path, PRIVATE_FOLDER);
         tighten(&self.log(), PRIVATE_FOLDER);
@@ -99,7 +99,7 @@ impl Folder {
         self.path.join("log")
     }
 
-    /// Whether it was completely created.
+    /// Whether its creation was completed.
     pub(super) fn is_complete(&self) -> bool {
         self.format.is_some()
     }
@@ -109,19 +109,19 @@ impl Folder {
         self.format != Some(FIRST_FORMAT)
     }
 
-    /// Makes the names of what was created in it durable.
+    /// Makes the names of the files created in it durable.
     pub(super) fn sync(&self) -> Result<()> {
         sync_folder(&self.path).map_err(|error| at(&self.path, &error))
     }
 
-    /// Says that everything in it is of this format. The names of everything else in it are durable before.
+    /// Writes that the store has the current format. All other names in the folder are durable before.
     pub(super) fn complete(&mut self) -> Result<()> {
         self.write_format().map_err(|error| at(&self.path.join("FORMAT"), &error))?;
         self.format = Some(FORMAT_VERSION);
         Ok(())
     }
 
-    /// Written under another name first, so that there is never half of it.
+    /// Writes under another name first, so that the file is never incomplete.
     fn write_format(&self) -> io::Result<()> {
         sync_folder(&self.path)?;
         let new = self.path.join("FORMAT.new");
@@ -138,7 +138,7 @@ impl Folder {
     }
 }
 
-/// Takes rights away that are not among `mode`. What cannot be changed is told, and is no reason not to go on.
+/// Removes permissions beyond `mode`. Logs a failure and continues.
 fn tighten(path: &Path, mode: u32) {
     let Ok(found) = fs::metadata(path) else { return };
     let found = found.permissions().mode() & 0o7777;
@@ -166,7 +166,7 @@ fn locked(path: &Path, lock_path: &Path, locked: Result<(), TryLockError>) -> Re
     }
 }
 
-/// The format that a folder says it has.
+/// The format that the folder's `FORMAT` file states.
 fn read_format(folder: &Path) -> Result<Option<u32>> {
     let path = folder.join("FORMAT");
     let format = match fs::read_to_string(&path) {
@@ -186,7 +186,7 @@ fn read_format(folder: &Path) -> Result<Option<u32>> {
     }
 }
 
-/// A folder that was filled by something else is left alone.
+/// Refuses a folder that contains files of another program.
 fn check_strangers(path: &Path) -> Result<()> {
     if path.join("FORMAT").exists() {
         return Ok(());

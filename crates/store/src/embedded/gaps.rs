@@ -1,12 +1,12 @@
-//! Where nothing lives: ranges that a scan may jump over.
+//! Gaps: ranges without live rows, which a scan may skip.
 //!
-//! The head of a queue is where rows are cleared, and until the next checkpoint each leaves a tombstone in
-//! memory, and the row that it hides in the base. A scan from the head would cross all of them, again and
-//! again. So a scan that has crossed many notes the range as a gap, and the next one jumps.
+//! Rows are cleared at the head of a queue. Until the next checkpoint each leaves a tombstone in memory, and the row that it
+//! hides in the base. Every scan from the head would cross all of them again. So a scan that has crossed many records the range
+//! as a gap, and the next scan skips it.
 //!
-//! What must hold: for every snapshot of a gap's `since` or later, no row lives in the gap. The committer
-//! cuts a gap at every key that it sets, after the key is in the memtable and before its version is
-//! published. Who notes a gap looks, under the same lock, whether a key was set in it meanwhile.
+//! Invariant: in every snapshot of a gap's `since` or later, the gap has no live row. The committer splits a gap at every key
+//! that it sets, after the key is in the memtable and before its version is published. A scan that records a gap checks, under
+//! the same lock, whether a key was set in it meanwhile.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,22 +18,22 @@ use bytes::Bytes;
 use super::memtable::{Memtable, span};
 use crate::key::successor;
 
-/// Most gaps that are remembered; more, and all are forgotten.
+/// Most gaps to keep. Beyond that, all are dropped.
 const MAX_GAPS: usize = 4_096;
 
 /// The gaps of a store.
 #[derive(Default)]
 pub(super) struct Gaps {
     state: Mutex<State>,
-    /// How many there are, so that scans of a store without gaps pay nothing for them.
+    /// The number of gaps, so that scans of a store without gaps cost nothing extra.
     count: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
-    /// By their first key; they do not overlap.
+    /// By their first key, without overlaps.
     gaps: BTreeMap<Bytes, Gap>,
-    /// Grows when another memtable becomes the active one.
+    /// Increases when another memtable becomes active.
     generation: u64,
 }
 
@@ -47,7 +47,7 @@ impl Gaps {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gap around `key`, or before it if `reverse`, that a snapshot of `version` may jump over.
+    /// The gap around `key`, or before it if `reverse`, that a snapshot of `version` may skip.
     pub(super) fn around(&self, key: &Bytes, reverse: bool, version: u64) -> Option<(Bytes, Bytes)> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -59,8 +59,8 @@ impl Gaps {
         (reaches && gap.since <= version).then(|| (begin.clone(), gap.end.clone()))
     }
 
-    /// Notes that a snapshot of `version` found no row in `[begin, end)`, unless a row was set there since.
-    /// `active` was the active memtable of `generation` when the snapshot was taken.
+    /// Records that a snapshot of `version` found no row in `[begin, end)`, unless a row was set there since. `active` was the
+    /// active memtable of `generation` when the snapshot was taken.
     pub(super) fn note(
         &self,
         begin: Bytes,
@@ -83,7 +83,7 @@ impl Gaps {
         self.count.store(state.gaps.len(), Ordering::Release);
     }
 
-    /// Takes a key that was set out of its gap.
+    /// Splits the gaps at keys that were set.
     pub(super) fn cut<'a>(&self, keys: impl Iterator<Item = &'a Bytes>) {
         let mut state = self.state();
         if state.gaps.is_empty() {
@@ -107,14 +107,14 @@ impl Gaps {
         self.count.store(state.gaps.len(), Ordering::Release);
     }
 
-    /// Another memtable becomes the active one.
+    /// Records that another memtable becomes active.
     pub(super) fn rotate(&self, generation: u64) {
         self.state().generation = generation;
     }
 }
 
 impl State {
-    /// Adds a gap, and joins it with those that it touches.
+    /// Adds a gap, and merges it with the gaps that it touches.
     fn insert(&mut self, mut begin: Bytes, mut end: Bytes, mut since: u64) {
         if self.gaps.len() >= MAX_GAPS {
             self.gaps.clear();

@@ -1,4 +1,4 @@
-//! How the store is: whether what is stored is damaged, and whether it can go on at all.
+//! The store's health: whether its data is damaged, and whether it can continue at all.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use super::Shared;
 use super::disk::{Trouble, TroubleKind};
 use crate::Error;
 
-/// What everyone who uses the store can know.
+/// The health that all threads and snapshots of the store share.
 pub(super) struct Health {
-    /// What was found damaged first. Nothing is written from then on.
+    /// The first damage found. The store writes nothing from then on.
     damage: Mutex<Option<Error>>,
-    /// Why the store cannot go on, and its process should end.
+    /// Why the store cannot continue and its process should end.
     ended: watch::Sender<Option<String>>,
 }
 
@@ -28,18 +28,18 @@ impl Health {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is damaged.
+    /// The damage, if any was found.
     pub(super) fn damage(&self) -> Option<Error> {
         self.locked().clone()
     }
 
-    /// Why nothing is written.
+    /// The error for writes to a damaged store.
     pub(super) fn stopped(&self) -> Trouble {
         let error = self.damage().unwrap_or_else(|| Error::Corrupt("the store is damaged".into()));
         Trouble { kind: TroubleKind::Damage, error }
     }
 
-    /// Returns once the store cannot go on, and why.
+    /// Returns the reason once the store cannot continue.
     pub(super) async fn ended(&self) -> String {
         let mut ended = self.ended.subscribe();
         match ended.wait_for(Option::is_some).await.map(|reason| reason.clone()) {
@@ -51,7 +51,7 @@ impl Health {
 }
 
 impl Shared {
-    /// What is stored is not what was written: nothing is written any more, and what can be read is read.
+    /// Records that stored data is damaged. The store no longer writes, and still serves reads where it can.
     pub(super) fn is_damaged(&self, error: &Error) {
         let mut damage = self.health.locked();
         if damage.is_some() {
@@ -66,7 +66,7 @@ impl Shared {
         self.watches.wake_all();
     }
 
-    /// The store cannot go on, and whoever uses it should end: opened anew it works, or says what is wrong.
+    /// Ends the store because it cannot continue. Its process should end: a new open either works or reports the problem.
     pub(super) fn end(&self, reason: &str) {
         self.submissions.refuse(&Error::Unavailable(reason.to_owned()));
         self.watches.wake_all();
@@ -81,11 +81,11 @@ impl Shared {
     }
 }
 
-/// How long a thread of the store bears a disk that fails.
+/// How long a thread of the store tolerates a failing disk.
 pub(super) struct Patience {
     longest: Duration,
     failing: Option<Instant>,
-    /// What was logged last.
+    /// The message that was logged last.
     said: Option<String>,
 }
 
@@ -94,7 +94,7 @@ impl Patience {
         Patience { longest, failing: None, said: None }
     }
 
-    /// What failed works again.
+    /// Records that writes work again.
     pub(super) fn works(&mut self) {
         if self.said.take().is_some() {
             tracing::info!("the store writes again");
@@ -102,8 +102,8 @@ impl Patience {
         self.failing = None;
     }
 
-    /// Says what failed, and gives up if that makes no sense to try any more. A disk without room may get some at any time;
-    /// one that only fails has to work within a while.
+    /// Logs the failure, and ends the store if further attempts make no sense. A disk without room may get some at any time. A
+    /// disk that fails otherwise must work again within `longest`.
     pub(super) fn bear(&mut self, trouble: &Trouble, what: &str, shared: &Shared) {
         let line = trouble.error.to_string();
         if self.said.as_ref() != Some(&line) {

@@ -1,4 +1,4 @@
-//! The rows of the latest groups, in memory, with the versions that snapshots may still ask for.
+//! The rows of the latest groups, in memory, with the versions that snapshots may still read.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
@@ -7,8 +7,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
 
-/// What a log segment holds, in the order of keys. Only the committer writes, and only while the segment
-/// takes records.
+/// The rows of a log segment, in key order. Only the committer writes, and only while the segment receives records.
 #[derive(Default)]
 pub(super) struct Memtable {
     cells: RwLock<BTreeMap<Bytes, Cell>>,
@@ -23,12 +22,12 @@ pub(super) struct Cell {
 
 struct Version {
     number: u64,
-    /// `None`: cleared.
+    /// `None` if the row was cleared.
     value: Option<Bytes>,
 }
 
 impl Cell {
-    /// The row as of `version`; `None` if this memtable does not know.
+    /// The row as of `version`; `None` if this memtable does not have it.
     pub(super) fn at(&self, version: u64) -> Option<&Option<Bytes>> {
         if self.newest.number <= version {
             return Some(&self.newest.value);
@@ -37,7 +36,7 @@ impl Cell {
         Some(&self.older[seen].value)
     }
 
-    /// Which of the older versions a snapshot of `version` sees.
+    /// The index of the older version that a snapshot of `version` sees.
     fn seen_by(&self, version: u64) -> Option<usize> {
         self.older.partition_point(|known| known.number <= version).checked_sub(1)
     }
@@ -62,7 +61,7 @@ impl Cell {
     }
 }
 
-/// The cells while they are being read.
+/// The cells under the read lock.
 pub(super) type Cells<'a> = RwLockReadGuard<'a, BTreeMap<Bytes, Cell>>;
 
 /// The cells of `[begin, end)`.
@@ -75,17 +74,17 @@ pub(super) fn span<'a>(
 }
 
 impl Memtable {
-    /// Locks the rows for reading: briefly, because the committer waits.
+    /// Locks the rows for reading. Keep the lock short, because the committer waits for it.
     pub(super) fn read(&self) -> Cells<'_> {
         self.cells.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The row of `key` as of `version`; `None` if this memtable does not know.
+    /// The row of `key` as of `version`; `None` if this memtable does not have it.
     pub(super) fn get(&self, key: &[u8], version: u64) -> Option<Option<Bytes>> {
         self.read().get(key).and_then(|cell| cell.at(version)).cloned()
     }
 
-    /// Writes the rows of a group. Snapshots older than `oldest` are held no more.
+    /// Writes the rows of a group. No snapshot older than `oldest` is held.
     pub(super) fn apply(
         &self,
         version: u64,
@@ -104,12 +103,12 @@ impl Memtable {
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether there are no rows.
     pub(super) fn is_empty(&self) -> bool {
         self.read().is_empty()
     }
 
-    /// Hands out every row in the order of keys, as it is now.
+    /// Calls `each` for the newest version of every row, in key order.
     pub(super) fn try_for_each_newest<E>(
         &self,
         mut each: impl FnMut(&Bytes, Option<&Bytes>) -> Result<(), E>,

@@ -15,26 +15,24 @@
 //!                                       rows in a B-tree              (checkpointer)
 //! ```
 //!
-//! One thread, the committer, decides about all commits. While it waits for the disk the next group
-//! collects, so that under load many transactions share one fsync, and a lone one never waits for company.
-//! A snapshot reads the memtables over the B-tree, both as of its version. `docs/design/0001` tells why
-//! there is a log before the storage crate.
+//! One thread, the committer, decides all commits. While it waits for the disk, the next group collects. So under load many
+//! transactions share one fsync, and a single one never waits for others. A snapshot reads the memtables over the B-tree, both as
+//! of its version. `docs/design/0001` explains why the storage crate is behind a log.
 //!
 //! What must hold:
 //!
 //! 1. Nothing is visible before it is durable, and nothing is acknowledged before it is visible.
-//! 2. A transaction is accepted only if no key that it read was written after its snapshot, neither by an
-//!    earlier group ([`conflicts`]) nor earlier in its own group.
-//! 3. Versions grow by one per group and are stored with it; a versionstamp is the version and the place in
-//!    the group.
-//! 4. A record leaves the log only after its rows are in the B-tree, durably, together with their version.
-//! 5. After a write or fsync that failed nobody knows what the disk holds: the group's outcome is unknown, nothing is built
-//!    on what it may have written, and it is written again, elsewhere, before any other group ([`committer`]).
-//! 6. What fails for want of room, or once, goes on by itself. What is damaged is not written to ([`health`]); a disk that
-//!    fails for good ends the store ([`Engine::ended`]).
+//! 2. A transaction is accepted only if no key that it read was written after its snapshot, by an earlier group
+//!    ([`conflicts`]) or earlier in its own group.
+//! 3. Versions grow by one per group and are stored with it. A versionstamp is the version and the place in the group.
+//! 4. A record leaves the log only after the B-tree durably has its rows, together with their version.
+//! 5. After a failed write or fsync, the content of the disk is unknown. The group has an unknown outcome, and nothing builds on
+//!    what it may have written. The committer writes it again, elsewhere, before any other group ([`committer`]).
+//! 6. The store recovers by itself from a lack of room or a transient failure. Damaged data is not written to ([`health`]). A
+//!    disk that fails permanently ends the store ([`Engine::ended`]).
 //!
-//! Reads run where they are called, without a thread pool: they come from memory or from the page cache and
-//! take microseconds, less than a hop to another thread and back would.
+//! Reads run on the caller's thread, without a thread pool. They come from memory or from the page cache and take microseconds,
+//! less than a switch to another thread and back.
 
 mod base;
 mod checkpoint;
@@ -78,22 +76,22 @@ use self::wal::{Segment, Unwritten};
 use self::watches::Watches;
 use crate::{Engine, Error, Limits, Result, Runtime, Snapshot, Watch, runtime};
 
-/// How an embedded store is opened.
+/// How to open an embedded store.
 #[derive(Clone)]
 pub struct Options {
-    /// Whether a commit is on the disk before it is acknowledged. Without, a crash of the machine may lose
-    /// the last commits or the store: for tests only.
+    /// Whether a commit is on the disk before it is acknowledged. If not, a crash of the machine may lose the last commits or the
+    /// store. Only tests turn it off.
     pub durable: bool,
-    /// The size of a log segment. About as much, and at most twice, is kept in memory and read again by
-    /// `open`. On the disk the log takes three segments.
+    /// The size of a log segment. About as much, at most twice, is kept in memory, and `open` reads as much again. On the disk
+    /// the log takes three segments.
     pub segment_bytes: u64,
-    /// Memory for pages of the B-tree, at most. The page cache of the operating system stands behind it.
+    /// Most memory for pages of the B-tree. The page cache of the operating system comes in addition.
     pub cache_bytes: usize,
-    /// The clock that the age of transactions is measured on.
+    /// The clock that measures the age of transactions.
     pub runtime: Arc<dyn Runtime>,
-    /// How long a disk may fail, other than for want of room, before the store [ends](Engine::ended).
+    /// How long the disk may fail, except for lack of room, before the store [ends](Engine::ended).
     pub disk_patience: Duration,
-    /// Lets the disk fail, for tests.
+    /// Makes the disk fail, for tests.
     #[doc(hidden)]
     pub faults: Faults,
 }
@@ -113,14 +111,14 @@ impl Default for Options {
 
 /// A store in a folder of this machine, for one process at a time.
 ///
-/// Dropping it finishes the commits that wait, and closes it; snapshots that are left fail from then on.
+/// Dropping it finishes the waiting commits and closes it. Remaining snapshots fail from then on.
 pub struct Embedded {
     shared: Arc<Shared>,
     committer: Option<JoinHandle<()>>,
     checkpointer: Option<JoinHandle<()>>,
-    /// Of a store that is only read; otherwise the checkpointer has it.
+    /// Set for a store opened for reading; otherwise the checkpointer owns the base.
     _base: Option<Base>,
-    /// Unlocked last.
+    /// Dropped last, which releases the lock.
     _folder: Folder,
 }
 
@@ -129,7 +127,7 @@ struct Shared {
     runtime: Arc<dyn Runtime>,
     limits: Limits,
     segment_bytes: u64,
-    /// What new snapshots see.
+    /// The version that new snapshots see.
     published: RwLock<Arc<Published>>,
     gaps: Gaps,
     submissions: Submissions,
@@ -144,13 +142,13 @@ struct Shared {
 pub struct Stats {
     /// Transactions that were committed.
     pub commits: u64,
-    /// Transactions that were refused for a conflict.
+    /// Transactions that were refused because of a conflict.
     pub conflicts: u64,
-    /// Groups that the commits were written in, with one fsync each.
+    /// Groups of commits, each written with one fsync.
     pub groups: u64,
     /// Bytes that were written to the log.
     pub log_bytes: u64,
-    /// Memtables that were brought to the B-tree.
+    /// Memtables that were written to the B-tree.
     pub checkpoints: u64,
 }
 
@@ -173,10 +171,10 @@ struct Published {
     tables: Tables,
 }
 
-/// Lives for as long as someone may read this version.
+/// Exists for as long as a snapshot may read this version.
 struct Lease {
     version: u64,
-    /// Whether it was held for too long, and rows of this version may be gone.
+    /// Whether it was held for too long, so that rows of this version may be gone.
     expired: AtomicBool,
 }
 
@@ -214,20 +212,20 @@ impl Shared {
         self.published.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lets new snapshots see the next version.
+    /// Makes new snapshots see the next version.
     fn publish(&self, lease: Arc<Lease>) {
         let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
         *published = Arc::new(Published { lease, tables: published.tables.clone() });
     }
 
-    /// Lets new snapshots read the same version from other tables.
+    /// Makes new snapshots read the same version from other tables.
     fn replace_tables(&self, replace: impl FnOnce(&Tables) -> Tables) {
         let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
         let tables = replace(&published.tables);
         *published = Arc::new(Published { lease: published.lease.clone(), tables });
     }
 
-    /// Sees to it that a base that has failed a read is opened again.
+    /// Requests that a base with a failed read is reopened.
     fn look_after(&self, tables: &Tables) {
         let Some(trouble) = tables.base.failure() else { return };
         if trouble.kind == TroubleKind::Damage {
@@ -240,7 +238,7 @@ impl Shared {
         Error::TooOld { limit_ms: self.limits.transaction_ms }
     }
 
-    /// Whether a transaction that began at `taken_us` may still do something.
+    /// Returns an error if a transaction that began at `taken_us` is too old.
     fn check_age(&self, taken_us: i64, now_us: i64) -> Result<()> {
         let age_ms = now_us.saturating_sub(taken_us) / 1_000;
         match u64::try_from(age_ms) {
@@ -253,9 +251,8 @@ impl Shared {
 impl Embedded {
     /// Opens the store in the folder `path`, and creates both if they are missing.
     ///
-    /// # Errors
-    /// `Unavailable` if another process holds the folder or the disk fails, `Misuse` if the folder holds
-    /// something else, `Corrupt` if it is damaged or was written by a version that this one does not know.
+    /// `Unavailable` if another process uses the folder or the disk fails. `Misuse` if the folder contains something else.
+    /// `Corrupt` if the store is damaged or has a format that this version does not know.
     pub fn open(path: impl AsRef<Path>) -> Result<Arc<Self>> {
         Self::open_with(path, Options::default())
     }
@@ -265,7 +262,7 @@ impl Embedded {
         let mut folder = Folder::open(path.as_ref())?;
         let disk = Disk { durable: options.durable, faults: options.faults.clone() };
         if !base::is_there(&folder.base())? && (!folder.is_complete() || !folder.has_sums()) {
-            // A store that is new, or whose creation was interrupted before it held anything.
+            // A new store, or one whose creation was interrupted before it had any rows.
             if base::is_there(&folder.log())? {
                 return Err(Trouble::damage(&folder.base(), "the file is missing").into());
             }
@@ -331,11 +328,11 @@ impl Embedded {
         Ok(Arc::new(engine))
     }
 
-    /// Opens the store in the folder `path` to read it, beside others that do the same. Nothing is written, not even to a
-    /// store of the format before or one that was not closed, so that the disk may be read-only.
+    /// Opens the store in the folder `path` for reading, also while other readers have it open. It writes nothing, not even to a
+    /// store that was not closed or has the previous format, so the disk may be read-only.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `Misuse` if there is no store.
+    /// As [`open`](Self::open), and `Misuse` if there is no store.
     pub fn open_to_read(path: impl AsRef<Path>) -> Result<Arc<Self>> {
         let folder = Folder::open_to_read(path.as_ref())?;
         let options = Options::default();
@@ -365,7 +362,7 @@ impl Embedded {
     }
 }
 
-/// What the log holds beyond the base, and the version that it leads to.
+/// The rows that the log has beyond the base, and the version after them.
 fn recovered(records: &[(u64, Bytes)], version: u64) -> (Arc<Memtable>, u64) {
     let memtable = Memtable::default();
     for (version, record) in records {
@@ -389,7 +386,7 @@ fn join(thread: Option<JoinHandle<()>>) {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        // The committer first: it may need a checkpoint to finish.
+        // The committer first, because it may need a checkpoint to finish.
         self.shared.submissions.close();
         join(self.committer.take());
         self.shared.checkpoints.close();
@@ -408,7 +405,7 @@ impl Engine for Embedded {
     }
 
     async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
-        // Registered first and compared then: a commit in between finds the watch.
+        // Register first and compare then, so that a commit in between wakes the watch.
         let watch = self.shared.watches.register(key.clone(), seen.clone())?;
         let now = self.shared.published();
         let found = now.tables.get(&key, now.version());

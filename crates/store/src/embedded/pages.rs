@@ -1,13 +1,13 @@
-//! The file of rows, page by page, with a checksum for each page in a file beside it.
+//! The file of rows, in pages, with a checksum for each page in a second file.
 //!
-//! The storage crate asks for pages, and takes what it gets: a page that has changed on the disk would give wrong rows, hide
-//! others, or let it panic. So a checksum of every page is kept in `rows.sums`, four bytes each, and a page that does not
-//! have its checksum is an error before anyone looks at it.
+//! The storage crate reads pages without checking them. A page that has changed on the disk would give wrong rows, hide other
+//! rows, or make it panic. So `rows.sums` has a checksum of every page, four bytes each. A page that does not match its checksum
+//! is an error before the storage crate reads it.
 //!
-//! What must hold: a page that a durable commit refers to has its checksum on the disk before that commit's header is
-//! written, because a sync brings both files to the disk. A page that was written after the last sync, when the machine
-//! stops, may not match its checksum: no commit refers to it, so it is never read. The first page is the storage crate's
-//! header, which it writes in place and checks itself.
+//! Invariant: a sync brings both files to the disk. So if a durable commit refers to a page, the page's checksum is on the disk
+//! before this commit's header is written. If the machine stops, pages that were written after the last sync may not match their
+//! checksums. No commit refers to them, so they are never read. The first page is the storage crate's header, which it writes in
+//! place and checks itself.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -21,20 +21,20 @@ use super::disk::{Disk, DiskFile, Trouble};
 
 const PAGE_BYTES: usize = 4_096;
 const SUM_BYTES: usize = 4;
-/// Checksums that are written at a time: a page of them.
+/// Checksums per write: one page of them.
 const SUMS_PER_BLOCK: usize = PAGE_BYTES / SUM_BYTES;
-/// Pages that are read at a time to compute their checksums.
+/// Pages per read when their checksums are computed.
 const PAGES_AT_A_TIME: usize = 256;
 
 /// The checksum of page `n`. Never [`NEVER_WRITTEN`].
 fn sum_of(n: usize, page: &[u8]) -> u32 {
-    // The number goes in, so that a page in the wrong place is noticed, too.
+    // The page's number is included, to detect a page in the wrong place.
     let mut hasher = crc32fast::Hasher::new_with_initial(n as u32);
     hasher.update(page);
     hasher.finalize().max(1)
 }
 
-/// In place of the checksum of a page of zeros that nobody has written yet.
+/// Replaces the checksum of a page of zeros that was never written.
 const NEVER_WRITTEN: u32 = 0;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -44,9 +44,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The file of rows.
 pub(super) struct Pages {
     rows: DiskFile,
-    /// `None`: a store of the first format, which has none.
+    /// `None` for a store in the first format, which has no checksums.
     sums: Option<Sums>,
-    /// The first failure since it was opened: the storage crate refuses everything after it.
+    /// The first failure since it was opened. The storage crate refuses everything after it.
     failed: Mutex<Option<Trouble>>,
 }
 
@@ -59,7 +59,7 @@ struct Sums {
 }
 
 impl Pages {
-    /// New files, which are empty.
+    /// Creates new, empty files.
     pub(super) fn create(rows: &Path, sums: &Path, disk: &Disk) -> Result<Arc<Self>, Trouble> {
         let new = |path: &Path| {
             let file = disk.create(path.to_owned()).and_then(|file| file.set_len(0).map(|()| file));
@@ -70,7 +70,7 @@ impl Pages {
         Ok(Arc::new(Pages { rows, sums: Some(sums), failed: Mutex::default() }))
     }
 
-    /// The files of a store, for writing, too, if asked for.
+    /// Opens the files of a store for reading, and for writing if `write`.
     pub(super) fn open(rows: &Path, sums: &Path, disk: &Disk, write: bool) -> Result<Arc<Self>, Trouble> {
         let file = open(sums, disk, write)?;
         let pages = Pages { sums: None, ..Pages::without_sums(rows, disk, write)? };
@@ -82,12 +82,12 @@ impl Pages {
         Ok(Arc::new(Pages { sums: Some(sums), ..pages }))
     }
 
-    /// The file of a store of the first format.
+    /// Opens the file of a store in the first format.
     pub(super) fn without_sums(rows: &Path, disk: &Disk, write: bool) -> Result<Self, Trouble> {
         Ok(Pages { rows: open(rows, disk, write)?, sums: None, failed: Mutex::default() })
     }
 
-    /// Writes the checksums of all pages as they are into a new file.
+    /// Writes the current checksums of all pages to a new file.
     pub(super) fn write_sums(&self, sums: &Path, disk: &Disk) -> io::Result<DiskFile> {
         let file = disk.create(sums.to_owned())?;
         file.set_len(0)?;
@@ -111,7 +111,7 @@ impl Pages {
         self.rows.path()
     }
 
-    /// Gives the files other names: the rows last, for they make a store.
+    /// Renames the files. The rows come last, because their file makes the store exist.
     pub(super) fn rename(this: Arc<Self>, rows: &Path, sums: &Path) -> io::Result<()> {
         let Some(mut pages) = Arc::into_inner(this) else { return Err(ErrorKind::ResourceBusy.into()) };
         if let Some(own) = &mut pages.sums {
@@ -125,25 +125,25 @@ impl Pages {
         locked(&self.failed).clone()
     }
 
-    /// Begins anew, before the storage crate opens it again.
+    /// Clears the failure, before the storage crate reopens the file.
     pub(super) fn mend(&self) {
         *locked(&self.failed) = None;
     }
 
-    /// The pages, the last one perhaps in part.
+    /// The number of pages, including a partial last page.
     fn count(&self) -> io::Result<usize> {
         let pages = self.rows.len()?.div_ceil(PAGE_BYTES as u64);
         usize::try_from(pages).map_err(|_| ErrorKind::FileTooLarge.into())
     }
 
-    /// Keeps the first failure in mind.
+    /// Records the error if it is the first failure.
     fn failing<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| {
             self.fail(&Trouble::at(self.path(), error));
         })
     }
 
-    /// Keeps it in mind if it is the first.
+    /// Records the trouble if it is the first failure.
     pub(super) fn fail(&self, trouble: &Trouble) {
         locked(&self.failed).get_or_insert_with(|| trouble.clone());
     }
@@ -220,7 +220,7 @@ impl Sums {
         }
         let synced = self.write(&dirty).and_then(|()| self.file.sync());
         if synced.is_err() {
-            // Whatever the file holds now: all of it is written again.
+            // The content of the file is unknown, so all of it is written again.
             let count = self.table.read().unwrap_or_else(PoisonError::into_inner).len();
             locked(&self.dirty).extend(0..count.div_ceil(SUMS_PER_BLOCK));
         }
@@ -246,7 +246,7 @@ fn open(path: &Path, disk: &Disk, write: bool) -> Result<DiskFile, Trouble> {
     })
 }
 
-/// The pages that `bytes` are, with their numbers, but for the first page of the file.
+/// Divides `bytes` into pages with their numbers, without the first page of the file.
 fn whole_pages(offset: u64, bytes: &[u8]) -> io::Result<impl Iterator<Item = (usize, &[u8])>> {
     let page = PAGE_BYTES as u64;
     let is_header = offset == 0 && bytes.len() <= PAGE_BYTES;
@@ -260,7 +260,7 @@ fn whole_pages(offset: u64, bytes: &[u8]) -> io::Result<impl Iterator<Item = (us
     Ok((first..).zip(bytes.chunks(PAGE_BYTES)).filter(|(n, _)| *n > 0))
 }
 
-/// The pages as the storage crate uses them.
+/// The pages as a backend of the storage crate.
 #[derive(Clone)]
 pub(super) struct Backend(pub(super) Arc<Pages>);
 
@@ -292,7 +292,7 @@ impl StorageBackend for Backend {
     }
 }
 
-/// Pages of which the file stays as it is: what is written is kept in memory.
+/// Pages over an unchanged file: writes stay in memory.
 #[derive(Debug)]
 pub(super) struct Overlay {
     below: Backend,
@@ -312,7 +312,7 @@ impl Overlay {
         Ok(Overlay { below: Backend(below), state: Mutex::new(state) })
     }
 
-    /// A page as it is now.
+    /// The current content of a page.
     fn page(&self, state: &OverlayState, n: u64) -> io::Result<Vec<u8>> {
         if let Some(page) = state.pages.get(&n) {
             return Ok(page.clone());

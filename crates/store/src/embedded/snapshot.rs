@@ -24,11 +24,11 @@ impl EmbeddedSnapshot {
         EmbeddedSnapshot { shared, published, taken_us }
     }
 
-    /// Reads, unless the transaction is too old. Its rows are kept for as long as it may live.
+    /// Runs a read unless the transaction is too old. Its rows are kept for as long as it may live.
     fn read<T>(&self, read: impl FnOnce(&Tables, u64) -> Result<T>) -> Result<T> {
         self.shared.check_age(self.taken_us, self.shared.runtime.elapsed_us())?;
         let result = read(&self.published.tables, self.published.version());
-        // Afterwards, because its rows may have been dropped meanwhile.
+        // Checked after the read, because the rows may have been dropped during it.
         if self.published.lease.expired.load(Ordering::SeqCst) {
             return Err(self.shared.too_old());
         }

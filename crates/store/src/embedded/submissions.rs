@@ -9,19 +9,19 @@ use tokio::sync::oneshot;
 
 use crate::{Changes, Error, Result, Versionstamp};
 
-/// Most transactions that wait; more are told to come back later.
+/// Most transactions that may wait. Further ones are refused as unavailable.
 const MAX_WAITING: usize = 65_536;
-/// Most bytes that wait.
+/// Most bytes that may wait.
 const MAX_WAITING_BYTES: usize = 256 << 20;
-/// Most transactions that share one fsync: two bytes of the versionstamp count them.
+/// Most transactions that share one fsync, because two bytes of the versionstamp number them.
 pub(super) const MAX_GROUP: usize = 8_192;
-/// Most bytes that share one fsync, but for a transaction that is larger: a fraction of a log segment.
+/// Most bytes that share one fsync, except for a single larger transaction: a fraction of a log segment.
 const MAX_GROUP_BYTES: usize = 8 << 20;
 
-/// What becomes of a transaction.
+/// The result of a transaction.
 pub(super) type Decision = Result<Versionstamp>;
 
-/// A transaction that waits to be decided about.
+/// A transaction that waits for its result.
 pub(super) struct Submission {
     /// The version of its snapshot.
     pub(super) version: u64,
@@ -32,7 +32,7 @@ pub(super) struct Submission {
     bytes: usize,
 }
 
-/// The queue before the committer.
+/// The committer's queue.
 #[derive(Default)]
 pub(super) struct Submissions {
     waiting: Mutex<Waiting>,
@@ -43,9 +43,9 @@ pub(super) struct Submissions {
 struct Waiting {
     queue: VecDeque<Submission>,
     bytes: usize,
-    /// The committer wants to hear when so many wait.
+    /// The number of waiting transactions at which the committer wakes up.
     wanted: usize,
-    /// Why nothing is accepted any more.
+    /// Why new transactions are refused.
     refused: Option<Error>,
     closed: bool,
 }
@@ -55,7 +55,7 @@ impl Submissions {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a transaction to the committer. The receiver gets the decision.
+    /// Submits a transaction to the committer. The receiver gets the result.
     pub(super) fn submit(
         &self,
         version: u64,
@@ -81,13 +81,13 @@ impl Submissions {
         Ok(decision)
     }
 
-    /// How many wait.
+    /// The number of waiting transactions.
     pub(super) fn len(&self) -> usize {
         self.waiting().queue.len()
     }
 
-    /// Everything that waits, up to the size of a group; nothing once the store is closed and all is done. Once there is
-    /// one, waits up to `patience` for `company` of them.
+    /// All waiting transactions, up to the size of a group. `None` once the store is closed and the queue is empty. Once one
+    /// transaction waits, this waits up to `patience` until there are `company`.
     pub(super) fn next_group(&self, company: usize, patience: Duration) -> Option<VecDeque<Submission>> {
         let mut waiting = self.wait_for(self.waiting(), 1, None);
         if waiting.queue.len() < company && !waiting.closed {
@@ -114,13 +114,13 @@ impl Submissions {
         }
     }
 
-    /// Refuses everything from now on, and what waits already: none of it has been written.
+    /// Refuses all transactions from now on, including those that wait. None of them has been written.
     pub(super) fn refuse(&self, error: &Error) {
         self.waiting().refused.get_or_insert_with(|| error.clone());
         self.refuse_waiting(error);
     }
 
-    /// Refuses what waits: none of it has been written.
+    /// Refuses the waiting transactions. None of them has been written.
     pub(super) fn refuse_waiting(&self, error: &Error) {
         let mut waiting = self.waiting();
         waiting.bytes = 0;
@@ -129,14 +129,14 @@ impl Submissions {
         }
     }
 
-    /// Waits for as long, or until the store is closed. Whether it is.
+    /// Waits for `longest`, or until the store is closed. Returns whether it is closed.
     pub(super) fn pause(&self, longest: Duration) -> bool {
         let open = |waiting: &mut Waiting| !waiting.closed;
         let waited = self.arrived.wait_timeout_while(self.waiting(), longest, open);
         waited.unwrap_or_else(PoisonError::into_inner).0.closed
     }
 
-    /// Takes no more transactions; those that wait are still decided about.
+    /// Refuses new transactions. The committer still decides those that wait.
     pub(super) fn close(&self) {
         let mut waiting = self.waiting();
         waiting.refused.get_or_insert_with(|| Error::Unavailable("the store is closed".to_owned()));
@@ -205,7 +205,7 @@ mod tests {
             group
         });
         assert_eq!(group, 3);
-        // Who comes alone goes alone, and nobody waits for longer than the patience lasts.
+        // A single transaction forms a group without waiting for others, and no group waits longer than its patience.
         for (company, patience) in [(1, Duration::from_secs(3_600)), (3, Duration::ZERO)] {
             let _answer = submissions.submit(0, 0, changes(1)).unwrap();
             assert_eq!(submissions.next_group(company, patience).unwrap().len(), 1);

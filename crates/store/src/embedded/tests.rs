@@ -1,4 +1,4 @@
-//! The engine beyond what the conformance suite asks.
+//! Tests of the engine beyond the conformance suite.
 
 #![allow(clippy::unwrap_used)]
 
@@ -43,7 +43,7 @@ mod conformance {
     crate::conformance_tests!(async || super::in_folder(32 << 20));
 }
 
-/// Every few commits are a segment: rows are found in all tables, and move while they are read.
+/// Every few commits fill a segment, so rows are in all tables, and move while they are read.
 mod conformance_with_small_segments {
     crate::conformance_tests!(async || super::in_folder(2_000));
 }
@@ -107,7 +107,7 @@ fn an_unknown_format_is_refused() {
     assert!(matches!(Embedded::open(folder.path()), Err(Error::Corrupt(_))));
 }
 
-/// A clock that can also be set back, as clocks on walls can.
+/// A clock that can also be set back, like a real one.
 struct WallClock(AtomicI64);
 
 #[async_trait]
@@ -142,7 +142,7 @@ async fn a_clock_that_is_set_back_makes_no_snapshot_lie() {
     };
     set("1").await;
     let held = engine.snapshot().await.unwrap();
-    // By its own clock the snapshot is not too old for a long time. Its row is gone sooner.
+    // By its own clock the snapshot is not too old for a long time. Its row is dropped sooner.
     clock.0.store(0, Ordering::SeqCst);
     set("2").await;
     assert_eq!(held.get(b"a").await.unwrap(), Some(key("1")));
@@ -155,7 +155,7 @@ async fn a_clock_that_is_set_back_makes_no_snapshot_lie() {
     assert!(matches!(held.commit(changes).await, Err(Error::TooOld { .. })));
 }
 
-/// What happens to a queue of rows `0..ROWS`, and who looks at it.
+/// Operations on a queue of rows `0..ROWS`, and scans of it.
 #[derive(Debug, Clone)]
 enum Event {
     Fill {
@@ -291,7 +291,7 @@ async fn run(events: Vec<Event>, segment_bytes: u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
-    /// Whatever was cleared, and wherever the rows are: every snapshot scans what it saw.
+    /// Every snapshot scans the rows that it saw, whatever was cleared and wherever the rows are.
     #[test]
     fn prop_scans_see_the_rows_of_their_snapshot(
         events in events(),
@@ -353,7 +353,7 @@ async fn a_store_is_its_owners_alone_also_one_that_was_not() {
     check();
 }
 
-/// What was deleted is not in the log any more once a checkpoint has brought the rows after it to the base.
+/// Deleted data is gone from the log once a checkpoint has written the later rows to the base.
 #[tokio::test]
 async fn what_is_deleted_leaves_the_log_with_the_next_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
@@ -383,6 +383,6 @@ async fn what_is_deleted_leaves_the_log_with_the_next_checkpoint() {
     while engine.stats().checkpoints < before + 2 {
         write("other", Some(vec![b'x'; 1_000])).await;
     }
-    // The file that had it is used again by then, and most of it is still to be written.
+    // By then the file that contained it is in use again, and most of it is still unwritten.
     assert_eq!(found(b"hunter2"), Vec::<std::path::PathBuf>::new());
 }

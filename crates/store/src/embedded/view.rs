@@ -1,4 +1,4 @@
-//! What a snapshot sees: the memtables over the base, as of one version.
+//! The rows that a snapshot sees: the memtables over the base, as of one version.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use super::memtable::{Cell, Memtable, span};
 use crate::key::successor;
 use crate::{KeyValue, RangeRead, Result};
 
-/// Rows that a scan crosses before it lets the committer in.
+/// Rows that a scan crosses before it releases the lock for the committer.
 const STEPS_PER_LOCK: usize = 512;
-/// Dead rows in a row after which a scan looks for a gap, and that make a gap worth noting.
+/// The number of consecutive dead rows after which a scan searches for a gap, and which justify a new gap.
 const DEAD_PER_GAP: usize = 64;
-/// Dead rows next to a gap that make it worth growing.
+/// The number of dead rows next to a gap that justify extending it.
 const DEAD_TO_GROW: usize = 8;
 
-/// Where the rows are. Later ones are hidden by earlier ones.
+/// The tables that hold the rows. An earlier table hides the rows of later ones.
 #[derive(Clone)]
 pub(super) struct Tables {
-    /// Takes the writes.
+    /// Receives the writes.
     pub(super) active: Arc<Memtable>,
     /// Counts the active memtables.
     pub(super) generation: u64,
-    /// On its way to the base.
+    /// Being written to the base.
     pub(super) frozen: Option<Arc<Memtable>>,
     pub(super) base: Arc<BaseView>,
 }
@@ -61,7 +61,7 @@ impl Tables {
     }
 }
 
-/// A scan on its way. What is left of the range is `[begin, end)`.
+/// A scan in progress. The rest of the range is `[begin, end)`.
 struct Scan<'a> {
     tables: &'a Tables,
     gaps: &'a Gaps,
@@ -70,12 +70,12 @@ struct Scan<'a> {
     begin: Bytes,
     end: Bytes,
     run: Run,
-    /// Runs that are worth noting: later, when the memtables are not locked any more, since who notes a gap
-    /// locks them under the lock of the gaps.
+    /// Runs to record as gaps, once the memtables are no longer locked: [`Gaps::note`] locks them while it holds the lock of the
+    /// gaps.
     found: Vec<(Bytes, Bytes)>,
 }
 
-/// The dead rows that were crossed since the last living one, or since the last gap.
+/// The dead rows that were crossed since the last live row, or since the last gap.
 struct Run {
     from: Bytes,
     dead: usize,
@@ -95,7 +95,7 @@ impl Run {
 }
 
 impl Scan<'_> {
-    /// Jumps over the gaps in which the scan stands.
+    /// Skips the gaps at the scan's position.
     fn jump(&mut self) {
         while self.begin < self.end {
             let place = if self.reverse { &self.end } else { &self.begin };
@@ -115,7 +115,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Reads on until there are enough rows, or it is time to let others in.
+    /// Reads on until there are enough rows, or until the committer should get the lock.
     fn advance(&mut self, limit: usize, rows: &mut Vec<KeyValue>) -> Result<()> {
         if self.begin >= self.end {
             return Ok(());
@@ -141,12 +141,12 @@ impl Scan<'_> {
             ];
             let heads = heads.into_iter().flatten();
             let Some(key) = (if reverse { heads.max() } else { heads.min() }).cloned() else {
-                // The range is at its end.
+                // The range has ended.
                 self.end_run(if reverse { &begin } else { &end });
                 self.begin = self.end.clone();
                 return Ok(());
             };
-            // The first that knows the row decides, and all pass it.
+            // The first table that has the row decides, and all of them advance past it.
             let mut known: Option<Option<Bytes>> = None;
             let visible = |cell: &Cell| cell.at(self.version).cloned();
             if let Some((_, cell)) = head_active.filter(|(head, _)| **head == key) {
@@ -183,7 +183,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What is left begins behind `key`.
+    /// Moves the rest of the range past `key`.
     fn pass(&mut self, key: &Bytes) {
         if self.reverse {
             self.end = key.clone();
@@ -192,7 +192,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Ends a run of dead rows at `to`, and keeps it in mind if it was long.
+    /// Ends a run of dead rows at `to`, and keeps it if it was long.
     fn end_run(&mut self, to: &Bytes) {
         let worth = if self.run.next_to_gap { DEAD_TO_GROW } else { DEAD_PER_GAP };
         if self.run.dead >= worth {

@@ -1,31 +1,30 @@
 //! The log: every group of commits is here before it is acknowledged.
 //!
-//! A log is a row of segments, numbered files in the folder `log`. A segment belongs to one memtable: when
-//! it is full, the next one begins, with a new memtable, and once a [checkpoint](super::checkpoint) has
-//! brought the old memtable to the base, the old file is used again under a new number. Writing over blocks
-//! that are allocated already halves the time of an fsync, for it need not write metadata; so new files
-//! grow by zeros, many blocks at a time, and old ones keep their blocks.
+//! A log is a sequence of segments, numbered files in the folder `log`. A segment belongs to one memtable: when it is full, the
+//! next one begins, with a new memtable. Once a [checkpoint](super::checkpoint) has written the old memtable to the base, the old
+//! file is reused under a new number. Writing to allocated blocks halves the time of an fsync, because it need not write
+//! metadata. So new files are extended with zeros, many blocks at a time, and old files keep their blocks.
 //!
 //! ```text
 //! record:  length u32 · crc32 u32 · segment u64 · version u64 · rows · zeros up to a multiple of 8
 //! row:     key length u32 · value length u32, or NO_VALUE · key · value
 //! ```
 //!
-//! All numbers are little-endian. The length counts rows only; the checksum covers everything behind it. Before the records
-//! comes a head of one block: a magic word, the number of the segment, how long the file is at least, and their checksum.
+//! All numbers are little-endian. The length counts only the rows; the checksum covers everything after it. The records follow a
+//! head of one block: a magic word, the number of the segment, the minimum length of the file, and their checksum.
 //!
 //! What must hold:
 //!
-//! 1. One record is written at a time, and the next one only after its fsync, so that after a crash at most the last record of
-//!    a segment is incomplete. It was never acknowledged, and is left out. A record that is damaged in any other place was
-//!    acknowledged, so the store does not open.
-//! 2. The last record may be whole to the reader and yet not be on the disk, if its fsync has failed. So whoever opens a log
-//!    [writes it again](again), into the next segment, before anything is built on it. And after a failed write or fsync
-//!    nothing more is written to that segment: the record goes into the next one.
-//! 3. Which segments there must be is in the base: a segment is demanded there before it takes its first record, and no more
-//!    once its rows are there. So one that is missing is noticed, even the newest.
-//! 4. A record lies within the length that the head tells, and the file is as long as that before the head tells it. So a file
-//!    that was cut is noticed, wherever it was cut. A file that no head was written to yet holds nothing.
+//! 1. One record is written at a time, and the next one only after its fsync. So after a crash, at most the last record of a
+//!    segment is incomplete. It was never acknowledged, and is skipped. A record that is damaged elsewhere was acknowledged, so the
+//!    store does not open.
+//! 2. If the fsync of the last record has failed, a reader may see the record complete although it is not on the disk. So opening
+//!    a log [writes it again](again), into the next segment, before anything builds on it. After a failed write or fsync, nothing
+//!    more is written to that segment, and the record goes into the next one.
+//! 3. The base stores which segments must exist. It requires a segment before the segment receives its first record, and until
+//!    the segment's rows are in the base. So a missing segment is detected, even the newest.
+//! 4. A record is within the length that the head states, and the file has this length before the head states it. So a truncated
+//!    file is detected, wherever it was cut. A file whose head was never written has no records.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -37,16 +36,16 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::disk::{Disk, DiskFile, DiskFolder, Trouble};
 use crate::{Error, Result};
 
-/// Rows to set, and to remove where there is no value.
+/// A row to set, or a key to remove if the value is `None`.
 pub(super) type Row = (Bytes, Option<Bytes>);
 
 const HEADER_BYTES: usize = 24;
 const ROW_HEADER_BYTES: usize = 8;
 const NO_VALUE: u32 = u32::MAX;
 const ALIGNMENT: usize = 8;
-/// By how much a new file grows at a time: many groups, and still written in about a millisecond.
+/// The step by which a new file grows: enough for many groups, and still written in about a millisecond.
 const GROWTH_BYTES: u64 = 1 << 20;
-/// The head of a file: a block of its own, so that writing it never touches a record's.
+/// The head of a file has its own block, so that writing it never touches a record's block.
 const FILE_HEAD_BYTES: u64 = 4_096;
 const MAGIC: u64 = u64::from_le_bytes(*b"turnwlog");
 
@@ -58,7 +57,7 @@ pub(super) fn record_bytes<'a>(rows: impl Iterator<Item = (&'a Bytes, &'a Option
     (HEADER_BYTES + rows.map(row).sum::<usize>()).next_multiple_of(ALIGNMENT)
 }
 
-/// The record of a group. `bytes` is its length.
+/// Encodes the record of a group. `bytes` is its length, from [`record_bytes`].
 pub(super) fn encode<'a>(
     segment: u64,
     version: u64,
@@ -72,7 +71,7 @@ pub(super) fn encode<'a>(
     record.put_u64_le(segment);
     record.put_u64_le(version);
     for (key, value) in rows {
-        // Both fit: the whole record does.
+        // Both lengths fit, because the whole record does.
         record.put_u32_le(key.len() as u32);
         record.put_u32_le(value.as_ref().map_or(NO_VALUE, |value| value.len() as u32));
         record.put_slice(key);
@@ -112,7 +111,7 @@ pub(super) struct Rows {
 impl Iterator for Rows {
     type Item = Row;
 
-    /// Ends early where the lengths make no sense; the checksum has been checked before.
+    /// Ends early if the lengths are inconsistent. The checksum has been checked before.
     fn next(&mut self) -> Option<Row> {
         if self.rest.len() < ROW_HEADER_BYTES {
             return None;
@@ -130,7 +129,7 @@ impl Iterator for Rows {
     }
 }
 
-/// The record at the beginning of `bytes`, if it is whole and belongs to `segment`.
+/// The record at the beginning of `bytes`, if it is complete and belongs to `segment`.
 fn whole_record(bytes: &Bytes, segment: u64) -> Option<(u64, Bytes)> {
     let mut header = bytes.get(..HEADER_BYTES)?;
     let length = header.get_u32_le() as usize;
@@ -144,27 +143,27 @@ fn whole_record(bytes: &Bytes, segment: u64) -> Option<(u64, Bytes)> {
     (crc32fast::hash(&record[8..]) == crc).then(|| (version, bytes.slice(..end)))
 }
 
-/// A file of the log that takes records.
+/// A file of the log that receives records.
 pub(super) struct Segment {
     pub(super) number: u64,
     file: DiskFile,
-    /// Where the next record goes.
+    /// The offset of the next record.
     position: u64,
-    /// The length that the head tells.
+    /// The length that the head states.
     allocated: u64,
 }
 
-/// A record was not written.
+/// Why a record was not written.
 pub(super) enum Unwritten {
-    /// Nothing of it.
+    /// Nothing of it was written.
     Nothing(io::Error),
-    /// It may be there or not, now or after a crash.
+    /// The file may have it or not, now or after a crash.
     Doubtful(io::Error),
 }
 
 impl Segment {
-    /// Makes the segment `number`, of the file `old` if there is one, which is left there after an error. Its name and its
-    /// head are durable.
+    /// Creates the segment `number`, from the file `old` if there is one. After an error, `old` has the file again. On success
+    /// the segment's name and head are durable.
     pub(super) fn create(log: &DiskFolder, number: u64, old: &mut Option<DiskFile>) -> io::Result<Self> {
         let path = path_of(log.path(), number);
         let mut file = match old.take() {
@@ -184,7 +183,7 @@ impl Segment {
         if file.path() != path {
             file.rename(path)?;
         }
-        // Its records may hold passwords of jobs that are gone: they stay no longer than the checkpoint before.
+        // Its records may contain passwords of jobs that no longer exist, so they are overwritten now.
         let allocated = file.len()?.max(FILE_HEAD_BYTES);
         write_zeros(file, FILE_HEAD_BYTES, allocated)?;
         file.write_at(&file_head(number, allocated), 0)?;
@@ -193,14 +192,14 @@ impl Segment {
         Ok(allocated)
     }
 
-    /// Whether a record of `bytes` belongs here, in a log of segments of `segment_bytes`. A record that is
-    /// larger than a segment gets its own.
+    /// Whether a record of `bytes` belongs here, in a log with segments of `segment_bytes`. A record larger than a segment gets
+    /// its own.
     pub(super) fn has_room(&self, bytes: usize, segment_bytes: u64) -> bool {
         let used = self.position - FILE_HEAD_BYTES;
         used == 0 || used + bytes as u64 <= segment_bytes
     }
 
-    /// Writes a record, and waits for the disk. After a doubtful error the segment takes no more.
+    /// Writes a record and waits for the disk. After a doubtful error the caller must not use the segment again.
     pub(super) fn append(&mut self, record: &[u8]) -> Result<(), Unwritten> {
         let end = self.position + record.len() as u64;
         if self.file.is_durable() && end > self.allocated {
@@ -212,8 +211,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes zeros ahead of the records, so that the next ones find their blocks allocated. The head tells it once it is so,
-    /// and is on the disk with the next record.
+    /// Writes zeros ahead of the records, so that the next records find allocated blocks. The head states the new length after
+    /// that, and the next record's sync makes the head durable.
     fn grow(&mut self, end: u64) -> io::Result<()> {
         let allocated = end.next_multiple_of(GROWTH_BYTES);
         write_zeros(&self.file, self.allocated, allocated)?;
@@ -223,12 +222,12 @@ impl Segment {
         Ok(())
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The file, to be used again.
+    /// The file, for reuse.
     pub(super) fn into_file(self) -> DiskFile {
         self.file
     }
@@ -256,7 +255,7 @@ fn file_head(segment: u64, length: u64) -> Vec<u8> {
     head
 }
 
-/// The segment and the length that the head of a file tells, if it has one.
+/// The segment and the length that the head of a file states, if it has a valid head.
 fn told_by_head(mut bytes: &[u8]) -> Option<(u64, u64)> {
     let crc = crc32fast::hash(bytes.get(..24)?);
     let (magic, segment, length) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
@@ -267,24 +266,24 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{number:020}"))
 }
 
-/// What was found of a log.
+/// The result of reading a log.
 #[derive(Default)]
 pub(super) struct Found {
-    /// The records after the checkpoint, with their versions, which follow each other.
+    /// The records after the checkpoint, with consecutive versions.
     pub(super) records: Vec<(u64, Bytes)>,
-    /// The files that they, and older ones, are in.
+    /// The files with these records and with older ones.
     pub(super) files: Vec<DiskFile>,
-    /// Files that were begun, and never used.
+    /// Files that were created but never used.
     pub(super) unused: Vec<PathBuf>,
     /// The highest number of a segment that was used.
     pub(super) last_number: u64,
 }
 
-/// Reads the log in `folder`, as far as it is newer than `version`. The segments `demanded` must be there; without them, it is
-/// of the first format, or new.
+/// Reads the part of the log in `folder` that is newer than `version`. The segments `demanded` must exist. `None` means that the
+/// log has the first format or is new.
 ///
 /// # Errors
-/// Damage if a record is missing or damaged that was acknowledged.
+/// Damage if an acknowledged record is missing or damaged.
 pub(super) fn read(
     folder: &Path,
     version: u64,
@@ -328,7 +327,7 @@ pub(super) fn read(
         };
         for (next, record) in records {
             if next <= last {
-                // In the B-tree already, or written again.
+                // Already in the B-tree, or written again.
                 continue;
             }
             if next != last + 1 {
@@ -375,7 +374,7 @@ fn read_segment(path: &Path, number: u64, bytes: &Bytes, begin: usize) -> Result
         position += record.len();
         records.push((version, record));
     }
-    // What follows is an incomplete record, or zeros, or what the file held under another number.
+    // The rest is an incomplete record, zeros, or the file's content under its previous number.
     let mut ahead = position;
     let own_number = number.to_le_bytes();
     while ahead + HEADER_BYTES <= bytes.len() {
@@ -530,7 +529,7 @@ mod tests {
         let found = read(folder.path(), 1, None, &disk(), true).unwrap();
         assert_eq!(found.last_number, 5);
         assert_eq!(versions_of(found), [2, 3, 4]);
-        // And is read so until its rows are in the base.
+        // It stays valid for reading until its rows are in the base.
         append(&mut segment(folder.path(), 6), 5);
         assert_eq!(versions_of(demanding(folder.path(), 1, 6..=6).unwrap()), [2, 3, 4, 5]);
         assert!(read(&folder.path().join("none"), 0, None, &disk(), true).unwrap().records.is_empty());
@@ -571,7 +570,7 @@ mod tests {
         fs::remove_file(path_of(folder.path(), 1)).unwrap();
         assert!(matches!(versions(folder.path(), 0), Err(Error::Corrupt(_))));
         assert_eq!(versions(folder.path(), 4).unwrap(), [5]);
-        // The newest one is missed because it is demanded, and so is the whole log.
+        // The newest segment is reported as missing because it is required, and so is the whole log.
         fs::remove_file(path_of(folder.path(), 2)).unwrap();
         let error = demanding(folder.path(), 4, 2..=2).err().unwrap().to_string();
         assert!(error.contains("00000002: this part of the log is missing"), "{error}");
@@ -607,7 +606,7 @@ mod tests {
         });
         let log = Disk { durable: true, faults }.folder(folder.path().to_owned()).unwrap();
         let mut old = Some(log.disk().open(path_of(folder.path(), 1), true).unwrap());
-        // It is renamed; renamed and written; written and forced to the disk; and then its name.
+        // Calls: rename; rename and write; write and sync; then the sync of its name.
         for call in [1, 2, 2, 3] {
             failing.store(call, std::sync::atomic::Ordering::SeqCst);
             assert!(Segment::create(&log, 3, &mut old).is_err());

@@ -1,4 +1,4 @@
-//! Who waits for which key to change.
+//! Watches, and the keys that they wait for.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ const MAX_WATCHES: usize = 100_000;
 #[derive(Default)]
 pub(super) struct Watches {
     waiting: Mutex<Waiting>,
-    /// How many wait, so that a commit that nobody watches need not take the lock.
+    /// The number of waiting watches, so that commits skip the lock when there are none.
     count: AtomicUsize,
 }
 
@@ -38,7 +38,7 @@ impl Watches {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to wait. What was committed before this call is the caller's to look at, after it.
+    /// Registers a watch. The caller must read the key afterwards, to find changes that were committed before this call.
     pub(super) fn register(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
         let mut waiting = self.waiting();
         if waiting.closed {
@@ -55,12 +55,12 @@ impl Watches {
         let registration = Registration { watches: self.clone(), key, id };
         Ok(Box::pin(async move {
             let _registration = registration;
-            // An error means that the store was closed: the watcher looks, and finds out.
+            // An error means that the store was closed. The watcher then reads the key and gets the error.
             let _ = woken.await;
         }))
     }
 
-    /// Wakes everyone whose key no longer has the value that was seen. The rows are visible already.
+    /// Wakes the watches whose keys no longer have the value that was seen. The new rows must already be visible.
     pub(super) fn wake<'a>(&self, rows: impl Iterator<Item = (&'a Bytes, &'a Option<Bytes>)>) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -79,14 +79,14 @@ impl Watches {
         }
     }
 
-    /// Wakes everyone: no change will come any more.
+    /// Wakes all watches, because no change will follow.
     pub(super) fn wake_all(&self) {
         let mut waiting = self.waiting();
         self.count.store(0, Ordering::SeqCst);
         waiting.by_key.clear();
     }
 
-    /// Wakes everyone and takes no more watches.
+    /// Wakes all watches and refuses new ones.
     pub(super) fn close(&self) {
         self.waiting().closed = true;
         self.wake_all();
@@ -104,7 +104,7 @@ impl Watches {
     }
 }
 
-/// Ends the wait when the watch is dropped.
+/// Removes the watch when it is dropped.
 struct Registration {
     watches: Arc<Watches>,
     key: Bytes,

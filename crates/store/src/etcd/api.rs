@@ -1,8 +1,8 @@
-//! The messages of etcd's API, version 3, as far as this engine speaks it.
+//! The messages of etcd's API, version 3, as far as this engine uses it.
 //!
-//! Declared by hand: etcd's own definitions would need the protocol compiler on every machine that builds turnwise, for
-//! two dozen messages whose numbers etcd has promised not to change. Fields that are neither sent nor looked at are
-//! left out; readers of protocol buffers skip what they do not know.
+//! They are declared by hand. etcd's own definitions would need the protocol compiler on every machine that builds turnwise, for
+//! two dozen messages whose numbers etcd has promised not to change. Fields that the engine neither sends nor reads are omitted;
+//! readers of protocol buffers skip unknown fields.
 
 use bytes::Bytes;
 
@@ -16,7 +16,7 @@ pub(super) mod path {
     pub(in super::super) const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
 }
 
-/// What every answer begins with.
+/// The header of every response.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ResponseHeader {
     /// The revision of the store when the request was answered.
@@ -43,17 +43,17 @@ pub(super) struct KeyValue {
 pub(super) struct RangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// Excluded. Empty: `key` alone.
+    /// Exclusive. Empty: `key` alone.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: Bytes,
     #[prost(int64, tag = "3")]
     pub limit: i64,
-    /// 0: the newest.
+    /// 0: the newest revision.
     #[prost(int64, tag = "4")]
     pub revision: i64,
     #[prost(enumeration = "SortOrder", tag = "5")]
     pub sort_order: i32,
-    /// Whether the member answers from what it has, without asking the others whether that is the newest.
+    /// Whether the member answers from its local state, without asking the other members whether that is the newest.
     #[prost(bool, tag = "7")]
     pub serializable: bool,
     #[prost(bool, tag = "8")]
@@ -74,7 +74,7 @@ pub(super) struct RangeResponse {
     pub header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// Whether the limit has left rows out.
+    /// Whether the limit has cut off rows.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
@@ -91,13 +91,12 @@ pub(super) struct PutRequest {
 pub(super) struct DeleteRangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// Excluded. Empty: `key` alone.
+    /// Exclusive. Empty: `key` alone.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: Bytes,
 }
 
-/// A condition on a row, or on every row of a range. A range without rows is treated as one row whose numbers are all
-/// 0.
+/// A condition on a row, or on every row of a range. A range without rows counts as one row whose numbers are all 0.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Compare {
     #[prost(enumeration = "CompareResult", tag = "1")]
@@ -153,7 +152,7 @@ pub(super) enum Request {
     Txn(TxnRequest),
 }
 
-/// If all of `compare` holds, `success` is done, otherwise `failure`; all of it under one revision.
+/// If all of `compare` holds, `success` is executed, otherwise `failure`; all of it in one revision.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct TxnRequest {
     #[prost(message, repeated, tag = "1")]
@@ -228,7 +227,7 @@ pub(super) struct WatchCancel {
     pub watch_id: i64,
 }
 
-/// Asks for an answer: a sign of life.
+/// Requests a response, to check that the stream is alive.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct WatchProgress {}
 
@@ -275,7 +274,7 @@ pub(super) struct AuthenticateResponse {
     pub token: String,
 }
 
-/// Asks for all alarms (action 0).
+/// Requests all alarms (action 0).
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct AlarmRequest {}
 
@@ -287,7 +286,7 @@ pub(super) struct AlarmResponse {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Alarm {
-    /// 1: no space is left. 2: members disagree about what is stored.
+    /// 1: no space is left. 2: members disagree about the stored data.
     #[prost(int32, tag = "2")]
     pub alarm: i32,
 }

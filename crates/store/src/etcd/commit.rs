@@ -1,13 +1,14 @@
-//! What a commit must prove and write, as one transaction of etcd.
+//! What a commit must check and write, as one transaction of etcd.
 //!
-//! | was read | condition |
-//! | --- | --- |
-//! | a key that was there | its revision is the one seen |
-//! | a key that was not | its revision is 0 |
-//! | a range | no key in it has a revision above the snapshot's (which holds for an empty range too), and each row that was seen has the revision seen: etcd keeps nothing of a deleted row that a condition could ask for |
-//! | a range into which nothing may have come | the first of these alone |
+//! The condition depends on what was read:
 //!
-//! A key that lies in a range needs no condition of its own. What was declared but not read is read first, keys only.
+//! - A key that existed: its revision is the one read.
+//! - A key that did not exist: its revision is 0.
+//! - A range: no key in it has a revision above the snapshot's (which also holds for an empty range), and each row that was read
+//!   has the revision read. The second part is needed because etcd keeps nothing of a deleted row that a condition could test.
+//! - A range of `arrivals`: only the first part of this.
+//!
+//! A key within a range needs no separate condition. Conflicts that were declared but not read are read first, keys only.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -23,11 +24,11 @@ use super::space::{self, Space};
 use crate::key::successor;
 use crate::{Changes, Error, Limits, Result};
 
-/// Rows that a snapshot remembers to have seen. Of what it reads beyond that it remembers nothing, and reads it again
-/// should it have to be proved.
+/// Rows that a snapshot remembers as read. It does not remember reads beyond that, and reads those rows again if the commit must
+/// check them.
 const MAX_SEEN_ROWS: usize = 10_000;
 
-/// Ranges of keys that neither overlap nor touch, by their begin.
+/// Ranges of keys, by their begin, that neither overlap nor touch.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Intervals {
     ends: BTreeMap<Bytes, Bytes>,
@@ -39,7 +40,7 @@ impl Intervals {
             return;
         }
         let (mut begin, mut end) = (begin, end);
-        // Those that begin at or before the new end, and end at or after the new begin.
+        // Merge with the ranges that begin at or before the new end, and end at or after the new begin.
         while let Some((other_begin, other_end)) = self.last_until(&end) {
             if other_end < begin {
                 break;
@@ -51,7 +52,7 @@ impl Intervals {
         self.ends.insert(begin, end);
     }
 
-    /// The last one that begins at or before `key`.
+    /// The last range that begins at or before `key`.
     fn last_until(&self, key: &Bytes) -> Option<(Bytes, Bytes)> {
         let until = (Bound::Unbounded, Bound::Included(key));
         self.ends.range::<Bytes, _>(until).next_back().map(|(begin, end)| (begin.clone(), end.clone()))
@@ -65,13 +66,13 @@ impl Intervals {
         self.last_until(key).is_some_and(|(_, end)| *key < end)
     }
 
-    /// Whether any key of `[begin, end)` is in one of them.
+    /// Whether any key of `[begin, end)` is in one of the ranges.
     pub(super) fn overlaps(&self, begin: &Bytes, end: &Bytes) -> bool {
         let before = (Bound::Unbounded, Bound::Excluded(end));
         self.ends.range::<Bytes, _>(before).next_back().is_some_and(|(_, other_end)| begin < other_end)
     }
 
-    /// What of these ranges is not in `other`.
+    /// The parts of these ranges that are not in `other`.
     fn without(&self, other: &Intervals) -> Intervals {
         let mut rest = Intervals::default();
         for (begin, end) in &self.ends {
@@ -89,16 +90,16 @@ impl Intervals {
     }
 }
 
-/// What a commit must prove to be unchanged, in etcd's keys.
+/// What a commit must check to be unchanged, in etcd's keys.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
-    /// Everything, keys as ranges of one.
+    /// All ranges, with keys as ranges of one key.
     pub(super) all: Intervals,
-    /// The same without `arrivals`: of these each row must be known.
+    /// The same without `arrivals`. Each row in these must be known.
     strict: Intervals,
     ranges: Intervals,
     arrivals: Intervals,
-    /// Those that are in no range.
+    /// The keys that are in no range.
     keys: Vec<Bytes>,
 }
 
@@ -132,14 +133,14 @@ pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
 /// What a snapshot has read.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// In these all rows are known.
+    /// The ranges whose rows are all known.
     covered: Intervals,
-    /// The rows in `covered`, and the revisions of their latest changes.
+    /// The rows in `covered`, with the revisions of their latest changes.
     revisions: BTreeMap<Bytes, i64>,
 }
 
 impl Seen {
-    /// All rows of a range. Above the bound they are remembered only if they `must` be.
+    /// Adds all rows of a range. Beyond the limit, they are remembered only if `must` is set.
     pub(super) fn add(&mut self, covered: (Bytes, Bytes), rows: &[KeyValue], must: bool) {
         if !must && self.revisions.len() + rows.len() > MAX_SEEN_ROWS {
             return;
@@ -148,12 +149,12 @@ impl Seen {
         self.revisions.extend(rows.iter().map(|row| (row.key.clone(), row.mod_revision)));
     }
 
-    /// What of the needed was not read yet.
+    /// The needed ranges that were not read yet.
     pub(super) fn missing(&self, needed: &Needed) -> Intervals {
         needed.strict.without(&self.covered)
     }
 
-    /// The conditions under which all that is needed is as it was at `revision`. Everything needed was seen.
+    /// The conditions that hold if all that is needed is as it was at `revision`. All of it must have been read.
     pub(super) fn compares(&self, needed: &Needed, revision: i64) -> Vec<Compare> {
         let unchanged = |key: &Bytes, revision: i64| Compare {
             result: CompareResult::Equal as i32,
@@ -192,15 +193,15 @@ fn delete(key: Bytes, range_end: Bytes) -> RequestOp {
     RequestOp { request: Some(Request::DeleteRange(DeleteRangeRequest { key, range_end })) }
 }
 
-/// What a commit writes, in etcd's keys. No two of these touch the same key, which etcd would refuse: cleared ranges
-/// have gaps where something is set.
+/// What a commit writes, in etcd's keys. No two operations touch the same key, because etcd would refuse that: cleared ranges
+/// have gaps where a key is set.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     pub(super) puts: BTreeMap<Bytes, Put>,
     pub(super) cleared: Intervals,
 }
 
-/// What a key is set to.
+/// The new value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Put {
     Value(Bytes),
@@ -240,7 +241,7 @@ pub(super) fn writes(space: &Space, changes: &Changes) -> Result<Writes> {
 }
 
 impl Writes {
-    /// How many operations these will be.
+    /// The number of operations.
     pub(super) fn len(&self) -> usize {
         self.puts.len().max(1) + self.cleared.ends.len()
     }
@@ -250,15 +251,15 @@ impl Writes {
         self.puts.iter().filter(|(_, put)| **put == Put::Versionstamp).map(|(key, _)| key)
     }
 
-    /// Sets something if nothing is set: where nothing is deleted etcd makes no new revision, and this commit would
-    /// have the versionstamp of another one.
+    /// Sets a key if the commit sets none. If nothing is deleted either, etcd creates no new revision, and this commit would get
+    /// the versionstamp of another one.
     pub(super) fn anchor(&mut self, space: &Space, place: u16) {
         if self.puts.is_empty() {
             self.puts.insert(space.own(&format!("cleared {place}")), Put::Value(Bytes::new()));
         }
     }
 
-    /// The operations of the `place`th commit of a revision.
+    /// The operations of the commit at `place` in a revision.
     pub(super) fn operations(&self, place: u16) -> Vec<RequestOp> {
         let deletes = self.cleared.iter().map(|(begin, end)| {
             let one = *end == successor(begin);
@@ -281,7 +282,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// About what it adds to a request.
+    /// About how many bytes it adds to a request.
     pub(super) fn bytes(&self) -> usize {
         let compares: usize = self.compares.iter().map(|compare| compare.encoded_len() + 4).sum();
         let puts = self.writes.puts.iter().map(|(key, value)| match value {
@@ -293,17 +294,17 @@ impl Prepared {
     }
 }
 
-/// The limits of an engine whose etcd has these, for keys that are `overhead` bytes longer there.
+/// The limits of an engine on an etcd with these settings, for keys that are `overhead` bytes longer in etcd.
 ///
-/// etcd counts what a transaction asks and what it does separately, and the larger number counts against `max_txn_ops`.
-/// A transaction in a transaction has what the outer one has left. So what is done can be spread over inner ones that
-/// ask nothing: with all but a sixteenth of the operations for conditions, as many inner transactions have that
+/// etcd counts the conditions and the operations of a transaction separately, and the larger number counts against `max_txn_ops`.
+/// A nested transaction may have as many as the outer one has left. So the operations can be divided among nested transactions
+/// without conditions. The conditions get all but a sixteenth of the operations; the same number of nested transactions get that
 /// sixteenth each.
 pub(super) fn limits(max_txn_ops: usize, max_request_bytes: usize, overhead: usize) -> Limits {
     let inner = max_txn_ops / 16;
     let conflicts = max_txn_ops - inner;
     let writes = conflicts * inner;
-    // Each operation's prefix and framing, and some for the keys of rows that were seen in ranges.
+    // Each operation's prefix and framing, plus some for the keys of rows that were read in ranges.
     let framing = (conflicts + writes) * (overhead + 32);
     let bytes = max_request_bytes.saturating_sub(framing).saturating_sub(16 << 10).max(max_request_bytes / 4);
     Limits {
@@ -321,7 +322,7 @@ pub(super) fn too_many_conflicts(count: usize, limits: Limits) -> Error {
     }
 }
 
-/// One transaction of etcd: under the conditions, all operations.
+/// Builds one transaction of etcd: all operations, under all conditions.
 pub(super) fn transaction(
     compare: Vec<Compare>,
     mut operations: Vec<RequestOp>,
@@ -352,7 +353,7 @@ pub(super) fn transaction(
         }
     }
     let request = TxnRequest { compare, success: operations, failure: Vec::new() };
-    // etcd wraps it in a few dozen bytes before it compares.
+    // etcd wraps it in a few dozen bytes before it checks the size.
     let size = request.encoded_len() + 512;
     if size > max_request_bytes {
         return Err(Error::TooLarge { what: "transaction", size, limit: max_request_bytes });
@@ -362,7 +363,7 @@ pub(super) fn transaction(
 
 #[cfg(test)]
 mod tests {
-    //! Ranges against a model, and the shape of transactions.
+    //! Ranges against a model, and the form of transactions.
 
     #![allow(clippy::unwrap_used)]
 
@@ -388,7 +389,7 @@ mod tests {
         String::from_utf8_lossy(bytes).replace('\0', "+")
     }
 
-    /// What the conditions ask, in words.
+    /// The conditions, as text.
     fn told(compares: &[Compare]) -> Vec<String> {
         let told = |compare: &Compare| {
             let sign = if compare.result == CompareResult::Less as i32 { '<' } else { '=' };
@@ -518,7 +519,7 @@ mod tests {
         assert_eq!(writes.operations(3).len(), 2);
     }
 
-    /// How many operations etcd counts, outside and in the largest transaction within.
+    /// The number of operations that etcd counts, in the outer transaction and in the largest nested one.
     fn counted(request: &TxnRequest) -> (usize, usize) {
         let inner = request.success.iter().map(|operation| match operation.request.as_ref().unwrap() {
             Request::Txn(inner) => inner.success.len(),

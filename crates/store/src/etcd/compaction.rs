@@ -1,12 +1,12 @@
-//! Forgetting old revisions.
+//! Compaction of old revisions.
 //!
-//! etcd keeps every revision until someone tells it to compact, and refuses all writes once its quota (2 GiB) is full
-//! of them. Debian's etcd compacts nothing by itself, so every process with a store there does it, once in [`PERIOD`]
-//! for all of them together: whoever is first to replace a row of the prefix compacts up to the revision that it had
-//! put down a period ago. A revision is kept for one to two periods; a transaction needs it for five seconds.
+//! etcd keeps every revision until a client compacts it, and refuses all writes once they fill its quota (2 GiB). Debian's etcd
+//! does not compact by itself. So the processes with a store there share this work, once per [`PERIOD`]. The first process that
+//! replaces a row of the prefix compacts up to the revision that it recorded one period ago. A revision is kept for one to two
+//! periods; a transaction needs it for five seconds.
 //!
-//! Compaction concerns the whole cluster. Who shares it with something that reads older revisions than a minute says
-//! `compact=off` and starts etcd with `--auto-compaction-mode=periodic --auto-compaction-retention=1h`, or the like.
+//! Compaction affects the whole cluster. If another application on it reads revisions older than a minute, use `compact=off` and
+//! start etcd with `--auto-compaction-mode=periodic --auto-compaction-retention=1h` or similar.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// Compacting only marks revisions; etcd removes them afterwards.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What the row of the compactions was like when it was last looked at.
+/// The state of the compaction row when this process last read it.
 #[derive(Default)]
 struct Turn {
     version: i64,
@@ -34,11 +34,11 @@ struct Turn {
     revision: i64,
 }
 
-/// Compacts for ever.
+/// Compacts until the task is aborted.
 pub(super) async fn run(shared: Arc<Shared>, runtime: Arc<dyn Runtime>) {
     let mut turn = Turn::default();
     loop {
-        // A little random, so that processes that were started together do not stay together.
+        // Random jitter, so that processes that were started together do not stay in step.
         let jitter = Duration::from_millis(runtime.random() % 5_000);
         runtime.sleep(PERIOD + jitter).await;
         match take_turn(&shared, &mut turn).await {
@@ -49,8 +49,8 @@ pub(super) async fn run(shared: Arc<Shared>, runtime: Arc<dyn Runtime>) {
     }
 }
 
-/// Replaces the row if nobody has since this process looked at it. Then it is this process's turn to compact, up to the
-/// revision of that look, a period ago.
+/// Replaces the row if no other process has since this one last read it. Then it is this process's turn to compact, up to the
+/// revision of that read, a period ago.
 async fn take_turn(shared: &Shared, turn: &mut Turn) -> Result<Option<i64>> {
     let key = shared.space.own("compacted");
     let unchanged = Compare {
@@ -88,7 +88,7 @@ async fn compact(shared: &Shared, revision: i64) {
     let done: Result<CompactionResponse, _> =
         members.call(members.current(), path::COMPACT, request, DEADLINE).await;
     match done {
-        // Someone else has compacted further.
+        // Another process has compacted further.
         Ok(_) | Err(Failure::Refused(Refusal::Compacted, _)) => {
             tracing::debug!(revision, "etcd: compacted");
         }

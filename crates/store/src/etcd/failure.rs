@@ -1,8 +1,8 @@
 //! How a call to etcd fails, and what that means for the caller.
 //!
-//! etcd's members answer with a gRPC code and a text. Several errors share a code, so it is the text that tells them
-//! apart; the texts are part of etcd's Go API and the same in 3.4, 3.5 and 3.6. What is not known here counts as an
-//! error after which nobody knows whether a commit has happened.
+//! etcd's members answer with a gRPC code and a text. Several errors share a code, so this module identifies them by the text.
+//! The texts are part of etcd's Go API, and are the same in 3.4, 3.5 and 3.6. After an unknown error, the outcome of a commit is
+//! unknown.
 
 use std::error::Error as _;
 
@@ -18,44 +18,44 @@ const NO_LEADER: &str =
 /// Why a call has no result.
 #[derive(Debug, Clone)]
 pub(super) enum Failure {
-    /// No connection: nothing was sent.
+    /// There was no connection, so nothing was sent.
     Unsent(String),
-    /// The connection broke, or time was up: who knows.
+    /// The connection broke or the deadline passed. The outcome is unknown.
     Lost(String),
     /// The member answered with an error.
     Refused(Refusal, String),
 }
 
-/// What an error of a member means.
+/// The meaning of a member's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The token is not valid any more: authenticate again. Nothing was done.
+    /// The token is no longer valid: authenticate again. Nothing was done.
     Token,
-    /// The user or its password.
+    /// The user or the password is wrong.
     Credentials,
-    /// The user may not.
+    /// The user lacks permission.
     Permission,
     /// The revision is compacted.
     Compacted,
     /// The member has not seen this revision yet.
     Future,
-    /// Not by this member, or not now; nothing was done.
+    /// This member cannot, or not now. Nothing was done.
     NotNow,
-    /// It has no leader; nothing was done.
+    /// The member has no leader. Nothing was done.
     NoLeader,
     /// The quota is reached. The one transaction that reached it may have been done.
     Full,
     /// Larger than `--max-txn-ops` or `--max-request-bytes` allow.
     Limit,
-    /// Members disagree about what is stored.
+    /// Members disagree about the stored data.
     Corrupt,
-    /// The request makes no sense to etcd: a mistake of this engine.
+    /// The request is invalid for etcd: a bug of this engine.
     Invalid,
-    /// Anything else: it may have been done.
+    /// Any other error. The request may have been done.
     Unclear,
 }
 
-/// What etcd's texts contain, and what they mean; the first that is found counts.
+/// Parts of etcd's texts and their meaning; the first match counts.
 const TEXTS: &[(&str, Refusal)] = &[
     ("invalid auth token", Refusal::Token),
     ("revision of auth store is old", Refusal::Token),
@@ -80,10 +80,10 @@ const TEXTS: &[(&str, Refusal)] = &[
 ];
 
 impl Failure {
-    /// What a call's status says.
+    /// The failure that a call's status describes.
     pub(super) fn from_status(status: &Status) -> Self {
         let text = status.message();
-        // What was made up on this side has a cause; what a member said has none.
+        // An error from this side has a cause; an error from a member has none.
         if let Some(cause) = status.source() {
             let unsent = causes(cause).any(|cause| cause.is::<tonic::ConnectError>());
             let text = innermost(cause);
@@ -98,7 +98,7 @@ impl Failure {
         Failure::Refused(refusal, text.to_owned())
     }
 
-    /// Whether another member may do better.
+    /// Whether another member may succeed.
     pub(super) fn is_of_member(&self) -> bool {
         match self {
             Failure::Unsent(_) | Failure::Lost(_) => true,
@@ -108,7 +108,7 @@ impl Failure {
         }
     }
 
-    /// Whether surely nothing was written.
+    /// Whether it is certain that nothing was written.
     pub(super) fn wrote_nothing(&self) -> bool {
         match self {
             Failure::Unsent(_) => true,
@@ -117,7 +117,7 @@ impl Failure {
         }
     }
 
-    /// The error of a read or of anything else that writes nothing.
+    /// The error of a read, or of any other call that writes nothing.
     pub(super) fn into_error(self, user: Option<&str>) -> Error {
         match self {
             Failure::Unsent(text) | Failure::Lost(text) => {
@@ -162,7 +162,7 @@ impl Failure {
     }
 }
 
-/// An error and what caused it, one after the other.
+/// An error and its causes, in order.
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
@@ -174,14 +174,14 @@ fn causes<'a>(
     })
 }
 
-/// The text of the last cause, which names what really happened.
+/// The text of the last cause, which is the most specific.
 pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     causes(error).last().map_or_else(String::new, ToString::to_string)
 }
 
 #[cfg(test)]
 mod tests {
-    //! etcd's texts, as 3.4.23 words them.
+    //! etcd's texts, as worded by 3.4.23.
 
     use super::*;
 

@@ -1,24 +1,24 @@
 //! Group commit: transactions of one process that are ready at the same time become one transaction of etcd.
 //!
-//! etcd spends most of a small transaction on what every one of them needs: a call, a round among the members, a record
-//! in each one's log. So while commits are under way those that come meanwhile wait, and then go together:
+//! etcd spends most of a small transaction on a fixed cost: a call, a round among the members, a record in each member's log. So
+//! while commits are under way, new ones wait, and are then sent together:
 //!
 //! ```text
 //!  Txn { if nothing: [ Txn { if what A read is unchanged: A's writes },
 //!                      Txn { if what B read is unchanged: B's writes }, … ] }
 //! ```
 //!
-//! Each has conditions, and an answer, of its own. But etcd looks at the conditions of all of them before it writes for
-//! any, so it does not see what they do to each other; that is checked here. The members of a group are in an order,
-//! which their versionstamps tell. One may join if those before it write nothing that it has read, and nothing that it
-//! writes: then it is as if they had committed one after the other. One that may not join is first in the next group.
+//! Each has its own conditions and its own result. But etcd evaluates all conditions before it executes any write, so it does not
+//! see conflicts within the group. This module checks those. The members of a group have an order, which their versionstamps
+//! state. A commit may join if the earlier members write nothing that it has read, and nothing that it writes. The result is then
+//! the same as if they had committed one after the other. A commit that may not join is the first of the next group.
 //!
-//! What several of them set to their versionstamp, such as the row that wakes workers, is set once, outside, to that of the
-//! last one that sets it: etcd refuses to write a key twice, and without this everyone who adds a job would go alone. It is
-//! then set even if that one, or all of them, fail for their conditions. A stamp tells of a change and of nothing else: a
-//! stamp too many makes its readers look in vain, once.
+//! Several commits may set the same key to their versionstamp, such as the row that wakes workers. The group sets it once,
+//! outside the nested transactions, to the stamp of the last commit that sets it. Without this, each commit that adds a job would
+//! need its own transaction, because etcd refuses to write a key twice. The key is then set even if the conditions of that
+//! commit, or of all of them, fail. A stamp only signals a change, so an extra stamp costs its readers one needless read.
 //!
-//! A lone commit waits for nobody, unless [`MAX_UNDER_WAY`] are.
+//! A single commit does not wait, unless [`MAX_UNDER_WAY`] groups are under way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -32,11 +32,11 @@ use super::commit::{Intervals, Needed, Prepared, Put, put};
 use super::{Shared, space};
 use crate::{Error, Result, Versionstamp};
 
-/// Groups that are sent to a member before the first of them has been answered. Those that a member leaves unanswered hold
-/// nothing up once another one is asked.
+/// Groups that are sent to a member before the first of them has been answered. Groups that a member leaves unanswered delay
+/// nothing once another member is current.
 const MAX_UNDER_WAY: usize = 4;
 
-/// Commits that wait for their turn.
+/// Commits that wait to be sent.
 #[derive(Default)]
 pub(super) struct Groups {
     state: Mutex<State>,
@@ -45,12 +45,12 @@ pub(super) struct Groups {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Submission>,
-    /// By the member that was asked when they began.
+    /// The number of groups under way, by the member that was current when they began.
     under_way: HashMap<usize, usize>,
 }
 
 impl State {
-    /// Whether one more may begin with `member`.
+    /// Whether one more group may begin with `member`. If so, counts it.
     fn begins(&mut self, member: usize) -> bool {
         let under_way = self.under_way.entry(member).or_default();
         let begins = *under_way < MAX_UNDER_WAY;
@@ -76,7 +76,7 @@ impl Groups {
     }
 }
 
-/// Commits, alone or in company.
+/// Commits, alone or in a group.
 pub(super) async fn commit(shared: &Arc<Shared>, prepared: Prepared) -> Result<Versionstamp> {
     let (answer, answered) = oneshot::channel();
     {
@@ -84,14 +84,14 @@ pub(super) async fn commit(shared: &Arc<Shared>, prepared: Prepared) -> Result<V
         state.waiting.push_back(Submission { prepared, answer });
         let member = shared.members.current();
         if state.begins(member) {
-            // A task of its own: whoever gives up waiting for one commit must not stop those of others.
+            // A separate task, because a caller that drops its future must not stop other commits.
             tokio::spawn(run(shared.clone(), member));
         }
     }
     answered.await.unwrap_or_else(|_| Err(Error::UnknownOutcome("the commit was given up".into())))
 }
 
-/// Sends groups until nothing waits.
+/// Sends groups until no commit waits.
 async fn run(shared: Arc<Shared>, mut member: usize) {
     loop {
         let group = {
@@ -115,15 +115,15 @@ async fn run(shared: Arc<Shared>, mut member: usize) {
     }
 }
 
-/// Transactions that can be one of etcd's.
+/// Commits that can be one transaction of etcd.
 #[derive(Default)]
 struct Group {
     members: Vec<Submission>,
     /// Keys that they set.
     puts: BTreeSet<Bytes>,
-    /// Those of them that are set to versionstamps, by how many, and the place of the last one.
+    /// The keys that they set to versionstamps: by how many commits, and the place of the last one.
     stamped: BTreeMap<Bytes, (usize, u16)>,
-    /// Keys that more than one sets to its versionstamp.
+    /// The number of keys that several commits set to their versionstamp.
     shared: usize,
     /// Ranges that they clear.
     cleared: Intervals,
@@ -131,10 +131,10 @@ struct Group {
 }
 
 impl Group {
-    /// Takes those from the front that go together.
+    /// Takes the commits from the front that can go together.
     fn of(waiting: &mut VecDeque<Submission>, max_txn_ops: usize, max_request_bytes: usize) -> Self {
         let mut group = Group::default();
-        // Half of the operations for how many they are, half for how many each may have.
+        // Half of the operations limits the number of commits, the other half the size of each.
         let room = max_txn_ops / 2;
         while let Some(next) = waiting.front() {
             let prepared = &next.prepared;
@@ -151,7 +151,7 @@ impl Group {
             }
             let Some(next) = waiting.pop_front() else { break };
             if next.answer.is_closed() {
-                // Whoever wanted it has gone: nothing was sent.
+                // The caller has gone, and nothing was sent.
                 continue;
             }
             group.bytes += bytes;
@@ -177,12 +177,12 @@ impl Group {
         self.puts.range::<Bytes, _>((Bound::Included(begin), Bound::Excluded(end))).next().is_some()
     }
 
-    /// Whether something is written that another transaction has read.
+    /// Whether the group writes what another commit has read.
     fn writes_any_of(&self, needed: &Needed) -> bool {
         needed.all.iter().any(|(begin, end)| self.puts_in(begin, end) || self.cleared.overlaps(begin, end))
     }
 
-    /// Whether something is written that another transaction writes, other than as a versionstamp in both.
+    /// Whether the group writes what another commit writes, except a versionstamp in both.
     fn overlaps(&self, other: &Prepared) -> bool {
         let taken = |(key, put): (&Bytes, &Put)| {
             let is_shared = *put == Put::Versionstamp && self.stamped.contains_key(key);
@@ -192,7 +192,7 @@ impl Group {
             || other.writes.cleared.iter().any(|(begin, end)| self.puts_in(begin, end))
     }
 
-    /// Commits all of them, and tells each what came of it.
+    /// Commits all of them, and sends each its result.
     async fn send(mut self, shared: &Shared) {
         if self.members.len() == 1 {
             let Some(Submission { prepared, answer }) = self.members.pop() else { return };
@@ -265,7 +265,7 @@ fn tell(answers: Vec<oneshot::Sender<Result<Versionstamp>>>, response: &TxnRespo
 
 #[cfg(test)]
 mod tests {
-    //! Who may go with whom.
+    //! Which commits may share a group.
 
     #![allow(clippy::unwrap_used)]
 
@@ -279,8 +279,8 @@ mod tests {
         Bytes::copy_from_slice(name.as_bytes())
     }
 
-    /// A transaction that reads ranges and keys, sets keys, and clears ranges: `"a-c d"` is a range and a key, `"*e"` one
-    /// that is set to the versionstamp.
+    /// A transaction that reads ranges and keys, sets keys, and clears ranges. `"a-c d"` is a range and a key, `"*e"` a key that
+    /// is set to the versionstamp.
     fn changes(reads: &str, sets: &str, clears: &str) -> Changes {
         let ranges = |text: &str| {
             let ranges = text.split_whitespace().filter_map(|part| part.split_once('-'));
@@ -315,7 +315,7 @@ mod tests {
         (Submission { prepared, answer }, answered)
     }
 
-    /// How many of these go together in each group.
+    /// The sizes of the groups that these form.
     fn groups(all: &[(&str, &str, &str)]) -> Vec<usize> {
         let (mut waiting, _answered): (VecDeque<_>, Vec<_>) =
             all.iter().map(|(reads, sets, clears)| submitted(&changes(reads, sets, clears), 1)).unzip();
@@ -331,10 +331,10 @@ mod tests {
         assert_eq!(groups(&[("a", "a", ""), ("b", "b", ""), ("c-d", "c", "e-f")]), [3]);
         // Both have read it and neither writes it.
         assert_eq!(groups(&[("a", "b", ""), ("a", "c", "")]), [2]);
-        // The one before has read what the one after writes.
+        // The earlier one has read what the later one writes.
         assert_eq!(groups(&[("a", "b", ""), ("c", "a", "")]), [2]);
         assert_eq!(groups(&[("a-m", "z", ""), ("", "b", "c-d")]), [2]);
-        // Both clear the same.
+        // Both clear the same range.
         assert_eq!(groups(&[("", "", "a-m"), ("", "", "b-z")]), [2]);
     }
 
@@ -352,14 +352,14 @@ mod tests {
         assert_eq!(groups(&[("", "a", ""), ("", "a", "")]), [1, 1]);
         assert_eq!(groups(&[("", "a", ""), ("", "", "a-b")]), [1, 1]);
         assert_eq!(groups(&[("", "", "a-c"), ("", "b", "")]), [1, 1]);
-        // In their order: the third does not overtake the second.
+        // The order is kept: the third does not overtake the second.
         assert_eq!(groups(&[("", "a", ""), ("", "a", ""), ("", "b", "")]), [1, 2]);
     }
 
     #[test]
     fn those_who_set_the_same_stamp_go_together() {
         assert_eq!(groups(&[("", "a *w", ""), ("", "b *w", ""), ("c", "*w", "")]), [3]);
-        // It has the stamp of the last one that sets it.
+        // It has the stamp of the last commit that sets it.
         let all = [changes("", "*w", ""), changes("", "*w *v", ""), changes("", "a", "")];
         let (mut waiting, _answered): (VecDeque<_>, Vec<_>) =
             all.iter().map(|changes| submitted(changes, 1)).unzip();
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(groups(&[("", "*w", ""), ("w", "a", "")]), [1, 1]);
         assert_eq!(groups(&[("", "*w", ""), ("", "", "v-x")]), [1, 1]);
         assert_eq!(groups(&[("", "", "v-x"), ("", "*w", "")]), [1, 1]);
-        // Each of theirs has to have a place among etcd's operations, too.
+        // Each shared stamp also needs a place among etcd's operations.
         let many: Vec<_> = (0..70).map(|n| format!("k{n} *v *w")).collect();
         let all: Vec<_> = many.iter().map(|sets| ("", sets.as_str(), "")).collect();
         assert!(groups(&all).iter().all(|size| size + 2 <= 64));
@@ -389,7 +389,7 @@ mod tests {
             assert_eq!(Group::of(&mut waiting, 128, 1 << 20).members.len(), expected);
         }
         drop(answered);
-        // Nobody waits for this one any more.
+        // The caller of this commit has gone.
         let (submission, answered) = submitted(&small, 1);
         drop(answered);
         assert!(Group::of(&mut VecDeque::from([submission]), 128, 1 << 20).members.is_empty());

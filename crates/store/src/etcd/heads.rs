@@ -1,13 +1,11 @@
-//! Where the first rows of a range end.
+//! The end of the first rows of a range.
 //!
-//! A limit saves etcd little: it walks over all keys of the range, in 3.4 as in later versions, before it takes the
-//! first ones. The first 10 rows of 90,000 take it 30 ms, of 300 they take 0.6 ms. A queue is read like this, at its
-//! head, again and again.
+//! A limit saves etcd little work. It visits all keys of the range before it takes the first ones, in 3.4 and later. The first 10
+//! rows of 90,000 take 30 ms; of 300 rows they take 0.6 ms. Workers read queues this way, at their head, all the time.
 //!
-//! So where the same range was read for its first rows more than once, its first [`AHEAD_ROWS`] keys are looked up, and
-//! a read goes up to the last of them first. If it finds enough rows these are the first ones of the range, whatever
-//! has come and gone since: the bound is a guess, but not what is found below it. If it does not find enough the rest
-//! of the range is read too, at the same revision.
+//! So when a range's first rows are read repeatedly, the engine looks up its first [`AHEAD_ROWS`] keys. A read then ends at the
+//! last of them first. If it finds enough rows, they are the first ones of the range, whatever was written since: only the bound
+//! is a guess, not the rows below it. Otherwise the rest of the range is read too, at the same revision.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,18 +15,18 @@ use bytes::Bytes;
 use super::api::RangeRequest;
 use super::{Shared, reads};
 
-/// Reads of more rows than this are scans.
+/// Reads of more rows are scans.
 pub(super) const MAX_ROWS: usize = 500;
-/// How many rows are looked ahead: so many can be taken from the head before the next look.
+/// The number of rows to look ahead. As many can be cleared at the head before the next look-up.
 const AHEAD_ROWS: i64 = 1_000;
-/// Ranges that are remembered; more of them at a time are not read at their heads again and again.
+/// Most ranges to remember. More ranges at a time are not read repeatedly at their heads.
 const MAX_RANGES: usize = 1_000;
-/// Reads of a range's head before the first look, which a scan by pages never comes to.
+/// Reads of a range's head before the first look-up. A scan by pages never reads the same head again.
 const READS_BEFORE: u32 = 1;
-/// Reads before the next look at a range that was found to be short.
+/// Reads before the next look-up of a range that was found to be short.
 const READS_WHILE_SHORT: u32 = 50;
 
-/// What is known of ranges, by their begin.
+/// The known heads of ranges, by their begin.
 #[derive(Default)]
 pub(super) struct Heads {
     known: Mutex<HashMap<Bytes, Head>>,
@@ -36,7 +34,7 @@ pub(super) struct Heads {
 
 struct Head {
     end: Option<Bytes>,
-    /// Reads of the whole range to come before it is looked at.
+    /// Reads of the whole range that must follow before the next look-up.
     wait: u32,
 }
 
@@ -52,7 +50,7 @@ impl Heads {
         (begin < head && head < end).then(|| head.clone())
     }
 
-    /// All of a range was walked over for its first rows. Whether its head should be looked up.
+    /// Records that a read of the first rows visited the whole range. Returns whether to look up its head.
     fn missed(&self, begin: &Bytes) -> bool {
         let mut known = self.known();
         if known.len() >= MAX_RANGES && !known.contains_key(begin) {
@@ -60,7 +58,7 @@ impl Heads {
         }
         let head = known.entry(begin.clone()).or_insert(Head { end: None, wait: READS_BEFORE });
         let looks = head.wait == 0;
-        // One look at a time.
+        // One look-up at a time.
         head.wait = if looks { READS_WHILE_SHORT } else { head.wait - 1 };
         looks
     }
@@ -73,7 +71,7 @@ impl Heads {
     }
 }
 
-/// Takes note that all of `[begin, end)` was walked over for its first rows, and may look ahead for the next time.
+/// Records that a read of the first rows visited all of `[begin, end)`, and may look up the head for the next read.
 pub(super) fn missed(shared: &Arc<Shared>, begin: &Bytes, end: &Bytes) {
     if !shared.heads.missed(begin) {
         return;
@@ -89,7 +87,7 @@ pub(super) fn missed(shared: &Arc<Shared>, begin: &Bytes, end: &Bytes) {
     tokio::spawn(async move {
         let Ok((response, _)) = reads::range(&shared, request, None).await else { return };
         let last = response.kvs.last().filter(|_| response.more);
-        // A copy: the key is part of a larger buffer.
+        // A copy, because the key is part of a larger buffer.
         shared.heads.learn(&begin, last.map(|row| Bytes::copy_from_slice(&row.key)));
     });
 }

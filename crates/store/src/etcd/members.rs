@@ -1,8 +1,8 @@
 //! The cluster's members, and calls to them: connections, deadlines, fail-over, tokens.
 //!
-//! All calls of a process go to one member, until it fails; then to the next one, from then on. Members that do not
-//! answer are found out by deadlines, which hold whatever the connection does: a member that was stopped keeps its
-//! connections open. A read that failed is repeated elsewhere. A commit is repeated only if it was surely not done.
+//! All calls of a process go to one member until it fails, and then to the next one. Deadlines detect members that do not answer.
+//! They are independent of the connection, because a stopped member keeps its connections open. A read that failed is repeated at
+//! another member. A commit is repeated only if it was certainly not done.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -23,29 +23,29 @@ use super::api::{
 use super::failure::{FULL, Failure, Refusal, innermost};
 use crate::{Error, EtcdUrl, Result};
 
-/// How long a connection may take to come up.
+/// How long a connection may take to be established.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
-/// How long a member may take for a read before another one is asked.
+/// How long a member may take for a read before the read goes to another one.
 const READ_DEADLINE: Duration = Duration::from_secs(2);
 /// How long a commit may take before its outcome is unknown.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(5);
-/// How long authenticating may take: it costs a member a tenth of a second, on purpose.
+/// How long authentication may take: it costs a member a tenth of a second, on purpose.
 const AUTHENTICATE_DEADLINE: Duration = Duration::from_secs(3);
-/// How often an idle connection is tried: etcd closes those of clients that do it more often than every 5 s.
+/// How often an idle connection is tested. etcd closes connections of clients that do it more often than every 5 s.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_DEADLINE: Duration = Duration::from_secs(3);
-/// What a member may send before it is read. `h2` takes half of it as the room for small frames, 256 bytes each, and
-/// closes the connection, with all commits that are under way, once more of them wait to be read: this is room for
-/// 250,000 answers and events at a time. With the protocol's own window of 64 kB it would be a hundred.
+/// How many bytes a member may send before this process has read them. `h2` reserves half of it for small frames, 256 bytes each.
+/// If more of them wait to be read, it closes the connection, with all commits under way. This is enough for 250,000 responses
+/// and events at a time. With the protocol's default window of 64 kB it would be a hundred.
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 20;
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;
-/// Largest answer. Pages are made for a fraction of it.
+/// Largest response. Pages have a fraction of this size.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// Rounds over all members before a read gives up.
 const ROUNDS: usize = 2;
-/// What etcd calls the header that carries a token.
+/// etcd's name for the header that carries a token.
 const TOKEN_HEADER: &str = "token";
-/// Asks a member that has lost its leader to say so, instead of waiting for one.
+/// Makes a member that has lost its leader return an error instead of waiting for a leader.
 const LEADER_HEADER: &str = "hasleader";
 
 /// The members of a cluster.
@@ -70,10 +70,10 @@ struct Credentials {
     renewing: tokio::sync::Mutex<()>,
 }
 
-/// What stands for user and password.
+/// A token, which replaces user and password.
 #[derive(Clone, Default)]
 struct Token {
-    /// `None` before the first, and if etcd asks for none.
+    /// `None` before the first, and if etcd requires none.
     value: Option<MetadataValue<Ascii>>,
     generation: u64,
 }
@@ -104,7 +104,7 @@ fn tls(url: &EtcdUrl) -> Result<ClientTlsConfig> {
 }
 
 impl Members {
-    /// The members that a URL names; `first` says which one is asked first. Connections are made when they are needed.
+    /// The members that a URL names. `first` selects the member for the first calls. Connections are opened on demand.
     pub(super) fn new(url: &EtcdUrl, first: u64) -> Result<Self> {
         let tls = if url.tls { Some(tls(url)?) } else { None };
         let scheme = if url.tls { "https" } else { "http" };
@@ -136,17 +136,17 @@ impl Members {
         Ok(Members { members, current: AtomicUsize::new(first), credentials, full: AtomicBool::default() })
     }
 
-    /// Who is logged in, for messages.
+    /// The user name, for messages.
     pub(super) fn user(&self) -> Option<&str> {
         self.credentials.as_ref().map(|credentials| credentials.user.as_str())
     }
 
-    /// The member that is asked first.
+    /// The member that receives the calls.
     pub(super) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// The next call goes to the member after `failed`, unless someone else has gone there already.
+    /// Moves to the member after `failed`, unless another call has already moved on.
     pub(super) fn turn_from(&self, failed: usize, why: &Failure) {
         let next = (failed + 1) % self.members.len();
         let turned = self.current.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -156,9 +156,9 @@ impl Members {
         }
     }
 
-    /// The rows of a range, from the newest revision or, if the request names one, from that; and the member that has
-    /// answered, which has seen that revision. A request for a revision is sent to `member` first, which need not ask
-    /// the others.
+    /// The rows of a range, and the member that has answered. They are read at the newest revision, or at the revision that the
+    /// request names. The answering member has seen that revision. A request for a revision goes to `member` first, which then
+    /// need not ask the other members.
     pub(super) async fn range(
         &self,
         mut request: RangeRequest,
@@ -187,8 +187,8 @@ impl Members {
         Err(self.nobody(failures))
     }
 
-    /// Several ranges in one call to `member`, which is tried once; an error says nothing about each of them. If they
-    /// are `pinned` all of them name revisions that the member has seen.
+    /// Several ranges in one call to `member`, without retries. An error applies to the call, not to each range. If they are
+    /// `pinned`, all of them name revisions that the member has seen.
     pub(super) async fn ranges(
         &self,
         mut requests: Vec<RangeRequest>,
@@ -219,7 +219,7 @@ impl Members {
         self.members.len()
     }
 
-    /// One error of many: what the member that was asked last said, or that none can be reached.
+    /// Combines many errors into one: the answer of the member that was asked last, or that none can be reached.
     fn nobody(&self, failures: Vec<(usize, Failure)>) -> Error {
         let said = failures.iter().rev().find(|(_, failure)| matches!(failure, Failure::Refused(..)));
         if let Some((_, failure)) = said {
@@ -234,10 +234,10 @@ impl Members {
         Error::Unavailable(format!("no etcd member answers: {}", whys.join(", ")))
     }
 
-    /// A transaction that writes. It is sent once, and again only where it was surely not done.
+    /// A transaction that writes. It is sent once, and again only if it was certainly not done.
     ///
-    /// The transaction that fills etcd up may be done and refused all the same, so its outcome is unknown. From then on
-    /// etcd is asked before each one whether it is still full: then nothing is sent, and nothing was written.
+    /// The transaction that fills etcd's quota may be refused although it was done, so its outcome is unknown. From then on, each
+    /// commit first asks etcd whether it is still full. If it is, nothing is sent, and nothing was written.
     pub(super) async fn commit(&self, request: TxnRequest) -> Result<TxnResponse> {
         if self.full.load(Ordering::Relaxed) {
             if self.is_full().await {
@@ -267,15 +267,15 @@ impl Members {
         Err(self.nobody(failures))
     }
 
-    /// Whether etcd refuses writes because it is full; `false` if that cannot be found out.
+    /// Whether etcd refuses writes because it is full; `false` if that is unknown.
     async fn is_full(&self) -> bool {
         let alarms: Result<AlarmResponse, _> =
             self.call(self.current(), path::ALARM, AlarmRequest {}, READ_DEADLINE).await;
         alarms.is_ok_and(|answer| answer.alarms.iter().any(|alarm| alarm.alarm == 1))
     }
 
-    /// One call to one member. If the token has expired a new one is fetched, and the call repeated: nothing was done
-    /// then.
+    /// One call to one member. If the token has expired, this fetches a new one and repeats the call, which is safe because
+    /// nothing was done.
     pub(super) async fn call<Q, A>(
         &self,
         member: usize,
@@ -344,7 +344,7 @@ impl Members {
         }
     }
 
-    /// Forgets the token, so that the next call fetches a new one.
+    /// Drops the token, so that the next call fetches a new one.
     pub(super) fn forget_token(&self) {
         if let Some(credentials) = &self.credentials {
             credentials.token.lock().unwrap_or_else(PoisonError::into_inner).value = None;
@@ -377,7 +377,7 @@ impl Members {
         let value = match answer {
             Ok(answer) => MetadataValue::try_from(answer.token).ok(),
             Err(Failure::Refused(_, text)) if text.contains("authentication is not enabled") => None,
-            // A password is wrong, or a member does not answer: nothing was asked for yet.
+            // The password is wrong, or a member does not answer. The actual call was not sent yet.
             Err(failure) if failure.wrote_nothing() => return Err(failure),
             Err(failure) => return Err(Failure::Unsent(format!("authentication: {}", text_of(failure)))),
         };

@@ -11,15 +11,14 @@
 //!
 //! What must hold:
 //!
-//! 1. A snapshot sees every commit that was acknowledged before its first read began: that read is linearizable. All
-//!    its reads are of one revision.
-//! 2. A commit is accepted only if nothing that was read has a newer revision, and nothing that was there is gone
-//!    ([`commit`]).
-//! 3. A commit is sent once. Whatever does not surely mean that it was not done is an unknown outcome ([`failure`]).
-//! 4. A watch is there before the key is looked at, so that no change falls in between ([`watches`]).
-//! 5. Nothing outside of the prefix is read or written ([`space`]).
+//! 1. A snapshot sees every commit that was acknowledged before its first read began, because that read is linearizable. All its
+//!    reads use one revision.
+//! 2. A commit is accepted only if nothing that was read has a newer revision or was deleted ([`commit`]).
+//! 3. A commit is sent once. Unless a failure proves that the commit was not done, its outcome is unknown ([`failure`]).
+//! 4. A watch exists before the key is read, so that no change in between is missed ([`watches`]).
+//! 5. The engine reads and writes nothing outside its prefix ([`space`]).
 //!
-//! `docs/design/0010` tells what was tried, what it costs, and how the engines differ.
+//! `docs/design/0010` explains the alternatives that were tried, the costs, and how the engines differ.
 
 mod api;
 mod commit;
@@ -56,7 +55,7 @@ pub struct Etcd {
     tasks: Vec<AbortHandle>,
 }
 
-/// What the engine, its snapshots and its tasks share.
+/// State shared by the engine, its snapshots and its tasks.
 struct Shared {
     space: Space,
     members: Members,
@@ -69,7 +68,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// The newest value of a key, which must be one of etcd's.
+    /// The newest value of a key, and the revision of the read. The key must be one of etcd's.
     async fn newest(self: &Arc<Self>, key: &Bytes) -> Result<(Option<Bytes>, i64)> {
         let request = RangeRequest { key: key.clone(), ..RangeRequest::default() };
         let (response, _) = reads::range(self, request, None).await?;
@@ -81,9 +80,8 @@ impl Shared {
 impl Etcd {
     /// Opens the store of a URL, once a member has answered.
     ///
-    /// # Errors
-    /// `Unavailable` with a line that says what to do if no member answers, the user is refused, or a certificate
-    /// cannot be read.
+    /// `Unavailable`, with one line that states what to do, if no member answers, the user is refused, or a certificate cannot be
+    /// read.
     pub async fn open(url: &EtcdUrl, runtime: Arc<dyn Runtime>) -> Result<Arc<Self>> {
         let space = Space::new(&url.prefix);
         let members = Members::new(url, runtime.random())?;

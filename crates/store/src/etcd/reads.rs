@@ -1,10 +1,9 @@
-//! Reads that are wanted at the same time go together, as transactions do ([`group`](super::group)).
+//! Concurrent reads are sent together, as transactions are ([`group`](super::group)).
 //!
-//! A small read costs a member little, and the call around it much more. So while calls are under way the reads that
-//! come meanwhile wait, and then are one read-only transaction of etcd: those that pin a snapshot in one, which is
-//! linearizable and answers all of them at one revision; those of pinned snapshots in another, for each member, each at
-//! the revision that it names. If such a transaction fails, for whatever reason, each of its reads is made again on its
-//! own.
+//! A small read costs a member little, and the call around it much more. So while calls are under way, new reads wait, and are
+//! then sent as one read-only transaction of etcd. The reads that pin snapshots share one, which is linearizable and answers all
+//! of them at one revision. The reads of pinned snapshots share another one per member, each at the revision that it names. If
+//! such a transaction fails, for any reason, each of its reads is repeated separately.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,14 +14,14 @@ use super::Shared;
 use super::api::{RangeRequest, RangeResponse};
 use crate::{Error, Result};
 
-/// Calls of a kind that are made before the first of them has been answered.
+/// Calls of one kind that are sent before the first of them has been answered.
 const MAX_UNDER_WAY: usize = 4;
-/// Reads in a call; etcd takes 64 operations at the least.
+/// Most reads in a call; etcd accepts at least 64 operations.
 const MAX_TOGETHER: usize = 32;
-/// A read of more rows than this goes alone, so that it does not hold others up.
+/// A read of more rows is sent alone, so that it does not delay other reads.
 const MAX_ROWS: i64 = 200;
 
-/// Reads that wait for their turn.
+/// Reads that wait to be sent.
 pub(super) struct Reads {
     fresh: Queue,
     /// By member.
@@ -61,8 +60,8 @@ impl Queue {
     }
 }
 
-/// The rows of a range, from the newest revision, or from that of the request, which `member` has seen; and the member
-/// that has answered.
+/// The rows of a range, and the member that has answered. They are read at the newest revision, or at the revision of the
+/// request, which `member` has seen.
 pub(super) async fn range(
     shared: &Arc<Shared>,
     request: RangeRequest,
@@ -78,14 +77,14 @@ pub(super) async fn range(
         state.waiting.push_back(Read { request, answer });
         if state.under_way < MAX_UNDER_WAY {
             state.under_way += 1;
-            // A task of its own: whoever gives up waiting for one read must not stop those of others.
+            // A separate task, because a caller that drops its future must not stop other reads.
             tokio::spawn(run(shared.clone(), member));
         }
     }
     answered.await.unwrap_or_else(|_| Err(Error::Unavailable("the read was given up".into())))
 }
 
-/// Makes calls until nothing waits.
+/// Sends calls until no read waits.
 async fn run(shared: Arc<Shared>, member: Option<usize>) {
     loop {
         let mut together = Vec::new();
@@ -94,7 +93,7 @@ async fn run(shared: Arc<Shared>, member: Option<usize>) {
             while together.len() < MAX_TOGETHER
                 && let Some(read) = state.waiting.pop_front()
             {
-                // Whoever wanted it may have gone.
+                // The caller may have gone.
                 if !read.answer.is_closed() {
                     together.push(read);
                 }
@@ -120,7 +119,7 @@ async fn read_all(shared: &Shared, together: Vec<Read>, mut member: Option<usize
                 }
                 return;
             }
-            // Not again the one that has just been waited for.
+            // Do not ask the member that has just timed out again.
             Err(failure) if failure.is_of_member() => {
                 members.turn_from(asked, &failure);
                 member = member.map(|_| members.current());

@@ -1,4 +1,4 @@
-//! A snapshot: what the first read found is the revision of all others.
+//! A snapshot. Its first read determines the revision of all others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,15 +13,15 @@ use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp}
 
 /// Rows of a range's first page. A row has at most 100 kB.
 const FIRST_PAGE_ROWS: usize = 256;
-/// What a page should have; the rows of the one before tell how many rows that are.
+/// The target size of a page. The previous page's rows determine the next page's number of rows.
 const PAGE_BYTES: usize = 4 << 20;
 const MAX_PAGE_ROWS: usize = 20_000;
 
 /// A view of the store as of one revision.
 ///
-/// Taking it asks nobody. The first read is linearizable: it sees every commit that was acknowledged before it began,
-/// and the revision that it was answered at is the snapshot's. Later reads ask the same member for that revision, which
-/// it has seen and keeps, so it answers alone.
+/// Taking it sends no request. The first read is linearizable: it sees every commit that was acknowledged before it began, and
+/// its revision becomes the snapshot's. Later reads request that revision from the same member. The member has seen and keeps it,
+/// so it answers without the other members.
 pub(super) struct EtcdSnapshot {
     shared: Arc<Shared>,
     state: Mutex<State>,
@@ -38,7 +38,7 @@ struct State {
 #[derive(Clone, Copy)]
 struct Pin {
     revision: i64,
-    /// Has seen the revision.
+    /// A member that has seen the revision.
     member: usize,
 }
 
@@ -81,15 +81,15 @@ impl EtcdSnapshot {
         Ok(response)
     }
 
-    /// Reads a range page by page, and remembers what was seen; with `keys_only` in any case, since it is for the
-    /// commit.
+    /// Reads a range page by page, and remembers what was read. With `keys_only` it always remembers, because the commit needs
+    /// it.
     async fn pages(&self, read: &RangeRead, keys_only: bool) -> Result<Vec<KeyValue>> {
         let Some((mut begin, mut end)) = self.shared.space.range(&read.begin, &read.end) else {
             return Ok(Vec::new());
         };
         let whole = (begin.clone(), end.clone());
         let is_head = !read.reverse && !keys_only && read.limit <= heads::MAX_ROWS;
-        // What comes after the end of the head, if it is read first.
+        // The range after the head, if the head is read first.
         let mut rest = None;
         if is_head && let Some(head) = self.shared.heads.end_of(&begin, &end) {
             rest = Some((head.clone(), end));
@@ -144,7 +144,7 @@ impl EtcdSnapshot {
         }
     }
 
-    /// Reads the keys of what must be proved and was not read, of at most `limit` rows.
+    /// Reads the keys that the commit must check and that were not read, at most `limit` rows per range.
     async fn see(&self, missing: &Intervals, limit: usize) -> Result<()> {
         for (begin, end) in missing.iter() {
             let space = &self.shared.space;
@@ -175,7 +175,7 @@ impl Snapshot for EtcdSnapshot {
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         let pin = self.state().pin;
         let (mut needed, mut compares) = Default::default();
-        // Who has read nothing has nothing to prove.
+        // A transaction that has read nothing has nothing to check.
         if let Some(pin) = pin {
             needed = commit::needed(&self.shared.space, &changes)?;
             let missing = self.state().seen.missing(&needed);

@@ -1,4 +1,4 @@
-//! Where the rows are among all of etcd's keys, and what a stored value means.
+//! The keys of the rows in etcd, and the encoding of values.
 //!
 //! ```text
 //! PREFIX/KEY            a row; KEY begins with anything but 0xff
@@ -12,10 +12,10 @@ use crate::{Error, Result, Versionstamp};
 
 /// The first byte of keys that are the engine's own, as in FoundationDB.
 const RESERVED: u8 = 0xff;
-/// What is stored for a versionstamp, before its two bytes. Neither JSON nor any other UTF-8 can look like it.
+/// The stored form of a versionstamp, without its last two bytes. It is neither JSON nor any other UTF-8.
 const STAMPED: &[u8] = b"\xff\xfeversionstamp\xff";
 
-/// A store's part of an etcd.
+/// The keys of one store in an etcd.
 pub(super) struct Space {
     prefix: Bytes,
 }
@@ -25,7 +25,7 @@ impl Space {
         Space { prefix: Bytes::from(format!("{prefix}/")) }
     }
 
-    /// How much longer etcd's keys are than ours.
+    /// By how many bytes etcd's keys are longer than the store's.
     pub(super) fn overhead(&self) -> usize {
         self.prefix.len()
     }
@@ -45,13 +45,13 @@ impl Space {
         Ok(self.join(key))
     }
 
-    /// etcd's keys of a range; `None` if it is empty. It ends where the rows do.
+    /// etcd's keys of a range; `None` if it is empty. The range is cut at the end of the rows.
     pub(super) fn range(&self, begin: &[u8], end: &[u8]) -> Option<(Bytes, Bytes)> {
         let end = end.min(&[RESERVED]);
         (begin < end).then(|| (self.join(begin), self.join(end)))
     }
 
-    /// The key of something of the engine's own.
+    /// The key of an entry of the engine itself.
     pub(super) fn own(&self, name: &str) -> Bytes {
         let mut whole = BytesMut::from(&self.prefix[..]);
         whole.put_u8(RESERVED);
@@ -59,13 +59,13 @@ impl Space {
         whole.freeze()
     }
 
-    /// The row's key, of one of etcd's.
+    /// The store's key, from one of etcd's.
     pub(super) fn stripped(&self, key: &Bytes) -> Bytes {
         key.slice(self.prefix.len()..)
     }
 }
 
-/// Refuses a value that would be taken for a versionstamp.
+/// Refuses a value that would be read as a versionstamp.
 pub(super) fn check_literal(value: &[u8]) -> Result<()> {
     if is_stamped(value) {
         return Err(Error::Misuse("this value is reserved for versionstamps".into()));
@@ -77,14 +77,14 @@ fn is_stamped(value: &[u8]) -> bool {
     value.len() == STAMPED.len() + 2 && value.starts_with(STAMPED)
 }
 
-/// What is stored for the versionstamp of the commit that stores it, the `place`th of its revision.
+/// The value to store for the versionstamp of a commit, at `place` in its revision.
 pub(super) fn stamped(place: u16) -> Bytes {
     let mut value = BytesMut::from(STAMPED);
     value.put_u16(place);
     value.freeze()
 }
 
-/// The `place`th commit of a revision.
+/// The versionstamp of the commit at `place` in a revision.
 pub(super) fn versionstamp(revision: i64, place: u16) -> Versionstamp {
     let mut stamp = [0; 10];
     stamp[..8].copy_from_slice(&revision.to_be_bytes());
@@ -103,7 +103,7 @@ pub(super) fn value(stored: &KeyValue) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    //! Keys stay within the prefix, and values come back.
+    //! Keys stay within the prefix, and values are decoded unchanged.
 
     #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Who waits for which key to change: one stream of watches for all of a process.
+//! Watches on keys: one stream of watches for the whole process.
 //!
 //! ```text
 //!  watch(key) ─▶ is there a watch in etcd? ── no ─▶ create it, wait until it is there
@@ -10,13 +10,12 @@
 //!                     wait ◀────────────────────────────────────────────────┘
 //! ```
 //!
-//! The key is looked at, linearizably, after the watch is there. So whatever changes after the look is an event of the
-//! watch, and whatever changed before is seen by the look. (A look that began earlier, for a watch that has ended since,
-//! proves nothing about this one.) When the stream ends, for whatever reason, everyone is woken and looks again: what has
-//! happened meanwhile is lost with the stream, but nothing depends on it.
+//! The key is read, linearizably, after the watch exists. So a change after the read is an event of the watch, and the read sees
+//! every change before it. (An earlier read, for a watch that has ended since, proves nothing about this one.) When the
+//! stream ends, for any reason, all waiters wake up and read again. The events in between are lost with the stream, but nothing
+//! depends on them.
 //!
-//! A stream is taken for dead if the member says nothing for a while though it was asked, or says that it has no
-//! leader.
+//! A stream counts as dead if the member does not respond for a while although it was asked, or reports that it has no leader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,22 +35,22 @@ use crate::{Error, Result, Watch};
 
 /// Most watches at a time.
 const MAX_WATCHES: usize = 100_000;
-/// How long a watch may take to come up: longer than it takes to find out that the stream is dead.
+/// How long a watch may take to be created: longer than the detection of a dead stream.
 const CREATE_DEADLINE: Duration = Duration::from_secs(7);
 const CREATE_ATTEMPTS: u32 = 3;
-/// A stream that says nothing for this long is asked for a sign of life, and is dead after as long again.
+/// After this silence on a stream, the engine requests a response. After the same time again, the stream is dead.
 const SILENCE: Duration = Duration::from_secs(3);
-/// A pause after a stream that could not be opened.
+/// The pause after a stream that could not be opened.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
-/// Whoever has waited this long looks again, whether or not there was an event; up to half as long again, so that not
-/// all do at once.
+/// A waiter wakes up and reads again after this time even without an event. Up to half of it is added, so that not all waiters
+/// read at the same moment.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// All watches of a store.
 pub(super) struct Watches {
     shared: Arc<Shared>,
     state: Mutex<State>,
-    /// Someone wants a watch while there is no stream.
+    /// Notified when a watch is needed, since there may be no stream.
     wanted: Notify,
 }
 
@@ -60,19 +59,19 @@ struct State {
     /// By etcd's key.
     watched: BTreeMap<Bytes, Watched>,
     keys: HashMap<i64, Bytes>,
-    /// Of watches and of waiters; never used twice, so that an answer that comes late means nothing else.
+    /// For watches and for waiters. Ids are never reused, so that a late response cannot be mistaken for another one.
     next_id: i64,
     waiting: usize,
-    /// To the stream that is open.
+    /// Sends to the open stream.
     requests: Option<mpsc::UnboundedSender<WatchRequest>>,
     closed: bool,
 }
 
-/// A key that has a watch in etcd, or will have.
+/// A key that has a watch in etcd, or will have one.
 struct Watched {
     id: i64,
     created: bool,
-    /// What waits for `created`, or for the reason why not.
+    /// The tasks that wait for `created`, or for the reason why it failed.
     creating: Vec<oneshot::Sender<Option<String>>>,
     waiters: Vec<Waiter>,
     /// The latest value, and a revision at which the key had it.
@@ -86,7 +85,7 @@ struct Waiter {
 }
 
 impl Watched {
-    /// Takes note of a value that the key had at a revision, and wakes those who have seen another one.
+    /// Records a value that the key had at a revision, and wakes the waiters that have seen another one.
     fn learn(&mut self, value: Option<Bytes>, revision: i64) -> usize {
         if self.latest.as_ref().is_some_and(|(_, known)| *known >= revision) {
             return 0;
@@ -103,7 +102,7 @@ impl Watched {
 impl State {
     fn send(&self, what: WatchDo) {
         if let Some(requests) = &self.requests {
-            // A stream that has ended is noticed where it is read.
+            // The reader of the stream detects that it has ended.
             let _ = requests.unbounded_send(WatchRequest { what: Some(what) });
         }
     }
@@ -113,7 +112,7 @@ impl State {
         self.next_id
     }
 
-    /// Wakes everyone: what happens from now on is not noticed.
+    /// Wakes all waiters, because later changes are not detected.
     fn clear(&mut self, why: &str) {
         self.requests = None;
         self.keys.clear();
@@ -126,7 +125,7 @@ impl State {
         self.waiting = 0;
     }
 
-    /// Ends the watch of a key that nobody waits for.
+    /// Ends the watch of a key that has no waiters.
     fn tidy(&mut self, key: &Bytes) {
         let idle = |watched: &Watched| watched.waiters.is_empty() && watched.creating.is_empty();
         if self.watched.get(key).is_some_and(idle)
@@ -147,8 +146,8 @@ impl Watches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `key`, one of etcd's, holds something else than `seen`. A stream that breaks meanwhile is no reason
-    /// to give up yet: the next one may go to a member that works.
+    /// Returns a watch that resolves once `key`, one of etcd's, has another value than `seen`. If a stream breaks meanwhile, this
+    /// tries again, because the next stream may go to a member that works.
     pub(super) async fn watch(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
         let mut attempt = 1;
         loop {
@@ -178,7 +177,7 @@ impl Watches {
         if known.is_none_or(|(value, _)| value != *seen) {
             let (value, revision) = self.shared.newest(key).await?;
             let mut state = self.state();
-            // The key may have another watch by now, which was not there yet when this look began.
+            // The key may have another watch by now, which did not exist when this read began.
             if let Some(watched) = state.watched.get_mut(key).filter(|watched| watched.id == watch_id) {
                 let woken = watched.learn(value.clone(), revision);
                 state.waiting -= woken;
@@ -196,7 +195,7 @@ impl Watches {
         }))
     }
 
-    /// Begins to wait. The third is there if the watch has to be created first.
+    /// Registers a waiter. The third value is there if the watch must be created first.
     #[expect(clippy::type_complexity, reason = "three halves of channels, used once")]
     fn register(
         self: &Arc<Self>,
@@ -218,7 +217,7 @@ impl Watches {
                 Watched { id: watch_id, created: false, creating: vec![], waiters: vec![], latest: None };
             state.watched.insert(key.clone(), watched);
             state.keys.insert(watch_id, key.clone());
-            // Without a stream it is sent when there is one.
+            // Without a stream, the request is sent when one opens.
             state.send(WatchDo::Create(WatchCreate { key: key.clone(), watch_id }));
             self.wanted.notify_one();
         }
@@ -245,18 +244,18 @@ impl Watches {
         state.tidy(key);
     }
 
-    /// Wakes everyone and takes no more watches.
+    /// Wakes all waiters and refuses new ones.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         state.clear("the store is closed");
     }
 
-    /// Whatever a member says. An error ends the stream.
+    /// Handles a message of a member. An error ends the stream.
     fn hear(&self, response: WatchResponse) -> Result<(), Failure> {
         let mut state = self.state();
         let Some(key) = state.keys.get(&response.watch_id).cloned() else {
-            // An id that is not one of ours: a watch could not be created, and it is not said which.
+            // An unknown id: a watch could not be created, and the member does not state which.
             return match response.canceled && response.created {
                 true => Err(refused(response.cancel_reason)),
                 false => Ok(()),
@@ -276,7 +275,7 @@ impl Watches {
         for Event { r#type, kv } in response.events {
             let Some(row) = kv else { continue };
             let is_put = r#type == EventType::Put as i32;
-            // A copy: the event's own bytes are part of a larger buffer.
+            // A copy, because the event's bytes are part of a larger buffer.
             let value = is_put.then(|| Bytes::copy_from_slice(&space::value(&row)));
             woken += watched.learn(value, row.mod_revision);
         }
@@ -285,7 +284,7 @@ impl Watches {
         Ok(())
     }
 
-    /// One stream, until it breaks.
+    /// Runs one stream until it breaks.
     async fn stream(&self, member: usize) -> Failure {
         let requests = {
             let mut state = self.state();
@@ -325,7 +324,7 @@ fn refused(reason: String) -> Failure {
     Failure::from_status(&tonic::Status::unknown(reason))
 }
 
-/// Keeps a stream open while anyone wants to watch.
+/// Keeps a stream open while there are waiters.
 pub(super) async fn run(watches: Arc<Watches>) {
     loop {
         if watches.state().watched.is_empty() {
@@ -346,12 +345,12 @@ pub(super) async fn run(watches: Arc<Watches>) {
     }
 }
 
-/// Ends the wait when the watch is dropped.
+/// Removes the waiter when it is dropped.
 struct Registration {
     watches: Arc<Watches>,
     key: Bytes,
     id: i64,
-    /// The watch that it waits at.
+    /// The watch that the waiter belongs to.
     watch_id: i64,
 }
 

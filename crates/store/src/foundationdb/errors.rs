@@ -1,4 +1,4 @@
-//! FoundationDB's error codes as errors of the store, sorted by what the caller does next.
+//! Maps FoundationDB's error codes to store errors, sorted by what the caller does next.
 
 use std::ops::RangeInclusive;
 
@@ -11,21 +11,21 @@ const NOT_COMMITTED: i32 = 1020;
 const TRANSACTION_TIMED_OUT: i32 = 1031;
 const TOO_MANY_WATCHES: i32 = 1032;
 const DATABASE_LOCKED: i32 = 1038;
-/// Calls that make no sense, and what is larger than the cluster accepts: found before anything is sent.
+/// Invalid calls, and data larger than the cluster accepts. The client finds them before it sends anything.
 const MISTAKES: [RangeInclusive<i32>; 2] = [2000..=2099, TRANSACTION_TOO_LARGE..=VALUE_TOO_LARGE];
 const TRANSACTION_TOO_LARGE: i32 = 2101;
 const VALUE_TOO_LARGE: i32 = 2103;
 const CONNECTION_STRING_INVALID: i32 = 2104;
 const TLS_ERROR: i32 = 2107;
 
-/// The cluster that errors speak of.
+/// The cluster that error messages name.
 pub(super) struct Cluster {
-    /// Its cluster file.
+    /// The path of its cluster file.
     pub(super) file: String,
 }
 
 impl Cluster {
-    /// The error of something that cannot have written anything.
+    /// The error of an operation that cannot have written anything.
     pub(super) fn read_error(&self, error: FdbError) -> Error {
         match error.code() {
             TRANSACTION_TOO_OLD => too_old(),
@@ -34,7 +34,7 @@ impl Cluster {
         }
     }
 
-    /// The error of a commit. Only of what has surely not happened it is said so.
+    /// The error of a commit. It reports "not committed" only if that is certain.
     pub(super) fn commit_error(&self, error: FdbError) -> Error {
         match error.code() {
             NOT_COMMITTED => Error::Conflict,
@@ -45,7 +45,7 @@ impl Cluster {
         }
     }
 
-    /// The error of something that cannot have written anything, and may work later.
+    /// The error of an operation that cannot have written anything and may work later.
     pub(super) fn unavailable(&self, error: FdbError) -> Error {
         Error::Unavailable(self.explain(error))
     }
@@ -69,7 +69,7 @@ impl Cluster {
     }
 }
 
-/// The error of the client's start.
+/// Maps an error at the client's start.
 pub(super) fn cannot_start<T>(result: FdbResult<T>) -> Result<T> {
     result.map_err(|error| {
         Error::Unavailable(format!(
@@ -94,7 +94,7 @@ fn misuse(error: FdbError) -> Error {
 
 #[cfg(test)]
 mod tests {
-    //! Every code that matters, on both sides.
+    //! Every relevant code, as the error of a read and of a commit.
 
     use super::*;
 
@@ -110,7 +110,7 @@ mod tests {
     fn what_was_surely_not_committed_is_told_so() {
         assert!(matches!(commit(1020), Error::Conflict));
         assert!(matches!(commit(1007), Error::TooOld { limit_ms: 5_000 }));
-        // future_version, process_behind, database_locked, throttled in three ways, proxies out of memory.
+        // future_version, process_behind, database_locked, three kinds of throttling, proxies out of memory.
         for code in [1009, 1037, 1038, 1042, 1051, 1078, 1213, 1223] {
             assert!(matches!(commit(code), Error::Unavailable(_)), "{code}: {:?}", commit(code));
         }
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn any_other_commit_is_of_unknown_outcome() {
         // timed_out, commit_unknown_result, transaction_cancelled, request_maybe_delivered, transaction_timed_out,
-        // cluster_version_changed, broken_promise, operation_cancelled, io_error, incompatible_protocol_version,
-        // internal_error, and one that does not exist.
+        // cluster_version_changed, broken_promise, operation_cancelled, io_error, incompatible_protocol_version, internal_error,
+        // and a code that does not exist.
         for code in [1004, 1021, 1025, 1030, 1031, 1039, 1100, 1101, 1510, 2100, 4100, 9999] {
             assert!(matches!(commit(code), Error::UnknownOutcome(_)), "{code}: {:?}", commit(code));
         }

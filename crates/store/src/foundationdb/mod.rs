@@ -1,4 +1,4 @@
-//! The FoundationDB engine: rows of a cluster that others may use, too.
+//! The FoundationDB engine: rows of a cluster that other applications may share.
 //!
 //! ```text
 //!  snapshot()  get_read_version                      one transaction of the client, for reads only
@@ -7,11 +7,11 @@
 //!  watch()     get and watch in one transaction, so that no change between the two is missed
 //! ```
 //!
-//! Every key stands behind the store's prefix, as the tuple `(prefix,)`, so that any client can find the rows
-//! with the tuple layer. `docs/design/0011` tells which errors become which, and how the tests are run.
+//! Every key follows the store's prefix, encoded as the tuple `(prefix,)`, so any client can find the rows with the tuple layer.
+//! `docs/design/0011` lists which error codes become which errors, and how to run the tests.
 //!
-//! The client retries for ever by itself; what bounds an operation is its transaction's timeout. A read that
-//! timed out has written nothing and is `Unavailable`; a commit that timed out may still happen.
+//! The client itself retries without end; only the transaction's timeout bounds an operation. A read that timed out has written
+//! nothing and is `Unavailable`. A commit that timed out may still happen.
 
 mod errors;
 mod network;
@@ -31,37 +31,37 @@ use self::snapshot::FoundationdbSnapshot;
 use crate::tuple::pack;
 use crate::{Engine, Error, Limits, Result, Snapshot, Watch};
 
-/// How long a cluster may take to tell its version, which begins every transaction, in milliseconds.
+/// How long the cluster may take to return its read version, which begins every transaction, in milliseconds.
 const BEGIN_TIMEOUT_MS: i32 = 4_000;
-/// When the reads of a transaction end, in milliseconds after its begin. The cluster itself refuses those that come
-/// later than [`Limits::transaction_ms`]; this one is for a cluster that went away in between.
+/// The timeout for the reads of a transaction, in milliseconds after its begin. The cluster itself refuses reads that come later
+/// than [`Limits::transaction_ms`]. This timeout covers a cluster that became unreachable in between.
 const READ_TIMEOUT_MS: i32 = 8_000;
-/// How long a commit may take, in milliseconds. Longer than a transaction may live: whatever read something and has not
-/// been decided by then can only be refused.
+/// How long a commit may take, in milliseconds. It is longer than a transaction may live: after that, the cluster can only refuse
+/// a transaction that read something.
 const COMMIT_TIMEOUT_MS: i32 = 8_000;
-/// Most watches at a time: each external worker that waits, each follower of a feed or an event stream holds one.
+/// Most watches at a time. Each external worker that waits and each follower of a feed or an event stream holds one.
 const MAX_WATCHES: i32 = 100_000;
 
-/// Most rows that a transaction writes, and most conflicts that it takes.
+/// Most rows that a transaction writes, and most conflicts that it adds.
 const MAX_ROWS: usize = 5_000;
-/// What FoundationDB accepts as a transaction, in bytes of its own counting.
+/// FoundationDB's limit for a transaction, in bytes as it counts them.
 const CLUSTER_TRANSACTION_BYTES: usize = 10_000_000;
-/// What it counts for a written row besides its key and value: the mutation, and the write conflict range, which
-/// holds the key twice more.
+/// What it counts for a written row besides its key and value: the mutation, and the write conflict range, which contains the key
+/// twice.
 const WRITE_OVERHEAD: usize = 40 + 32 + 1;
 /// What it counts for a conflict besides the two keys of its range.
 const CONFLICT_OVERHEAD: usize = 32 + 1;
-/// No transaction needs to be larger than that, and those that are slow the cluster down for everybody.
+/// No transaction needs more, and large slow ones would slow the cluster down for all its clients.
 const MAX_TRANSACTION_BYTES: usize = 3_000_000;
 
-/// The bounds that hold behind a prefix of that many bytes.
+/// The limits of a store with a prefix of this many bytes.
 fn limits(prefix: usize) -> Limits {
     let writes = MAX_ROWS * (WRITE_OVERHEAD + 3 * prefix);
     let conflicts = MAX_ROWS * (CONFLICT_OVERHEAD + 2 * prefix);
-    // In the worst case all the rest are keys that are written.
+    // In the worst case all other bytes are keys that are written, which count three times.
     let bytes = (CLUSTER_TRANSACTION_BYTES - writes - conflicts) / 3;
     Limits {
-        // One byte remains for the end of a range that begins with the longest key.
+        // One byte is reserved for the end of a range that begins with the longest key.
         key_bytes: Limits::DEFAULT.key_bytes - prefix - 1,
         transaction_bytes: bytes.min(MAX_TRANSACTION_BYTES),
         transaction_writes: MAX_ROWS,
@@ -70,7 +70,7 @@ fn limits(prefix: usize) -> Limits {
     }
 }
 
-/// A part of a FoundationDB cluster, for any number of processes.
+/// The rows under one prefix of a FoundationDB cluster, for any number of processes.
 pub struct Foundationdb {
     shared: Arc<Shared>,
     /// Dropped with the engine, which ends its watches.
@@ -87,7 +87,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// A key as the cluster knows it.
+    /// The key in the cluster.
     fn key(&self, key: &[u8]) -> Bytes {
         let mut whole = BytesMut::with_capacity(self.prefix.len() + key.len() + 1);
         whole.put_slice(&self.prefix);
@@ -95,7 +95,7 @@ impl Shared {
         whole.freeze()
     }
 
-    /// A key as the store knows it.
+    /// The key in the store.
     fn without_prefix(&self, key: &[u8]) -> Bytes {
         Bytes::copy_from_slice(&key[self.prefix.len()..])
     }
@@ -110,7 +110,7 @@ impl Shared {
 }
 
 impl Foundationdb {
-    /// Opens the part of the cluster that stands behind `prefix`, and waits until the cluster answers.
+    /// Opens the part of the cluster under `prefix`, and waits until the cluster answers.
     ///
     /// # Errors
     /// `Unavailable` if the cluster file cannot be read or the cluster does not answer.
@@ -118,7 +118,7 @@ impl Foundationdb {
         let name = cluster_file.display();
         let connection = std::fs::read_to_string(cluster_file)
             .map_err(|error| Error::Unavailable(format!("cannot read the cluster file {name}: {error}")))?;
-        // Without a connection string the client would wait for ever.
+        // Without a connection string the client would wait forever.
         if !connection.lines().any(|line| !line.starts_with('#') && line.contains('@')) {
             return Err(Error::Unavailable(format!(
                 "{name} is no cluster file: a line of DESCRIPTION:ID@HOST:PORT,… is missing"
@@ -163,12 +163,12 @@ impl Engine for Foundationdb {
             return Ok(Box::pin(std::future::ready(())));
         }
         let changed = transaction.watch(&key);
-        // It has written nothing; the commit is what hands the watch over to the cluster.
+        // The transaction has written nothing. Its commit hands the watch over to the cluster.
         transaction.commit().await.map_err(|error| shared.cluster.read_error(error.into()))?;
         let mut closed = self.closed.clone();
         Ok(Box::pin(async move {
             tokio::select! {
-                // A watch that failed has perhaps missed something: its owner looks again, and hears why there.
+                // A failed watch may have missed a change. The caller reads the key again, and gets the error there.
                 _ = changed => {}
                 _ = closed.changed() => {}
             }

@@ -9,11 +9,11 @@ use super::errors::cannot_start;
 use crate::{Error, Result};
 
 static STARTED: OnceLock<Result<()>> = OnceLock::new();
-/// Who waits to stop the network, and whether it shall.
+/// The thread that waits to stop the network, and whether it should.
 static STOPPER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
 static STOPPING: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
-/// Starts the client, unless it runs already. It can be started once in a process.
+/// Starts the client unless it already runs. A process can start it only once.
 pub(super) fn boot() -> Result<()> {
     STARTED.get_or_init(start).clone()
 }
@@ -21,7 +21,7 @@ pub(super) fn boot() -> Result<()> {
 #[allow(unsafe_code)]
 fn start() -> Result<()> {
     let network = cannot_start(FdbApiBuilder::default().build())?;
-    // SAFETY: what is asked is that the network is dropped before the process exits. `stop_at_exit` sees to it.
+    // SAFETY: the network must be dropped before the process exits. `stop_at_exit` ensures that.
     let network = cannot_start(unsafe { network.boot() })?;
     let stopper = std::thread::Builder::new()
         .name("foundationdb-stop".to_owned())
@@ -32,22 +32,24 @@ fn start() -> Result<()> {
     Ok(())
 }
 
-/// The cluster has answered.
+/// Call this when the cluster has answered. The first call registers the exit handler again.
 pub(super) fn answered() {
     static AGAIN: Once = Once::new();
     AGAIN.call_once(stop_at_exit);
 }
 
-/// The client's thread must have ended before the process does: it would go on working on what the C++ library tears
-/// down at its exit. Returning from `main` and `std::process::exit` both run what is registered with `atexit`, latest
-/// first. The library registers the destructors of its static data as it comes to use them: some when it is loaded, some
-/// with the first connection. So this is called when the client has started, and again when a cluster has answered.
+/// Ends the client's thread before the process ends. Otherwise the thread would keep working on data that the C++ library
+/// destroys at exit.
 ///
-/// By then the thread that exits has destroyed its thread-local data, and the library's are among them: `fdb_stop_network`
-/// crashes there. So a thread waits from the beginning to call it.
+/// Returning from `main` and `std::process::exit` both run the handlers registered with `atexit`, latest first. The library
+/// registers the destructors of its static data when it first uses the data: some when it is loaded, some at the first
+/// connection. So the caller registers this handler when the client has started, and again when a cluster has answered.
+///
+/// At that point the exiting thread has already destroyed its thread-local data, including the library's, so `fdb_stop_network`
+/// would crash there. So a separate thread, started with the client, makes that call.
 #[allow(unsafe_code)]
 fn stop_at_exit() {
-    // SAFETY: `stop` is a function of this program that neither unwinds nor touches what may be gone by then.
+    // SAFETY: `stop` is a function of this program. It does not unwind, and touches nothing that may already be destroyed.
     if unsafe { libc::atexit(stop) } != 0 {
         tracing::warn!(
             "FoundationDB's client is not stopped at the end of this process, which may crash it then"
@@ -67,6 +69,6 @@ extern "C" fn stop() {
     *stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
     changed.notify_all();
     let stopper = STOPPER.lock().unwrap_or_else(PoisonError::into_inner).take();
-    // It ends in any case; if by a panic, the process ends anyway.
+    // The thread always ends. If it ends by a panic, the process ends anyway.
     let _ = stopper.map(JoinHandle::join);
 }

@@ -11,7 +11,7 @@ use super::{BEGIN_TIMEOUT_MS, COMMIT_TIMEOUT_MS, READ_TIMEOUT_MS, Shared};
 use crate::key::successor;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
 
-/// Ten bytes that the commit fills in, and where they are: at 0.
+/// Ten bytes that the commit fills in, and their offset, 0.
 const VERSIONSTAMP: [u8; 14] = [0; 14];
 
 /// The store as of one version of the cluster.
@@ -23,7 +23,7 @@ pub(super) struct FoundationdbSnapshot {
 }
 
 impl FoundationdbSnapshot {
-    /// Takes a snapshot of now.
+    /// Takes a snapshot of the current version.
     pub(super) async fn take(shared: Arc<Shared>) -> Result<Self> {
         let transaction = reads(&shared, BEGIN_TIMEOUT_MS)?;
         let version = transaction.get_read_version().await;
@@ -41,13 +41,13 @@ impl FoundationdbSnapshot {
         Ok(FoundationdbSnapshot { transaction, version, shared })
     }
 
-    /// The version of the cluster that this shows.
+    /// The version of the cluster that this snapshot reads.
     #[cfg(test)]
     pub(super) fn version(&self) -> i64 {
         self.version
     }
 
-    /// Fills a transaction with what is to be proved and written.
+    /// Adds the conflicts and the writes to a transaction.
     fn fill(&self, transaction: &Transaction, changes: &Changes) -> FdbResult<()> {
         let shared = &self.shared;
         transaction.set_option(TransactionOption::ReadYourWritesDisable)?;
@@ -76,7 +76,7 @@ impl FoundationdbSnapshot {
     }
 }
 
-/// A transaction for reads: what is to be written is written by the commit, in one of its own.
+/// A transaction for reads. The commit writes in a second transaction.
 fn reads(shared: &Shared, timeout_ms: i32) -> Result<Transaction> {
     let transaction = shared.transaction(timeout_ms)?;
     let option = transaction.set_option(TransactionOption::ReadYourWritesDisable);
@@ -99,7 +99,7 @@ impl Snapshot for FoundationdbSnapshot {
         let mut rest = RangeOption {
             begin: KeySelector::first_greater_or_equal(shared.key(&read.begin).to_vec()),
             end: KeySelector::first_greater_or_equal(shared.key(&read.end).to_vec()),
-            // The client counts in 32 bits; no transaction lives long enough to read as many.
+            // The client counts in 32 bits. No transaction lives long enough to read more rows.
             limit: Some(read.limit.min(i32::MAX as usize)),
             mode: StreamingMode::WantAll,
             reverse: read.reverse,

@@ -1,5 +1,5 @@
-//! The conformance suite, and what is FoundationDB's own, on the cluster that `FDB_CLUSTER_FILE` names. Each test has a
-//! prefix of its own there, and leaves nothing behind.
+//! The conformance suite and FoundationDB's own tests, on the cluster that `FDB_CLUSTER_FILE` names. Each test has its own
+//! prefix, and removes its rows.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,12 +18,12 @@ fn cluster_file() -> Option<PathBuf> {
     std::env::var_os(CLUSTER_FILE).map(PathBuf::from)
 }
 
-/// Why nothing is tested here.
+/// The reason why these tests are skipped.
 fn missing() -> Option<String> {
     cluster_file().is_none().then(|| format!("{CLUSTER_FILE} names no cluster"))
 }
 
-/// Returns from a test that has no cluster.
+/// Returns from a test if there is no cluster.
 macro_rules! need_cluster {
     ($test:literal) => {
         if let Some(reason) = missing() {
@@ -32,7 +32,7 @@ macro_rules! need_cluster {
     };
 }
 
-/// A part of the cluster, emptied when it is dropped.
+/// A part of the cluster. Dropping it clears its rows.
 struct Part {
     prefix: String,
 }
@@ -57,7 +57,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         let begin = pack(&(&self.prefix,));
-        // Also what stands behind longer prefixes that begin with this one.
+        // Also clears longer prefixes that begin with this one.
         let end = [&begin[..begin.len() - 1], &[0xff]].concat();
         let path = cluster_file().map(|path| path.to_string_lossy().into_owned());
         let clear = async move {
@@ -146,8 +146,8 @@ async fn a_row_is_a_tuple_behind_the_prefix() {
     assert_eq!(&value[..], b"{}");
 }
 
-/// The largest transaction that the limits allow is one that the cluster accepts, however long the prefix is and however
-/// the bytes are spent.
+/// The cluster accepts the largest transaction that the limits allow, whatever the prefix's length and whatever the bytes are
+/// used for.
 #[tokio::test]
 async fn whatever_keeps_the_limits_is_accepted() {
     need_cluster!("whatever_keeps_the_limits_is_accepted");
@@ -157,7 +157,7 @@ async fn whatever_keeps_the_limits_is_accepted() {
         let limits = engine.limits();
         let name = |row: usize, bytes: usize| Bytes::from(format!("{row:0bytes$}"));
         for share in [0, 1, 2] {
-            // Of the bytes: none, half, all for what is written; the rest for conflicts.
+            // The share of bytes for written keys: none, half, all. The rest is for conflicts.
             let written = limits.transaction_bytes / 2 * share / MAX_ROWS;
             let read = limits.transaction_bytes / MAX_ROWS - written;
             let changes = Changes {
@@ -179,7 +179,7 @@ async fn whatever_keeps_the_limits_is_accepted() {
     }
 }
 
-/// The cluster remembers five seconds, in versions of its own: a million a second.
+/// The cluster keeps five seconds of history, in its own versions: a million per second.
 #[tokio::test]
 async fn what_is_too_old_is_told_so() {
     need_cluster!("what_is_too_old_is_told_so");
@@ -202,7 +202,7 @@ async fn what_is_too_old_is_told_so() {
     assert!(matches!(committed, Err(Error::TooOld { .. })), "{committed:?}");
 }
 
-/// The line of an error, and that it came within some seconds.
+/// The message of the error, which must come within some seconds.
 async fn refusal(cluster_file: &Path) -> String {
     let begun = Instant::now();
     let refused = Foundationdb::open(cluster_file, "turnwise").await.err().expect("there is no such cluster");

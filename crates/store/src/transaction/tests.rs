@@ -1,4 +1,4 @@
-//! Own writes over a snapshot, against a model.
+//! Tests of own writes over a snapshot, against a model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use crate::runtime::Manual;
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
-/// A snapshot of plain rows that notes what it was asked to commit.
+/// A snapshot of plain rows that records what it was asked to commit.
 struct Plain {
     rows: Rows,
     committed: Mutex<Vec<Changes>>,
@@ -37,7 +37,7 @@ impl Snapshot for Plain {
 
 const STAMP: Versionstamp = Versionstamp([9; 10]);
 
-/// Nothing waits here.
+/// No future here ever waits.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().unwrap()
 }
@@ -65,7 +65,7 @@ fn transaction_on(rows: Rows) -> (Transaction, Arc<Plain>) {
     (on(plain.clone(), Limits::DEFAULT, Manual::new(0, 1), 0), plain)
 }
 
-/// What a transaction does, on the keys `a` to `p`.
+/// The steps of a transaction, on the keys `a` to `p`.
 #[derive(Debug, Clone)]
 enum Step {
     Get(u8),
@@ -105,7 +105,7 @@ fn stored() -> impl Strategy<Value = Rows> {
         .prop_map(|rows| rows.into_iter().map(|(n, v)| (key(n), value(v))).collect())
 }
 
-/// Takes the steps; returns what was read, `None` where a versionstamp was in the way.
+/// Runs the steps and returns what they read, `None` where a versionstamp prevented the read.
 fn take(tx: &Transaction, steps: &[Step]) -> Vec<Option<Vec<KeyValue>>> {
     let mut seen = Vec::new();
     for step in steps {
@@ -135,7 +135,7 @@ fn unless_stamped<T>(result: Result<T>) -> Option<T> {
     }
 }
 
-/// The same on a map: what is read, and what is left.
+/// The same on a map: what the steps read, and the rows that remain.
 fn model(mut rows: Rows, steps: &[Step]) -> (Vec<Option<Vec<KeyValue>>>, Rows) {
     let mut seen = Vec::new();
     let mut stamped = BTreeSet::new();
@@ -172,7 +172,7 @@ fn model(mut rows: Rows, steps: &[Step]) -> (Vec<Option<Vec<KeyValue>>>, Rows) {
     (seen, rows)
 }
 
-/// What an engine has to make of the changes.
+/// Applies the changes as an engine must.
 fn apply(rows: &mut Rows, changes: &Changes) {
     for (begin, end) in &changes.clear_ranges {
         rows.retain(|name, _| !(begin <= name && name < end));
@@ -191,7 +191,7 @@ fn apply(rows: &mut Rows, changes: &Changes) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// A transaction reads as if its writes were in the store already, and its changes make them so.
+    /// A transaction reads as if its writes were already in the store, and its commit writes the same rows.
     #[test]
     fn prop_own_writes_are_merged(rows in stored(), steps in steps()) {
         let (tx, plain) = transaction_on(rows.clone());
@@ -207,7 +207,7 @@ proptest! {
         prop_assert_eq!(left, expected_rows);
     }
 
-    /// If another transaction's write would change what was read, it is among the conflicts.
+    /// If another transaction's write would change what was read, the key is among the conflicts.
     #[test]
     fn prop_conflicts_cover_all_that_was_read(
         rows in stored(),
@@ -319,7 +319,7 @@ fn writing_into_a_cleared_range_costs_one_more() {
     }
     tx.set_versionstamp(row(0)).unwrap();
     assert!(tx.set(row(239), value(0)).is_err(), "1 + 2 * 240 rows");
-    // What is cleared again costs nothing any more.
+    // Clearing the same rows again makes the splits free.
     tx.clear_range((row(0), row(9_999))).unwrap();
     assert!(tx.has_room());
 }

@@ -1,4 +1,4 @@
-//! The conformance suite, each case under a prefix of its own.
+//! The conformance suite, with a separate prefix for each case.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What cannot be done, and the one line that says why and what to do.
+//! Operations that fail, and the one line that states why and what to do.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn who_is_not_there_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compacted_revision_is_too_old() {
-    // One of its own: others' transactions would be too old, too.
+    // A separate cluster, because transactions of other tests would be too old, too.
     let Some(cluster) = EtcdCluster::options().members(1).start().await else { return };
     let store = open(&cluster.url(&prefix())).await.unwrap();
     set(&store, "a", "1").await;
@@ -50,7 +50,7 @@ async fn a_compacted_revision_is_too_old() {
     assert_eq!(get(&store, "a").await, Some(key("2")));
 }
 
-/// The engine compacts by itself, and keeps what a transaction needs.
+/// The engine compacts by itself, and keeps the revisions that a transaction needs.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_revisions_are_forgotten() {
     const PERIOD: Duration = Duration::from_secs(60);
@@ -85,7 +85,7 @@ async fn old_revisions_are_forgotten() {
     }
 }
 
-/// Fills a small etcd up, and makes room again. The engine needs no restart.
+/// Fills a small etcd, and makes room again. The engine needs no restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_etcd_says_so_until_there_is_room() {
     let options = EtcdCluster::options().members(1).quota_bytes(2 << 20);
@@ -101,7 +101,7 @@ async fn a_full_etcd_says_so_until_there_is_room() {
             break;
         }
     }
-    // The one that filled it up may have been written.
+    // The write that filled it may have been done.
     assert!(matches!(&refused, Some(Error::UnknownOutcome(text)) if text.contains("NOSPACE")), "{refused:?}");
     for _ in 0..2 {
         unavailable(set_once(&store, key("after"), key("1")).await, "etcd is full (NOSPACE)");
@@ -135,7 +135,7 @@ async fn users_and_passwords() {
     let foreign = open(&format!("etcd://worker:hunter2-hers@{at}/theirs")).await;
     unavailable(foreign, "does not let user worker read and write this prefix");
 
-    // A member that has started again knows none of the tokens that it has given out.
+    // A restarted member does not know the tokens that it has issued.
     cluster.kill(0).await;
     cluster.restart(0).await;
     assert_eq!(get(&store, "a").await, Some(key("2")));
@@ -152,7 +152,7 @@ async fn certificates() {
     let store = open(&url).await.unwrap();
     set(&store, "a", "1").await;
     assert_eq!(get(&store, "a").await, Some(key("1")));
-    // Without a certificate of one's own, without encryption, and without the authority.
+    // Without a client certificate, without encryption, and without the authority.
     let at = cluster.endpoints().join(",");
     unavailable(open(&format!("etcd://{at}/p")).await, "no etcd member answers");
     unavailable(open(&format!("etcds://{at}/p")).await, "no etcd member answers");
@@ -172,7 +172,7 @@ async fn limits_that_etcd_does_not_have() {
         Err(Error::Misuse(text)) => assert!(text.contains("max_txn_ops"), "{text}"),
         other => panic!("{other:?}"),
     }
-    // With etcd's own limits, that is what inner transactions are for.
+    // With etcd's own limits, nested transactions allow this.
     let store = open(&cluster.url(&prefix())).await.unwrap();
     let limits = store.limits();
     assert_eq!((limits.transaction_conflicts, limits.transaction_writes), (120, 960));

@@ -1,4 +1,4 @@
-//! Members that die, stand still, and lose each other, while transactions run.
+//! Members that die, hang, and lose each other, while transactions run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,14 +10,14 @@ use turnwise_testkit::EtcdCluster;
 
 use super::{get, key, open, set};
 
-/// Longer than any deadline of the engine's, on a machine with other work to do.
+/// Longer than any deadline of the engine, on a machine with other work.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn number(value: Option<Bytes>) -> u64 {
     value.map_or(0, |value| std::str::from_utf8(&value).unwrap().parse().unwrap())
 }
 
-/// Counts up once per row, however often it has to run.
+/// Counts up once per row, however often it runs.
 async fn count_once(store: &Store, row: Bytes) -> Result<(), Error> {
     store
         .transact(|tx| {
@@ -34,7 +34,7 @@ async fn count_once(store: &Store, row: Bytes) -> Result<(), Error> {
         .await
 }
 
-/// Everyone counts while members are killed and stopped: what was acknowledged is counted, and nothing twice.
+/// Tasks count while members are killed and stopped. Every acknowledged increment is counted, and none twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_or_done_twice_while_members_fail() {
     const TASKS: usize = 6;
@@ -94,7 +94,7 @@ async fn nothing_is_lost_or_done_twice_while_members_fail() {
     assert_eq!((found, number(get(&store, "count").await)), (expected, expected));
 }
 
-/// The member that a process talks to stands still: the next one is asked.
+/// The member that a process uses hangs, so its calls go to the next one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_stands_still_holds_nobody_up() {
     let Some(cluster) = EtcdCluster::start().await else { return };
@@ -113,7 +113,7 @@ async fn a_member_that_stands_still_holds_nobody_up() {
     }
 }
 
-/// Without a quorum nothing is read or written, which one line says; with one all goes on.
+/// Without a quorum all reads and writes fail, with one line that states it. With a quorum again, all of them work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_quorum_is_told() {
     let Some(cluster) = EtcdCluster::start().await else { return };

@@ -1,4 +1,4 @@
-//! A long queue is read at its head without walking over all of it: what is found is the same.
+//! A read at the head of a long queue does not visit the whole queue, and returns the same rows.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use turnwise_testkit::EtcdCluster;
 
 use super::{key, open, prefix};
 
-/// Rows are taken at the head of a long queue, and come before it, in it and after it.
+/// Rows are cleared at the head of a long queue, and set before it, in it and after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_head_of_a_long_queue_is_its_first_rows() {
     let Some(cluster) = EtcdCluster::shared().await else { return };
@@ -36,7 +36,7 @@ async fn the_head_of_a_long_queue_is_its_first_rows() {
             expected.remove(&row);
             tx.clear(row).unwrap();
         }
-        // Before everything, at any place, and last.
+        // Before all other rows, at any place, and last.
         for n in [round * 50, 10_000 + round * 251, 60_000 + round] {
             expected.insert(name(n));
             tx.set(name(n), Bytes::new()).unwrap();

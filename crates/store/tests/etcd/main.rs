@@ -1,7 +1,7 @@
-//! The engine on etcd, on a real cluster of three members: the suite that every engine passes, and what happens when
-//! members fail, are stopped, are full, or ask for passwords.
+//! The engine on etcd, on a real cluster of three members: the conformance suite, and members that fail, are stopped, are full,
+//! or require passwords.
 //!
-//! Where etcd is not installed all of these are skipped, which one line says.
+//! Without etcd on the machine all of these tests are skipped, which one line reports.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,7 +34,7 @@ fn key(name: &'static str) -> Bytes {
     Bytes::from_static(name.as_bytes())
 }
 
-/// Sets a row, whatever it takes.
+/// Sets a row, with retries.
 async fn set(store: &Store, name: &'static str, value: &'static str) {
     store
         .transact::<_, turnwise_store::Error, _, _>(|tx| async move { tx.set(key(name), key(value)) })
@@ -42,7 +42,7 @@ async fn set(store: &Store, name: &'static str, value: &'static str) {
         .unwrap();
 }
 
-/// What is stored now, whatever it takes.
+/// Reads the current value, with retries.
 async fn get(store: &Store, name: &'static str) -> Option<Bytes> {
     store
         .transact::<_, turnwise_store::Error, _, _>(|tx| async move { tx.get(&key(name)).await })

@@ -1,4 +1,4 @@
-//! Commits that set the same key to their versionstamp are sent together, and each of them has its own outcome.
+//! Commits that set the same key to their versionstamp are sent together, and each has its own outcome.
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -7,7 +7,7 @@ use turnwise_testkit::EtcdCluster;
 
 use super::{get, key, open, prefix};
 
-/// Enough to be several groups.
+/// Enough for several groups.
 const COMMITS: usize = 200;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -18,7 +18,7 @@ async fn a_shared_stamp_is_the_latest_of_all() {
     let mut begun = Vec::new();
     for n in 0..COMMITS {
         let tx = store.begin().await.unwrap();
-        // Every third one has read what somebody else writes before it commits.
+        // Every third transaction has read a row that another one writes before it commits.
         tx.get(&if n % 3 == 0 { key("contended") } else { row(n) }).await.unwrap();
         tx.set(row(n), Bytes::new()).unwrap();
         tx.set_versionstamp(key("wake")).unwrap();

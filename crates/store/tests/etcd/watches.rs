@@ -9,7 +9,7 @@ use super::{get, key, open, prefix, set};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One that waits is woken, or finds out by itself, though its connection carries nothing.
+/// A waiting watch wakes up, or detects by itself that its connection is dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_survives_a_cable_that_is_pulled() {
     let Some(cluster) = EtcdCluster::shared().await else { return };
@@ -24,7 +24,7 @@ async fn a_watch_survives_a_cable_that_is_pulled() {
     for link in &links {
         let seen = get(&near, "a").await;
         let watch = near.watch(key("a"), seen.clone()).await.unwrap();
-        // Whichever member the stream goes to, at least once it is this one.
+        // Whichever member has the stream, it is the one behind this link at least once.
         link.cut();
         set(&other, "a", if seen == Some(key("1")) { "2" } else { "1" }).await;
         tokio::time::timeout(PATIENCE, watch).await.expect("the change, or the end of the stream");

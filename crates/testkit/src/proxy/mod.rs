@@ -121,9 +121,11 @@ impl FaultProxy {
         let mut port = self.port.lock().await;
         *port = match (std::mem::replace(&mut *port, Port::Changing), rule.is_down()) {
             (Port::Open { stop, listening }, true) => {
+                // Before the listener closes the port, so that no other socket of this machine can take it.
+                let socket = bind(self.address);
                 drop(stop);
                 listening.await.expect("listening does not panic");
-                Port::Closed(bind(self.address))
+                Port::Closed(socket)
             }
             (Port::Closed(socket), false) => open(socket, &self.shared),
             (unchanged, _) => unchanged,
@@ -192,6 +194,8 @@ fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("a socket can be made");
     // The connections of the last listener on this port linger in TIME_WAIT and must not stand in the way.
     socket.set_reuseaddr(true).expect("an own socket can be configured");
+    // One that does not listen may share the port with one that does.
+    socket.set_reuseport(true).expect("an own socket can be configured");
     socket.bind(address).unwrap_or_else(|error| panic!("{address} cannot be bound: {error}"));
     socket
 }

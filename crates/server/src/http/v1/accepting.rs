@@ -1,8 +1,8 @@
-//! Which workers are asking for jobs: one request at a time for each.
+//! Limits each worker to one request for jobs at a time.
 //!
-//! A worker whose connection broke asks again, while the server may not have noticed: two requests for one worker would take
-//! jobs past each other, and what the lost one takes would lie there until a third. So a later request ends an earlier one's
-//! wait, and begins when that one has come to its end: what it was given is then known, and is handed out again.
+//! A worker whose connection broke repeats its request, perhaps before the server detects the loss. If both requests ran, each could claim jobs, and
+//! those of the lost one would stay idle until a third request. So a later request ends the wait of an earlier one, and begins when the earlier one
+//! has ended. By then the earlier one's claims are known, and the server returns these jobs again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,18 +11,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-/// The workers that are asking, by name. Those that are not have no entry.
+/// The workers with a request, by name. Other workers have no entry.
 #[derive(Clone, Default)]
 pub(crate) struct Accepting(Arc<Mutex<HashMap<String, Line>>>);
 
 /// The requests of one worker.
 struct Line {
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// Ends the wait of the latest one.
+    /// Ends the wait of the latest request.
     latest: CancellationToken,
 }
 
-/// The one request that may ask for a worker's jobs.
+/// The right to request a worker's jobs, which only one request has.
 pub(super) struct Turn {
     accepting: Accepting,
     worker: String,
@@ -30,7 +30,7 @@ pub(super) struct Turn {
 }
 
 impl Accepting {
-    /// Ends the wait of an earlier request of this worker, and returns when that one is over. A later one cancels `leave`.
+    /// Ends the wait of an earlier request of this worker, and returns when that one is over. A later request cancels `leave`.
     pub(super) async fn turn(&self, worker: String, leave: &CancellationToken) -> Turn {
         let turn = match self.lock().entry(worker.clone()) {
             Entry::Occupied(mut line) => {
@@ -42,7 +42,7 @@ impl Accepting {
                 line.insert(Line { turn: Arc::default(), latest: leave.clone() }).turn.clone()
             }
         };
-        // Before the wait, so that who gives up waiting leaves no entry behind.
+        // Created before the wait, so that a request that stops waiting removes its entry.
         let mut place = Turn { accepting: self.clone(), worker, guard: None };
         place.guard = Some(turn.lock_owned().await);
         place
@@ -57,7 +57,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut lines = self.accepting.lock();
         drop(self.guard.take());
-        // Whoever waits for its turn holds the line, too; and nobody joins it meanwhile.
+        // A request that waits for its turn holds the line, too. No request can join the line under this mutex.
         if lines.get(&self.worker).is_some_and(|line| Arc::strong_count(&line.turn) == 1) {
             lines.remove(&self.worker);
         }

@@ -22,8 +22,8 @@ use crate::http::{App, answer};
 
 /// Add a job
 ///
-/// With an id of the client's own the request can be repeated: the job is not added twice, and `if_exists` tells what
-/// happens to one that is there. Types that belong to the server are refused.
+/// A request with an id can be repeated: the server never adds the job twice. `if_exists` states what happens to an existing job. Types that the
+/// server manages itself are rejected.
 #[utoipa::path(
     post, path = "/jobs/{type}", tag = "jobs", operation_id = "add_job",
     params(TypePath), request_body = AddJob,
@@ -50,11 +50,10 @@ pub(super) async fn add_job(
 
 /// Add many jobs
 ///
-/// Much faster than one by one. One that is wrong, and nothing is added. They are written in one transaction, all of
-/// them or none, where the store takes so many at once: the embedded one always, FoundationDB some hundred jobs that have
-/// up to 1 MB together, etcd some dozens. More are written in several transactions, in order, and if the store fails in
-/// between the answer is `unknown_outcome`, and the first of them may be there. Repeating the request is harmless where
-/// each job has an id.
+/// Much faster than adding jobs one by one. If one job is invalid, none is added. The server writes all of them in one transaction if the store
+/// allows it: the embedded store always, FoundationDB some hundred jobs of up to 1 MB in total, etcd some dozens. Otherwise the server writes them in
+/// several transactions, in order. If the store then fails in between, the response is `unknown_outcome`, and the first jobs may have been added.
+/// Repeating the request is harmless if each job has an id.
 #[utoipa::path(
     post, path = "/jobs", tag = "jobs", operation_id = "add_jobs", request_body = AddJobs,
     responses(
@@ -75,9 +74,9 @@ pub(super) async fn add_jobs(
     Ok(answer::ok(&AddedJobs { jobs }))
 }
 
-/// Rows that adding one job writes, large options apart.
+/// Number of rows that adding one job writes, not counting large options.
 const ROWS_PER_JOB: usize = 8;
-/// What a job takes in a transaction beside its options, in bytes: its record and its keys.
+/// Bytes of a job in a transaction beside its options: its record and its keys.
 const JOB_BYTES: usize = 100_000;
 
 /// A job that is ready to be written.
@@ -85,11 +84,11 @@ struct Ready {
     job: turnwise_queue::NewJob,
     if_exists: IfExists,
     given: Given,
-    /// Its id was made here: nobody else can have it.
+    /// The server generated its id, so no other job can have it.
     made: bool,
 }
 
-/// The members that a request states. A job that is added again keeps what it has of the others.
+/// Which members a request states. A job that is added again keeps its values of the other members.
 struct Given {
     tenant: bool,
     user: bool,
@@ -97,11 +96,11 @@ struct Given {
     summary: bool,
     max_attempts: bool,
     reasons: bool,
-    /// By the request, or by the catalogue from the options that the request states.
+    /// Stated by the request, or derived by the catalogue from the request's options.
     locks: bool,
 }
 
-/// Adds jobs, in as few transactions as the store allows. `place` names the n-th one in errors.
+/// Adds jobs, in as few transactions as the store allows. `place` names the n-th job in errors.
 async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> Result<Vec<AddedJob>> {
     let now_us = app.now_us();
     let commands = match jobs.iter().any(|job| job.job_type == turnwise_command::JOB_TYPE) {
@@ -112,7 +111,7 @@ async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> R
     let first_us = now_us.saturating_sub(i64::try_from(jobs.len()).unwrap_or(i64::MAX));
     for (n, job) in (1..).zip(jobs) {
         let mut one = prepare(app, &commands, job, now_us, &place(ready.len()))?;
-        // Those of one request stand in its order; the last of them where one alone would.
+        // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
         one.job.order_us = Some(first_us + n);
         ready.push(one);
     }
@@ -130,7 +129,7 @@ async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> R
     Ok(added)
 }
 
-/// Adds the first jobs in one transaction: at least one, and as many as the store takes at once.
+/// Adds the first jobs in one transaction: at least one, and as many as the store allows.
 async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Result<Vec<AddedJob>> {
     let mut most = ready.len();
     let mut announced = false;
@@ -156,7 +155,7 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
                     jobs::Added::Cancelled => Added::Cancelled,
                     jobs::Added::AlreadyWaiting => Added::AlreadyWaiting,
                     jobs::Added::RunsAgain => Added::RunsAgain,
-                    // Written by an attempt whose outcome was not known.
+                    // Written by an earlier attempt whose outcome was unknown.
                     jobs::Added::AlreadyThere if *made && !job.after.is_empty() => Added::Blocked,
                     jobs::Added::AlreadyThere if *made && job.not_before_us.is_some() => Added::Delayed,
                     jobs::Added::AlreadyThere if *made => Added::Queued,
@@ -167,13 +166,13 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
             Ok::<_, turnwise_queue::Error>(added)
         });
         match added.await {
-            // Large ones among them: fewer of them fit.
+            // Some of the jobs are large, so fewer of them fit.
             Err(turnwise_queue::Error::Store(error))
                 if is_small(&app.store) && error.is_too_much() && most > 1 =>
             {
                 most /= 2;
             }
-            // It waits for many whose records are large: they are written before it.
+            // The job has many dependencies with large records: these are written before it.
             Err(turnwise_queue::Error::Store(error))
                 if error.is_too_much() && !announced && !ready[0].job.after.is_empty() =>
             {
@@ -185,7 +184,7 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
     }
 }
 
-/// The job with what it has already, if it is there, of all that the request does not state.
+/// The job, completed with the existing job's values for all members that the request does not state.
 async fn with_kept(
     app: &App,
     tx: &Transaction,
@@ -228,7 +227,7 @@ async fn with_kept(
     Ok(new)
 }
 
-/// Prepares an add that waits for many, in as many transactions as that takes.
+/// Prepares adding a job with many dependencies, in as many transactions as needed.
 async fn announce(app: &App, after: &[After], now_us: i64) -> turnwise_queue::Result<()> {
     let mut from = 0;
     while from < after.len() {
@@ -240,7 +239,7 @@ async fn announce(app: &App, after: &[After], now_us: i64) -> turnwise_queue::Re
     Ok(())
 }
 
-/// Whether the store takes fewer rows in one transaction than a request may need: then its jobs are added in several.
+/// Whether one transaction of the store takes fewer rows than a request may need. The jobs are then added in several transactions.
 fn is_small(store: &Store) -> bool {
     let limits = store.limits();
     limits.transaction_writes.min(limits.transaction_conflicts) < ROWS_PER_JOB * MAX_ADDED
@@ -250,7 +249,7 @@ fn is_full(store: &Store, tx: &Transaction, added: usize) -> bool {
     added > 0 && is_small(store) && !tx.has_room()
 }
 
-/// A priority class as it is stored.
+/// A priority class in the form that the store keeps.
 pub(super) fn class_of(priority: i32) -> Result<i8, String> {
     let class = i8::try_from(priority).ok().filter(|class| (MIN_CLASS..=MAX_CLASS).contains(class));
     class.ok_or_else(|| format!("priority: must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)"))
@@ -279,7 +278,7 @@ fn prepare(
         locks: new.locks.is_some() || new.options.is_some() && app.catalogue.line(&new.job_type).is_some(),
     };
     let options = new.options.unwrap_or_else(empty);
-    // Those that it keeps were checked when they were given.
+    // Options that the job keeps were checked when they were added.
     let checked_options = (given.options || new.if_exists == IfExists::Keep).then_some(&*options);
     owned::check_addable(commands, &new.job_type, checked_options).map_err(|error| error.at(place))?;
     let made = new.id.is_none();

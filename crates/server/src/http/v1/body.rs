@@ -1,4 +1,4 @@
-//! Bodies: read within their bounds, and taken as what the schema says.
+//! Request bodies: read within their limits, and checked against their types.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::http::{App, request};
 
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// A body of at most `MAX` bytes: a JSON object that is a `T`.
+/// A body of at most `MAX` bytes: a JSON object that represents a `T`.
 pub(super) struct Json<T, const MAX: usize = MAX_BODY_BYTES>(pub T);
 
 impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
@@ -45,11 +45,11 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
     }
 }
 
-/// The room of a request's body, kept until the request is answered: what was read from the body is in memory until then.
+/// The memory reserved for a request's body, until the response is complete: data from the body stays in memory until then.
 #[derive(Clone, Default)]
 pub(super) struct Kept(Arc<Mutex<Held>>);
 
-/// The body of a request that says everything in its path: an empty object, or no bytes.
+/// The body of a request whose path states everything: an empty object, or no bytes.
 pub(super) struct NoBody;
 
 impl FromRequest<App> for NoBody {
@@ -78,7 +78,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<()> {
 struct Reader<'a> {
     room: &'a Room,
     bytes: Vec<u8>,
-    /// The room that the body has, until it is parsed.
+    /// The memory reserved for the body, until it is parsed.
     held: Held,
 }
 
@@ -98,7 +98,7 @@ impl Reader<'_> {
         }
         let mut pieces = request.into_body().into_data_stream();
         while let Some(piece) = pieces.next().await {
-            // It broke off: nobody reads the answer.
+            // The body is truncated: the client is gone, and does not read this response.
             let piece = piece.map_err(|_| V1Error::bad("the body broke off", "send all of it"))?;
             let bytes = self.bytes.len() + piece.len();
             if bytes > limit {
@@ -112,7 +112,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Takes room for a body, if it needs any.
+    /// Reserves memory for a body, if it needs a reservation.
     async fn reserve(&mut self, bytes: usize) -> Result<()> {
         self.held = self.room.take(bytes, Cost::TEXT).await.map_err(|_| {
             V1Error::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, Full::REASON, "try again later")
@@ -122,11 +122,10 @@ impl Reader<'_> {
     }
 }
 
-/// Reads a body.
+/// Parses a body.
 ///
-/// First as JSON of any shape: what a job carries is passed on as it was written, and whoever reads it later, with
-/// whatever library, must be able to. So nothing is nested deeper than they can go, every number is one, and every text is
-/// Unicode.
+/// First as JSON of any shape: the server passes a job's values on as they were written, and every JSON library must be able to read them. So the
+/// nesting is limited, every number must be readable, and every text must be valid Unicode.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let readable = Readable { depth: 0 }.deserialize(&mut json).and_then(|()| json.end());
@@ -151,7 +150,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     }
 }
 
-/// A mistake without the text that was found in place of something else: it may be a password in the wrong member.
+/// An error message without the value that was found in place of the expected one: it may be a password in the wrong member.
 fn without_value(mistake: &str) -> String {
     match (mistake.find("string \""), mistake.rfind("\", expected")) {
         (Some(begin), Some(end)) if begin < end => {
@@ -161,7 +160,7 @@ fn without_value(mistake: &str) -> String {
     }
 }
 
-/// Reads any JSON and keeps nothing of it.
+/// Parses any JSON, and keeps nothing of it.
 struct Readable {
     depth: usize,
 }

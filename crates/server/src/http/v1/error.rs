@@ -1,4 +1,4 @@
-//! Errors as clients of `/v1` see them: a status, a code that does not change, a reason, and what to do about it.
+//! Errors in responses of `/v1`: a status, a stable code, a reason, and what the client can do.
 
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
@@ -13,7 +13,7 @@ use crate::http::error::retry_later;
 /// The result of a handler.
 pub(super) type Result<T, E = V1Error> = std::result::Result<T, E>;
 
-/// An error answer; see [`Error`].
+/// An error response; see [`Error`].
 #[derive(Debug)]
 pub(super) struct V1Error {
     pub status: StatusCode,
@@ -21,7 +21,7 @@ pub(super) struct V1Error {
     reason: String,
     hint: &'static str,
     answer: Option<Answer>,
-    /// What the log is told.
+    /// The cause, for the log.
     cause: Option<StoreError>,
 }
 
@@ -35,7 +35,7 @@ impl V1Error {
         V1Error { status, code, reason: reason.into(), hint, answer: None, cause: None }
     }
 
-    /// A parameter, a member or a name is not what it must be.
+    /// A parameter, a member or a name is invalid.
     pub fn bad(reason: impl Into<String>, hint: &'static str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, codes::BAD_REQUEST, reason, hint)
     }
@@ -61,7 +61,7 @@ impl V1Error {
         V1Error { answer, ..Self::new(StatusCode::CONFLICT, codes::HALT, reason, hint) }
     }
 
-    /// The worker is not in the membership.
+    /// The worker is not registered.
     pub fn expired() -> Self {
         Self::new(
             StatusCode::GONE,
@@ -71,12 +71,12 @@ impl V1Error {
         )
     }
 
-    /// What was asked for does not go with how the job stands.
+    /// The job's state does not allow the request.
     pub fn conflict(code: &'static str, reason: impl Into<String>, hint: &'static str) -> Self {
         Self::new(StatusCode::CONFLICT, code, reason, hint)
     }
 
-    /// The same of one of many jobs.
+    /// The same error for one of many jobs.
     pub fn at(self, place: &str) -> Self {
         V1Error { reason: format!("{place}{}", self.reason), ..self }
     }
@@ -85,7 +85,7 @@ impl V1Error {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, codes::TOO_LARGE, reason, hint)
     }
 
-    /// Something that only a bug can cause.
+    /// An error that only a bug can cause.
     pub fn internal(error: &dyn std::error::Error) -> Self {
         tracing::error!(%error, "a request failed");
         let (reason, hint) =
@@ -169,7 +169,7 @@ impl IntoResponse for V1Error {
     fn into_response(self) -> Response {
         if let (true, Some(error)) = (self.status.is_server_error(), &self.cause) {
             match error.is_retryable() {
-                // Whether the store works is told once, not by every request.
+                // The store's failure is logged once, and not by every request.
                 true => tracing::debug!(%error, "a request could not be served"),
                 false => tracing::error!(%error, "a request could not be served"),
             }
@@ -181,16 +181,16 @@ impl IntoResponse for V1Error {
     }
 }
 
-/// The answer under paths that are not there.
+/// The response for unknown paths.
 pub(super) async fn no_such_path() -> V1Error {
     let hint = "GET /v1/openapi.json lists all paths; ids in paths are percent-encoded";
     V1Error::new(StatusCode::NOT_FOUND, codes::NOT_FOUND, "there is nothing under this path", hint)
 }
 
-/// The answer to methods that a path does not have. The router adds the header `Allow`.
+/// The response for methods that a path does not support. The router adds the header `Allow`.
 pub(super) async fn no_such_method(request: Request) -> V1Error {
     let method = request.method();
-    // Methods are made up by clients, and may be long.
+    // Clients may invent methods, and these may be long.
     let known = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::PATCH];
     let method = if known.contains(method) { method.as_str() } else { "this method" };
     V1Error::new(

@@ -1,8 +1,8 @@
 //! `GET /v1/jobs/{type}/{id}/events`: a job's life as server-sent events.
 //!
-//! The history in the job's record is the log that a stream is read from: each entry has an id, and a client that comes back
-//! with `Last-Event-ID` goes on after it. Nothing is kept for a stream but its place, and nothing is read ahead of a slow
-//! reader: what happened meanwhile is in the record when it asks for more.
+//! A stream reads its events from the history in the job's record. Each entry has an id, and a client that reconnects with `Last-Event-ID` continues
+//! after that entry. The server keeps only the position of each stream, and reads nothing ahead of a slow client: later events are in the record when
+//! the client reads on.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -27,17 +27,17 @@ use super::extract::{JobPath, Named};
 use super::{Common, NoJob, view};
 use crate::http::App;
 
-/// A line without meaning is sent after this much silence: it tells both sides that the other is there.
+/// Without events, the server sends an empty comment line after this time, so that both sides detect a broken connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long a client waits before it comes back, in ms.
+/// How long a client waits before it reconnects, in ms.
 const RETRY_MS: u64 = 1_000;
 const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Follow a job
 ///
-/// Server-sent events: `state` for each step in the job's life, oldest first, `progress` for what its worker reports, and
-/// `end` with the job when it has ended; then the stream closes. If the job is removed, `removed` is the last event. A
-/// client that comes back with the header `Last-Event-ID` is told what it missed.
+/// Server-sent events: `state` for each step in the job's life, oldest first; `progress` for its worker's reports; and `end` with the job when it has
+/// ended, after which the stream closes. If the job is removed, `removed` is the last event. A client that reconnects with the header `Last-Event-ID`
+/// receives the events that it missed.
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/events", tag = "jobs", operation_id = "follow_job",
     params(JobPath, ("Last-Event-ID" = Option<String>, Header, nullable = false,
@@ -54,7 +54,7 @@ pub(super) async fn follow_job(
     Named(path): Named<JobPath>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    // One that is none of this stream's tells nothing: the stream begins with the oldest event.
+    // An id that is not from this stream is ignored: the stream begins with the oldest event.
     let last = headers.get(LAST_EVENT_ID).and_then(|id| LastSeen::parse(id.to_str().ok()?));
     let tx = app.store.begin().await?;
     let Some(job) = jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? else {
@@ -83,23 +83,23 @@ pub(super) async fn follow_job(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx would collect events until they fill a buffer.
+    // Without this header, nginx collects events until they fill a buffer.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
 
-/// The id of an event: its time, and how many of the same moment came before it.
+/// The id of an event: its time, and the number of earlier events with the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct EventId {
     at_us: i64,
     nth: u32,
 }
 
-/// What a client has seen last.
+/// The last event that a client has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LastSeen {
     event: EventId,
-    /// It has been told that the job had ended.
+    /// It was the event `end`.
     end: bool,
 }
 
@@ -134,25 +134,25 @@ fn with_ids(history: &[Event]) -> Vec<(EventId, &Event)> {
     events
 }
 
-/// What a stream is about.
+/// The job of a stream.
 struct About {
     app: App,
     path: JobPath,
 }
 
-/// One client's place in a job's life.
+/// One client's position in a job's life.
 struct Follower {
     about: Arc<About>,
-    /// The last event that was told.
+    /// The last event that was sent.
     last: Option<EventId>,
-    /// The last progress that was told.
+    /// The last progress that was sent.
     info: Option<String>,
     ready: VecDeque<Bytes>,
     done: bool,
 }
 
 impl Follower {
-    /// The next piece of the stream. Whoever drops this future drops its watches.
+    /// The next piece of the stream. Dropping this future drops its watches.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(piece) = self.ready.pop_front() {
@@ -162,14 +162,14 @@ impl Follower {
                 return None;
             }
             if let Err(error) = self.look_or_wait().await {
-                // The client comes back, and is told what it missed.
+                // The client reconnects, and receives the events that it missed.
                 tracing::warn!(?error, "a stream of events broke off");
                 return None;
             }
         }
     }
 
-    /// Tells what is new; if nothing is, waits until something may be.
+    /// Sends new events. If there are none, waits until there may be some.
     async fn look_or_wait(&mut self) -> Result<()> {
         let about = self.about.clone();
         let About { app: App { store, keys, stop, .. }, path: JobPath { job_type, id } } = &*about;
@@ -204,7 +204,7 @@ impl Follower {
         };
         tokio::select! {
             biased;
-            // The client comes back to another server, or to this one when it is there again.
+            // The client reconnects to another server, or to this one after its restart.
             () = stop.cancelled() => self.done = true,
             () = changed => {}
             () = reported => {}
@@ -213,18 +213,18 @@ impl Follower {
         Ok(())
     }
 
-    /// The events that were not told yet, oldest first.
+    /// The events that were not sent yet, oldest first.
     fn unseen<'a>(&self, job: &'a Job) -> Vec<(EventId, &'a Event)> {
         let mut events = with_ids(&job.history);
         let Some(last) = self.last else { return events };
         match events.iter().position(|(id, _)| *id == last) {
             Some(told) => events.split_off(told + 1),
-            // So long ago that it is forgotten, or of another job of this name.
+            // The event was dropped from the history, or belongs to another job of this name.
             None => events.into_iter().filter(|(id, _)| id.at_us > last.at_us).collect(),
         }
     }
 
-    /// Whether there was something to tell.
+    /// Sends new steps. Returns whether there were any.
     fn tell_steps(&mut self, job: &Job) -> bool {
         let unseen = self.unseen(job);
         let newest = unseen.len().saturating_sub(1);
@@ -262,7 +262,7 @@ impl Follower {
             writeln!(text, "id: {id}").expect("a string takes all that is written");
         }
         let data = serde_json::to_string(data).expect("answers are plain data with string keys");
-        // What a job carries is as it was written, and may have line ends between its tokens: the end of an event's line.
+        // A job's values are as they were written, and may contain line breaks between tokens. A line break would end the event's line.
         writeln!(text, "data: {}\n", data.replace(['\r', '\n'], " ")).expect("as above");
         self.ready.push_back(text.into());
     }
@@ -272,7 +272,7 @@ async fn watch(store: &Store, key: Bytes, seen: Option<Bytes>) -> Result<turnwis
     Ok(store.watch(key, seen).await?)
 }
 
-/// Where a job stands after an event, if more have happened since.
+/// A job's state after an event, if later events exist.
 fn state_after(kind: &EventKind) -> api::State {
     match kind {
         EventKind::Added | EventKind::Stopped { .. } => api::State::Pending,

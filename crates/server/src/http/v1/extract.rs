@@ -1,4 +1,4 @@
-//! What comes with a request's head, within its bounds: names in the path, and parameters.
+//! Names in the path and parameters of the query, within their limits.
 
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::StatusCode;
@@ -13,7 +13,7 @@ use super::error::{Result, V1Error};
 use super::owned;
 use crate::http::App;
 
-/// What an answer repeats of a mistake, in bytes.
+/// Longest part of an invalid value that a response repeats, in bytes.
 const MAX_MISTAKE_BYTES: usize = 300;
 pub(super) const SEE_OPENAPI: &str = "GET /v1/openapi.json tells what this request may hold";
 
@@ -69,9 +69,9 @@ pub(super) struct RunPath {
     pub id: String,
 }
 
-/// The names of a path.
+/// The names in a path.
 pub(super) trait Names: DeserializeOwned + Send {
-    /// Whether they can be names at all, and of workers that clients may have.
+    /// Checks that the names are valid, and that clients may have workers with them.
     fn check(&self) -> Result<()>;
 }
 
@@ -129,7 +129,7 @@ impl<T: Names> FromRequestParts<App> for Named<T> {
     }
 }
 
-/// The parameters of the query; unknown ones are refused.
+/// The parameters of the query. Unknown ones are rejected.
 pub(super) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {

@@ -1,4 +1,4 @@
-//! `/v1/filters`: which of the jobs that wait may start.
+//! `/v1/filters`: rules that decide which waiting jobs may start.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -67,8 +67,8 @@ fn shown(rule: &Rule) -> Filter {
 
 /// List filters
 ///
-/// In the order in which they are asked: the first whose condition holds for a job decides, one that says `continue` leaves it to the others. A
-/// job that no filter decides about may run.
+/// In the order in which the server evaluates them. The first filter whose condition holds for a job decides, unless its action is `continue`. A job
+/// that no filter decides about may run.
 #[utoipa::path(
     get, path = "/filters", tag = "filters", operation_id = "list_filters",
     responses((status = 200, body = Filters, description = "All filters."), Common),
@@ -76,7 +76,7 @@ fn shown(rule: &Rule) -> Filter {
 pub(super) async fn list_filters(State(app): State<App>) -> Result<Response> {
     let tx = app.store.begin().await?;
     let mut rules = filters::list(&tx, &app.keys).await?;
-    // One that a newer release wrote cannot be put in its place; it is shown all the same.
+    // A filter that a newer release wrote cannot be ordered, but is listed nevertheless.
     if let Ok(ordered) = Ordered::new(rules.clone()) {
         rules = ordered.rules().cloned().collect();
     }
@@ -103,8 +103,8 @@ pub(super) async fn get_filter(State(app): State<App>, Named(path): Named<Filter
 
 /// Write a filter
 ///
-/// New, or in place of the one with its name. It counts for every job that starts from now on; jobs that other filters have paused or hold back are
-/// judged anew. What was started before there was a limit does not count against it.
+/// Creates a filter, or replaces the one with this name. It applies to every job that starts from now on. Jobs that other filters have paused or
+/// limited are checked again. Jobs that started before a limit existed do not count against it.
 #[utoipa::path(
     put, path = "/filters/{filter}", tag = "filters", operation_id = "put_filter", params(FilterPath),
     request_body = PutFilter,
@@ -141,7 +141,7 @@ pub(super) async fn put_filter(
 
 /// Remove a filter
 ///
-/// What it has paused or holds back goes back to where it stood in the queue.
+/// Jobs that the filter has paused or limited return to their old places in the queue.
 #[utoipa::path(
     delete, path = "/filters/{filter}", tag = "filters", operation_id = "remove_filter", params(FilterPath),
     responses(

@@ -40,7 +40,7 @@ pub(super) async fn get_job(State(app): State<App>, Named(path): Named<JobPath>)
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WaitParams {
-    /// How long to wait at most, in ms; the server may answer earlier.
+    /// Longest time to wait, in ms. The server may respond earlier.
     #[serde(default = "default_wait")]
     #[param(minimum = 0, maximum = 300_000, default = 60_000)]
     timeout_ms: u64,
@@ -52,7 +52,7 @@ fn default_wait() -> u64 {
 
 /// Wait for a job's end
 ///
-/// Answers when the job has ended, or with the job as it is when the time is over: `finished` tells which.
+/// Responds when the job has ended, or with its current state when the time is over. `finished` states which of the two happened.
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/wait", tag = "jobs", operation_id = "wait_for_job", params(JobPath, WaitParams),
     responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time was over."), NoJob, Common),
@@ -94,7 +94,7 @@ pub(super) async fn wait_for_job(
 
 /// Cancel a job
 ///
-/// One that waits ends at once; the worker of one that runs is told to stop it. A job that has ended stays as it is.
+/// A waiting job ends immediately. For a running job, its worker receives the instruction to stop it. A job that has ended is unchanged.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/cancel", tag = "jobs", operation_id = "cancel_job", params(JobPath),
     request_body = Nothing,
@@ -122,7 +122,7 @@ pub(super) async fn cancel_job(
     Ok(answer::ok(&cancelled.await?))
 }
 
-/// Where a job stands, with what the transaction has done to it.
+/// A job's state, including the changes of this transaction.
 async fn state_of(
     app: &App,
     tx: &Transaction,
@@ -134,10 +134,10 @@ async fn state_of(
 
 /// Retry a job
 ///
-/// One that is crashing, delayed or blocked is pending at once, and its next crash counts as the first one in a row. One that has failed or was
-/// cancelled runs again with what it was added with: options, tenant, priority, locks and reasons; its attempts count from the start. Any other
-/// stays as it is: one that runs, waits for its turn, has completed, is paused or limited. A replication that has ended is run again by
-/// its document, or by `POST /_replicate`: the server keeps no credentials of it.
+/// A job that is crashing, delayed or blocked becomes pending immediately, and its count of consecutive crashes is reset. A job that has failed or
+/// was cancelled runs again with its options, tenant, priority, locks and reasons, and its attempts count from the start. A job in another state is
+/// unchanged: running, pending, completed, paused or limited. To run a replication again that has ended, use its document or `POST /_replicate`: the
+/// server keeps no credentials of it.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
     request_body = Nothing,
@@ -162,7 +162,7 @@ pub(super) async fn retry_job(
                 owned::check_rerunnable(job_type)?;
                 jobs::rerun(&tx, &app.keys, job_type, id, now_us).await?
             }
-            // It would be held back again at once.
+            // The filter or the bucket would hold the job back again immediately.
             _ if job.paused().is_some() || job.limited().is_some() => jobs::Retried::Not(job.state()),
             _ => jobs::retry(&tx, &app.keys, job_type, id, now_us).await?,
         };
@@ -174,8 +174,8 @@ pub(super) async fn retry_job(
 
 /// Change a job's priority class
 ///
-/// One that is pending stands where the class puts it at once; any other has it from when it is pending again. A job that has ended
-/// stays as it is.
+/// A pending job moves to the place of its new class immediately. Any other job takes its new place when it becomes pending. A job that has ended is
+/// unchanged.
 #[utoipa::path(
     put, path = "/jobs/{type}/{id}/priority", tag = "jobs", operation_id = "set_priority", params(JobPath),
     request_body = SetPriority,
@@ -205,7 +205,7 @@ pub(super) async fn set_priority(
 
 /// Remove a job
 ///
-/// Its record goes away: at once if it does not run, otherwise as soon as its worker has stopped it.
+/// Removes its record: immediately if the job does not run, otherwise as soon as its worker has stopped it.
 #[utoipa::path(
     delete, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "remove_job", params(JobPath),
     responses(

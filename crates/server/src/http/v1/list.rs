@@ -1,4 +1,4 @@
-//! `GET /v1/jobs` and `GET /v1/types`: what is there, a page at a time.
+//! `GET /v1/jobs` and `GET /v1/types`: pages of jobs and of job types.
 
 use std::cmp::Ordering;
 
@@ -16,16 +16,16 @@ use super::extract::Params;
 use super::view;
 use crate::http::{App, answer};
 
-/// Jobs that one request looks at; beyond, the page is short and the next one goes on.
+/// Number of jobs that one request reads. If it needs more, its page is short, and the next page continues.
 const MAX_LOOKED_AT: usize = 2_000;
-/// Jobs that one transaction reads.
+/// Number of jobs that one transaction reads.
 const BATCH: usize = 100;
-/// A page ends early when its jobs have about this size, in bytes.
+/// A page ends early when its jobs have about this size in total, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
-/// Types in a page.
+/// Number of types in a page.
 const MAX_TYPES: usize = 1_000;
 
-/// What types that clients can have never hold.
+/// Characters that no type of a client contains.
 const NOT_IN_TYPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'.').remove(b'-');
 
 /// The parameters of a listing of jobs.
@@ -33,21 +33,21 @@ const NOT_IN_TYPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'.').remo
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListParams {
-    /// Jobs of this type only.
+    /// Only jobs of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
     job_type: Option<String>,
-    /// Jobs in this state only.
+    /// Only jobs in this state.
     #[param(inline, nullable = false)]
     state: Option<turnwise_protocol::State>,
-    /// Jobs of this tenant only.
+    /// Only jobs of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
     tenant: Option<String>,
-    /// Jobs in a page at most.
+    /// Maximum number of jobs in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
     after: Option<String>,
 }
@@ -66,8 +66,8 @@ pub(super) fn check_limit(limit: usize) -> Result<()> {
     }
 }
 
-/// A place between two rows that are sorted by type and id: after this one. Opaque to clients. Before the first row of a
-/// type the id is empty, which no id is.
+/// A position after a row, where rows are sorted by type and id. Opaque to clients. An empty id, which no job has, is the position before the first
+/// row of a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub job_type: String,
@@ -80,7 +80,7 @@ impl Place {
             || V1Error::bad("after: is no `next` of a page", "leave it out to begin with the first page");
         let (job_type, id) = text.split_once('/').ok_or_else(wrong)?;
         let job_type = percent_decode_str(job_type).decode_utf8().map_err(|_| wrong())?.into_owned();
-        // Not whether they are names: what runs in this process may use others than clients can.
+        // The name itself is not checked: workers in this process may use types that clients cannot.
         let fits = (1..=names::MAX_TYPE_BYTES).contains(&job_type.len()) && id.len() <= names::MAX_ID_BYTES;
         if !fits || text.contains(char::is_control) {
             return Err(wrong());
@@ -95,8 +95,8 @@ impl Place {
 
 /// List jobs
 ///
-/// Sorted by type and id. A request looks at a bounded number of jobs, so that a page may be short, or empty, and `next`
-/// still tells to go on: the last page has no `next`.
+/// Sorted by type and id. A request reads a bounded number of jobs, so that a page may be short or empty although more jobs follow. Only the last
+/// page has no `next`.
 #[utoipa::path(
     get, path = "/jobs", tag = "jobs", operation_id = "list_jobs", params(ListParams),
     responses((status = 200, body = Jobs, description = "A page of jobs."), Common),
@@ -181,12 +181,12 @@ impl Page {
     }
 }
 
-/// Where a listing of types goes on.
+/// The parameters of a listing of types.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TypesParams {
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     #[param(value_type = Option<names::JobType>, nullable = false)]
     after: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What locks have to do with where a job stands: what it holds, what it cannot have and because of whom, and what it weighs.
+//! A job's locks: those that it holds, those that delay it with the jobs that block them, and its weight.
 
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
@@ -15,11 +15,11 @@ use super::standing::Snapshot;
 use super::{place, unknown};
 use crate::http::App;
 
-/// Jobs in the way that are named.
+/// Maximum number of blocking jobs in a response.
 const MAX_BY: usize = 10;
-/// Those that a sentence names.
+/// Maximum number of blocking jobs in a sentence.
 const MAX_TOLD: usize = 2;
-/// Locks that are shown of those that a job holds.
+/// Maximum number of held locks in a response.
 const MAX_HELD: usize = 100;
 
 /// A job and its locks.
@@ -28,7 +28,7 @@ pub(super) struct Locked {
     blocked: Option<Blocked>,
 }
 
-/// Looks who is in the way of a job that declares locks; `None` for one that declares none, and for one that has ended.
+/// Finds the jobs that block a job's locks. `None` for a job that declares no locks, and for one that has ended.
 pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Option<Locked>> {
     if job.locks.is_none() || job.state().is_final() {
         return Ok(None);
@@ -44,7 +44,7 @@ pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Optio
 }
 
 impl Locked {
-    /// Why it does not start, or go on, if that is because of locks.
+    /// Why the job does not start or continue, if a lock is the cause.
     pub fn reason(&self, job: &Job) -> Option<Reason> {
         match (job.state(), &self.blocked) {
             (State::Waiting, _) => Some(Reason::WaitsForLock),
@@ -56,7 +56,7 @@ impl Locked {
         }
     }
 
-    /// The reason in a sentence. `runs` tells where, of a job that does.
+    /// The reason as a sentence. `runs` states where a running job runs.
     pub fn sentence(&self, job: &Job, runs: &str) -> String {
         let waits = job.waits().map(|waits| (&waits.lock, waits.since_us));
         let first = match (waits, &self.blocked) {
@@ -81,7 +81,7 @@ impl Locked {
         format!("{first}{because}{more}.{reserved}")
     }
 
-    /// All that is known, for programs.
+    /// All details, for programs.
     pub async fn why(self, app: &App, tx: &Transaction, snapshot: &Snapshot, job: &Job) -> Result<WhyLocks> {
         let pending = job.state() == State::Pending;
         let (weight, likely) = match pending || job.locks.has_unknown() {
@@ -115,7 +115,7 @@ impl Locked {
         })
     }
 
-    /// The other jobs that a pass compares with one now.
+    /// The other jobs that a pass currently compares with this job.
     async fn window(
         &self,
         app: &App,
@@ -129,7 +129,7 @@ impl Locked {
         Ok(others.collect())
     }
 
-    /// What a pending job weighs, at its age and with its line.
+    /// The weight of a pending job, at its age and with its line.
     fn weight(&self, Weight { predicted, line, .. }: &Weight, job: &Job, now_us: i64) -> LockWeight {
         let QueueRules { levels, rules, .. } = &*self.rules;
         let aging = rules.aging;

@@ -1,4 +1,4 @@
-//! `GET /v1/locks`: who holds what, who waits for it, and who has reserved it.
+//! `GET /v1/locks`: the jobs that hold, await or have reserved locks.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -16,10 +16,10 @@ use super::extract::Params;
 use super::list::{check_limit, default_limit};
 use crate::http::{App, answer};
 
-/// Longest `after`: two names, a type and an id, each byte of them encoded.
+/// Longest `after`, in bytes: two names, a type and an id, with each byte encoded.
 const MAX_AFTER_BYTES: usize = 4 << 10;
 
-/// What is encoded in a place.
+/// Characters that are encoded in a position.
 const NOT_IN_PLACES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'=').remove(b'-');
 
 /// The parameters of a listing of locks.
@@ -27,8 +27,8 @@ const NOT_IN_PLACES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'=').remove(b'-');
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LocksParams {
-    /// Locks of this level only; `big_lock` for the one before all levels. Without, of that one those only who want it alone: whoever
-    /// locks anything shares it.
+    /// Only locks of this level; `big_lock` for the big lock. Without a level, the list contains the big lock only where a job wants it exclusively,
+    /// because every job that locks anything shares it.
     #[param(
         nullable = false,
         min_length = 1,
@@ -36,7 +36,7 @@ pub(super) struct LocksParams {
         pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
     )]
     level: Option<String>,
-    /// Locks of resources of this name only, and of all of their levels.
+    /// Only locks of resources with this name, and locks of their whole levels.
     #[param(
         nullable = false,
         min_length = 1,
@@ -44,11 +44,11 @@ pub(super) struct LocksParams {
         pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
     )]
     name: Option<String>,
-    /// Rows in a page at most.
+    /// Maximum number of rows in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     #[param(
         nullable = false,
         pattern = r"^(/|=[A-Za-z0-9%=-]{1,400}/(=[A-Za-z0-9%=-]{1,400})?)/(exclusive|shared|queued)/-?[0-9]{1,18}/[A-Za-z0-9%=-]{1,200}/[A-Za-z0-9%=-]{1,1600}$"
@@ -58,7 +58,7 @@ pub(super) struct LocksParams {
 
 /// List locks
 ///
-/// Who holds them, who waits for them, and who has reserved them, by level and name. Of one moment.
+/// The jobs that hold, await or have reserved locks, by level and name. All rows of a page are from one snapshot.
 #[utoipa::path(
     get, path = "/locks", tag = "locks", operation_id = "list_locks", params(LocksParams),
     responses((status = 200, body = Lockers, description = "A page of who locks what."), Common),
@@ -87,14 +87,14 @@ fn locker(entry: Entry) -> Locker {
     Locker { lock: shown(lock), how: shown_how(how), job_type, id, tenant, since_us }
 }
 
-/// Whether a level or a resource may be called so.
+/// Checks the name of a level or a resource.
 pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
     let hint = "names have at most 128 bytes, and no control characters";
     turnwise_policy::predictive_queue::locks::check_name(name)
         .map_err(|problem| V1Error::bad(format!("{what}: {problem}"), hint))
 }
 
-/// Who is in the way of a job, as clients see it.
+/// A job that blocks another one, in the form of the API.
 pub(super) fn blocker(by: Blocker) -> Locker {
     let Blocker { lock, how, job_type, id, tenant, since_us } = by;
     Locker { lock: shown(lock), how: shown_how(how), job_type, id, tenant, since_us }
@@ -107,7 +107,7 @@ pub(super) fn mode(mode: LockMode) -> Mode {
     }
 }
 
-/// A lock as clients see it.
+/// A lock, in the form of the API.
 pub(super) fn shown(lock: LockAt) -> Lock {
     let LockAt { spot: Spot { level, name }, mode, units } = lock;
     Lock { level: level.unwrap_or_else(|| BIG_LOCK.to_owned()), name, mode: shown_mode(mode), units }
@@ -128,7 +128,8 @@ fn shown_how(how: How) -> LockHow {
     }
 }
 
-/// A place between two rows: `level/name/kind/ticket/type/id`, each encoded; a level or a name that there is begins with `=`. Opaque to clients.
+/// A position between two rows: `level/name/kind/ticket/type/id`, with each part encoded. A level or a name that is present begins with `=`. Opaque
+/// to clients.
 fn text(behind: &Behind) -> String {
     let Behind { spot, kind, ticket, job_type, id } = behind;
     let named = |name: &Option<String>| name.as_ref().map_or_else(String::new, |name| format!("={name}"));
@@ -155,7 +156,7 @@ fn parse(text: &str) -> Result<Behind> {
 
 fn parts(text: &str) -> Option<Behind> {
     let text = Some(text).filter(|text| text.len() <= MAX_AFTER_BYTES)?;
-    // What was never encoded here is a place, too: there is none like it, and the page begins behind where it would be.
+    // A text that the server has not encoded is a valid position, too: no row is equal to it, and the page begins after the place that it would have.
     let decode = |part: &str| percent_decode_str(part).decode_utf8_lossy().into_owned();
     let parts: Vec<String> = text.split('/').map(decode).collect();
     let [level, name, kind, ticket, job_type, id] = <[String; 6]>::try_from(parts).ok()?;

@@ -1,4 +1,4 @@
-//! `GET /v1/workers`: who works, and on what.
+//! `GET /v1/workers`: the registered workers and their running jobs.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -13,11 +13,11 @@ use super::extract::Params;
 use super::list::{Place, check_limit, default_limit};
 use crate::http::{App, answer};
 
-/// Running jobs that are shown of a worker.
+/// Maximum number of running jobs that are shown of a worker.
 const MAX_RUNNING: usize = 100;
 /// A page ends early when this many running jobs were read for it.
 const PAGE_RUNNING: usize = 1_000;
-/// Workers that one transaction reads.
+/// Number of workers that one transaction reads.
 const BATCH: usize = 20;
 
 /// The parameters of a listing of workers.
@@ -25,22 +25,22 @@ const BATCH: usize = 20;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkersParams {
-    /// Workers of this type only.
+    /// Only workers of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
     job_type: Option<String>,
-    /// Workers in a page at most.
+    /// Maximum number of workers in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
     after: Option<String>,
 }
 
 /// List workers
 ///
-/// Sorted by type and id, those of the server itself among them. A page may be short: the last one has no `next`.
+/// Sorted by type and id, including the server's own workers. A page may be short. Only the last page has no `next`.
 #[utoipa::path(
     get, path = "/workers", tag = "workers", operation_id = "list_workers", params(WorkersParams),
     responses((status = 200, body = Workers, description = "A page of workers."), Common),
@@ -62,7 +62,7 @@ pub(super) async fn list_workers(
     };
     while let Some(of_type) = job_type {
         let mut after = match place.take() {
-            // There is nothing of that type after it.
+            // No worker of that type follows.
             Some(place) if place.job_type > of_type => break,
             Some(place) if place.job_type == of_type => Some(place.id),
             _ => None,
@@ -76,7 +76,7 @@ pub(super) async fn list_workers(
                     let next = Place { job_type: of_type, id: after.unwrap_or_default() }.text();
                     return Ok(answer::ok(&Workers { workers: page, next: Some(next) }));
                 }
-                // Those without a row are being removed.
+                // A worker without a row is being removed.
                 if let Some(row) = workers::get(&tx, &app.keys, &of_type, &id).await? {
                     let mut jobs = jobs::active_of(&tx, &app.keys, &of_type, &id, MAX_RUNNING + 1).await?;
                     running += jobs.len();
@@ -98,7 +98,7 @@ pub(super) async fn list_workers(
     Ok(answer::ok(&Workers { workers: page, next: None }))
 }
 
-/// The next type that has workers. `/v1/nodes` has the nodes.
+/// The next type that has workers. Nodes are left out: `/v1/nodes` lists them.
 async fn type_after(app: &App, after: Option<&str>) -> Result<Option<String>> {
     let tx = app.store.begin().await?;
     let types = workers::types_after(&tx, &app.keys, after, 2).await?;

@@ -1,7 +1,7 @@
 //! `/v1`: jobs for clients, and the protocol of workers in any language.
 //!
-//! Types and bounds are in `turnwise-protocol`; routes and their description are one: `utoipa` reads both from the attributes
-//! above the handlers. Why it is shaped as it is: `docs/design/0007-http-protocol.md`.
+//! `turnwise-protocol` defines types and limits. `utoipa` reads the routes and their description from the same attributes above the handlers.
+//! `docs/design/0007-http-protocol.md` explains the design.
 
 mod accepting;
 mod add;
@@ -49,17 +49,17 @@ use super::cross_site;
 
 pub(crate) use self::accepting::Accepting;
 
-/// Errors that every request may get.
+/// Errors that every request may cause.
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the description alone")]
 enum Common {
     /// `bad_request`, `bad_json`: correct the request.
     #[response(status = 400)]
     Bad(Error),
-    /// `internal_server_error`: a fault of the server; its log tells more.
+    /// `internal_server_error`: an internal error of the server. Its log has the details.
     #[response(status = 500)]
     Internal(Error),
-    /// `service_unavailable`, `unknown_outcome`: the server stops, or its store cannot answer: try again.
+    /// `service_unavailable`, `unknown_outcome`: the server is stopping, or its store is unavailable. Try again.
     #[response(status = 503)]
     Unavailable(Error),
 }
@@ -68,7 +68,7 @@ enum Common {
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the description alone")]
 enum BadBody {
-    /// `timeout`: the body did not come in time.
+    /// `timeout`: the body did not arrive in time.
     #[response(status = 408)]
     Timeout(Error),
     /// `too_large`: the body is too large.
@@ -83,28 +83,28 @@ enum BadBody {
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the description alone")]
 enum NoJob {
-    /// `not_found`: there is no such job.
+    /// `not_found`: the job does not exist.
     #[response(status = 404)]
     NotFound(Error),
 }
 
-/// Errors of requests of a worker.
+/// Errors of requests from workers.
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the description alone")]
 enum NoWorker {
-    /// `forbidden`: the type, or the worker, belongs to the server.
+    /// `forbidden`: the server manages this type or this worker itself.
     #[response(status = 403)]
     Forbidden(Error),
-    /// `unknown_worker`: this id is not one that the server gives to workers.
+    /// `unknown_worker`: the id does not have the form of an id that the server assigns to workers.
     #[response(status = 404)]
     UnknownWorker(Error),
 }
 
-/// Errors of requests of members.
+/// Errors of requests from registered workers.
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the description alone")]
 enum Membership {
-    /// `expired_worker`: the worker is no member (any more). It stops all its jobs, writes nothing more, and registers again.
+    /// `expired_worker`: the worker is not registered any more. It stops all its jobs, sends nothing more for them, and registers again.
     #[response(status = 410)]
     Expired(Error),
 }
@@ -113,12 +113,12 @@ enum Membership {
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the description alone")]
 enum LostClaim {
-    /// `halt`: the worker does not hold the job under this claim (any more). It stops it and writes nothing more for it.
+    /// `halt`: the worker does not hold the job under this claim any more. It stops the job and sends nothing more for it.
     #[response(status = 409)]
     Halt(Error),
 }
 
-/// The routes, and their description.
+/// The routes with their description.
 fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
     let routes = OpenApiRouter::new()
         .routes(routes!(add::add_jobs, list::list_jobs))
@@ -153,7 +153,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
     OpenApiRouter::with_openapi(openapi::Description::openapi()).nest("/v1", routes).split_for_parts()
 }
 
-/// The description as `/v1/openapi.json` answers it and `docs/openapi.json` holds it.
+/// The description: the response of `/v1/openapi.json`, and the text of `docs/openapi.json`.
 pub(crate) fn description() -> bytes::Bytes {
     openapi::text(&described().1)
 }
@@ -163,7 +163,7 @@ pub(super) fn router() -> Router<App> {
     let (routes, description) = described();
     let description = openapi::text(&description);
     routes
-        // Not for methods that a route does not have.
+        // Not for methods that a route does not support.
         .route_layer(from_fn(cross_site::check_json))
         .route("/v1/openapi.json", get(move || async move { openapi::answer(description) }))
         .route("/v1", axum::routing::any(error::no_such_path))
@@ -173,7 +173,7 @@ pub(super) fn router() -> Router<App> {
         .layer(from_fn(logged))
 }
 
-/// Whoever panicked has told why already.
+/// The panic hook has already logged the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("the handler of a request panicked")]
 struct Panicked;
@@ -182,13 +182,13 @@ async fn logged(mut request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let room = body::Kept::default();
     request.extensions_mut().insert(room.clone());
-    // A handler that panics is a bug, and still an answer.
+    // A panic in a handler is a bug, and the client still gets a response.
     let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => error::V1Error::internal(&Panicked).into_response(),
     };
     drop(room);
-    // No query and no body: they may hold what nobody may read.
+    // The log contains no query and no body: they may hold secrets.
     tracing::debug!(%method, path, status = response.status().as_u16(), "request");
     answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
 }

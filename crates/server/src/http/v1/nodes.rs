@@ -1,4 +1,4 @@
-//! `GET /v1/nodes` and `GET /v1/store`: who shares the store, and how it does.
+//! `GET /v1/nodes` and `GET /v1/store`: the servers that share the store, and the store's state.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -12,7 +12,7 @@ use crate::http::{App, answer};
 
 /// List nodes
 ///
-/// The servers that share this server's store; it is one of them.
+/// The servers that share this server's store, including this one.
 #[utoipa::path(
     get, path = "/nodes", tag = "nodes", operation_id = "list_nodes",
     responses((status = 200, body = Nodes, description = "The nodes, at most 1,000."), Common),
@@ -32,10 +32,10 @@ pub(super) async fn list_nodes(State(app): State<App>) -> Result<Response> {
     Ok(answer::ok(&Nodes { node: app.node.to_string(), nodes: nodes.collect() }))
 }
 
-/// Look at the store
+/// Show the store
 ///
-/// As the node that answers sees it; its counters are of what this node does alone. It is answered also while the store does
-/// not work.
+/// The store as the responding node sees it. The counters cover only this node's own operations. The server responds to this request even while the
+/// store is failing.
 #[utoipa::path(
     get, path = "/store", tag = "nodes", operation_id = "get_store",
     responses((status = 200, body = Store, description = "The store."), Common),

@@ -1,4 +1,4 @@
-//! `GET /v1/openapi.json`: the API's description, made from the code.
+//! `GET /v1/openapi.json`: the API's description, generated from the code.
 
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -7,7 +7,7 @@ use utoipa::OpenApi;
 
 use crate::http::answer;
 
-/// What the description says beside paths and schemas.
+/// The parts of the description other than paths and schemas.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -41,7 +41,7 @@ pub(super) fn text(description: &utoipa::openapi::OpenApi) -> Bytes {
     text.into()
 }
 
-/// The answer with the description.
+/// The response with the description.
 pub(super) fn answer(text: Bytes) -> Response {
     let mut response = answer::respond(axum::http::StatusCode::OK, text.into());
     let public = HeaderValue::from_static("public, max-age=60");

@@ -1,4 +1,4 @@
-//! Job types that belong to the server, and what may be done with them through `/v1`.
+//! Job types that the server manages itself, and the operations on them that `/v1` allows.
 
 use serde_json::value::RawValue;
 use turnwise_command::JOB_TYPE as COMMAND;
@@ -9,18 +9,18 @@ use turnwise_replicator::doc_processor::Summary;
 use super::error::{Result, V1Error};
 use crate::http::App;
 
-/// Who runs jobs of type `command`.
+/// Which node runs jobs of type `command`.
 pub(super) enum Commands<'a> {
     /// This node.
     Here(&'a turnwise_command::Handler),
-    /// Another node: whether it has the program is its business.
+    /// Another node, which checks the program itself.
     Elsewhere,
     /// No node.
     Nowhere,
 }
 
 impl Commands<'_> {
-    /// Asks the store, unless this node runs them itself.
+    /// Reads the store, unless this node runs them itself.
     pub(super) async fn find(app: &App) -> Result<Commands<'_>> {
         if let Some(handler) = &app.commands {
             return Ok(Commands::Here(handler));
@@ -31,7 +31,7 @@ impl Commands<'_> {
     }
 }
 
-/// Whether a job may be added. Options that its handler could not read are refused here, where the client reads why.
+/// Whether a client may add a job. Options that its handler could not read are rejected here, where the client gets the reason.
 pub(super) fn check_addable(
     commands: &Commands<'_>,
     job_type: &str,
@@ -62,7 +62,7 @@ pub(super) fn check_addable(
     })
 }
 
-/// Whether clients may have workers for this type.
+/// Whether clients may register workers for this type.
 pub(super) fn check_workable(job_type: &str) -> Result<()> {
     match job_type {
         REPLICATION | COMMAND => Err(V1Error::forbidden(
@@ -73,7 +73,7 @@ pub(super) fn check_workable(job_type: &str) -> Result<()> {
     }
 }
 
-/// Whether a job that has ended may be run again with what it was added with.
+/// Whether a job that has ended may run again with its stored options.
 pub(super) fn check_rerunnable(job_type: &str) -> Result<()> {
     match job_type {
         REPLICATION => Err(V1Error::forbidden(

@@ -1,5 +1,4 @@
-//! Who goes before whom: the place of a job that could run, and the front of a type's queue, in the order in which the policy starts
-//! jobs if nothing changes meanwhile.
+//! The place of a pending job, and the head of a type's queue, in the order in which the policy starts jobs if nothing changes.
 
 use turnwise_policy::fair_share::virtual_time::{Candidate, order};
 use turnwise_policy::fair_share::{Fairness, rfc};
@@ -13,53 +12,54 @@ use super::error::Result;
 use super::standing::{Snapshot, all_of, many};
 use crate::http::App;
 
-/// Other tenants whose queues are looked at; of those that come after them it counts that they wait.
+/// Maximum number of other tenants whose queues are counted. For each tenant beyond them, one waiting job is assumed.
 const MAX_OTHERS: usize = 1_000;
-/// So many of them at a time, until enough jobs were found.
+/// Number of queues that are counted at a time, until enough jobs are found.
 const CHUNK: usize = 32;
-/// Other tenants that are named.
+/// Maximum number of other tenants in a response.
 const MAX_BEFORE: usize = 10;
-/// Rows of all queues that one look counts where keys decide: there, a place depends on each job of each tenant.
+/// Maximum number of rows of all queues that one request counts where keys decide: there, a place depends on each job of each tenant.
 const MAX_KEYED_ROWS: usize = 50_000;
-/// Of however many queues, each is counted up to this.
+/// Each queue is counted at least up to this number, however many queues there are.
 const LEAST_KEYED_ROWS: usize = 50;
-/// Jobs of one tenant that are looked at for the front, where keys decide: its first may all go before all others.
+/// Maximum number of one tenant's jobs that are read for the head of the queue where keys decide: all of its first jobs may precede those of other
+/// tenants.
 const MAX_KEYED_FRONT: usize = 50;
 
-/// Where a job stands.
+/// A job's place.
 pub(super) struct Found {
     pub place: Place,
-    /// The first other tenants whose jobs go before it.
+    /// The first other tenants whose jobs precede it.
     pub before: Vec<Before>,
-    /// How many there are.
+    /// The number of such tenants.
     pub others: usize,
-    /// Where jobs of its tenant take turns: how many jobs, of all tenants that do, have waited for longer, and whether there may be more.
+    /// If the tenant's jobs rotate: the number of jobs that have waited longer, of all tenants with rotating jobs, and whether there may be more.
     /// Counted up to [`MAX_COUNTED`].
     pub longer: Option<(usize, bool)>,
-    /// What runs before it, in µs of run time; nothing if it was never learnt how long any of it runs.
+    /// The expected run time of the jobs before it, in µs. `None` if no run time of these jobs is known.
     pub cost_us: Option<f64>,
 }
 
-/// A job at the front of a queue.
+/// A job at the head of a queue.
 pub(super) struct Next {
     pub tenant: String,
     pub id: String,
-    /// What it wants to lock, among other things.
+    /// Its row in the queue, with the locks that it wants.
     pub pending: tenants::Pending,
-    /// Jobs of its tenant before it.
+    /// Number of jobs of its tenant before it.
     pub in_tenant: usize,
 }
 
-/// How many jobs of another tenant go before a job.
+/// How many jobs of another tenant precede a job.
 enum Ahead {
-    /// This many, if it has so many.
+    /// This many, or fewer if the queue is shorter.
     UpTo(usize),
-    /// Those with a key below this one, or with the same one and an earlier time; those without count as if they had `new`.
-    /// Its queue is looked at up to `most` rows.
+    /// Jobs with a lower key, or with the same key and an earlier time. Jobs without a key count with the key `new`. At most `most` rows of the queue
+    /// are read.
     Below { key: rfc::Key, order_us: i64, new: rfc::Key, most: usize },
 }
 
-/// Looks for the place of a pending job.
+/// Finds the place of a pending job.
 pub(super) async fn find(app: &App, tx: &Transaction, snapshot: &Snapshot, job: &Job) -> Result<Found> {
     let in_tenant = tenants::rank(tx, &app.keys, job, MAX_COUNTED + 1).await?;
     let mut place = Place {
@@ -99,7 +99,7 @@ pub(super) async fn find(app: &App, tx: &Transaction, snapshot: &Snapshot, job: 
     }
     let unseen = others.len() - looked_at;
     if unseen > 0 && place.overall < MAX_COUNTED {
-        // Each of them waits, with one job at least.
+        // Each of them has at least one waiting job.
         place.overall = (place.overall + unseen).min(MAX_COUNTED);
         place.overall_more = true;
     }
@@ -113,8 +113,8 @@ pub(super) async fn find(app: &App, tx: &Transaction, snapshot: &Snapshot, job: 
     Ok(Found { place, before, others: found, longer, cost_us })
 }
 
-/// Jobs that have waited for longer than one, of tenants whose jobs take turns: turns within tenants are given to those that
-/// have waited for the longest time, whosever they are.
+/// Counts the jobs that have waited longer than a job, of tenants whose jobs rotate. Rotation within tenants prefers the longest wait, regardless of
+/// the tenant.
 async fn waited_longer(
     app: &App,
     tx: &Transaction,
@@ -131,7 +131,7 @@ async fn waited_longer(
     let mut longer = in_tenant;
     for chunk in others[..looked_at].chunks(CHUNK) {
         let most = MAX_COUNTED.saturating_sub(longer);
-        // The place that it would have in another one's queue tells how many have come before it there.
+        // The place that the job would have in the other queue is the number of jobs before it there.
         let before = chunk.iter().map(|name| {
             let place = QueuePlace::by_time(name, job.order_us());
             let (begin, _) = app.keys.pending_of(&snapshot.job_type, name);
@@ -147,12 +147,12 @@ async fn waited_longer(
     Ok((longer, longer == MAX_COUNTED || looked_at < others.len()))
 }
 
-/// Up to how many rows of each of so many queues are looked at where keys decide.
+/// Maximum number of rows that are read of each queue where keys decide, given the number of queues.
 fn each_of(queues: usize) -> usize {
     (MAX_KEYED_ROWS / queues.max(1)).clamp(LEAST_KEYED_ROWS, MAX_COUNTED)
 }
 
-/// What so many jobs of a tenant run, as learnt.
+/// The expected run time of this many jobs of a tenant, estimated from past runs.
 fn cost(snapshot: &Snapshot, tenant: &str, jobs: usize) -> Option<f64> {
     if jobs == 0 {
         return Some(0.0);
@@ -161,7 +161,7 @@ fn cost(snapshot: &Snapshot, tenant: &str, jobs: usize) -> Option<f64> {
     learnt.or(snapshot.learnt_us).map(|each| each * many(jobs))
 }
 
-/// Tenants of which some jobs stand lower by virtual time than a tenant's job with so many before it; the lowest first.
+/// Tenants with jobs that precede a tenant's job by virtual time, if that job has `in_tenant` jobs before it. The lowest virtual time comes first.
 fn others_by_tag(snapshot: &Snapshot, tenant: &str, in_tenant: usize) -> Vec<(String, Ahead)> {
     let (next, step) = snapshot.next(tenant);
     let own = next + step * many(in_tenant);
@@ -169,7 +169,7 @@ fn others_by_tag(snapshot: &Snapshot, tenant: &str, in_tenant: usize) -> Vec<(St
     let mut others: Vec<(f64, &String, usize)> = waiting
         .map(|(name, _)| {
             let (next, step) = snapshot.next(name);
-            // Of equals the first by name is first.
+            // Ties are ordered by name.
             (next, name, steps_below(own - next, step, name.as_str() < tenant))
         })
         .filter(|(_, _, jobs)| *jobs > 0)
@@ -178,7 +178,7 @@ fn others_by_tag(snapshot: &Snapshot, tenant: &str, in_tenant: usize) -> Vec<(St
     others.into_iter().map(|(_, name, jobs)| (name.clone(), Ahead::UpTo(jobs))).collect()
 }
 
-/// How many of 0, step, 2·step, … are below `room`, or also those that are just as much.
+/// How many of 0, step, 2·step, … are below `room`, or equal to it if `equal_counts`.
 fn steps_below(room: f64, step: f64, equal_counts: bool) -> usize {
     if room < 0.0 || (room == 0.0 && !equal_counts) {
         return 0;
@@ -193,7 +193,7 @@ fn steps_below(room: f64, step: f64, equal_counts: bool) -> usize {
     if exact && !equal_counts { whole } else { whole + 1 }
 }
 
-/// All other tenants, where keys of jobs decide; those with a key of their own for new jobs.
+/// All other tenants where keys of jobs decide, each with its key for new jobs.
 async fn others_by_key(
     app: &App,
     tx: &Transaction,
@@ -219,7 +219,7 @@ async fn others_by_key(
     Ok(others)
 }
 
-/// The key that a worker gives a tenant's job that never ran; as if the tenant had no more than `most` that wait.
+/// The key that a worker gives a tenant's job that never ran, computed as if at most `most` of the tenant's jobs waited.
 async fn new_key(
     app: &App,
     tx: &Transaction,
@@ -265,7 +265,7 @@ async fn count(
     }
 }
 
-/// The first `limit` jobs of a type's queue, the one that is next first.
+/// The first `limit` jobs of a type's queue, in order.
 pub(super) async fn front(
     app: &App,
     tx: &Transaction,
@@ -282,7 +282,7 @@ pub(super) async fn front(
                     (name, Candidate { next, step })
                 })
                 .collect();
-            // Each has a job that waits, so what is not among the first of them is not among the first jobs.
+            // Each tenant has a waiting job, so tenants beyond the first `limit` cannot have one of the first `limit` jobs.
             candidates.sort_by(|(_, one), (_, other)| one.next.total_cmp(&other.next));
             candidates.truncate(limit);
             let names: Vec<&str> = candidates.iter().map(|(name, _)| *name).collect();

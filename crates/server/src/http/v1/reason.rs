@@ -1,5 +1,4 @@
-//! Why a job stands where it does, in a word and in a sentence, and when it can be expected: from a snapshot of its type and its
-//! place, without a look at the store.
+//! The reason for a job's state, as a code and as a sentence, and its expected start. Pure functions of a snapshot of the type and the job's place.
 
 use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Place, Reason};
 use turnwise_queue::{Job, State, Then};
@@ -10,10 +9,10 @@ use turnwise_policy::select::{self, Stands, explain};
 use super::place::Found;
 use super::standing::{Snapshot, many};
 
-/// Jobs that a sentence names, at most.
+/// Maximum number of jobs in a sentence.
 const MAX_NAMED: usize = 3;
 
-/// Why a job that could run does not: `in_tenant` jobs of its tenant and `overall` of all go before it.
+/// Why a pending job does not start: `in_tenant` jobs of its tenant, and `overall` jobs of all tenants, precede it.
 pub(super) fn of_pending(snapshot: &Snapshot, tenant: &str, in_tenant: usize, overall: usize) -> Reason {
     let stands = Stands {
         workers: snapshot.capacity.workers,
@@ -33,12 +32,12 @@ pub(super) fn of_pending(snapshot: &Snapshot, tenant: &str, in_tenant: usize, ov
     }
 }
 
-/// Slots that no job has.
+/// Number of free slots.
 pub(super) fn free(snapshot: &Snapshot) -> usize {
     snapshot.capacity.slots.saturating_sub(snapshot.capacity.running)
 }
 
-/// Why a job that waits for its time does.
+/// Why a delayed job waits.
 pub(super) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
     if job.unmet() > 0 {
         return Reason::AfterOthers;
@@ -58,7 +57,7 @@ pub(super) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
     }
 }
 
-/// Why a job that runs does.
+/// The reason of a running job.
 pub(super) fn of_running(cancel_requested: bool, then: Then) -> Reason {
     match (cancel_requested, then) {
         (_, Then::Again) => Reason::RunsAgain,
@@ -67,7 +66,7 @@ pub(super) fn of_running(cancel_requested: bool, then: Then) -> Reason {
     }
 }
 
-/// The reason in a sentence. `node` is where it runs.
+/// The reason as a sentence. `node` is the node that runs the job.
 pub(super) fn sentence(
     snapshot: &Snapshot,
     job: &Job,
@@ -177,13 +176,13 @@ pub(super) fn sentence(
             let why = job.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
             format!("Was cancelled at {}{why}.", at(job.changed_us))
         }
-        // Of locks and limits the others tell who looked at them (`locked`, `of_limit`).
+        // `locked` and `of_limit` describe locks and limits.
         Reason::RateLimited | Reason::FindsFilter | Reason::FilterFailed => String::new(),
         Reason::Locked | Reason::LockReserved | Reason::WaitsForLock => String::new(),
     }
 }
 
-/// That a job is held back.
+/// The sentence about the rate limit that a job waits for.
 pub(super) fn of_limit(limited: Option<&Limited>) -> String {
     let Some(Limited { by, name, limit, running }) = limited else { return String::new() };
     let running = running.unwrap_or(0);
@@ -197,7 +196,7 @@ pub(super) fn of_limit(limited: Option<&Limited>) -> String {
     format!("{running} of {limit} {jobs} {of} {run}{room}.")
 }
 
-/// When a job can be expected to start, if anything is known to tell that by.
+/// The expected start of a job, if it can be estimated.
 pub(super) fn expected(
     snapshot: &Snapshot,
     job: &Job,
@@ -221,7 +220,7 @@ pub(super) fn expected(
             match snapshot.churn() {
                 0 => by_run_times(snapshot, &job.tenant, found?, about),
                 _ if snapshot.can_preempt(&job.tenant) => by_rotation(snapshot, &job.tenant, found?, about),
-                // When the others have caught up depends on what comes meanwhile.
+                // When the other tenants' virtual times catch up depends on jobs that are added meanwhile.
                 _ => None,
             }
         }
@@ -238,8 +237,8 @@ pub(super) fn expected(
     }
 }
 
-/// So many cycles as it takes to rotate in those before it, and itself: where its tenant's jobs take turns, those that have waited for
-/// longer; otherwise those that are owed more. Of its tenant's no more can be rotated in at once than run.
+/// The number of cycles that rotate in the jobs before the job, and the job itself. If its tenant's jobs rotate, these are the jobs that have waited
+/// longer, otherwise the jobs that start before it. One cycle starts no more jobs of the tenant than run.
 fn by_rotation(
     snapshot: &Snapshot,
     tenant: &str,
@@ -266,7 +265,7 @@ fn by_rotation(
     about(every * 1e6 * many(cycles.max(own)), basis)
 }
 
-/// So many ends as there are jobs before it, and one, of jobs that run as long as those do, on all slots.
+/// The time in which the jobs before it and one more end, on all slots, if they run as long as past runs.
 fn by_run_times(
     snapshot: &Snapshot,
     tenant: &str,
@@ -296,7 +295,7 @@ fn named(awaited: &Awaited) -> String {
     format!("`{id}` of type `{job_type}` ({state}; {} is accepted)", accepted.join(" or "))
 }
 
-/// A value as the API writes it.
+/// A value in the form of the API.
 fn written(value: impl serde::Serialize) -> String {
     let written = serde_json::to_value(value);
     written.ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
@@ -333,7 +332,7 @@ fn count(number: usize, more: bool, one: &str, many: &str) -> String {
     }
 }
 
-/// A length of time for people.
+/// A duration for people.
 fn seconds(seconds: f64) -> String {
     match seconds {
         ..1.0 => format!("{:.0} ms", (seconds * 1e3).max(1.0)),

@@ -1,4 +1,4 @@
-//! `POST /v1/retry`: many jobs are retried at once, when what made them crash or fail has been mended.
+//! `POST /v1/retry`: retries many jobs, after the cause of their crashes or failures has been repaired.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -15,40 +15,40 @@ use super::list::Place;
 use super::{BadBody, Common, owned};
 use crate::http::{App, answer};
 
-/// Jobs that one request looks at; `next` tells to go on.
+/// Number of jobs that one request reads. If there are more, the response has `next`.
 const MAX_LOOKED_AT: usize = 2_000;
-/// Jobs that one transaction looks at.
+/// Number of jobs that one transaction reads.
 const BATCH: usize = 100;
-/// Documents in state `error` that one request looks at.
+/// Number of documents in state `error` that one request reads.
 const MAX_DOCUMENTS: usize = 2_000;
 
-/// Which jobs: of a type, of a tenant, or of both.
+/// The jobs to retry: of a type, of a tenant, or of both.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RetryParams {
-    /// Jobs of this type only.
+    /// Only jobs of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
     job_type: Option<String>,
-    /// Jobs of this tenant only.
+    /// Only jobs of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
     tenant: Option<String>,
-    /// Jobs in this state.
+    /// Only jobs in this state.
     #[serde(default)]
     #[param(inline, nullable = false)]
     state: RetriedState,
-    /// The `next` of the answer before.
+    /// The `next` of the previous response.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
     after: Option<String>,
 }
 
 /// Retry many jobs
 ///
-/// All crashing jobs of a type, of a tenant, or of both: each is pending at once, and its next crash counts as the first one in a row. Or all that have
-/// failed or were cancelled: each runs again with what it was added with, and its attempts count from the start. Delayed jobs keep their time. Of
-/// replications, documents in state `error` are retried with the crashing jobs: up to 2,000 of them with the first request. Replications that have ended are
-/// run again by their documents, or by `POST /_replicate`.
+/// Retries all crashing jobs of a type, of a tenant, or of both: each becomes pending immediately, and its count of consecutive crashes is reset. Or
+/// retries those that have failed or were cancelled: each runs again with its stored options, and its attempts count from the start. Delayed jobs
+/// keep their time. The first request for crashing jobs also retries up to 2,000 replication documents in state `error`. To run replications again
+/// that have ended, use their documents or `POST /_replicate`.
 #[utoipa::path(
     post, path = "/retry", tag = "jobs", operation_id = "retry_jobs", params(RetryParams),
     request_body = Nothing,
@@ -82,7 +82,7 @@ pub(super) async fn retry_jobs(
     }
     let mut retried = RetriedJobs { jobs: 0, documents: 0, next: None };
     let mut place = after.as_deref().map(Place::parse).transpose()?;
-    // A place in another type says nothing about this one: it begins anew, which does no harm.
+    // A position in another type is meaningless for this one. The listing then starts from the beginning, which is harmless.
     if which.job_type.as_ref().is_some_and(|wanted| place.as_ref().is_some_and(|at| at.job_type != *wanted)) {
         place = None;
     }
@@ -114,7 +114,7 @@ pub(super) async fn retry_jobs(
     Ok(answer::ok(&retried))
 }
 
-/// Which jobs a request names.
+/// The jobs that a request selects.
 struct Which {
     job_type: Option<String>,
     tenant: Option<String>,
@@ -136,7 +136,7 @@ impl Which {
         job.state() == state && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
     }
 
-    /// Before the first job.
+    /// The position before the first job.
     async fn first(&self, app: &App) -> Result<Option<Place>> {
         match &self.job_type {
             Some(job_type) => Ok(Some(Place { job_type: job_type.clone(), id: String::new() })),
@@ -144,7 +144,7 @@ impl Which {
         }
     }
 
-    /// Before the first job of the next type, if this is not about one type alone.
+    /// The position before the first job of the next type, unless the request selects one type.
     async fn type_after(&self, app: &App, job_type: &str) -> Result<Option<Place>> {
         match &self.job_type {
             Some(_) => Ok(None),
@@ -161,12 +161,12 @@ async fn next_type(app: &App, after: Option<&str>, state: RetriedState) -> Resul
     Ok(types.into_iter().find(may_be).map(|job_type| Place { job_type, id: String::new() }))
 }
 
-/// What one transaction did.
+/// The result of one transaction.
 struct Batch {
     count: u64,
-    /// The last job that it looked at.
+    /// The last job that it read.
     last: Option<String>,
-    /// There are no more of this type.
+    /// Whether the type has no further jobs.
     exhausted: bool,
 }
 
@@ -182,7 +182,7 @@ async fn batch(app: &App, which: &Which, at: &Place) -> Result<Batch> {
                 break;
             }
             if which.wants(&job) {
-                // It is read again: what it was when the page was read is nothing to act on.
+                // The job is read again in this transaction, because its state may have changed since the page was read.
                 let retried = match which.state {
                     RetriedState::Crashing => {
                         jobs::retry(&tx, &app.keys, &at.job_type, &job.id, now_us).await?

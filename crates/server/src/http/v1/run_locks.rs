@@ -1,4 +1,4 @@
-//! `/v1/workers/{type}/{worker}/jobs/{id}/locks`: what jobs of workers in any language lock while they run.
+//! `/v1/workers/{type}/{worker}/jobs/{id}/locks`: locks of external workers' jobs while they run.
 
 use std::time::Duration;
 
@@ -22,16 +22,16 @@ use super::workers::{check_range, refused};
 use super::{BadBody, Common, Membership, NoWorker};
 use crate::http::{App, answer};
 
-/// What a worker is told that asks for what its job cannot have.
+/// The hint for a worker that requests locks which its job cannot have.
 const DECLARE: &str =
     "declare what the job may want when it is added: by name, or as \"unknown\" or \"all\" of the level";
 
-/// Ask for locks while a job runs
+/// Request locks while a job runs
 ///
-/// Beside those that it has held since its start. The job must have declared them, or that it does not know yet: `unknown`, or `all`.
-/// They are taken one after the other, in the order of the levels and names. The first that is not free is waited for: the job is `waiting`,
-/// and keeps its place in that lock's queue until it has the lock, gives it up (DELETE), or ends. Repeat the request until it is answered
-/// with `held`; what is held is granted at once.
+/// In addition to the locks that the job has held since its start. The job must have declared these locks, or `unknown` or `all` of their level. The
+/// server takes them one after the other, in the order of the levels and names. If one is not free, the job waits for it: the job is `waiting`, and
+/// keeps its place in that lock's queue until it has the lock, withdraws the request (DELETE), or ends. Repeat the request until the response is
+/// `held`. Locks that the job already holds are granted immediately.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/locks", tag = "workers", operation_id = "lock",
     params(RunPath), request_body = AskLocks,
@@ -92,7 +92,7 @@ fn check_level(levels: &Levels, level: &str) -> Result<()> {
     ))
 }
 
-/// A lock as the queue has it.
+/// A lock, in the form of the queue.
 fn wanted(levels: &Levels, lock: WantedLock) -> Result<LockAt> {
     let WantedLock { level, name, mode: how, units } = lock;
     check_name("level", &level)?;
@@ -101,7 +101,7 @@ fn wanted(levels: &Levels, lock: WantedLock) -> Result<LockAt> {
         check_name("name", name)?;
     }
     check_range("units", units, 1, MAX_CAPACITY)?;
-    // Who locks exclusive has all of its units.
+    // An exclusive lock takes all units.
     let units = if how == LockMode::Exclusive { 1 } else { units };
     Ok(LockAt { units, ..LockAt::new(spot(level, name)?, mode(how)) })
 }
@@ -111,7 +111,7 @@ fn spot(level: String, name: Option<String>) -> Result<Spot> {
     Spot::new(level, name).ok_or_else(|| V1Error::bad("name: the big lock has none", "leave `name` out"))
 }
 
-/// Which of the reasons it is for which locks were refused.
+/// Finds out why the queue rejected the locks.
 async fn why_not(app: &App, path: &RunPath, wanted: &[LockAt], error: QueueError) -> V1Error {
     let QueueError::Invalid { problem, .. } = error else { return error.into() };
     let job = async {
@@ -135,7 +135,7 @@ async fn why_not(app: &App, path: &RunPath, wanted: &[LockAt], error: QueueError
     }
 }
 
-/// What is given back.
+/// The lock to release.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -146,7 +146,7 @@ pub(super) struct UnlockParams {
     /// The lock's level.
     #[param(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
     level: String,
-    /// Its name; without, the lock of all of the level.
+    /// The resource. Left out for a lock of the whole level.
     #[param(
         nullable = false,
         min_length = 1,
@@ -156,10 +156,10 @@ pub(super) struct UnlockParams {
     name: Option<String>,
 }
 
-/// Give a lock back while a job runs
+/// Release a lock while a job runs
 ///
-/// Or stop waiting for it. Whatever is not given back goes with the end of the run. Can be repeated: a lock that the job does not hold is
-/// none to be given back.
+/// Or withdraw the request for it. The end of the run releases all other locks. The request is idempotent: it also succeeds if the job does not hold
+/// the lock.
 #[utoipa::path(
     delete, path = "/workers/{type}/{worker}/jobs/{id}/locks", tag = "workers", operation_id = "unlock",
     params(RunPath, UnlockParams),

@@ -1,8 +1,7 @@
-//! How the tenants of a job type stand: one snapshot of a moment, from rows alone, so that every node paints the same one.
+//! The standing of a job type's tenants: a snapshot, computed only from rows, so that every node computes the same.
 //!
-//! What a worker knows in memory is a little newer than its rows: it writes what it has charged at each cycle, and about a second
-//! after a job's end. What starts is seen at once, in the rows of the jobs that run. Bounds and formulas:
-//! `docs/design/0019-why-and-when.md`.
+//! A worker's memory is slightly newer than its rows: it writes its charges at each cycle, and about a second after a job's end. A start is visible
+//! immediately, in the rows of running jobs. `docs/design/0019-why-and-when.md` has limits and formulas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,84 +25,84 @@ use super::error::{Result, V1Error};
 use crate::http::App;
 use crate::live;
 
-/// Rows of charges that are read of a type: those of 10,000 tenants with a few workers each.
+/// Maximum number of charge rows that are read of a type: those of 10,000 tenants with a few workers each.
 const MAX_CHARGES: usize = 50_000;
-/// Tenants with jobs that wait that are read of a type.
+/// Maximum number of tenants with waiting jobs that are read of a type.
 const MAX_WAITING: usize = 20_000;
-/// Running jobs that are read of a type.
+/// Maximum number of running jobs that are read of a type.
 const MAX_RUNNING: usize = 20_000;
-/// Rows of running jobs that one read takes: each may be some 10 kB.
+/// Number of rows of running jobs that one read returns: each may have about 10 kB.
 const RUNNING_BATCH: usize = 500;
-/// Rows that one read takes.
+/// Number of rows that one read returns.
 const BATCH: usize = 5_000;
-/// Jobs at the front of a queue of which it is seen since when they could run.
+/// Number of jobs at the head of a queue that are read to find the oldest wait.
 const OLDEST_OF: usize = 8;
-/// Reads that are under way at the same time.
+/// Number of concurrent reads.
 const AT_ONCE: usize = 16;
-/// Types that are looked at where none is named.
+/// Number of types that are read if the request names none.
 pub(super) const MAX_TYPES: usize = 100;
 
-/// A job type at a moment.
+/// The state of a job type at one moment.
 pub(super) struct Snapshot {
     pub job_type: String,
     pub now_us: i64,
     pub rules: FairRules,
     pub capacity: api::Capacity,
-    /// The tenants that are known: with jobs that wait or run, or with recent run time.
+    /// The known tenants: those with waiting or running jobs, or with recent run time.
     pub tenants: BTreeMap<String, Standing>,
-    /// What a job is expected to cost where nothing is known of its tenant.
+    /// Expected cost of a job, if nothing is known about its tenant.
     expected_of_type_us: Option<f64>,
-    /// How long jobs run, as learnt from any tenant.
+    /// Expected run time of jobs, estimated from the past runs of all tenants.
     pub learnt_us: Option<f64>,
-    /// System virtual time, as far as anyone has come.
+    /// Virtual time of the job type: the highest that any worker has written.
     pub virtual_now: f64,
-    /// How fast it goes, where jobs rotate.
+    /// The rate at which virtual time advances, where jobs rotate.
     pace: Pace,
-    /// What a job that rotates is charged for in each cycle.
+    /// The charge of a rotating job in each cycle.
     turn_us: Option<f64>,
-    /// Tenants with jobs that may be stopped for others.
+    /// Tenants with jobs that may be preempted.
     rotating: BTreeSet<String>,
-    /// Where the highest of the last ones of those jobs stands.
+    /// The highest virtual time of these tenants' last running jobs.
     highest_last: f64,
-    /// How far keys are lifted, where they decide.
+    /// The offset of keys, where keys decide.
     pub boost_v: f64,
     pub running: Vec<Running>,
     pub delayed: OffQueue,
     pub blocked: OffQueue,
     pub paused: OffQueue,
     pub limited: OffQueue,
-    /// Of tenants with names from this one on not everything is known: there are too many. But of the one that was asked for it is.
+    /// Tenants with names from this one on are not fully known, because there are too many. The requested tenant is always known.
     pub unknown_from: Option<String>,
 }
 
-/// Whose standing is looked at, where there are more tenants than one look reads.
+/// Which tenants are read, if there are more than one request reads.
 #[derive(Clone, Copy)]
 pub(super) enum Of<'a> {
-    /// The first by name.
+    /// The first ones by name.
     First,
-    /// The first by name behind this one.
+    /// The first ones after this name.
     After(&'a str),
-    /// The first by name, and this one.
+    /// The first ones by name, and this one.
     Tenant(&'a str),
 }
 
-/// How a tenant stands.
+/// A tenant's standing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Standing {
     pub shares: u32,
     pub service_us: u64,
     pub usage_us: f64,
-    /// Service received divided by shares; none if no worker has taken note of the tenant yet.
+    /// Virtual time: service divided by shares. `None` if no worker has recorded the tenant yet.
     pub tag: Option<f64>,
     pub in_flight_us: f64,
-    /// What one of its jobs is expected to cost, as learnt.
+    /// Expected cost of one of its jobs, estimated from past runs.
     pub expected_us: Option<f64>,
     pub running: usize,
-    /// It may have jobs that could run.
+    /// It may have pending jobs.
     pub waits: bool,
 }
 
-/// A job that runs.
+/// A running job.
 #[derive(Debug, Clone)]
 pub(super) struct Running {
     pub id: String,
@@ -114,7 +113,7 @@ pub(super) struct Running {
     pub cancel_requested: bool,
 }
 
-/// What fair share goes by for jobs of a type.
+/// The fair-share rules for jobs of a type.
 fn rules(app: &App, job_type: &str) -> FairRules {
     let config = app.config.get();
     match job_type {
@@ -123,8 +122,7 @@ fn rules(app: &App, job_type: &str) -> FairRules {
     }
 }
 
-/// The types to look at: this one, or the first of those that have jobs or workers, from `from` on; and the one behind them, if there are
-/// more.
+/// The types to read: the given one, or the first types with jobs or workers, from `from` on. Also returns the next type, if there are more.
 pub(super) async fn types(
     app: &App,
     tx: &Transaction,
@@ -134,7 +132,7 @@ pub(super) async fn types(
     if let Some(job_type) = job_type {
         return Ok((vec![job_type.to_owned()], None));
     }
-    // One more than there is room for, and the nodes'.
+    // One type more than the limit, and the type of the nodes.
     let most = MAX_TYPES + 2;
     let with_jobs = jobs::types_after(tx, &app.keys, from, most).await?;
     let with_workers = workers::types_after(tx, &app.keys, from, most).await?;
@@ -230,8 +228,8 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Adds up what all chargers have charged, to tenants after `from`. Returns from which tenant on not all of that was read, if there
-    /// is too much.
+    /// Adds up the charges of all workers to tenants after `from`. If there are too many rows, returns the first tenant whose charges were not read
+    /// completely.
     async fn read_charges(
         &mut self,
         app: &App,
@@ -255,13 +253,13 @@ impl Snapshot {
         Ok(after.map(|(tenant, _)| tenant))
     }
 
-    /// Adds what one has charged to a tenant. What runs of those that are no `members` any more is with others now.
+    /// Adds one worker's charges to a tenant. Running jobs of workers that are no longer `members` now run elsewhere.
     fn charge(&mut self, tenant: &str, charger: &str, charged: Charged, members: &BTreeSet<String>) {
         self.virtual_now = self.virtual_now.max(charged.now);
         let usage = usage_of(&charged);
         let standing = self.tenants.entry(tenant.to_owned()).or_default();
         standing.service_us = standing.service_us.saturating_add(charged.service_us);
-        // What was charged in this interval counts, too: a tenant that has just begun has used something.
+        // The usage includes the charges of the current interval, so that a new tenant does not appear with zero.
         standing.usage_us +=
             usage.at(self.now_us, &self.rules.rfc) + fresh(usage, self.now_us, &self.rules.rfc);
         standing.tag = Some(standing.tag.unwrap_or(0.0).max(charged.tag));
@@ -270,14 +268,14 @@ impl Snapshot {
             let running = usize::try_from(charged.running).unwrap_or(usize::MAX);
             standing.running = standing.running.saturating_add(running);
         }
-        // Of several that have learnt, the one that has served more knows better; a plain mean is near enough.
+        // The estimate of the worker that has served more is better, but the plain mean is close enough.
         standing.expected_us = match (standing.expected_us, charged.expected_us) {
             (Some(one), Some(other)) => Some(f64::midpoint(one, other)),
             (one, other) => one.or(other),
         };
     }
 
-    /// What rows of different kinds say, made to agree.
+    /// Makes rows of different kinds consistent.
     fn settle(&mut self) {
         let mut by_tenant: BTreeMap<&str, usize> = BTreeMap::new();
         for running in &self.running {
@@ -297,21 +295,21 @@ impl Snapshot {
             let seen = by_tenant.get(tenant.as_str()).copied().unwrap_or(0);
             let expected_us = standing.expected_us.unwrap_or(unknown_us);
             if all_seen && seen != standing.running {
-                // The charges were written before some of them started or ended.
+                // Some of the jobs started or ended after the charges were written.
                 let written = standing.in_flight_us / many(standing.running.max(1));
                 let each_us = if written > 0.0 { written } else { expected_us };
                 standing.in_flight_us = each_us * many(seen);
                 standing.running = seen;
             }
             if standing.waits {
-                // As the ledger does with those that arrive: nobody is owed more than one turn for having waited elsewhere.
+                // As in the ledger: a tenant that arrives has a deficit of at most one turn.
                 let least = self.virtual_now - expected_us / f64::from(standing.shares.max(1));
                 standing.tag = standing.tag.map(|tag| tag.max(least));
             }
         }
     }
 
-    /// Which tenants have jobs that may be stopped for others, and where the last one of them stands.
+    /// Finds the tenants with jobs that may be preempted, and the highest virtual time of their last jobs.
     fn look_who_can_preempt(&mut self) {
         let rotating = self.running.iter().filter(|running| running.continuous && !running.cancel_requested);
         self.rotating = rotating.map(|running| running.tenant.clone()).collect();
@@ -319,7 +317,7 @@ impl Snapshot {
         self.highest_last = lasts.fold(f64::NEG_INFINITY, f64::max);
     }
 
-    /// Whether a job that rotates may be stopped for a job of this tenant: of the same tenant, or of one that is owed less.
+    /// Whether a rotating job may be preempted for a job of this tenant: a job of the same tenant, or of one with a higher virtual time.
     pub fn can_preempt(&self, tenant: &str) -> bool {
         match self.rules.fairness {
             Fairness::Rfc => !self.rotating.is_empty(),
@@ -329,7 +327,7 @@ impl Snapshot {
         }
     }
 
-    /// How fast virtual time goes, as a ledger finds it at each cycle that holds what the rows say.
+    /// Computes the rate of virtual time as a ledger does at each cycle, from the values of the rows.
     fn look_how_fast(&mut self) {
         let Some(rotation) = self.rules.rotation else { return };
         let mut ledger = Ledger::default();
@@ -347,13 +345,13 @@ impl Snapshot {
         self.pace = ledger.pace();
     }
 
-    /// What one of a tenant's jobs is expected to cost, in µs: learnt, or what the policy takes for it.
+    /// Expected cost of one of a tenant's jobs, in µs: estimated from past runs, or the policy's default.
     pub fn expected_us(&self, tenant: &str) -> f64 {
         let learnt = self.tenants.get(tenant).and_then(|standing| standing.expected_us);
         learnt.or(self.expected_of_type_us).unwrap_or(UNKNOWN_COST_US)
     }
 
-    /// Where a tenant's next job stands, by virtual time; and how much further each one after that.
+    /// The virtual time of a tenant's next job, and the increment for each job after it.
     pub fn next(&self, tenant: &str) -> (f64, f64) {
         let none = Standing { shares: self.rules.shares.of(tenant), ..Standing::default() };
         let standing = self.tenants.get(tenant).unwrap_or(&none);
@@ -364,7 +362,7 @@ impl Snapshot {
         (next, expected_us / f64::from(standing.shares.max(1)))
     }
 
-    /// Where the last of a tenant's running jobs stands.
+    /// The virtual time of the last of a tenant's running jobs.
     fn last(&self, tenant: &str) -> f64 {
         let standing = &self.tenants[tenant];
         let tag = standing.tag.unwrap_or(self.virtual_now);
@@ -373,13 +371,12 @@ impl Snapshot {
         self.pace.position(tag, before_us, standing.shares, expected_us)
     }
 
-    /// Whether jobs of a tenant are preempted for each other, by the time for which they wait.
+    /// Whether jobs of a tenant are preempted for each other, in the order of their waits.
     pub fn take_turns(&self, tenant: &str) -> bool {
         self.rules.fairness == Fairness::VirtualTime && self.rotating.contains(tenant)
     }
 
-    /// Jobs that are preempted at each cycle, on all workers together: no more than there are slots for jobs that do; none if
-    /// none of those that run rotates.
+    /// Number of jobs that all workers together preempt at each cycle: at most the slots that rotating jobs can have. Zero if no running job rotates.
     pub fn churn(&self) -> usize {
         if self.rotating.is_empty() {
             return 0;
@@ -390,7 +387,7 @@ impl Snapshot {
         churn.saturating_mul(self.capacity.workers).min(slots)
     }
 
-    /// What a tenant is owed, in µs.
+    /// A tenant's deficit, in µs.
     pub fn owed_us(&self, standing: &Standing) -> Option<i64> {
         if self.rules.fairness == Fairness::Rfc {
             return None;
@@ -401,7 +398,7 @@ impl Snapshot {
         Some(owed.round() as i64)
     }
 
-    /// A tenant as clients see it, with its queue counted up to `most`.
+    /// A tenant in the form of the API, with its queue counted up to `most`.
     pub async fn tenant(
         &self,
         app: &App,
@@ -432,8 +429,8 @@ impl Snapshot {
         })
     }
 
-    /// Since when the first of these jobs could run. One that a worker had to give back, at its shutdown or after its end, has its place
-    /// by its last start, and could run since then only.
+    /// When the oldest of these jobs began to wait. A job that its worker gave back, at a shutdown or after its end, has the place of its last start,
+    /// but has waited only since it was given back.
     async fn oldest(
         &self,
         app: &App,
@@ -471,7 +468,7 @@ impl Snapshot {
         }
     }
 
-    /// Nothing waits, runs or works.
+    /// Whether nothing waits, nothing runs, and no worker exists.
     pub fn is_empty(&self) -> bool {
         let off_queue = [&self.delayed, &self.blocked, &self.paused, &self.limited];
         let waits = off_queue.iter().any(|jobs| !jobs.ids.is_empty());
@@ -483,29 +480,29 @@ fn counted(jobs: &OffQueue) -> api::Counted {
     api::Counted { jobs: jobs.ids.len(), more: jobs.more }
 }
 
-/// What these reads give, in their order; a few are under way at the same time, which counts where each is a request to a cluster.
+/// The results of these reads, in order. A few reads run concurrently, which matters where each is a request to a cluster.
 pub(super) async fn all_of<T, E>(reads: Vec<impl Future<Output = Result<T, E>>>) -> Result<Vec<T>, E> {
     stream::iter(reads).buffered(AT_ONCE).try_collect().await
 }
 
-/// The lowest name behind another one.
+/// The first possible name after another one.
 fn next_name(name: &str) -> String {
     format!("{name}\0")
 }
 
-/// A count among lengths of time.
+/// A count as a factor for durations.
 #[allow(clippy::cast_precision_loss, reason = "tens of thousands")]
 pub(super) fn many(count: usize) -> f64 {
     count as f64
 }
 
-/// The document that a replication belongs to.
+/// The document of a replication.
 pub(super) fn document(job_type: &str, summary: &RawValue) -> Option<String> {
     let summary = Some(summary).filter(|_| job_type == REPLICATION).and_then(Summary::parse)?;
     summary.document().map(|(_, id)| id.to_owned())
 }
 
-/// Since when a job could run.
+/// Since when a job has been pending, or in its current state outside of the queue.
 pub(super) fn could_run_since(job: &turnwise_queue::Job) -> i64 {
     match job.state() {
         State::Pending => job.order_us().max(job.changed_us),
@@ -513,13 +510,13 @@ pub(super) fn could_run_since(job: &turnwise_queue::Job) -> i64 {
     }
 }
 
-/// What was charged since the usage was last rolled up.
+/// The charges since the last roll-up of the usage.
 fn fresh(mut usage: rfc::Usage, now_us: i64, rules: &rfc::Rules) -> f64 {
     usage.roll_up(now_us, rules);
     usage.accumulated_us
 }
 
-/// What is looked at of a running job's row; the rest, which may be large, is skipped.
+/// The fields of a running job's row that are needed. The rest, which may be large, is skipped.
 #[derive(Deserialize)]
 struct Active {
     tenant: String,
@@ -554,7 +551,7 @@ async fn running(app: &App, tx: &Transaction, job_type: &str) -> Result<Vec<Runn
     Ok(running)
 }
 
-/// A running job's row is not what workers write.
+/// A running job's row does not have the form that workers write.
 #[derive(Debug, thiserror::Error)]
 #[error("a running job's row cannot be read")]
 struct Unreadable;

@@ -1,4 +1,4 @@
-//! `GET /v1/tenants` and `GET /v1/queue`: who gets what, and which jobs are next.
+//! `GET /v1/tenants` and `GET /v1/queue`: the standing of tenants, and the next jobs.
 
 use std::cmp::Reverse;
 
@@ -21,9 +21,9 @@ use super::standing::{Of, Snapshot, all_of, could_run_since, document, types};
 use super::{locked, place, reason, view};
 use crate::http::{App, answer};
 
-/// Rows of queues that one page counts; those of one tenant at least 100, whatever this is.
+/// Maximum number of queue rows that one page counts, with at least 100 for each tenant.
 const PAGE_COUNTED: usize = 100_000;
-/// Jobs of each kind and type that are shown of a queue at most.
+/// Maximum number of jobs of each type in a response.
 const MAX_QUEUE: usize = 200;
 
 /// The parameters of a listing of tenants.
@@ -31,27 +31,27 @@ const MAX_QUEUE: usize = 200;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantsParams {
-    /// As far as jobs of this type are concerned only.
+    /// Only the tenants' jobs of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
     job_type: Option<String>,
-    /// How they are sorted: by `name` if it is left out. In any other order there is one page.
+    /// The order of the tenants, by default `name`. Any other order has only one page.
     #[param(inline, nullable = false)]
     order: Option<TenantOrder>,
-    /// Tenants in a page at most.
+    /// Maximum number of tenants in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
-    /// The `next` of the page before, in the order `name`.
+    /// The `next` of the previous page, in the order `name`.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
     after: Option<String>,
 }
 
 /// List tenants
 ///
-/// What each of them is entitled to, has got, is owed, and waits for, per job type: those with jobs that wait or run, or with
-/// recent run time. Without a type, the first 100 types are looked at. Queues are counted up to 10,000 jobs each, and
-/// fewer where a page has many tenants. In another order than by name, at most 20,000 tenants of a type are sorted: `partial` says that there are more.
+/// The shares, run time, deficit and queue of each tenant, per job type. The list contains tenants with waiting or running jobs, or with recent run
+/// time. Without a type, the server reads the first 100 types. It counts up to 10,000 jobs of each queue, and fewer if a page has many tenants.
+/// Orders other than by name sort at most 20,000 tenants of a type: `partial` states that there are more.
 #[utoipa::path(
     get, path = "/tenants", tag = "tenants", operation_id = "list_tenants", params(TenantsParams),
     responses((status = 200, body = Tenants, description = "A page of tenants."), Common),
@@ -71,7 +71,7 @@ pub(super) async fn list_tenants(
     let after = after.filter(|_| order == TenantOrder::Name);
     let from = after.as_ref().map(|after| after.job_type.as_str());
     let (types, behind) = types(&app, &tx, params.job_type.as_deref(), from).await?;
-    // Where to go on, if not everything is read.
+    // The position for the next page, if some types were not read.
     let mut partial = behind.is_some();
     let mut rest = behind.map(|job_type| Place { job_type, id: String::new() });
     for job_type in types {
@@ -92,16 +92,16 @@ pub(super) async fn list_tenants(
             break;
         }
     }
-    // Types of which there are only jobs that have ended are of no interest, unless one is asked for.
+    // Types that have only ended jobs are left out, unless the request names the type.
     pictures.retain(|snapshot| params.job_type.is_some() || !snapshot.is_empty());
-    // Names of tenants by snapshot.
+    // The names of tenants, with the index of their snapshot.
     let mut all: Vec<(usize, &String)> = pictures
         .iter()
         .enumerate()
         .flat_map(|(n, snapshot)| snapshot.tenants.keys().map(move |name| (n, name)))
         .collect();
     if params.after.is_some() && order != TenantOrder::Name {
-        // In another order there is nothing after the first page.
+        // Other orders have only one page.
         all.clear();
     }
     if let Some(after) = &after {
@@ -113,7 +113,7 @@ pub(super) async fn list_tenants(
         TenantOrder::Name => {}
         TenantOrder::Owed => all.sort_by_cached_key(|tenant| {
             let owed = pictures[tenant.0].owed_us(standing(tenant));
-            // Of those that are owed nothing, whoever is furthest ahead is last; those that nothing is known of are owed nothing yet.
+            // Tenants with a surplus come last, with the largest surplus at the end. Tenants without a record count as having no deficit.
             (Reverse(owed.unwrap_or(0)), Reverse(standing(tenant).waits))
         }),
         TenantOrder::Usage => {
@@ -138,29 +138,30 @@ pub(super) async fn list_tenants(
     Ok(answer::ok(&Tenants { types, tenants, next, partial }))
 }
 
-/// The parameters of a look at the queue.
+/// The parameters of a request for the queue.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueParams {
-    /// Jobs of this type only.
+    /// Only jobs of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
     job_type: Option<String>,
-    /// Jobs of each type at most; the server shows no more than 200.
+    /// Maximum number of jobs of each type. The server shows at most 200.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
-    /// The `next` of the answer before, where no type is named.
+    /// The `next` of the previous response, if no type is given.
     #[param(value_type = Option<names::JobType>, nullable = false)]
     after: Option<String>,
 }
 
-/// Look at the queue
+/// Show the queue
 ///
-/// The jobs that run, those that run longest first; then those that could, in the order in which they start if nothing changes; then
-/// those that wait for something else: their time, other jobs, a filter, a rate limit. Each with the reason why it stands there. A third of the places are for each kind, and what
-/// one does not need is for the others. Without a type, the first 100 types are looked at: `next` says where to go on.
+/// First the running jobs, longest run first. Then the pending jobs, in the order in which they will start if nothing changes. Then the jobs that
+/// wait outside of a queue: for their time, for dependencies, for a filter or for a rate limit. Each job has the reason for its state. Each of the
+/// three groups gets a third of the limit, and what one group does not need goes to the others. Without a type, the server reads the first 100 types,
+/// and `next` states where to continue.
 #[utoipa::path(
     get, path = "/queue", tag = "tenants", operation_id = "get_queue", params(QueueParams),
     responses((status = 200, body = Queue, description = "The first jobs of the queue."), Common),
@@ -212,7 +213,7 @@ async fn running(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
     running.sort_by(|one, other| (one.started_us, &one.id).cmp(&(other.started_us, &other.id)));
     running.truncate(limit);
     let rows = running.into_iter().map(|row| async move {
-        // What is to happen after its end is in its record.
+        // What happens after the run's end is in the job's record.
         let job = jobs::get(tx, &app.keys, &snapshot.job_type, &row.id).await?;
         let then = job.as_ref().map_or(Then::Keep, |job| job.then());
         let runs = reason::of_running(row.cancel_requested, then);
@@ -246,7 +247,7 @@ async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
         Ok::<_, V1Error>((next, job, locked))
     });
     let rows = all_of(rows.collect()).await?;
-    // Where slots are free, jobs whose locks are not free are passed by those that can start.
+    // If slots are free, startable jobs overtake those whose locks are not free.
     let has_room = reason::free(snapshot) > 0;
     let mut before = 0;
     let rows = rows.into_iter().map(|(next, job, locked)| {
@@ -271,13 +272,13 @@ async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
     Ok(rows.collect())
 }
 
-/// The jobs that wait outside of their tenant's queue: some that wait for their time, for other jobs, and some that are paused or limited.
+/// Jobs that wait outside of their tenants' queues: some delayed, some blocked, some paused and some limited ones.
 async fn off_queue(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
     let kinds = [&snapshot.delayed, &snapshot.blocked, &snapshot.paused, &snapshot.limited];
     let mut left = limit;
     let mut ids = Vec::new();
     for (n, kind) in kinds.iter().enumerate() {
-        // What one kind does not need is for those after it.
+        // What one kind does not need goes to the next kinds.
         let some = kind.ids.iter().take(left.div_ceil(kinds.len() - n));
         let before = ids.len();
         ids.extend(some);

@@ -1,4 +1,4 @@
-//! What a job does not know of its locks: why, and what it will probably lock.
+//! A job's unknown locks: the cause, and a prediction of the actual locks.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::locks::{shown, shown_mode};
 use crate::catalogue;
 use crate::http::App;
 
-/// What the declaration of a job leaves unknown, each with the reason and with what is likely.
+/// The unknown parts of a job's declaration, each with its cause and its prediction.
 pub(super) async fn look(
     app: &App,
     tx: &Transaction,
@@ -29,7 +29,7 @@ pub(super) async fn look(
     let options = serde_json::from_str(options.get()).unwrap_or_default();
     let derived = app.catalogue.requests(&job.job_type, &options);
     let derived = derived.map(|derived| catalogue::fitting(derived, &app.store.limits()));
-    // What it stated itself, or a catalogue derived that is not this one, is not explained by this one.
+    // Locks that the job declared itself, or that another catalogue derived, cannot be explained by this catalogue.
     let derived = derived.filter(|derived| derived.requests == job.locks);
     let mut all = Vec::new();
     for (level, mode) in unknown(&job.locks) {

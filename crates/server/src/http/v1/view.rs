@@ -1,4 +1,4 @@
-//! Jobs as clients see them: never their options.
+//! Jobs in the form of the API, without their options.
 
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
@@ -10,7 +10,7 @@ use turnwise_store::Transaction;
 use super::error::Result;
 use crate::http::App;
 
-/// A job as it is now, with what its worker last reported.
+/// A job in its current state, with its worker's last report.
 pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Job> {
     let mut info = job.info.clone();
     if job.state().is_claimed()
@@ -70,17 +70,17 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
     }
 }
 
-/// A length in ms, from one in µs; at least 1.
+/// A duration in ms, converted from µs and rounded up.
 pub(super) fn ms(us: Option<i64>) -> Option<u64> {
     us.map(|us| us.unsigned_abs().div_ceil(1_000))
 }
 
-/// Whether a time is all that it waits for.
+/// Whether the job waits only for a time.
 pub(super) fn waits_for_time(job: &Job) -> bool {
     matches!(state(job), api::State::Delayed | api::State::Crashing)
 }
 
-/// What holds a job back.
+/// The bucket that a limited job waits for.
 pub(super) fn limited(limit: &Limit) -> api::Limited {
     let (by, name) = match &limit.bucket {
         Bucket::Filter(name) => (api::LimitedBy::Filter, name.clone()),
@@ -89,7 +89,7 @@ pub(super) fn limited(limit: &Limit) -> api::Limited {
     api::Limited { by, name, limit: limit.most, running: None }
 }
 
-/// Where a job stands: of one that is not in its tenant's queue, what keeps it out.
+/// A job's state. For a job outside of its tenant's queue, the state shows what the job waits for.
 pub(super) fn state(job: &Job) -> api::State {
     match &job.place {
         Place::Pending { .. } => api::State::Pending,
@@ -106,7 +106,7 @@ pub(super) fn state(job: &Job) -> api::State {
     }
 }
 
-/// What a job waits for, as the queue has it.
+/// A dependency, in the form of the queue.
 pub(super) fn awaited(
     job_type: String,
     id: String,
@@ -125,13 +125,13 @@ pub(super) fn awaited(
     turnwise_queue::After { job_type, id, accepted: accepted.collect(), otherwise }
 }
 
-/// The same as clients see it, with where that job stands.
+/// A dependency in the form of the API, with that job's state.
 pub(super) fn awaits(after: turnwise_queue::After, job: Option<&Job>) -> api::Awaited {
     let accepted = after.accepted.into_iter().filter_map(|outcome| match outcome {
         Outcome::Completed => Some(api::End::Completed),
         Outcome::Failed => Some(api::End::Failed),
         Outcome::Cancelled => Some(api::End::Cancelled),
-        // Nobody can ask for that.
+        // Requests cannot contain this value.
         Outcome::Removed => None,
     });
     let otherwise = match after.otherwise {

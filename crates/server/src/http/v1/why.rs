@@ -1,4 +1,4 @@
-//! `GET /v1/jobs/{type}/{id}/why` and `/v1/documents/{db}/{id}/why`: why a job stands where it does.
+//! `GET /v1/jobs/{type}/{id}/why` and `/v1/documents/{db}/{id}/why`: the reason for a job's state.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -19,11 +19,11 @@ use super::standing::{Of, Snapshot, could_run_since};
 use super::{Common, NoJob, locked, place, reason, view};
 use crate::http::{App, answer};
 
-/// Tell why a job waits
+/// Explain why a job waits
 ///
-/// Or why it runs, or how it ended: a reason for programs, a sentence for people, its place in the queue, how its tenant stands, and
-/// when it can be expected to start, as far as anything is known to tell that by. Of one moment, seen from the store: what a
-/// worker has charged in the last seconds may be missing.
+/// Or why it runs, or how it ended. The response has a reason for programs, a sentence for people, the job's place in the queue, its tenant's
+/// standing, and its expected start if that can be estimated. All values are from one snapshot of the store: the last seconds of a worker's charges
+/// may be missing.
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/why", tag = "tenants", operation_id = "why_job", params(JobPath),
     responses((status = 200, body = Why, description = "Why it stands where it does."), NoJob, Common),
@@ -46,7 +46,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
             let free = reason::free(&snapshot);
             let mut before = (in_tenant, overall);
             if (1..=overall).contains(&free) {
-                // It goes past those whose locks are not free.
+                // The job overtakes jobs whose locks are not free.
                 let rules = app.external.options().get().queue.clone();
                 let most = free.saturating_add(1);
                 let startable = startable(&app.store, tx, &app.keys, &rules, &job.job_type, most).await?;
@@ -71,7 +71,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         QueueState::Cancelled => Reason::Cancelled,
     };
     let locked = locked::look(app, tx, &job).await?;
-    // Without a worker, and where it is to stop, locks are not what it waits for.
+    // Without a worker, or if the job must stop, locks are not the cause.
     let is_about_locks = reason != Reason::NoWorker && !job.cancel_requested();
     let by_locks = locked.as_ref().filter(|_| is_about_locks).and_then(|locked| locked.reason(&job));
     let reason = by_locks.unwrap_or(reason);
@@ -149,9 +149,9 @@ impl Names for DocumentPath {
     }
 }
 
-/// Tell why a document's replication waits
+/// Explain why a document's replication waits
 ///
-/// The same for the replication of a document, which may have no job: while its filter's code is still to be read, and after its end.
+/// The same for the replication of a document. It may have no job: before the server has read its filter's code, and after its end.
 #[utoipa::path(
     get, path = "/documents/{db}/{id}/why", tag = "tenants", operation_id = "why_document", params(DocumentPath),
     responses(
@@ -172,7 +172,7 @@ pub(super) async fn why_document(
     let status = match status {
         Ok(Some(status)) => status,
         Err(DocumentError::Queue(error)) => return Err(error.into()),
-        // No database, or none that could be.
+        // The database does not exist, or its name is invalid.
         Ok(None) | Err(_) => return Err(no_document(&db, &id)),
     };
     let job = match &status.id {

@@ -1,4 +1,4 @@
-//! `/v1/workers…`: what workers in any language do. The rules are `turnwise_worker::External`'s.
+//! `/v1/workers…`: the protocol of external workers. `turnwise_worker::External` implements the rules.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use super::extract::{Named, RunPath, TypePath, WorkerPath};
 use super::{BadBody, Common, Membership, NoWorker, owned, view};
 use crate::http::{App, answer};
 
-/// Options in one answer with jobs, in bytes; a single job's may be larger.
+/// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// Register a worker
 ///
-/// For jobs of one type. From now on the worker pings at the interval that it is told; it is removed, and its jobs are given
-/// to others, when it is not heard of within the health timeout. A worker that was removed registers again and is a new one.
+/// Registers a worker for jobs of one type. From now on the worker pings at the interval of the response. The server removes a worker without a ping
+/// for the health timeout, and other workers get its jobs. A worker that was removed registers again, with a new id.
 #[utoipa::path(
     post, path = "/workers/{type}", tag = "workers", operation_id = "register_worker",
     params(TypePath), request_body = Register,
@@ -71,9 +71,9 @@ pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
     Err(V1Error::bad(format!("{field}: must be from {least} to {most}"), hint))
 }
 
-/// Show that a worker lives
+/// Send a heartbeat
 ///
-/// And learn which of its jobs shall stop.
+/// The response lists the jobs that the worker must stop.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/ping", tag = "workers", operation_id = "ping", params(WorkerPath),
     request_body = Nothing,
@@ -91,10 +91,10 @@ pub(super) async fn ping(
     }
 }
 
-/// Ask for jobs
+/// Request jobs
 ///
-/// First those that the worker holds under claims above `received`: an answer that was lost is given again, at most 10 jobs at a
-/// time. Otherwise new ones. Waits for up to `wait_ms` if there are none.
+/// First the response returns jobs that the worker already holds under claims above `received`, because an earlier response was lost: at most 10 jobs
+/// at a time. Otherwise the worker claims new jobs. If there are none, the request waits for up to `wait_ms`.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/accept", tag = "workers", operation_id = "accept",
     params(WorkerPath), request_body = Accept,
@@ -114,7 +114,7 @@ pub(super) async fn accept(
     check_range("limit", limit, 1, MAX_SLOTS)?;
     check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
     let leave = app.stop.child_token();
-    // The client is gone when this is dropped; what is under way comes to its end all the same, and is known to the next request.
+    // The client is gone when this guard is dropped. Claims in progress complete nevertheless, and the next request finds them.
     let _gone = leave.clone().drop_guard();
     let accepting = tokio::spawn({
         let (app, leave) = (app.clone(), leave.clone());
@@ -140,7 +140,7 @@ pub(super) async fn accept(
             "have one request for jobs at a time; more slots run more jobs",
         ));
     }
-    // What does not fit is above the number that arrives, and is given with the next request.
+    // Jobs that do not fit have claims above the highest one in this response, so the next request returns them.
     let mut bytes = 0;
     let fitting = jobs.into_iter().enumerate().take_while(|(n, accepted)| {
         bytes += accepted.options.get().len();
@@ -186,7 +186,7 @@ pub(super) async fn update(
 
 /// Finish a job
 ///
-/// It is done, with a result. Repeat it until it is answered: an end that was recorded is answered again, and changes nothing.
+/// The job has completed, with a result. Repeat the request until it gets a response: finishing is idempotent.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/finish", tag = "workers", operation_id = "finish",
     params(RunPath), request_body = Finish,
@@ -204,7 +204,7 @@ pub(super) async fn finish(
 
 /// Fail a job
 ///
-/// It could not be done. Repeat it until it is answered.
+/// The run has ended with an error. Repeat the request until it gets a response.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/fail", tag = "workers", operation_id = "fail",
     params(RunPath), request_body = Fail,
@@ -226,7 +226,7 @@ pub(super) async fn fail(
 
 /// Give a job back
 ///
-/// It was not done, and nothing is wrong with it: it is pending again, or cancelled if its user wanted that.
+/// The run ended without a result and without an error: the job becomes pending, or cancelled if its user has cancelled it.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/release", tag = "workers", operation_id = "release",
     params(RunPath), request_body = Release,
@@ -259,7 +259,7 @@ async fn end(
     }
 }
 
-/// Whether a halted worker has lost one claim, or its membership.
+/// Whether the worker has lost only this claim, or its registration.
 pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1Error {
     if !matches!(error, QueueError::Halt) {
         return error.into();
@@ -276,7 +276,7 @@ pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1E
 
 /// Leave
 ///
-/// A clean shutdown: the worker is no member any more, and the jobs that it still holds are pending again. Can be repeated.
+/// A clean shutdown: the worker is no longer registered, and the jobs that it still holds become pending. The request is idempotent.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/leave", tag = "workers", operation_id = "leave", params(WorkerPath),
     request_body = Nothing,
