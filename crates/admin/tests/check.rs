@@ -299,7 +299,7 @@ async fn damage_to_locks_is_found_as_what_it_is() {
             vec![Change(keys.job("t", "reserves"), json!({ "reserved": null }))],
             &[I::LockAgrees, I::LockAgrees],
         ),
-        (vec![Change(keys.job("t", "waits"), json!({ "state": "running" }))], &[I::LockAgrees]),
+        (vec![Change(keys.job("t", "waits"), json!({ "state": "running" }))], &[I::OnePlace]),
         (vec![Change(keys.job("t", "reserves"), json!({ "locks": {} }))], &[I::LockAgrees; 3]),
         (vec![Raw(held(node, Mode::Exclusive, "holds"), b"1")], &[I::Readable]),
         (vec![Raw(keys.lock_wake(), b"short")], &[I::Stamped]),

@@ -1,7 +1,7 @@
 //! Job filters as rows, and the jobs that they hold back.
 //!
 //! *Model.* A filter is a row, and all of them have one versionstamp: whoever looks for work reads that, and the filters only when it has changed. A job
-//! that a filter pauses leaves the queue. It is *paused*: [`State::Delayed`], in an index of its own that keeps its place in the queue, with the
+//! that a filter pauses leaves the queue. It is *paused*: [`Place::Paused`], in an index of its own that keeps its place in the queue, with the
 //! stamp of the filters that said so. When the filters have changed, every job that was paused by others than those there are now goes back to where it
 //! stood, and is judged anew ([`release`]).
 //!

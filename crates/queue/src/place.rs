@@ -375,9 +375,6 @@ impl TryFrom<PlaceFields> for Place {
             },
             State::Running | State::Waiting => {
                 let claim = claim.ok_or("it is running, and has no claim")?;
-                if fields.waits.is_some() != (state == State::Waiting) {
-                    return Err("it is waiting for a lock and names none, or the other way round");
-                }
                 let next = Next {
                     not_before_us: order_us,
                     unmet,

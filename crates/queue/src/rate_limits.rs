@@ -1,7 +1,7 @@
 //! Buckets as rows: which jobs of each run, which are held back, and how those learn that there is room.
 //!
 //! *Model.* A job that runs has a row in each bucket that it is in ([`of_job`]), written with its claim and cleared with it, whatever ends that. A
-//! claim counts them, and is refused if a bucket is full. A job that is refused leaves the queue: it is *held back*, [`State::Delayed`] in an
+//! claim counts them, and is refused if a bucket is full. A job that is refused leaves the queue: it is *held back*, [`Place::Limited`] in an
 //! index by bucket that keeps its place ([`hold_back`]), for the reason why paused jobs leave it ([`crate::filters`]). Where jobs are held back,
 //! whatever gives a place of the bucket back marks it; and whoever looks for work looks at the marked ones first ([`look`]): as long as
 //! a bucket has room, jobs of it go back to where they stood in the queue, so many as there is room for.

@@ -196,7 +196,11 @@ pub fn check_job(
         found(Invariant::OnePlace, &other.key(keys, key), problem);
     }
     if rows.raw.as_ref().is_some_and(|raw| has_other_fields(job, raw)) {
-        found(Invariant::OnePlace, &record_key, format!("it is {state:?}, and has fields of another place"));
+        found(
+            Invariant::OnePlace,
+            &record_key,
+            format!("it is read as {state:?}, and has fields of another state"),
+        );
     }
     if let Some(run) = job.run() {
         let claim = &run.claim;

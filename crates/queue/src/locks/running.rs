@@ -36,7 +36,7 @@ pub enum Asked {
 
 /// Asks for locks while a job runs. What is held already is granted at once, so that a request can be repeated; the rest is taken
 /// one after the other, in the order of [`Lock`](turnwise_policy::predictive_queue::locks::Lock). The first that is not free is waited for: the job is
-/// [`State::Waiting`], and stands in that lock's queue until it is granted ([`poll`], or asking again), [`withdraw`]n, or the claim
+/// [`State::Waiting`](crate::State::Waiting), and stands in that lock's queue until it is granted ([`poll`], or asking again), [`withdraw`]n, or the claim
 /// ends.
 ///
 /// Whoever waits reads [`Keyspace::lock_wake`] first in the transaction that asks, and asks again when it has another value.
