@@ -26,8 +26,8 @@ pub fn chaos(options: &[&str]) -> Result {
                 println!("left out: FoundationDB, which {} would start", program.display());
                 return Ok(());
             };
-            build.args(["--features", "foundationdb"]).env("FDB_CLIENT_LIB_PATH", &client);
-            command.env("LD_LIBRARY_PATH", client);
+            foundationdb::tell_client(build.args(["--features", "foundationdb"]), &client);
+            foundationdb::tell_client(&mut command, &client);
             if value("--start-foundationdb").is_none() {
                 command.arg("--start-foundationdb").arg(program);
             }

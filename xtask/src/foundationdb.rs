@@ -39,6 +39,12 @@ fn folder() -> PathBuf {
     bench::target().join("foundationdb")
 }
 
+/// Where a build and a run find the client. The variable of the crate that links it would not do: its build script does not run again where it has run
+/// without, as for a check.
+pub fn tell_client<'a>(command: &'a mut Command, client: &Path) -> &'a mut Command {
+    command.env("LIBRARY_PATH", client).env("LD_LIBRARY_PATH", client)
+}
+
 /// A server with an empty database. It ends when this is dropped.
 pub struct Server {
     program: PathBuf,
@@ -102,10 +108,7 @@ impl Server {
 
     /// What a build links, and what a test connects to.
     pub fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command
-            .env("FDB_CLIENT_LIB_PATH", &self.client)
-            .env("LD_LIBRARY_PATH", &self.client)
-            .env("FDB_CLUSTER_FILE", self.folder.join("fdb.cluster"))
+        tell_client(command, &self.client).env("FDB_CLUSTER_FILE", self.folder.join("fdb.cluster"))
     }
 
     /// How the test of nodes kills the server and starts it again.
