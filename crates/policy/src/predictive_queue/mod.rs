@@ -8,7 +8,6 @@
 //! - [`mod@line`]: how many wait in line for what a job wants.
 //! - [`order`]: which jobs of the queue's front start, which reserve, and why the others do not start.
 //! - [`window`]: how much of the queue's front a pass compares.
-//! - [`queue`]: all pending jobs in that order, kept up while running ones start and end.
 
 pub mod aging;
 pub mod contention;
@@ -16,7 +15,6 @@ pub mod experience;
 pub mod line;
 pub mod locks;
 pub mod order;
-pub mod queue;
 pub mod summary;
 #[cfg(test)]
 mod tests;
