@@ -1,7 +1,8 @@
-//! How several workers get along at the head of one queue: conflicts per commit, jobs/s, and how long a lone job waits.
+//! Contention of several workers at the head of one queue: conflicts per commit, jobs/s, and how long a single job
+//! waits.
 //!
-//! `cargo run --release -p turnwise-worker --example contention -- STORE_URL [JOBS]`; each number of workers gets a type of
-//! its own, so that it can run on a store that is used. `embedded:DIR` and `etcd://…` both do.
+//! `cargo run --release -p turnwise-worker --example contention -- STORE_URL [JOBS]`. Each number of workers uses its
+//! own job type, so that it can run on a store in use. The URL may be `embedded:DIR` or `etcd://…`.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -16,24 +17,24 @@ use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::{Counters, Runtime, Store, StoreUrl, open, runtime};
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
-/// Workers at one queue.
+/// Workers that share the queue.
 const WORKERS: [usize; 4] = [1, 2, 4, 8];
-/// Jobs that each runs at the same time.
+/// Slots of each worker.
 const SLOTS: usize = 10;
-/// How long a job runs that others meet.
+/// The run time of a job in the throughput test.
 const RUN: Duration = Duration::from_millis(5);
-/// Jobs that arrive alone.
+/// Jobs that arrive one by one.
 const LONE_JOBS: usize = 200;
-/// Between two of them.
+/// The time between two of them.
 const LONE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Sleeps for a moment, and notes when it began.
+/// Sleeps for a moment, and records when it began.
 struct Nap {
     runtime: Arc<dyn Runtime>,
     time: Duration,
     started_us: Mutex<BTreeMap<String, i64>>,
     started: AtomicUsize,
-    /// Told at each start.
+    /// Notified at each start.
     news: Notify,
 }
 
@@ -108,7 +109,7 @@ impl FilterSet {
             let options = Options {
                 node: format!("n{n}"),
                 max_jobs: SLOTS,
-                // So that they have seen each other soon.
+                // So that the workers soon know each other.
                 health_interval: Duration::from_secs(1),
                 ..Options::default()
             };
@@ -118,7 +119,7 @@ impl FilterSet {
         let (begun_us, before) = (clock.now_us(), self.store.counters());
         let mut waits_us = Vec::new();
         if lone {
-            // They know each other, and each one watches.
+            // The workers know each other, and each one watches.
             clock.sleep(Duration::from_millis(2_500)).await;
             for n in 0..count {
                 let id = format!("{n:06}");
@@ -153,7 +154,7 @@ impl FilterSet {
         Ok(())
     }
 
-    /// Adds as many as one transaction takes.
+    /// Adds as many jobs as fit into one transaction.
     async fn add(&self, job_type: &str, ids: &[String]) -> Result<usize> {
         let (keys, clock) = (&self.keys, self.store.runtime());
         self.store

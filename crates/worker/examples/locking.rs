@@ -1,8 +1,8 @@
-//! What a pass among jobs that lock costs, by the length of its window: jobs/s, processor time and reads per job.
+//! The cost of a pass among jobs that lock, by the length of its window: jobs/s, processor time and reads per job.
 //!
-//! `cargo run --release -p turnwise-worker --example locking -- STORE_URL [JOBS] [SLOTS] [RUN_US] [WORKERS]`. Each job has an instance of 200 for
-//! itself and shares its two nodes of 20; one of ten has the nodes for itself, too. Each window gets a type of its own, so that it can run on
-//! a store that is used, one after the other.
+//! `cargo run --release -p turnwise-worker --example locking -- STORE_URL [JOBS] [SLOTS] [RUN_US] [WORKERS]`. Each job
+//! locks one of 200 instances exclusively, and two of 20 nodes shared; one job of ten locks the nodes exclusively, too.
+//! Each window uses its own job type, one after the other, so that it can run on a store in use.
 
 use std::fs;
 use std::process::ExitCode;
@@ -20,9 +20,9 @@ use turnwise_worker::{JobContext, JobHandler, Options, Outcome, QueueRules, Work
 const WINDOWS: [usize; 4] = [64, 250, 500, 1_000];
 const INSTANCES: usize = 200;
 const NODES: usize = 20;
-/// Of so many jobs one has its nodes for itself.
+/// One of this many jobs locks its nodes exclusively.
 const ALONE: usize = 10;
-/// Jobs that one transaction adds at most.
+/// The maximum number of jobs that one transaction adds.
 const ADDED: usize = 200;
 /// A tick of `/proc/self/stat`, in µs.
 const TICK_US: u64 = 10_000;
@@ -31,7 +31,7 @@ struct Nap {
     runtime: Arc<dyn Runtime>,
     time: Duration,
     left: AtomicUsize,
-    /// None is left.
+    /// Notified when no job is left.
     done: Notify,
 }
 
@@ -92,7 +92,7 @@ async fn measure(
     let handler =
         Arc::new(Nap { runtime: clock.clone(), time, left: AtomicUsize::new(count), done: Notify::new() });
     let queue = Arc::new(QueueRules { window, ..QueueRules::default() });
-    // So that they have seen each other soon.
+    // So that the workers soon know each other.
     let health_interval = Duration::from_secs(1);
     let options = Options { max_jobs: slots, queue, health_interval, ..Options::default() };
     let (begun_us, before, used_us) = (clock.now_us(), store.counters(), processor_us());
@@ -132,9 +132,9 @@ async fn add_all(store: &Store, keys: &Keyspace, job_type: &str, count: usize) -
     Ok(())
 }
 
-/// What the nth job locks: the same in every run.
+/// The locks of the nth job: the same in every run.
 fn locks(n: usize) -> String {
-    // Far apart for neighbours.
+    // Neighbouring jobs get distant instances.
     let instance = n.wrapping_mul(0x9e37_79b1) / 7 % INSTANCES;
     let (node, other) = (instance % NODES, (instance + 1 + instance / NODES) % NODES);
     let other = if other == node { (other + 1) % NODES } else { other };
@@ -144,7 +144,7 @@ fn locks(n: usize) -> String {
 
 fn processor_us() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").expect("this runs on Linux");
-    // The fields behind the name, which is in parentheses: the 14th and 15th of all.
+    // The fields after the name, which is in parentheses: the 14th and 15th of all.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     fields.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>()
         * TICK_US

@@ -1,8 +1,9 @@
-//! What one reschedule, one add and one claim cost the store and the processor, with more and more jobs pending.
+//! The cost of one reschedule, one add and one claim for the store and the processor, with more and more pending jobs.
 //!
-//! `cargo run --release -p turnwise-worker --example reschedule -- [TENANTS [PENDING…]]`; 10 tenants, and 10000 100000 1000000,
-//! unless told otherwise. A worker with 500 slots full of continuous jobs, of which each cycle rotates 20; then one whose
-//! jobs end at once. The clock moves by hand, so that only work is measured. On an embedded store without fsync.
+//! `cargo run --release -p turnwise-worker --example reschedule -- [TENANTS [PENDING…]]`; the defaults are 10 tenants,
+//! and 10000 100000 1000000. First a worker with 500 slots full of continuous jobs, of which each cycle rotates 20;
+//! then one whose jobs end immediately. The clock moves by hand, so that only work is measured. On an embedded store
+//! without fsync.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{Counters, Runtime, Store, runtime};
 use turnwise_worker::{FairRules, JobContext, JobHandler, Options, Outcome, RotationRules, Worker};
 
-/// Jobs that run.
+/// Running jobs.
 const SLOTS: usize = 500;
-/// Jobs that each cycle stops, and as many others that it starts.
+/// Jobs that each cycle stops, and the number that it starts instead.
 const CHURN: usize = 20;
 /// Cycles that are measured, after some that are not.
 const CYCLES: usize = 20;
-/// Between two cycles.
+/// The time between two cycles.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Jobs that are added, and claimed, one by one.
 const ONE_BY_ONE: usize = 2_000;
 
-/// Continuous jobs run until they are stopped, others end at once, while they may.
+/// Continuous jobs run until they are stopped. Others end immediately, once they may.
 struct Handler {
     started: AtomicUsize,
     news: Notify,
@@ -113,7 +114,7 @@ impl FilterSet {
         NewJob { tenant, continuous, ..NewJob::new(job_type, &format!("{n:08}"), options) }
     }
 
-    /// Adds the jobs from one number to another one.
+    /// Adds the jobs with numbers from `from` to `to`.
     async fn fill(&self, job_type: &str, from: usize, to: usize) -> Result<()> {
         let mut next = from;
         while next < to {
@@ -157,11 +158,11 @@ impl FilterSet {
             if cycle == CYCLES {
                 measured = Measured::begin(self);
             }
-            // Nothing else sleeps for as long.
+            // No other task sleeps for as long.
             self.clock.wait_for_sleeper(INTERVAL / 2).await;
             self.clock.advance(INTERVAL);
             handler.has_started(SLOTS + (cycle + 1) * CHURN).await;
-            // The rows of what was charged.
+            // The write of the charges.
             self.clock.wait_for_sleeper(Duration::from_millis(500)).await;
             self.clock.advance(Duration::from_secs(1));
         }
@@ -181,7 +182,7 @@ impl FilterSet {
         Ok(())
     }
 
-    /// Claims, runs that end at once, and their ends.
+    /// Claims, runs that end immediately, and their ends.
     async fn claim(&self, pending: usize) -> Result<()> {
         let handler = Handler::new();
         let measured = Measured::begin(self);
@@ -220,7 +221,7 @@ impl Measured {
     }
 }
 
-/// What this process has used of the processor, all its threads together, in µs; 0 where nothing tells.
+/// The processor time of all threads of this process, in µs; 0 where the system does not report it.
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
 fn cpu_us() -> f64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0.0 };

@@ -1,13 +1,15 @@
-//! What the runs of external workers are charged with: a fair share for each job type that someone here works on.
+//! Charges the runs of external workers, with one fair share for each job type that workers here request.
 //!
-//! *Model.* A run is charged once it has ended, with the time since it was started, by whoever recorded its end: the server that its
-//! worker told, or that removed its worker. The record says since when it ran, so a restart of this server, or of another one that
-//! takes over, changes nothing. A server that gave a job and does not record its end finds that the claim is gone, and
-//! forgets the run. While a run lasts it counts as what it is expected to cost, at the server that gave it.
+//! *Model.* A run is charged when it has ended, with the time since its start. The server that records the end charges
+//! it: the one that the worker reported to, or the one that removed the worker. The record holds the start time, so a
+//! restart of this server, or a takeover by another one, loses nothing. If a server gave a job but does not record its
+//! end, it finds that the claim is gone and forgets the run. While a run lasts, it counts with its expected cost, at
+//! the server that gave it.
 //!
-//! *What is lost.* What a server that dies has charged in its last second. A run whose worker a server had begun to remove when it
-//! died, if a worker in a process that starts finishes that. And where the outcome of an end is unknown even here, because the
-//! store could not be reached, the run counts as ended here: if its worker then told another server, it is charged twice.
+//! *What is lost.* The charges of a server's last second, if it dies. A run whose worker a server was removing when it
+//! died, if a worker inside a starting process completes that removal. If the outcome of an end is unknown because the
+//! store was unreachable, the run counts as ended here. If its worker then reports to another server, the run is
+//! charged twice.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -21,16 +23,17 @@ use crate::FairRules;
 use crate::external::MAX_EXTERNAL_SLOTS;
 use crate::fair_share::{FairShare, Turn};
 
-/// Types that accounts are kept for; with more of them those that nobody runs a job of are forgotten, and read again.
+/// The maximum number of job types with an account. Beyond it, accounts without runs are dropped, and read again when
+/// needed.
 const MAX_TYPES: usize = 1_000;
-/// Between two looks at what long runs have cost, in µs.
+/// The time between two updates of what long runs have cost, in µs.
 const TEND_US: i64 = 1_000_000;
-/// Between two looks for runs that have ended elsewhere, in µs; only at workers with runs that have lasted as long. Those that
-/// ask here for jobs are looked at with each answer.
+/// The time between two sweeps for runs that have ended elsewhere, in µs. A sweep covers only workers with runs that
+/// have lasted as long. Workers that request jobs here are compared at each response.
 const SWEEP_US: i64 = 5_000_000;
-/// Workers that one such look is at, at most. The next one goes on after them.
+/// The maximum number of workers that one sweep covers. The next sweep continues after them.
 const SWEEP_WORKERS: usize = 100;
-/// Claims that it reads, about.
+/// The approximate number of claims that a sweep reads.
 const SWEEP_CLAIMS: usize = 2_000;
 
 /// The accounts of all types.
@@ -51,7 +54,7 @@ struct Runs {
     running: BTreeMap<(String, u64), Run>,
     tended_us: i64,
     swept_us: i64,
-    /// The worker that was looked at last.
+    /// The last worker that a sweep covered.
     swept: String,
 }
 
@@ -61,24 +64,24 @@ struct Run {
     ending: Option<Ending>,
 }
 
-/// An end that was to be recorded here.
+/// An end that this server tried to record.
 #[derive(Debug, Clone, Copy)]
 struct Ending {
     by_itself: bool,
     at_us: i64,
 }
 
-/// What is known here of a run whose end is to be recorded.
+/// What this server knows of a run whose end it is about to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
     Not,
     Runs,
-    /// Its end was tried before, with an unknown outcome.
+    /// An earlier attempt to record its end had an unknown outcome.
     Tried,
 }
 
 impl Accounts {
-    /// The account of a type, kept for `charger`.
+    /// The account of a type; `charger` is the name that its charges are written under.
     pub fn of(&self, store: &Store, keys: &Keyspace, job_type: &str, charger: &str) -> Arc<Account> {
         let mut by_type = self.by_type();
         if let Some(account) = by_type.get(job_type) {
@@ -93,7 +96,7 @@ impl Accounts {
         account
     }
 
-    /// The types that there is something to look after of: jobs run, or what others have charged was never read.
+    /// The types that need `tend`: they have running jobs, or the charges of other workers were never read.
     pub fn types(&self) -> Vec<String> {
         let is_busy = |runs: &Runs| !runs.running.is_empty() || runs.tended_us == 0;
         let by_type = self.by_type();
@@ -111,14 +114,14 @@ impl Runs {
         self.running.remove(&(worker.to_owned(), claim))
     }
 
-    /// The claims of a worker that are known here.
+    /// The claims of a worker that this server knows.
     fn of(&self, worker: &str) -> Vec<u64> {
         let from = (worker.to_owned(), 0);
         let known = self.running.range(from..).map(|((name, claim), _)| (name, *claim));
         known.take_while(|(name, _)| *name == worker).map(|(_, claim)| claim).collect()
     }
 
-    /// Whom to look at next, and what is known of them.
+    /// The workers of the next sweep, each with its known claims.
     fn to_sweep(&self, now_us: i64) -> Vec<(String, Vec<u64>)> {
         let swept = (self.swept.clone(), u64::MAX);
         let behind = self.running.range((Excluded(swept.clone()), Unbounded));
@@ -141,7 +144,8 @@ impl Account {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker has been given a job, perhaps once more; one of the tenant `left` could start, too, and was left to another worker.
+    /// A worker has received a job, perhaps repeatedly. A job of the tenant `left` could start, too, and was skipped
+    /// for its owner.
     pub fn given(&self, worker: &str, job: &Job, left: Option<&str>) {
         let (Some(claim), Some(started_us)) = (job.claim(), job.started_us) else { return };
         let mut runs = self.runs();
@@ -150,12 +154,12 @@ impl Account {
         runs.running.entry(run).or_insert_with(start);
     }
 
-    /// The claims of a worker that are known here.
+    /// The claims of a worker that this server knows.
     pub fn known(&self, worker: &str) -> Vec<u64> {
         self.runs().of(worker)
     }
 
-    /// The end of a run is about to be recorded here.
+    /// This server is about to record the end of a run.
     pub fn ends(&self, worker: &str, claim: u64, by_itself: bool, now_us: i64) -> Known {
         match self.runs().running.get_mut(&(worker.to_owned(), claim)) {
             None => Known::Not,
@@ -167,27 +171,27 @@ impl Account {
         }
     }
 
-    /// It goes on: its end was refused.
+    /// The run continues: its end was rejected.
     pub fn ends_not(&self, worker: &str, claim: u64) {
         if let Some(run) = self.runs().running.get_mut(&(worker.to_owned(), claim)) {
             run.ending = None;
         }
     }
 
-    /// The end of a run was recorded here. Whether it was known.
+    /// This server has recorded the end of a run. Returns whether it knew the run.
     pub fn ended(&self, worker: &str, claim: u64, by_itself: bool) -> bool {
         let run = self.runs().take(worker, claim);
         run.map(|run| self.fair.end(run.turn, by_itself)).is_some()
     }
 
-    /// A claim does not hold its job any more, and someone else has recorded that.
+    /// A claim no longer holds its job, and another server or worker has recorded that.
     pub fn ended_elsewhere(&self, worker: &str, claim: u64) {
         if let Some(run) = self.runs().take(worker, claim) {
             self.fair.abandon(&run.turn);
         }
     }
 
-    /// Runs of a worker were ended here, because it was removed.
+    /// This server has ended runs of a worker, because it removed the worker.
     pub fn given_back(&self, worker: &str, runs: &[GivenBack]) {
         for GivenBack { tenant, claim, started_us } in runs {
             if !self.ended(worker, *claim, false) {
@@ -196,13 +200,13 @@ impl Account {
         }
     }
 
-    /// A worker is gone: whoever removed it charges what it ran.
+    /// A worker is gone: the process that removed it charges its runs.
     pub fn left(&self, worker: &str) {
         let known = self.known(worker);
         self.compare(worker, &known, &[]);
     }
 
-    /// Of the claims of a worker that were known here before, these hold a job.
+    /// Compares the claims of a worker that this server knew with those that still hold a job.
     pub fn compare(&self, worker: &str, known: &[u64], held: &[u64]) {
         for claim in known.iter().filter(|claim| !held.contains(claim)) {
             let Some(run) = self.runs().take(worker, *claim) else { continue };
@@ -213,8 +217,8 @@ impl Account {
         }
     }
 
-    /// Brings everything up to date, now and then: what others have charged, and what long runs have cost. What cannot be read
-    /// only costs fairness.
+    /// Updates the account at intervals: reads the charges of other workers, and adds what long runs have cost. A
+    /// failed read only makes the shares less exact.
     pub async fn tend(&self, store: &Store, keys: &Keyspace, job_type: &str) {
         if let Err(error) = self.try_tend(store, keys, job_type).await {
             tracing::debug!(job_type, %error, "cannot read what tenants were charged");

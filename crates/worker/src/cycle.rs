@@ -23,84 +23,85 @@ use crate::fair_share::{FairShare, Front, SORT_BATCH};
 use crate::filters::{Admission, FilterSet};
 use crate::locks::{Chosen, LockHistory, LocksView, Scanned, choose};
 
-/// Jobs that one pass claims at most; fewer where the transaction has no more room for them.
+/// The maximum number of jobs that one pass claims; fewer if the transaction has no more room.
 const CLAIM_BATCH: usize = 500;
-/// A pass claims no further job once the options of those it has are this large together.
+/// A pass claims no further job once the options of its jobs have this total size.
 const CLAIM_OPTIONS_BYTES: usize = 8 << 20;
-/// Delayed jobs that one pass releases at most; fewer where the transaction has no more room for them.
+/// The maximum number of delayed jobs that one pass releases; fewer if the transaction has no more room.
 const RELEASE_BATCH: usize = 200;
-/// How often a pass decides again about the same jobs, because locks were not free that it took to be.
+/// How often a pass decides again about the same jobs, because locks that it expected to be free were not.
 const DECISIONS: usize = 4;
-/// How often a pass among jobs that lock decides again because filters and buckets have sorted out what it had chosen.
+/// How often a pass among jobs that lock decides again, because filters and buckets have removed chosen jobs.
 const SORTING_DECISIONS: usize = 16;
-/// So many times as many jobs are looked at by the pass after one that has sorted some out and has room left.
+/// If a pass had jobs filtered and room left, the next one reads this many times as many jobs.
 const WIDER: usize = 4;
-/// Jobs that have reserved and stand outside the window that a pass looks at. There is seldom more than one: of a window one reserves at
-/// a time.
+/// The maximum number of jobs with reservations outside the window that a pass reads. There is rarely more than one,
+/// because only one job of a window reserves at a time.
 const MAX_OUTSIDE: usize = 4;
-/// Rows that a reservation writes beside those of its locks.
+/// Rows that a reservation writes besides those of its locks.
 const ROWS_RESERVED: usize = 8;
 
-/// Who claims, and how much.
+/// The worker that claims, and its limits.
 #[derive(Clone, Copy)]
 pub(crate) struct Claimant<'a> {
     pub job_type: &'a str,
     pub worker: &'a str,
-    /// Jobs that it runs now.
+    /// The number of jobs that it runs now.
     pub running: usize,
-    /// Jobs that it runs at most.
+    /// The maximum number of jobs that it runs.
     pub max_jobs: usize,
     /// How often this pass has failed.
     pub failed: u32,
-    /// How many passes just before this one have sorted jobs out and had room left.
+    /// How many consecutive passes before this one had jobs filtered and room left.
     pub filtered: u32,
     pub numbers: Numbers<'a>,
-    /// Who is next.
+    /// Decides which tenant is next.
     pub fair: &'a FairShare,
-    /// How jobs that lock are ordered.
+    /// The order of jobs that lock.
     pub queue: &'a QueueRules,
     /// What past runs locked.
     pub lock_history: &'a LockHistory,
-    /// Jobs that others in this process are about to claim; what this pass claims is added.
+    /// Jobs that other passes in this process are about to claim; this pass adds its own.
     pub hold: Option<&'a Hold>,
-    /// Which jobs are this claimant's, where several take from the same queue.
+    /// This claimant's share of the jobs, if several claim from the same queue.
     pub shard: Shard,
-    /// Others' jobs that were left to them for a while. If there are some, these and more of others' are taken, too.
+    /// Jobs of other shards that were skipped for long enough. If there are any, this pass may claim them and others of
+    /// those shards.
     pub overdue: &'a BTreeSet<String>,
-    /// Chooses among others' jobs.
+    /// Chooses among the jobs of other shards.
     pub random: u64,
-    /// What holds for the runs.
+    /// The terms of the runs.
     pub terms: Terms,
-    /// History entries that a job keeps.
+    /// The number of history entries that a job keeps.
     pub max_history: usize,
 }
 
 impl Claimant<'_> {
-    /// How many of its jobs a pass looks at that has room for so many. What filters and buckets sort out takes no room: where they have done so,
-    /// the next passes look at more and more, so that what stands behind thousands of those comes soon, whatever the room.
+    /// The number of jobs to read for a given room. Filtered and limited jobs take no room, so after a pass with such
+    /// jobs the next passes read more and more. Jobs behind thousands of them are thus found soon, whatever the room.
     fn depth(&self, room: usize) -> usize {
         room.saturating_mul(WIDER.saturating_pow(self.filtered)).min(CLAIM_BATCH)
     }
 }
 
-/// Where the numbers of its claims come from.
+/// Where the claims get their numbers from.
 #[derive(Clone, Copy)]
 pub(crate) enum Numbers<'a> {
-    /// Counted in memory. Each attempt of a transaction takes new ones, so that none is ever used twice.
+    /// A counter in memory. Each attempt of a transaction takes new numbers, so that none is ever used twice.
     Counted(&'a AtomicU64),
-    /// From the worker's row, for one whose incarnation outlives this process.
+    /// The worker's row, for a worker whose incarnation outlives this process.
     Stored,
 }
 
-/// Jobs that passes of this process are about to claim. They run at the same time and would all want the front
-/// of the queue; so each leaves out what another one is at, and none has to run again.
+/// Jobs that passes of this process are about to claim. Concurrent passes would all choose the head of the queue. Each
+/// one therefore skips the jobs of other passes, which avoids conflicts.
 #[derive(Default)]
 pub(crate) struct Reserved {
     jobs: Mutex<BTreeSet<(String, String)>>,
     released: Notify,
 }
 
-/// What one pass has reserved, until it is dropped.
+/// The jobs that one pass has reserved, until it is dropped.
 pub(crate) struct Hold {
     reserved: Arc<Reserved>,
     held: Mutex<Vec<(String, String)>>,
@@ -111,7 +112,7 @@ impl Reserved {
         Hold { reserved: self.clone(), held: Mutex::default() }
     }
 
-    /// Ends when someone, after this call, gives back what it has reserved: claimed or not.
+    /// Ends when a pass, after this call, releases its reserved jobs, claimed or not.
     pub(crate) fn released(&self) -> Notified<'_> {
         self.released.notified()
     }
@@ -122,12 +123,12 @@ impl Reserved {
 }
 
 impl Hold {
-    /// How many jobs are reserved, by anyone.
+    /// The number of reserved jobs, of all passes.
     fn len(&self) -> usize {
         self.reserved.jobs().len()
     }
 
-    /// Those of `ids` that nobody has reserved; gives back what an earlier attempt has.
+    /// The jobs of `ids` that no pass has reserved. First releases what an earlier attempt has reserved.
     fn free(&self, job_type: &str, mut ids: Vec<String>) -> Vec<String> {
         self.take(job_type, std::iter::empty(), 0);
         let jobs = self.reserved.jobs();
@@ -135,7 +136,7 @@ impl Hold {
         ids
     }
 
-    /// Gives back what an earlier attempt has reserved, and reserves the first `limit` of `ids` that nobody has.
+    /// Releases what an earlier attempt has reserved, then reserves the first `limit` of `ids` that no pass has.
     fn take(&self, job_type: &str, ids: impl Iterator<Item = String>, limit: usize) -> Vec<String> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut jobs = self.reserved.jobs();
@@ -163,7 +164,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Who reserved nothing must wake nobody: it may wait itself, for what it has just looked at.
+        // A pass without reserved jobs must wake no other pass: it may itself wait for the jobs that it has read.
         if !held.is_empty() {
             let mut jobs = self.reserved.jobs();
             for job in held.drain(..) {
@@ -174,29 +175,31 @@ impl Drop for Hold {
     }
 }
 
-/// What a pass found and did.
+/// The result of a pass.
 pub(crate) struct Pass {
-    /// Jobs that are this worker's now, with their options.
+    /// The claimed jobs, with their options.
     pub claimed: Vec<(Job, Box<RawValue>)>,
-    /// There may be more to claim at once.
+    /// There may be more to claim immediately.
     pub more: bool,
-    /// Filters have sorted some out: behind them there may be others.
+    /// Filters have removed jobs: there may be others behind them.
     pub sorted_out: bool,
-    /// There are pending jobs, all of them reserved by others in this process, who may fail to claim them.
+    /// There are pending jobs, but other passes of this process have reserved all of them, and may fail to claim them.
     pub left_to_others: bool,
-    /// Jobs that were left to other contenders while there is room for them here: those may have none. Where none of them lock, the first
-    /// alone: when it has gone, they are at work; but all of them where this worker takes nothing at once.
+    /// Jobs that were skipped for their owners although there is room for them here; the owners may have no room. Where
+    /// none of the jobs lock, only the first one: once it is gone, its owner is active. All of them if this worker's
+    /// shard is empty.
     pub left_to_contenders: BTreeSet<String>,
-    /// The tenant of the first job that could start and was left to other contenders, as far as is known: among jobs that lock only where
+    /// The tenant of the first known job that could start and was skipped for its owner. Among jobs that lock, only if
     /// there was room for more.
     pub first_left: Option<Arc<str>>,
     /// Tenants whose queues are empty now.
     pub drained: Vec<Arc<str>>,
     /// When the next delayed job is due, in µs.
     pub next_due_us: Option<i64>,
-    /// The wake key's value before the pass: work that comes later changes it.
+    /// The wake key's value before the pass: work that arrives later changes it.
     pub wake_seen: Option<Bytes>,
-    /// There are jobs whose locks are not free: the value, before the pass, of what changes when some are given back.
+    /// If the locks of some jobs are not free: the value, before the pass, of the key that changes when locks are
+    /// released.
     pub lock_wake_seen: Option<Option<Bytes>>,
 }
 
@@ -217,17 +220,17 @@ impl Pass {
     }
 }
 
-/// A wait that can be held on to.
+/// A pause that can be stored.
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What is left to other contenders, and until when.
+/// The jobs that are skipped for their owners, and until when.
 #[derive(Default)]
 pub(crate) struct Leftovers(Option<(BTreeSet<String>, Sleep)>);
 
 impl Leftovers {
-    /// After a pass that left these jobs to others. As long as one of those stands there that were left when the time began, it runs on;
-    /// if all have gone, others are at work, and what is left now has a time of its own. So nothing is left for longer than two of them,
-    /// whatever comes and goes before it.
+    /// Notes the jobs that a pass has skipped. The pause continues as long as one of the jobs from its beginning is
+    /// still there. If all of them are gone, their owners are active, and the jobs skipped now begin a new pause. So no
+    /// job is skipped for longer than two pauses, whatever comes and goes before it.
     pub(crate) fn note(&mut self, left: BTreeSet<String>, pause: impl FnOnce() -> Sleep) {
         let since_before = self.0.take().and_then(|(mut before, until)| {
             before.retain(|id| left.contains(id));
@@ -236,7 +239,7 @@ impl Leftovers {
         self.0 = since_before.or_else(|| (!left.is_empty()).then(|| (left, pause())));
     }
 
-    /// Returns those that were left for long enough; never, if there are none.
+    /// Returns the jobs that were skipped for long enough; never returns if there are none.
     pub(crate) async fn overdue(&mut self) -> BTreeSet<String> {
         match &mut self.0 {
             Some((_, until)) => until.await,
@@ -246,8 +249,8 @@ impl Leftovers {
     }
 }
 
-/// One pass. The jobs are the worker's once the transaction is committed. Without room it only makes pending what has waited for its time, or for a
-/// place in a bucket.
+/// One pass. The worker holds the jobs once the transaction is committed. Without room, a pass only makes pending the
+/// jobs whose time has come, or whose bucket has room.
 pub(crate) async fn pass(
     tx: &Transaction,
     keys: &Keyspace,
@@ -260,12 +263,12 @@ pub(crate) async fn pass(
     let mine = |id: &str| eager || shard.has(id);
     let room = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
     if room > 0 {
-        // Before anything becomes pending: then the stamp of its tenant is not known.
+        // Read before the transaction makes anything pending: the new stamps of those tenants are not known.
         fair.look(tx, wake_seen.as_ref(), now_us).await?;
     }
     let delayed = claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
     let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
-    // Without room, too: running jobs may be stopped for those that are pending, and for no others.
+    // Also without room: running jobs may be preempted only for jobs that are pending.
     let (turn, most) = (&fair.rotation, room.max(1));
     let held_back = rate_limits::look(tx, keys, job_type, turn, most, failed == 0, mine, turns).await?;
     let mut released = delayed.released;
@@ -314,7 +317,8 @@ pub(crate) async fn pass(
         });
     }
     let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
-    // Where the first one goes, others are at work. Who leaves all of them to those looks at each: it could be the only one with room for the last.
+    // Once the first job is gone, its owner is active. A worker with an empty shard watches all: it could be the only
+    // one with room for the last job.
     let looked_at = if shard.is_none() { usize::MAX } else { 1 };
     let left: Vec<String> = seen.iter().filter(|id| !shard.has(id)).take(looked_at).cloned().collect();
     let chosen = shard.choose(seen, queue.beyond, eager, random);
@@ -326,7 +330,7 @@ pub(crate) async fn pass(
     let left_to_others = chosen_jobs > 0 && front.is_empty();
     let mut not_started = false;
     let mut rest = &front[..];
-    // What is sorted out leaves its room to those behind it.
+    // A filtered job leaves its room to the jobs behind it.
     while !not_started {
         let decision =
             select(View { running: running + claims.claimed.len(), front: rest }, Rules { max_jobs });
@@ -346,7 +350,7 @@ pub(crate) async fn pass(
     let first_left = queue.tenant_of_first(|id| !shard.has(id) && !claims.tried.contains(id));
     let Claims { claimed, sorted_out, .. } = claims;
     let has_room = running + claimed.len() < max_jobs;
-    // Beyond what was seen there may be more of one's own.
+    // Behind the jobs that were read there may be more of this worker's.
     let more = not_started
         || held_back.more
         || sorted_out && has_room
@@ -372,9 +376,9 @@ pub(crate) async fn pass(
     })
 }
 
-/// What a pass among jobs that lock has seen, beside what it has claimed.
+/// What a pass among jobs that lock has found, besides its claims.
 struct Looked {
-    /// The window, as it was seen last.
+    /// The window, as it was last read.
     queue: Front,
     more: bool,
     left_to_others: bool,
@@ -383,8 +387,9 @@ struct Looked {
     lock_wake_seen: Option<Option<Bytes>>,
 }
 
-/// Claims what can start of a front in which some jobs lock. Compares more of them than there is room for; and if none can start, still more of them,
-/// up to [`window::MAX`]. Behind so many it takes what a [scan](crate::locks::Scan) finds that can start.
+/// Claims jobs from a head of the queue where some lock. Compares more jobs than there is room for; if none can start,
+/// even more, up to [`window::MAX`]. Behind the largest window it claims what a [scan](crate::locks::Scan) finds
+/// startable.
 async fn pass_with_locks(
     claims: &mut Claims<'_>,
     mut queue: Front,
@@ -399,7 +404,7 @@ async fn pass_with_locks(
     let stamps = (wake.cloned(), lock_wake.clone());
     let mut window = rules.window(room);
     let mut view = None;
-    // What is known of the window, once a scan has looked behind it.
+    // The result for the window, once a scan has searched behind it.
     let mut behind: Option<Chosen> = None;
     let mut scan_again_us = None;
     loop {
@@ -414,7 +419,7 @@ async fn pass_with_locks(
         let seen: Vec<String> = queue.jobs.iter().map(|(pending, _)| pending.id.clone()).collect();
         let chosen: BTreeSet<String> =
             shard.choose(seen.clone(), queue.beyond, eager, random).into_iter().collect();
-        // Of the overdue all: most of others' jobs cannot start, and a share of them may be those.
+        // Includes all expired jobs: most jobs of other shards cannot start, and a part of them may be exactly these.
         let own: Vec<String> =
             seen.into_iter().filter(|id| chosen.contains(id) || overdue.contains(id)).collect();
         let chosen = own.len();
@@ -459,7 +464,7 @@ async fn pass_with_locks(
                     Claiming::Claimed(_) => {}
                     Claiming::Gone | Claiming::Limited(_) => sorted_out = true,
                     Claiming::Blocked(_) => refused = true,
-                    // Alone it has the whole transaction, and if that is not enough another look helps nobody.
+                    // Alone it has the whole transaction. If that is not enough, another pass does not help.
                     Claiming::NoRoom if claims.claimed.is_empty() => {}
                     Claiming::NoRoom => {
                         not_started = true;
@@ -475,7 +480,7 @@ async fn pass_with_locks(
             if !again || !no_room || not_started {
                 break;
             }
-            // Those that were refused, or sorted out, took others' room.
+            // Jobs that were refused or filtered had taken the room of others.
             *view = LocksView::read(tx, keys, &rules.levels, (lock_history, now_us)).await?;
             own.retain(|pending| !claims.tried.contains(&pending.id));
         }
@@ -503,7 +508,7 @@ async fn pass_with_locks(
             }
         }
         if let Some(window) = behind.take() {
-            // Without room for more, what was not looked at can still start.
+            // If the room ran out, the jobs that were not tried can still start.
             let offered = own.iter().filter(|_| !looked.no_room).map(|pending| &pending.id);
             let tried = claims.tried.iter().chain(offered).cloned().collect();
             scan_again_us = fair.scan.forget(&tried);
@@ -517,7 +522,8 @@ async fn pass_with_locks(
             let rows = wants.map_or(0, |wants| wants.known(&rules.levels).len()) + ROWS_RESERVED;
             if tx.has_room_for(rows, ROWS_RESERVED) {
                 locks::reserve(tx, keys, job_type, id, now_us).await?;
-                // By a clock that is behind it may have come before whoever was in its way, and is free now: another pass sees that.
+                // If this node's clock is behind, the reservation may precede those that blocked the job, and its locks
+                // may be free now. Another pass checks that.
                 not_started = true;
             } else {
                 not_started = !claims.claimed.is_empty();
@@ -542,29 +548,29 @@ struct Claims<'a> {
     keys: &'a Keyspace,
     claimant: Claimant<'a>,
     now_us: i64,
-    /// Who says which of them may start.
+    /// The filters that decide which jobs may start.
     filters: Option<FilterSet>,
-    /// How many of each bucket run.
+    /// The number of running jobs in each bucket.
     tally: Tally,
-    /// Some may not.
+    /// Some jobs were filtered.
     sorted_out: bool,
     claimed: Vec<(Job, Box<RawValue>)>,
     options_bytes: usize,
-    /// Those that it has claimed, or could not.
+    /// Jobs that it has claimed, or could not claim.
     tried: BTreeSet<String>,
 }
 
 impl Claims<'_> {
-    /// Whether further jobs have to wait for the next transaction.
+    /// Whether further jobs must wait for the next transaction.
     fn is_full(&self) -> bool {
-        // Whatever stood in the way of the pass: half as many meet it half as often.
+        // Whatever failed the last attempt, half as many jobs meet it half as often.
         let most = CLAIM_BATCH.checked_shr(self.claimant.failed).unwrap_or(0).max(1);
         self.options_bytes >= CLAIM_OPTIONS_BYTES
             || self.tried.len() >= most
             || !self.tried.is_empty() && !self.tx.has_room()
     }
 
-    /// Those of these jobs that are pending, the first few. Takes no conflict: a claim reads its job again.
+    /// The pending jobs among the first few of `ids`. A snapshot read, without conflicts: a claim reads its job again.
     async fn pending(&self, ids: impl Iterator<Item = &str>) -> Result<Vec<Pending>> {
         let mut found = Vec::new();
         for id in ids.take(MAX_OUTSIDE) {
@@ -572,14 +578,14 @@ impl Claims<'_> {
             if let Some(job) = job.filter(Job::is_pending) {
                 let order_us = job.order_us();
                 let Job { id, locks, traits, .. } = job;
-                // It has reserved: whatever its class, it is before those of the window that have not.
+                // It has a reservation: whatever its class, it precedes jobs of the window without one.
                 found.push(Pending { id, order_us, key: None, class: 0, locks, traits });
             }
         }
         Ok(found)
     }
 
-    /// Claims a job, if it is there, no filter forbids it, its buckets have room, and its locks are free.
+    /// Claims a job if it is still there, no filter rejects it, its buckets have room, and its locks are free.
     async fn claim(&mut self, id: &str) -> Result<Claiming> {
         let Claims { tx, keys, claimant, now_us, .. } = *self;
         let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
@@ -596,7 +602,7 @@ impl Claims<'_> {
         }
         let number = match numbers {
             Numbers::Counted(next) => next.fetch_add(1, Relaxed),
-            // Written with the claim alone: whoever waits for news of a claim is told of none otherwise.
+            // Written only with a claim: otherwise, requests that watch this key for new claims would wake for none.
             Numbers::Stored => claims::latest_number(tx, keys, job_type, worker).await? + 1,
         };
         let claim = Claim { worker: worker.to_owned(), number };
@@ -632,7 +638,7 @@ impl Claims<'_> {
         Ok(claiming)
     }
 
-    /// Sorts those of the front that wait on as they should be sorted.
+    /// Rewrites the sort keys of jobs that continue to wait, where they are out of date.
     async fn sort(&self, queue: &Front) -> Result<()> {
         let waits = queue.to_sort.iter().filter(|(id, _)| !self.tried.contains(id));
         for (id, key) in waits.take(SORT_BATCH).take_while(|_| self.tx.has_room()) {
@@ -642,8 +648,8 @@ impl Claims<'_> {
     }
 }
 
-/// The tenants of whom every waiting job was claimed; not those that this transaction gave one: the stamp that it has then is not
-/// known.
+/// The tenants whose waiting jobs were all claimed. Excludes tenants that got a new pending job in this transaction:
+/// their new stamp is not known.
 fn drained(queue: &Front, claimed: &[(Job, Box<RawValue>)], released: &BTreeSet<String>) -> Vec<Arc<str>> {
     let mut left: BTreeMap<&str, usize> = BTreeMap::new();
     for looked in queue.tenants.iter().filter(|looked| looked.is_all && looked.seen > 0) {
@@ -681,16 +687,16 @@ mod tests {
             });
         };
         note(&mut leftovers, &["b", "c"]);
-        // One goes, and others come, before and behind: the time of those that stay runs on.
+        // One job goes, and others come before and behind it: the pause of the remaining jobs continues.
         note(&mut leftovers, &["a", "c", "d"]);
         note(&mut leftovers, &["a", "c", "e"]);
         assert_eq!(begun.get(), 1);
-        // All of them have gone: somebody is at work, and the rest has a time of its own.
+        // All of them are gone: their owner is active, and the rest begins a new pause.
         note(&mut leftovers, &["a", "e"]);
         assert_eq!(begun.get(), 2);
         note(&mut leftovers, &["e", "f"]);
         assert_eq!(leftovers.overdue().await, jobs(&["e"]));
-        // Once they were taken, or could not be, it begins anew.
+        // Once they were claimed, or could not be, a new pause begins.
         note(&mut leftovers, &["e", "f"]);
         assert_eq!(begun.get(), 3);
         note(&mut leftovers, &[]);

@@ -1,14 +1,17 @@
-//! Takes away the claims of external workers' runs that are over their time: a worker that pings may hang all the same.
+//! Takes jobs back from external workers whose runs exceed a timeout: a worker may hang although it pings.
 //!
-//! Every server looks at all of them, as with [`crate::monitor`], and reads those whose time has come by its clock ([`deadlines`]). By that
-//! clock it decides nothing. It counts its own looks, each worth the pause before it, and remembers since when it has seen a run as
-//! it is: one that was given, or has reported, through this server since then; any other since the first look at it. So a run is
-//! taken away when it was silent for its whole timeout while this server looked on, and no clock that jumps, or differs from another server's,
-//! takes one away too early. Where a worker speaks to one server, a run is taken away about two looks after its timeout; where that
-//! server is new, or another one was told of the reports, up to a timeout later.
+//! As with [`crate::monitor`], every server checks all of these runs. The server's clock selects which runs it reads
+//! ([`deadlines`]), and gives the age of a run that it sees for the first time. Everything else follows from the
+//! server's own pauses between checks, which it adds up. For each run, it remembers since when it has seen the run
+//! unchanged: since a start or report through this server, otherwise since the first check. A run is thus taken back
+//! for its silence only after a full timeout under this server's observation. A clock that jumps, or differs from
+//! another server's, does not take back a run too early.
 //!
-//! A clock that jumped may have left runs at places that are far away. So a server that finds its clock jumped, or has just started,
-//! reads all of the index once.
+//! If a worker uses one server, its run is taken back about two checks after its timeout. If the server is new, or
+//! another server received the reports, it takes up to one timeout longer.
+//!
+//! A clock jump can leave index entries at times that are far off. So a server reads the whole index once after its own
+//! start, and after each jump of its clock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -24,43 +27,43 @@ use turnwise_store::Store;
 use crate::External;
 use crate::membership::duration_us;
 
-/// Between two looks.
+/// The time between two checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Runs that one read takes at most.
+/// The maximum number of runs that one read returns.
 const PAGE: usize = 200;
-/// Runs that one look reads at most; the next one goes on behind them.
+/// The maximum number of runs that one check reads; the next check continues behind them.
 const MAX_LOOKED: usize = 5_000;
-/// Runs that one transaction moves at most.
+/// The maximum number of runs that one transaction moves in the index.
 const MOVE_BATCH: usize = 30;
-/// A clock that is off by more than this after a pause has jumped, or the process has slept, in µs.
+/// If the clock is off by more than this after a pause, in µs, it has jumped, or the process was suspended.
 const JUMP_US: i64 = 5_000_000;
-/// Looks between two that forget runs which have ended elsewhere.
+/// The number of checks between two removals of runs that have ended elsewhere.
 const PRUNE_LOOKS: u32 = 600;
-/// Runs that are remembered at most; with more of them all are seen anew.
+/// The maximum number of remembered runs. Beyond it, all are forgotten and observed again.
 const MAX_SEEN: usize = 500_000;
 
-/// What this server knows of the runs of external workers that are held to a time.
+/// What this server knows of the runs of external workers that have a timeout.
 #[derive(Default)]
 pub(crate) struct Beats {
-    /// How long it has looked, in µs: its looks, each worth its pause.
+    /// The observed time, in µs: the sum of the pauses between checks.
     looked_us: AtomicI64,
     /// By type, worker, and claim.
     seen: Mutex<BTreeMap<(String, String, u64), Seen>>,
 }
 
-/// A run as it was seen. Times are those of [`Beats::looked_us`].
+/// A run as this server has seen it. `since_us` and `begun_us` are times of [`Beats::looked_us`].
 struct Seen {
-    /// The time of its last report, as it is stored.
+    /// The time of its last report, as stored.
     updated_us: i64,
-    /// When it began, began to wait for a lock, or got one, as it is stored.
+    /// When it began, began to wait for a lock, or got one, as stored.
     changed_us: i64,
-    /// When both were seen first.
+    /// When this server first saw both.
     since_us: i64,
     /// When it began.
     begun_us: i64,
-    /// It was given through this server: both are right.
+    /// This server gave the job, so both times are exact.
     exact: bool,
-    /// How long it may be without a look.
+    /// How long to remember it without a check.
     keep_us: i64,
 }
 
@@ -69,12 +72,12 @@ impl Beats {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What happens now lies before the end of the pause that is under way.
+    /// The observed time at the end of the current pause: an upper bound for an event that happens now.
     fn next_us(&self) -> i64 {
         self.looked_us.load(Relaxed).saturating_add(duration_us(LOOK))
     }
 
-    /// A worker was given a job, for the first time.
+    /// A worker has received a job for the first time.
     pub fn given(&self, worker: &str, job: &Job) {
         let timeouts = job.terms().timeouts;
         let (Some(claim), Some(started_us), false) = (job.claim(), job.started_us, timeouts.is_none()) else {
@@ -96,13 +99,14 @@ impl Beats {
         }
     }
 
-    /// A run has ended, or was taken away.
+    /// A run has ended, or was taken back.
     pub fn ended(&self, job_type: &str, worker: &str, claim: u64) {
         self.seen().remove(&(job_type.to_owned(), worker.to_owned(), claim));
     }
 
-    /// How long a run has left, and whether that is known exactly; or what is over. `now_us` is the clock's time, which tells of a run that
-    /// is seen for the first time how long it has lasted; not of before `trusted_from_us`, when the clock had jumped.
+    /// The time that a run has left, and whether that is exact; or the timeout that it exceeded. For a run that is seen
+    /// for the first time, `now_us` gives its age, counted from `trusted_from_us` at the earliest: the clock jumped
+    /// then.
     fn look(
         &self,
         due: &Due,
@@ -127,7 +131,7 @@ impl Beats {
                 keep_us: timeouts.run_us.max(timeouts.heartbeat_us).unwrap_or(0).saturating_mul(2),
             }
         });
-        // It is silent from the end of a wait on, also of one that began and ended between two looks.
+        // Silence begins at the end of a wait, even if the wait began and ended between two checks.
         if (seen.updated_us, seen.changed_us) != (due.updated_us, due.changed_us) || due.waits {
             (seen.updated_us, seen.changed_us) = (due.updated_us, due.changed_us);
             seen.since_us = looked_us;
@@ -146,33 +150,33 @@ impl Beats {
     }
 }
 
-/// Holds the runs of external workers to their time.
+/// Enforces the timeouts of external workers' runs.
 #[derive(Clone)]
 pub struct Deadlines {
-    /// Where they are.
+    /// The store that holds the runs.
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
-    /// Charges what it takes away, and knows what was reported through this server.
+    /// Charges the runs that are taken back, and knows what was reported through this server.
     pub external: External,
 }
 
-/// Where the looks are.
+/// The state of the checks.
 #[derive(Default)]
 struct Looks {
-    /// The clock's time at the latest one, in µs.
+    /// The clock's time at the latest check, in µs.
     at_us: i64,
-    /// Since when the clock has not jumped, if it has.
+    /// When the clock jumped last, if ever.
     trusted_from_us: Option<i64>,
-    /// Where the next look goes on.
+    /// Where the next check continues.
     from: Option<Bytes>,
-    /// It goes on through the whole index, not only through what is due.
+    /// It continues through the whole index, not only through what is due.
     all: bool,
     number: u32,
 }
 
 impl Deadlines {
-    /// Looks again and again, until it is stopped.
+    /// Repeats checks until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         let runtime = self.store.runtime().clone();
         let mut looks = Looks { at_us: runtime.now_us(), all: true, ..Looks::default() };
@@ -196,7 +200,7 @@ impl Deadlines {
         }
     }
 
-    /// One look.
+    /// One check.
     async fn look(&self, looks: &mut Looks) -> Result<()> {
         let now_us = self.store.runtime().now_us();
         let passed_us = now_us.saturating_sub(std::mem::replace(&mut looks.at_us, now_us));
@@ -223,7 +227,7 @@ impl Deadlines {
                 }
             }
         }
-        // The look that was at work has ended by the clock's own time.
+        // The check itself took time by the same clock.
         looks.at_us = self.store.runtime().now_us();
         Ok(())
     }
@@ -243,10 +247,10 @@ impl Deadlines {
             let silent_us = (!due.waits).then(|| now_us.saturating_sub(heard_us).max(0));
             let told = timeouts.left_us(now_us.saturating_sub(due.started_us).max(0), silent_us);
             let at_us = now_us.saturating_add(match told {
-                // Known here, or told by the clocks of those who took its reports.
+                // Known exactly here, or computed from the clocks of the servers that recorded the run.
                 _ if exact => left_us,
                 Some(Ok(told_us)) => told_us,
-                // It is watched where it is: another server may know it exactly.
+                // The entry keeps its place: another server may know the time exactly.
                 _ => 0,
             });
             let is_due = due.deadline.at_us <= now_us;
@@ -260,7 +264,7 @@ impl Deadlines {
                 .transact(|tx| async move {
                     for (due, at_us) in some {
                         deadlines::postpone(&tx, keys, due, *at_us).await?;
-                        // The others are due, and come again.
+                        // The remaining ones are due, and are read again.
                         if !tx.has_room() {
                             break;
                         }

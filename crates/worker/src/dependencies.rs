@@ -1,4 +1,4 @@
-//! Tells jobs of ends that they wait for, where the transaction that ended something could not tell all of them.
+//! Releases jobs whose dependencies have ended, where the transaction that ended one could not release all of them.
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::dependencies::{self, Unsettled};
@@ -7,10 +7,11 @@ use turnwise_store::{Isolation, Store, Watch};
 
 use crate::service::keep_up;
 
-/// Settles what ends have left behind ([`dependencies::settle`], [`rate_limits::mark_rest`]). Any number of servers may do the same.
+/// Settles what ended jobs have left behind ([`dependencies::settle`], [`rate_limits::mark_rest`]). Any number of
+/// servers may do this at the same time.
 #[derive(Clone)]
 pub struct Dependencies {
-    /// Where the jobs are.
+    /// The store that holds the jobs.
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
@@ -22,7 +23,8 @@ impl Dependencies {
         keep_up(&self.store, &stop, "cannot tell jobs of ends that they wait for", || self.pass()).await;
     }
 
-    /// Settles all that there is, some of each group in turn: none waits for another one's dependents. Returns what ends when there is more.
+    /// Settles everything, a part of each group in turn, so that no group waits for another one's dependents. Returns a
+    /// watch that fires when there is more.
     async fn pass(&self) -> Result<Watch> {
         let (store, keys) = (&self.store, &self.keys);
         let wake = &keys.unsettled_wake();
@@ -30,7 +32,7 @@ impl Dependencies {
         let (mut done, mut failed) = (false, None);
         loop {
             let after = last.as_ref();
-            // The wake key first: what comes after this look changes it.
+            // The wake key is read first: work that arrives after this read changes it.
             let looked = store.transact(|tx| async move {
                 let seen = tx.get_with(wake, Isolation::Snapshot).await?;
                 let next = dependencies::next_unsettled(&tx, keys, after).await?;
@@ -40,7 +42,7 @@ impl Dependencies {
             let (seen, next, marked) = looked.await?;
             done |= marked;
             let Some(group) = next else {
-                // Whoever was passed is looked at again, as long as there is progress.
+                // As long as there is progress, the groups that failed are tried again.
                 match failed {
                     _ if std::mem::take(&mut done) => last = None,
                     Some(error) => return Err(error),
@@ -53,7 +55,7 @@ impl Dependencies {
             match store.transact(|tx| async move { dependencies::settle(&tx, keys, of, now_us).await }).await
             {
                 Ok(_) => done = true,
-                // One that cannot be settled keeps no other one from it.
+                // A group that cannot be settled does not stop the next ones.
                 Err(error) => failed = Some(error),
             }
             last = Some(group);

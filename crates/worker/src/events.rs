@@ -1,4 +1,4 @@
-//! Changes of the membership, as events for whoever shares out work by ownership.
+//! Changes of the membership, as events for code that divides work by ownership.
 //!
 //! ```text
 //!            start period, quiet               a change
@@ -7,8 +7,8 @@
 //!                                   quiet period, quiet ◀──┘  └── a change: the period starts anew
 //! ```
 //!
-//! Instability is told at once, stability only after a quiet period: handing work over costs more than leaving it
-//! alone for a while, and workers that start or stop rarely do so alone.
+//! Instability is reported immediately, stability only after a quiet period. Moving work costs more than waiting for a
+//! while, and workers often start or stop in groups.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -19,20 +19,20 @@ use md5::{Digest, Md5};
 use turnwise_queue::{Error, Keyspace, Result, workers};
 use turnwise_store::{Store, Watch};
 
-/// The pause after a read that failed for good.
+/// The pause after a read that failed permanently.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// What happened to the membership.
+/// A change of the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
-    /// It has changed, or is not known yet. Nobody should take or give up work because of it now.
+    /// It has changed, or is not known yet. Members should neither take nor give up work now.
     Unstable,
     /// It has not changed for a while. These are the members, sorted by id.
     Stable(Vec<String>),
 }
 
-/// The changes of a type's membership, beginning with [`Membership::Unstable`]. The first stable one comes after
-/// `start_period` without a change, every later one after `quiet_period` without one.
+/// The membership changes of a job type, beginning with [`Membership::Unstable`]. The first stable event comes after
+/// `start_period` without a change, each later one after `quiet_period` without one.
 pub fn membership_events(
     store: Store,
     keys: Keyspace,
@@ -47,8 +47,8 @@ pub fn membership_events(
     })
 }
 
-/// The member that a key belongs to, if there are members. All who know the same members agree, and a member that
-/// joins or leaves moves only what it takes or had: the highest hash of member and key wins.
+/// The member that owns a key, if there are members: the one with the highest hash of member and key. Callers that know
+/// the same members agree. A member that joins or leaves moves only the keys that it gains or owned.
 pub fn owner<'a>(members: &'a [String], key: &str) -> Option<&'a str> {
     let weight = |member: &&String| {
         let mut hash = Md5::new();
@@ -109,7 +109,7 @@ impl Events {
         }
     }
 
-    /// Waits until the membership has another version.
+    /// Waits until the membership's version has changed.
     async fn change(&self, version: Option<Bytes>) {
         loop {
             self.watch(version.clone()).await.await;
@@ -119,7 +119,7 @@ impl Events {
         }
     }
 
-    /// Version and members of one moment.
+    /// Reads version and members in one snapshot.
     async fn read(&self) -> (Option<Bytes>, Vec<String>) {
         loop {
             match self.try_read().await {

@@ -1,9 +1,9 @@
-//! Workers of other processes, in any language: what a server does for them.
+//! External workers, in any language: what a server does for them.
 //!
-//! They have no store of their own, so whoever has one speaks for them. Everything that matters is in rows: the
-//! membership, the claims, even the number of a worker's next claim. So a server may restart, or another one
-//! may take over, and the worker goes on. What a worker may not have heard of because an answer was lost is
-//! given again ([`External::accept`]) or answered again ([`External::end`]).
+//! They have no access to the store, so a server acts for them. All state that matters is in rows: the membership, the
+//! claims, even the number of a worker's next claim. So a server may restart, or another one may take over, and the
+//! worker continues. After a lost response, [`External::accept`] delivers the jobs again, and [`External::end`] is
+//! idempotent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,36 +34,36 @@ use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duratio
 use crate::record::crashed;
 use crate::{Live, QueueRules};
 
-/// Jobs that an external worker runs at most.
+/// The maximum number of jobs that an external worker runs.
 pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
-/// Jobs that one answer gives at most.
+/// The maximum number of jobs in one response.
 pub const MAX_ACCEPTED: usize = 50;
-/// Jobs that are given again in one answer: their options are read with them.
+/// The maximum number of jobs that one response delivers again: their options are read with them.
 const REDELIVER_BATCH: usize = 10;
 
-/// Claims with locks of a type among which those of a worker are counted that wait: none where its jobs lock nothing.
+/// The maximum number of claims with locks that are read to count a worker's waiting jobs.
 const MAX_LOCKING: usize = 10_000;
 
 /// Settings for external workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalOptions {
-    /// The name of the node that they reach the store through, as the API shows it.
+    /// The name of the node through which they reach the store, as the API shows it.
     pub node: String,
     /// How often a worker pings.
     pub health_interval: Duration,
-    /// How long a worker may be silent before it counts as dead.
+    /// How long a worker may miss its heartbeats before it is removed.
     pub health_timeout: Duration,
-    /// History entries that a job keeps.
+    /// The number of history entries that a job keeps.
     pub max_history: usize,
-    /// How long crashed jobs wait.
+    /// The backoff of crashed jobs.
     pub backoff: backoff::Rules,
-    /// What the loss of its worker is to a job.
+    /// What happens to a job whose worker is lost.
     pub on_lost: OnLost,
-    /// How long runs of jobs may take that do not say it themselves, by their type.
+    /// The timeouts of jobs that set none themselves, by job type.
     pub timeouts: Arc<BTreeMap<String, Timeouts>>,
-    /// Each tenant's entitlement.
+    /// Each tenant's share.
     pub shares: Arc<Shares>,
-    /// How jobs that lock are ordered.
+    /// The order of jobs that lock.
     pub queue: Arc<QueueRules>,
 }
 
@@ -83,7 +83,7 @@ impl Default for ExternalOptions {
     }
 }
 
-/// Speaks for workers of other processes. Cheap to clone.
+/// Acts for external workers. Cheap to clone.
 #[derive(Clone)]
 pub struct External {
     pub(crate) store: Store,
@@ -93,21 +93,21 @@ pub struct External {
     reserved: Arc<Reserved>,
     contenders: Arc<Contenders>,
     accounts: Arc<Accounts>,
-    /// What is known of runs that are held to their time.
+    /// What is known of runs that have a timeout.
     pub(crate) beats: Arc<Beats>,
-    /// For jobs that wait for locks.
+    /// Wakes jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
     lock_history: Arc<LockHistory>,
 }
 
-/// A job that a worker was given.
+/// A job that a worker has received.
 #[derive(Clone)]
 pub struct Accepted {
     /// The job as it was claimed.
     pub job: Job,
     /// Its options.
     pub options: Box<RawValue>,
-    /// The claim's number: every word about the job carries it.
+    /// The claim's number: every request about the job carries it.
     pub claim: u64,
 }
 
@@ -122,18 +122,18 @@ impl fmt::Debug for Accepted {
 /// How an external worker ended a run.
 #[derive(Debug, Clone)]
 pub enum ExternalEnd {
-    /// Well, with this result.
+    /// It completed, with this result.
     Completed(Box<RawValue>),
-    /// With an error that will not pass: not tried again.
+    /// It failed with a permanent error: not retried.
     Failed(String),
-    /// With an error that may pass: tried again after a backoff.
+    /// It failed with an error that may pass: retried after a backoff.
     Crashed(String),
-    /// Not ended: given back.
+    /// The worker gave the job back.
     Released,
 }
 
 impl External {
-    /// Speaks for external workers on `store`.
+    /// Acts for external workers on `store`.
     pub fn new(store: Store, keys: Keyspace, options: ExternalOptions) -> External {
         let lock_wake = Arc::new(LockWake::new(store.clone(), keys.clone()));
         External {
@@ -150,15 +150,15 @@ impl External {
         }
     }
 
-    /// Its settings, which may be changed.
+    /// The settings, which may be changed.
     pub fn options(&self) -> &Live<ExternalOptions> {
         &self.options
     }
 
-    /// Adds a worker to the membership, under an id that was never used before. From then on it pings.
+    /// Registers a worker under an id that was never used before. From then on, the worker must ping.
     ///
     /// # Errors
-    /// `Invalid` for slots beyond 1 to [`MAX_EXTERNAL_SLOTS`], or a name or type that is too long.
+    /// `Invalid` if `slots` is not from 1 to [`MAX_EXTERNAL_SLOTS`], or a name or type is too long.
     pub async fn register(
         &self,
         job_type: &str,
@@ -173,8 +173,8 @@ impl External {
         let options = &options;
         self.store
             .transact(|tx| async move {
-                // One of each attempt's own: an earlier attempt, whose outcome is not known, may have registered a worker that has
-                // been removed for its silence since.
+                // Each attempt uses a new id: an earlier attempt with an unknown outcome may have registered a worker
+                // that has since been removed for missing its heartbeats.
                 let (id, started_us) = new_id(&self.store);
                 let worker = workers::Worker {
                     name: name.map(str::to_owned),
@@ -188,10 +188,10 @@ impl External {
             .await
     }
 
-    /// The worker lives. Returns the numbers of those of its claims whose jobs shall stop.
+    /// Records a heartbeat. Returns the claim numbers of the worker's jobs that must stop.
     ///
     /// # Errors
-    /// `Halt` if it is no member (any more): it stops all its jobs and registers anew.
+    /// `Halt` if it is not a member (any more): it stops all its jobs and registers again.
     pub async fn ping(&self, job_type: &str, worker: &str) -> Result<Vec<u64>> {
         let (keys, now_us) = (&self.keys, self.store.runtime().now_us());
         let pinged = self
@@ -211,7 +211,7 @@ impl External {
         pinged
     }
 
-    /// What the runs of a type are charged with.
+    /// The account that a type's runs are charged to.
     fn account(&self, job_type: &str) -> Arc<Account> {
         let options = self.options.get();
         let charger = workers::node_contender(&options.node);
@@ -220,18 +220,18 @@ impl External {
         account
     }
 
-    /// Jobs for the worker. First those that it holds under claims with numbers above `received`, the highest that it
-    /// has ever received: an answer that was lost is given again. Otherwise up to `limit` new ones, never
-    /// more than it has free slots. Waits up to `wait` for some; none at the end of it is an answer, too.
+    /// Jobs for the worker. First the jobs that it holds under claims with numbers above `received`, the highest number
+    /// that it has ever received: a lost response is sent again. Otherwise up to `limit` new jobs, but never more than
+    /// it has free slots. Waits up to `wait` for jobs; the list may be empty.
     ///
-    /// Waiting workers of a type stand in one line, and only the first of them watches the store: a job that
-    /// arrives wakes one.
+    /// The waiting workers of a type form a line, and only the first of them watches the store: a job that arrives
+    /// wakes one.
     ///
-    /// `leave` ends the waiting, but no transaction that is under way: cancel it, and await the answer, in place of
-    /// dropping this future. Whoever calls again for the same worker after that knows that nothing is still coming.
+    /// `leave` ends the wait, but no running transaction. Cancel it and await the result instead of dropping this
+    /// future. After that, a caller with a new request for the same worker knows that no claim is outstanding.
     ///
     /// # Errors
-    /// `Halt` if it is no member (any more).
+    /// `Halt` if it is not a member (any more).
     pub async fn accept(
         &self,
         job_type: &str,
@@ -244,11 +244,11 @@ impl External {
         let runtime = self.store.runtime();
         let mut deadline = pin!(runtime.sleep(wait));
         let mut turn: Option<Turn> = None;
-        // Jobs were left to other contenders for long enough.
+        // Jobs that were skipped for their owners for long enough.
         let mut overdue = BTreeSet::new();
         let mut leftovers = Leftovers::default();
         let mut filtered = 0;
-        // The time is over, and this look is the last.
+        // The time is over, and this pass is the last.
         let mut last = false;
         loop {
             let released = self.reserved.released();
@@ -266,7 +266,7 @@ impl External {
                     }
                     _ if last => return Ok(Vec::new()),
                     Given::NoSlot { numbered } => {
-                        // Whoever has no free slot must not hold up the line.
+                        // A worker without a free slot must not block the line.
                         drop(turn.take());
                         let late =
                             self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
@@ -292,7 +292,7 @@ impl External {
                     () = &mut late => {}
                     () = &mut deadline => return Ok(Vec::new()),
                 }
-                // What came while it stood there was for those before it; look again.
+                // While it was in the line, new jobs were for the workers before it. It now needs a new pass.
                 continue;
             }
             let wake = self.store.watch(self.keys.wake(job_type), given.wake_seen).await?;
@@ -318,7 +318,8 @@ impl External {
                 () = late => {}
                 () = released, if given.left_to_others => {}
                 () = due => {}
-                // Nobody goes away with nothing while there is something: who asks without waiting would get only its shard.
+                // A request does not end empty while there are jobs: a caller that does not wait would only get its
+                // shard.
                 () = &mut deadline => match given.left_to_contenders.is_empty() {
                     false => (overdue, last) = (given.left_to_contenders, true),
                     true => return Ok(Vec::new()),
@@ -327,7 +328,7 @@ impl External {
         }
     }
 
-    /// What of the queue's front is this node's now.
+    /// The part of the head of the queue that is this node's now.
     async fn shard(&self, job_type: &str) -> Result<Shard> {
         let now_us = self.store.runtime().now_us();
         let me = workers::node_contender(&self.options.get().node);
@@ -338,7 +339,7 @@ impl External {
         let tx = self.store.begin().await?;
         let mut names = workers::contenders(&tx, &self.keys, job_type, MAX_CONTENDERS).await?;
         if let Err(place) = names.binary_search(&me) {
-            // Its workers have registered at another node, or are so many that this one's were not seen.
+            // Its workers have registered at another node, or there are too many to see this node's.
             names.insert(place, me.clone());
         }
         let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());
@@ -347,7 +348,7 @@ impl External {
         Ok(Shard::new(&names, &me, now_us))
     }
 
-    /// One look for jobs.
+    /// One attempt to find jobs.
     async fn give(
         &self,
         job_type: &str,
@@ -362,7 +363,7 @@ impl External {
         let ExternalOptions { max_history, backoff, on_lost, .. } = options;
         let timeouts = options.timeouts.get(job_type).copied().unwrap_or_default();
         let (queue, terms) = (&*options.queue, Terms { backoff, on_lost, timeouts });
-        // Until the commit: then everyone sees that they are no longer pending.
+        // Held until the commit: after it, every pass sees that the jobs are no longer pending.
         let hold = &self.reserved.hold();
         let account = self.account(job_type);
         account.tend(store, keys, job_type).await;
@@ -381,8 +382,8 @@ impl External {
                     }
                     false => Vec::new(),
                 };
-                // A claim that is still on its way changes this when it arrives: of an attempt whose outcome is unknown, or
-                // of a request to another server, whose answer may be lost.
+                // A claim still in flight changes this key when it is committed: one of an attempt with unknown
+                // outcome, or of a request to another server, whose response may be lost.
                 let numbered = tx.get(&keys.claim_number(job_type, worker)).await?;
                 if !again.is_empty() {
                     let mut given = Vec::with_capacity(again.len());
@@ -432,7 +433,7 @@ impl External {
             .await;
         let given = given.map(|(given, held)| {
             if let Some(held) = held {
-                // Without those whose end another server has recorded.
+                // Drops the runs whose ends another server has recorded.
                 account.compare(worker, &known, &held);
             }
             given
@@ -454,10 +455,10 @@ impl External {
         given
     }
 
-    /// Replaces a job's `info`, and tells whether to go on.
+    /// Replaces a job's `info`, and returns whether to continue.
     ///
     /// # Errors
-    /// `Halt` if this claim no longer holds the job: the worker stops it and says nothing more about it.
+    /// `Halt` if this claim no longer holds the job: the worker stops the job and sends nothing more about it.
     pub async fn update(
         &self,
         job_type: &str,
@@ -477,12 +478,11 @@ impl External {
         Ok(answer)
     }
 
-    /// Ends a run. Returns the job as it is now, or `None` if it was removed. Repeating it is harmless, and
-    /// answers the same.
+    /// Ends a run. Returns the job as it is now, or `None` if it was removed. Idempotent.
     ///
     /// # Errors
-    /// `Halt` if another claim holds the job, or its worker is no member any more: nothing was changed.
-    /// `Invalid` for a result or info that is too large.
+    /// `Halt` if another claim holds the job, or its worker is no longer a member: nothing was changed. `Invalid` for a
+    /// result or info that is too large.
     pub async fn end(
         &self,
         job_type: &str,
@@ -502,7 +502,8 @@ impl External {
             .store
             .transact(|tx| async move {
                 attempts.fetch_add(1, Relaxed);
-                // Of a run that another server gave, or this one before a restart, only the record tells what it is charged with.
+                // If another server gave the job, or this one before a restart, only the record holds what the charge
+                // needs.
                 let unknown = match known {
                     Known::Runs | Known::Tried => None,
                     Known::Not => jobs::get(&tx, keys, job_type, id).await?,
@@ -526,11 +527,11 @@ impl External {
             Ok(ended) => ended,
             Err(error) => {
                 match error {
-                    // Its record is gone, and it was this server that recorded it.
+                    // Its record is gone, and this server has recorded the end.
                     Error::Halt if known == Known::Tried => drop(account.ended(worker, number, by_itself)),
                     Error::Halt => account.ended_elsewhere(worker, number),
                     Error::Invalid { .. } if known == Known::Runs => account.ends_not(worker, number),
-                    // It is not known whether it was recorded.
+                    // It is unknown whether the end was recorded.
                     Error::Store(_) | Error::Invalid { .. } | Error::NotFound => {}
                 }
                 return Err(error);
@@ -548,7 +549,7 @@ impl External {
                 job.map(|job| *job)
             }
             Ended::AlreadyRecorded(job) => {
-                // By an earlier attempt whose outcome was unknown, or else by another server, which charges it.
+                // Recorded by an earlier attempt with unknown outcome, or else by another server, which charges it.
                 match known == Known::Tried || attempts.load(Relaxed) > 1 {
                     true => drop(account.ended(worker, number, by_itself)),
                     false => account.ended_elsewhere(worker, number),
@@ -558,7 +559,7 @@ impl External {
         })
     }
 
-    /// Takes a run that is over its time away from its worker, unless it has reported since.
+    /// Takes a job back from its worker because its run exceeds a timeout, unless it has reported since.
     pub(crate) async fn expire(&self, due: &Due, over: Over) -> Result<()> {
         let (keys, max_history) = (&self.keys, self.options.get().max_history);
         let now_us = self.store.runtime().now_us();
@@ -575,24 +576,24 @@ impl External {
         Ok(())
     }
 
-    /// Runs of a worker have ended here, because it was removed: they are charged.
+    /// Charges the runs of a worker that this server has ended, because it removed the worker or took a job back.
     pub(crate) fn given_back(&self, job_type: &str, worker: &str, runs: &[GivenBack]) {
         if !runs.is_empty() {
             self.account(job_type).given_back(worker, runs);
         }
     }
 
-    /// Looks after the runs that are known here, also where no worker asks for jobs any more.
+    /// Maintains the accounts of the known runs, even if no worker requests jobs any more.
     pub(crate) async fn tend(&self) {
         for job_type in self.accounts.types() {
             self.account(&job_type).tend(&self.store, &self.keys, &job_type).await;
         }
     }
 
-    /// The worker leaves by itself: its jobs are pending again, no row stays. Harmless if it has left before.
+    /// Removes a worker at its own request: its jobs become pending again, and no row stays. Idempotent.
     ///
     /// # Errors
-    /// `Halt` for a worker that is not an external one.
+    /// `Halt` if the worker is not an external one.
     pub async fn leave(&self, job_type: &str, worker: &str) -> Result<()> {
         let health =
             self.store.transact(|tx| async move { workers::health(&tx, &self.keys, job_type, worker).await });
@@ -612,7 +613,7 @@ impl External {
     }
 }
 
-/// What a look for jobs came to.
+/// The result of one attempt to find jobs.
 enum Given {
     Jobs { jobs: Vec<Accepted>, pass: Option<Pass> },
     Nothing { pass: Pass, numbered: Option<Bytes> },
@@ -624,7 +625,7 @@ fn accepted(job: Job, options: Box<RawValue>) -> Accepted {
     Accepted { job, options, claim }
 }
 
-/// How many jobs of a worker wait for locks.
+/// The number of a worker's jobs that wait for locks.
 async fn waiting(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<usize> {
     let running = locks::running_of(tx, keys, job_type, MAX_LOCKING).await?;
     let its = |job: &&locks::Running| job.claim.worker == worker;
@@ -635,23 +636,23 @@ fn claim_of(worker: &str, number: u64) -> Claim {
     Claim { worker: worker.to_owned(), number }
 }
 
-/// Who takes jobs from each type's queue, as it was found not long ago.
+/// The contenders for each type's queue, as recently read.
 #[derive(Default)]
 struct Contenders {
     by_type: Mutex<BTreeMap<String, Found>>,
 }
 
-/// When they were found, in µs, and who.
+/// When they were read, in µs, and their names.
 type Found = (i64, Arc<[String]>);
 
-/// Types whose contenders are remembered; with more of them they are looked at more often.
+/// The maximum number of types with remembered contenders; beyond it, they are read more often.
 const MAX_KNOWN_TYPES: usize = 1_000;
 
 impl Contenders {
     fn known(&self, job_type: &str, now_us: i64, ttl_us: i64) -> Option<Arc<[String]>> {
         let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
         let (found_us, names) = by_type.get(job_type)?;
-        // A clock that was set back makes it old, too.
+        // A clock that was set back makes the entry old, too.
         (0..ttl_us).contains(&now_us.saturating_sub(*found_us)).then(|| names.clone())
     }
 
@@ -669,25 +670,25 @@ impl Contenders {
 /// One line of waiting workers per job type.
 #[derive(Default)]
 struct Lines {
-    /// Only those that someone stands in.
+    /// Only lines that are not empty.
     by_type: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// The first place of a line. Dropping it lets the next one in.
+/// The first place of a line. Dropping it admits the next worker.
 struct Turn {
-    // In this order: the place looks whether anyone else still holds the line.
+    // The order matters: the place checks whether any other worker still holds the line.
     _first: OwnedMutexGuard<()>,
     _place: Place,
 }
 
-/// A place in a line; with the last one the line goes.
+/// A place in a line. The last one to be dropped removes the line.
 struct Place {
     lines: Arc<Lines>,
     job_type: String,
 }
 
 impl Lines {
-    /// Returns once everyone who came before has gone.
+    /// Returns once every worker that came before has left.
     async fn join(self: &Arc<Self>, job_type: &str) -> Turn {
         let line = self.lock().entry(job_type.to_owned()).or_default().clone();
         let place = Place { lines: self.clone(), job_type: job_type.to_owned() };

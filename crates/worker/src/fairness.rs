@@ -1,4 +1,4 @@
-//! What a worker is told about fair share and rotation.
+//! A worker's settings for fair share and rotation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,31 +6,32 @@ use std::time::Duration;
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_queue::usage::{Boost, Charged};
 
-/// How jobs of a type are shared out among tenants.
+/// How tenants share the slots for jobs of a type.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FairRules {
-    /// By which of the two schemes.
+    /// Which of the two schemes applies.
     pub fairness: Fairness,
-    /// What the scheme of the RFC goes by; usage decays by it in both.
+    /// The parameters of CouchDB's fair-share scheduling (RFC 017). In both schemes, usage decays by them.
     pub rfc: rfc::Rules,
-    /// Each tenant's entitlement.
+    /// Each tenant's share.
     pub shares: Arc<Shares>,
-    /// How continuous jobs are preempted for others; jobs of a type without are never stopped for others.
+    /// How continuous jobs are preempted. Without this, jobs of the type are never preempted.
     pub rotation: Option<RotationRules>,
 }
 
-/// How continuous jobs are preempted for those that wait.
+/// How continuous jobs are preempted for jobs that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotationRules {
-    /// Between two cycles.
+    /// The time between two cycles.
     pub interval: Duration,
-    /// Jobs that one cycle stops at most so that others can run.
+    /// The maximum number of jobs that one cycle preempts.
     pub max_churn: usize,
-    /// Jobs that start together are spread over at most this long.
+    /// The starts of jobs that start together are spread over at most this time.
     pub startup_jitter: Duration,
-    /// A continuous job that has nothing to do keeps its slot for at least this long.
+    /// An idle continuous job keeps its slot for at least this long.
     pub idle_turn: Duration,
-    /// The workers of a type must not have changed for this long before one gives running jobs back so that others have their shard.
+    /// The set of workers must not have changed for this long before a worker gives running jobs back to balance the
+    /// load.
     pub quiet_period: Duration,
 }
 
@@ -46,13 +47,13 @@ impl Default for RotationRules {
     }
 }
 
-/// The decayed usage that a row tells.
+/// The decayed usage that a row holds.
 pub fn usage_of(charged: &Charged) -> rfc::Usage {
     let Charged { usage_us, accumulated_us, period, .. } = *charged;
     rfc::Usage { usage_us, accumulated_us, period }
 }
 
-/// How far keys have been lifted, as a row tells.
+/// The increase of the keys that a row holds.
 pub fn boost_of(Boost { v, at_us, coeff, interval_us }: Boost) -> rfc::Boost {
     rfc::Boost { v, at_us, coeff, interval_us }
 }

@@ -1,4 +1,4 @@
-//! Job filters as workers ask them, and the release of paused jobs, and of those that filters hold back, when filters change.
+//! The filter checks of workers, and the release of paused and limited jobs when filters change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
 use crate::service::keep_up;
 
-/// Paused jobs that one transaction looks at.
+/// The maximum number of paused jobs that one transaction reads.
 const BATCH: usize = 200;
 
 /// The filters, as last read.
@@ -27,7 +27,7 @@ pub(crate) struct FilterSet {
 }
 
 impl FilterCache {
-    /// The filters that there are now; `None` if there are none. Reads them only when they have changed.
+    /// The current filters; `None` if there are none. Reads them only when they have changed.
     pub async fn load(&self, tx: &Transaction, keys: &Keyspace) -> Result<Option<FilterSet>> {
         let Some(stamp) = filters::stamp(tx, keys).await? else { return Ok(None) };
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -35,8 +35,8 @@ impl FilterCache {
             Some((seen, rules)) if seen == stamp => rules,
             _ => {
                 let rules = Rules::new(filters::list(tx, keys).await?);
-                // They were checked before they were written; of a newer release there may be others. Starting what they may forbid would be worse
-                // than starting nothing.
+                // Filters are checked before they are written, but those of a newer release may be unknown here.
+                // Starting jobs that they may forbid would be worse than starting none.
                 let rules = rules.map_err(|(id, mistake)| {
                     Error::Store(StoreError::Corrupt(format!("filter {id}: {mistake}")))
                 })?;
@@ -49,21 +49,21 @@ impl FilterCache {
     }
 }
 
-/// Whether a pending job may run, as far as filters say.
+/// Whether a pending job may run according to the filters.
 pub(crate) enum Admission {
-    /// It may, if there is room for this.
+    /// It may, if this limit has room.
     Admitted(Option<Limit>),
-    /// It may not, and is out of the queue now.
+    /// It may not, and is no longer in the queue.
     SortedOut,
 }
 
 impl FilterSet {
-    /// What changes with the filters.
+    /// The version of the filters: it changes with them.
     pub fn stamp(&self) -> &[u8] {
         &self.stamp
     }
 
-    /// Whether a pending job may run. If not, it is out of the queue now.
+    /// Whether a pending job may run. If not, removes it from the queue.
     pub async fn admits(
         &self,
         tx: &Transaction,
@@ -106,7 +106,7 @@ impl FilterSet {
     }
 }
 
-/// A member of options that conditions can look at.
+/// A member of options that conditions can test.
 fn find(options: &Json, path: &[String]) -> Option<Value> {
     let found = path.iter().try_fold(options, |json, name| json.get(name))?;
     Some(match found {
@@ -118,18 +118,18 @@ fn find(options: &Json, path: &[String]) -> Option<Value> {
     })
 }
 
-/// Puts paused jobs, and those that filters hold back, into the queue again when the filters have changed ([`filters::release`],
-/// [`rate_limits::release_old`]). Any number of servers may do the same.
+/// When filters change, returns paused jobs, and jobs that filters limit, to the queue ([`filters::release`],
+/// [`rate_limits::release_old`]). Any number of servers may do this at the same time.
 #[derive(Clone)]
 pub struct Filters {
-    /// Where the jobs are.
+    /// The store that holds the jobs.
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
 }
 
 impl Filters {
-    /// Looks at all paused jobs once, and again after each change of the filters, until it is stopped.
+    /// Checks all paused jobs once, and again after each change of the filters, until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         keep_up(&self.store, &stop, "cannot release paused jobs", || self.pass()).await;
     }

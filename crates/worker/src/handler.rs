@@ -1,4 +1,4 @@
-//! What a job type must bring: its handler.
+//! What a job type implements: its handler.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::locks::JobLocks;
 /// Runs the jobs of one type.
 #[async_trait]
 pub trait JobHandler: Send + Sync + 'static {
-    /// Runs one job to its end, or until [`JobContext::stop`] is cancelled: then it saves what it has to save
-    /// and returns [`Outcome::Stopped`] soon. Whoever does not is aborted after a grace period, at its next `await`.
-    /// Work that keeps its thread busy belongs into `tokio::task::spawn_blocking`: what never reaches an `await`
-    /// cannot be aborted, counts as crashed after a second grace period, and keeps its thread.
+    /// Runs one job to its end, or until [`JobContext::stop`] is cancelled. It then saves its state and soon returns
+    /// [`Outcome::Stopped`]. After a grace period, the worker aborts it at its next `await`. Work that keeps its thread
+    /// busy belongs in `tokio::task::spawn_blocking`: a handler that never reaches an `await` cannot be aborted. It
+    /// counts as crashed after a second grace period, and its thread stays blocked.
     async fn run(&self, job: JobContext) -> Outcome;
 
-    /// Writes what belongs to the end of a run, in the very transaction that ends it. `job` is the job as it
-    /// is after it; `None` if it was removed. May run more than once, like every transaction.
+    /// Writes the handler's own rows in the transaction that ends a run. `job` is the job after that end; `None` if it
+    /// was removed. May run more than once, like every transaction.
     async fn ended(
         &self,
         _tx: &Transaction,
@@ -35,7 +35,7 @@ pub trait JobHandler: Send + Sync + 'static {
     }
 }
 
-/// A handler from a function: all that most job types need.
+/// Makes a handler from a function, which is enough for most job types.
 ///
 /// ```
 /// use turnwise_worker::{JobContext, Outcome, handler_fn};
@@ -69,7 +69,8 @@ pub struct JobContext {
     pub job: Job,
     /// Its options.
     pub options: Box<RawValue>,
-    /// Cancelled when the run shall end early: a shutdown, or its user cancelled the job.
+    /// Cancelled when the run must end early: at a shutdown, a preemption or a timeout, or because a client cancelled
+    /// the job.
     pub stop: CancellationToken,
     pub(crate) progress: watch::Sender<Option<Box<RawValue>>>,
     pub(crate) idle: Idle,
@@ -85,14 +86,15 @@ impl fmt::Debug for JobContext {
 }
 
 impl JobContext {
-    /// Says that there is nothing to do just now, or that there is again. A continuous job that says so gives its slot to
-    /// one that is owed it before the next rotation; to others it makes no difference. Cheap: say it whenever it changes.
+    /// States that there is nothing to do now, or that there is again. An idle continuous job can be preempted before
+    /// the next rotation, for a tenant with a deficit. Other jobs are not affected. Calls are cheap: make one at every
+    /// change.
     pub fn idle(&self, idle: bool) {
         self.idle.say(idle);
     }
 
-    /// Shows where the job stands. Cheap: the worker writes the latest report now and then, and at the end.
-    /// At most [`turnwise_queue::MAX_INFO_BYTES`]; a larger one is dropped, with a warning in the log.
+    /// Reports the job's progress. Calls are cheap: the worker writes the latest report at intervals, and at the end.
+    /// At most [`turnwise_queue::MAX_INFO_BYTES`]; a larger report is dropped, with a warning in the log.
     pub fn report<T: Serialize>(&self, info: &T) {
         match serde_json::value::to_raw_value(info) {
             Ok(info) if info.get().len() <= turnwise_queue::MAX_INFO_BYTES => {
@@ -106,7 +108,7 @@ impl JobContext {
     }
 }
 
-/// Whether a run has nothing to do, as its handler says, and news of it for the worker's loop.
+/// Whether a run is idle, as its handler reported. Notifies the worker's loop.
 #[derive(Clone, Default)]
 pub(crate) struct Idle {
     is_idle: Arc<AtomicBool>,
@@ -115,7 +117,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// Of a run whose news go to `news`.
+    /// The idle state of a run; notifies `news` when the run becomes idle.
     pub fn of(news: &Arc<Notify>) -> Self {
         Idle { is_idle: Arc::default(), news: news.clone() }
     }
@@ -125,7 +127,7 @@ impl Idle {
     }
 
     fn say(&self, idle: bool) {
-        // Who is busy again wakes nobody.
+        // A run that becomes busy wakes no loop.
         if !self.is_idle.swap(idle, Relaxed) && idle {
             self.news.notify_one();
         }
@@ -135,19 +137,19 @@ impl Idle {
 /// How a run ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Well, with this result.
+    /// It completed, with this result.
     Completed(Box<RawValue>),
-    /// With an error that will not pass: not tried again.
+    /// It failed with a permanent error: not retried.
     Failed(String),
-    /// With an error that may pass: tried again after a backoff.
+    /// It failed with an error that may pass: retried after a backoff.
     Crashed(String),
-    /// Early, because it was asked to.
+    /// It stopped early, because the worker asked it to.
     Stopped,
-    /// Early, because there is nothing to do until there are news of something that others watch ([`turnwise_queue::parking`]).
+    /// It has nothing to do until a watched source changes ([`turnwise_queue::parking`]).
     Parked {
         /// What wakes the job.
         at: Parked,
-        /// What it was compared with.
+        /// The state that its source is compared with.
         token: String,
     },
 }

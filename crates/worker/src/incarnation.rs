@@ -25,24 +25,25 @@ use crate::membership::{duration_us, remove, remove_dead};
 use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
 use crate::run::{Controls, Ended, Shared, run};
 
-/// The pause after a transaction that failed for good, before the loop goes on.
+/// The pause after a transaction that failed permanently, before the loop continues.
 pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
-/// Attempts of a pass that others were faster than.
+/// The maximum number of attempts of a pass that ends in conflicts.
 const PASS_ATTEMPTS: u32 = 10;
-/// After this many of them it pauses in between, so that those who collided do not meet again.
+/// After this many attempts the worker pauses in between, so that the conflicting passes do not collide again.
 const IMMEDIATE_PASS_ATTEMPTS: u32 = 3;
-/// Jobs that start together are this far apart, on average, up to the jitter that is allowed.
+/// The average time between the starts of jobs that start together, up to the configured jitter.
 const START_PAUSE: Duration = Duration::from_millis(10);
-/// The pause before a worker that is above its shard takes what others have left: they have far more than their own pause to take it.
+/// The additional pause before a worker with too many jobs claims skipped jobs: it gives their owners far more time
+/// than their own pause.
 const GIVING_PAUSE: Duration = Duration::from_secs(1);
-/// Jobs that are adopted in one transaction.
+/// The number of jobs that one transaction adopts.
 const ADOPT_BATCH: usize = 50;
 
 /// Why an incarnation ends.
 pub(crate) enum End {
-    /// It was asked to.
+    /// It was asked to stop.
     Stopped,
-    /// Others removed it.
+    /// Another worker removed it.
     Removed,
 }
 
@@ -50,40 +51,39 @@ pub(crate) struct Incarnation {
     pub(crate) shared: Arc<Shared>,
     pub id: String,
     next_claim: AtomicU64,
-    /// Every claim up to this number is either running here or over.
+    /// Each claim up to this number either runs here or is over.
     known: u64,
     /// A pass may or may not have been committed: there may be claims above `known`.
     doubt: bool,
-    /// How many passes just before have sorted jobs out and had room left.
+    /// How many consecutive passes before the next one had jobs filtered and room left.
     filtered: u32,
     /// The runs, as tasks that are aborted when this is dropped.
     runs: JoinSet<(u64, Ended)>,
-    /// By the claim's number, not by job: a job may be claimed again before the end of its last run has been heard
-    /// of.
+    /// By claim number, not by job: a job may be claimed again before this loop learns of its last run's end.
     pub(crate) running: BTreeMap<u64, Running>,
     pub(crate) fair: FairShare,
-    /// Told when a job has nothing to do.
+    /// Notified when a job becomes idle.
     idle_news: Arc<Notify>,
-    /// Slots that are lent, because the jobs in them wait for locks.
+    /// Slots that are lent, because their jobs wait for locks.
     slots: Arc<Slots>,
-    /// When its latest cycle was, in µs; where nothing rotates, when it charged its jobs.
+    /// The time of its latest cycle, in µs; without rotation, the time when it last charged its jobs.
     pub(crate) cycle_us: i64,
-    /// When it looks again, at the earliest, for those to whom idle jobs give their slots, in µs.
+    /// The earliest time to check again which waiting jobs idle jobs can be preempted for, in µs.
     pub(crate) yield_from_us: i64,
-    /// When it last looked whether a tenant's own jobs may take turns, in µs; of tenants with jobs here.
+    /// When it last checked whether a tenant's own jobs may take turns, in µs. Only tenants with jobs here.
     pub(crate) looked_us: BTreeMap<Arc<str>, i64>,
     neighbours: Observations,
-    /// Who takes jobs from the same queue, as of the last ping.
+    /// The contenders for the same queue, as of the last ping.
     pub(crate) contenders: Vec<String>,
-    /// Since when these are the same, in µs.
+    /// Since when these have not changed, in µs.
     pub(crate) members_since_us: i64,
-    /// Others have room for some of its jobs: until the next cycle it takes only what they leave.
+    /// Emptier workers have room for some of its jobs: until the next cycle, it claims only jobs that they leave.
     pub(crate) is_above_its_part: bool,
-    /// The last round in which it gave jobs back, where workers do so by turns.
+    /// The last round in which it gave jobs back, where workers balance in turns.
     pub(crate) gave_in_round: i64,
-    /// Tasks that give back the jobs of dead neighbours; each returns whom it was for.
+    /// Tasks that give back the jobs of dead neighbours. Each returns the neighbours that it has processed.
     removals: JoinSet<Vec<String>>,
-    /// The neighbours that these are at.
+    /// The neighbours that these tasks process.
     being_removed: BTreeSet<String>,
     tuned: watch::Receiver<Tunables>,
 }
@@ -91,18 +91,18 @@ pub(crate) struct Incarnation {
 /// A job that runs.
 pub(crate) struct Running {
     pub controls: Controls,
-    /// What it is charged with.
+    /// Its charges.
     pub turn: Turn,
     /// Its priority class.
     pub class: i8,
     /// It declares locks.
     pub locks: bool,
-    /// Up to when its key has grown, in µs.
+    /// Up to when its key has been charged, in µs.
     pub grown_us: i64,
 }
 
 impl Running {
-    /// Whether it has nothing to do, and may be stopped for that.
+    /// Whether it is idle and may be preempted for that.
     pub(crate) fn may_yield(&self) -> bool {
         self.turn.rotates && self.controls.idle.is_idle() && !self.controls.stop.is_cancelled()
     }
@@ -161,19 +161,19 @@ impl Incarnation {
     pub(crate) async fn work(&mut self, stop: &CancellationToken) -> End {
         let mut health = self.sleep(self.shared.options.health_interval);
         let mut signal = self.watch_signal().await;
-        // Look at once: there may be work from before.
+        // The first pass runs immediately: there may be earlier work.
         let mut look = true;
         let mut wake: Option<Watch> = None;
         let mut due: Option<Sleep> = None;
         // Set while there are jobs whose locks are not free.
         let mut lock_wake: Option<Watch> = None;
-        // Set while jobs are left to other contenders; at its end they are taken.
+        // Set while jobs are skipped for their owners; when it ends, this worker may claim them.
         let mut leftovers = Leftovers::default();
         let mut overdue = BTreeSet::new();
         self.look_at_contenders().await;
         self.sync().await;
         let mut cycle = self.until_cycle().map(|pause| self.sleep(pause));
-        // When idle jobs may be preempted for others: at a time, and when something becomes pending.
+        // When idle jobs may be preempted: at a time, and when a job becomes pending.
         let mut idle_due: Option<Sleep> = None;
         let mut idle_wake: Option<Watch> = None;
         let idle_news = self.idle_news.clone();
@@ -187,7 +187,7 @@ impl Incarnation {
                 return End::Removed;
             }
             look |= any;
-            // Without a free slot, too: what is due becomes pending, and running jobs may be stopped for it.
+            // Also without a free slot: due jobs become pending, and running jobs may be preempted for them.
             if look {
                 match self.fill_slots(std::mem::take(&mut overdue)).await {
                     Ok(pass) => {
@@ -210,7 +210,7 @@ impl Incarnation {
                 }
             }
             let full = self.is_full();
-            // What is rare comes first: a worker that is busy all the time still pings, and hears who shall stop.
+            // Rare events come first, so that a worker that is always busy still pings, and still stops cancelled jobs.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return End::Stopped,
@@ -220,12 +220,12 @@ impl Incarnation {
                     }
                     self.sync().await;
                     self.charge_between_cycles();
-                    // Without a free slot it watches nothing: others may have delayed jobs that are due now.
+                    // Without a free slot it watches nothing, but there may be new delayed jobs that are due now.
                     look |= full;
                     health = self.sleep(self.shared.options.health_interval);
                 }
                 () = or_never(&mut signal) => {
-                    // Watched again before looking, so that nothing falls in between.
+                    // The watch is renewed before the read, so that no change is missed.
                     signal = self.watch_signal().await;
                     if let Err(error) = self.stop_cancelled().await {
                         tracing::error!(%error, "cannot read which jobs shall stop: looks again soon");
@@ -271,7 +271,7 @@ impl Incarnation {
         }
     }
 
-    /// No slot is free; but who has a doubt looks even so.
+    /// Whether no slot is free. A worker in doubt makes a pass even then.
     fn is_full(&self) -> bool {
         let Tunables { max_jobs, queue, .. } = self.shared.tunables.get();
         let lent = queue.lent(max_jobs, self.slots.waiting());
@@ -288,7 +288,7 @@ impl Incarnation {
         Duration::from_micros(u64::try_from(wait_us).unwrap_or(0))
     }
 
-    /// One pass, and a task for every job that it claimed.
+    /// Makes one pass, and starts a task for each claimed job.
     async fn fill_slots(&mut self, overdue: BTreeSet<String>) -> Result<Pass> {
         if self.doubt {
             self.adopt().await?;
@@ -314,8 +314,8 @@ impl Incarnation {
         }
     }
 
-    /// One pass, again when others were faster; but never again after a commit of unknown outcome, which would
-    /// claim more than there are slots for.
+    /// Makes one pass, and repeats it after a conflict. Never repeats it after a commit of unknown outcome: that could
+    /// claim more jobs than there are slots.
     async fn pass(&self, overdue: &BTreeSet<String>) -> Result<Pass> {
         let Shared { store, keys, job_type, options, lock_history, .. } = &*self.shared;
         let tunables = self.shared.tunables.get();
@@ -340,7 +340,7 @@ impl Incarnation {
             terms: tunables.terms(),
             max_history,
         };
-        // A ping does not wait for a pass that others are always faster than.
+        // A pass that keeps conflicting must not delay a ping.
         let health_interval_us = duration_us(options.health_interval);
         let give_up_us = store.runtime().now_us().saturating_add(health_interval_us);
         let mut attempt = 1;
@@ -362,18 +362,18 @@ impl Incarnation {
         }
     }
 
-    /// What of the queue's front this worker takes at once.
+    /// The part of the head of the queue that this worker claims without a pause.
     fn shard(&self) -> Shard {
         if self.is_above_its_part { self.division().of_none() } else { self.division() }
     }
 
-    /// The pause before it takes what it has skipped for others.
+    /// The pause before it claims jobs that it has skipped for their owners.
     fn pause(&self, random: u64) -> Duration {
         let pause = self.shard().pause(random);
         if self.is_above_its_part { GIVING_PAUSE + pause } else { pause }
     }
 
-    /// What of the queue's front is this worker's now, in the division among all.
+    /// This worker's part of the head of the queue now, in the division among all workers.
     pub(crate) fn division(&self) -> Shard {
         match self.contenders.is_empty() {
             true => Shard::ALL,
@@ -381,7 +381,7 @@ impl Incarnation {
         }
     }
 
-    /// Looks who takes jobs from the same queue. What is not known only costs conflicts.
+    /// Reads which workers contend for the same queue. Missing knowledge only costs conflicts.
     async fn look_at_contenders(&mut self) {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let found = async {
@@ -394,7 +394,7 @@ impl Incarnation {
         }
     }
 
-    /// Remembers who takes jobs from the same queue.
+    /// Remembers the contenders for the same queue.
     fn know(&mut self, contenders: Vec<String>) {
         let all = (contenders.len() < MAX_CONTENDERS).then(|| contenders.iter().cloned().collect());
         self.fair.know_members(all);
@@ -405,14 +405,14 @@ impl Incarnation {
         }
     }
 
-    /// Looks at what others have charged to tenants, if it is time to. What is not known only costs fairness.
+    /// Reads the charges of other workers if it is time to. A failed read only makes the shares less exact.
     pub(crate) async fn sync(&self) {
         if let Err(error) = self.fair.sync_if_due().await {
             tracing::debug!(%error, "cannot read what others have charged to tenants");
         }
     }
 
-    /// Over how long the starts of so many jobs are spread, where jobs rotate.
+    /// The time over which the starts of so many jobs are spread, if jobs rotate.
     fn spread(&self, jobs: usize) -> Duration {
         let jitter = self.shared.tunables.get().fair.rotation.map(|rotation| rotation.startup_jitter);
         match (jitter, u32::try_from(jobs)) {
@@ -429,7 +429,7 @@ impl Incarnation {
         let mut turn = self.fair.start(&job.tenant, left, job.continuous, started_us);
         (turn.often, turn.waits) = (true, Some(controls.waits.clone()));
         if job.cancel_requested() {
-            // Cancelled before it was adopted: its signal has passed.
+            // Cancelled before it was adopted: its signal has already passed.
             controls.stop.cancel();
         }
         let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us());
@@ -445,8 +445,8 @@ impl Incarnation {
         self.runs.spawn(async move { (claim, run.await) });
     }
 
-    /// Ends a doubt: makes sure that what may be on its way is committed or never will be, and starts what this
-    /// worker holds and did not know of.
+    /// Resolves a doubt: makes sure that an outstanding commit has succeeded or never will. Then starts the jobs that
+    /// this worker holds but did not know of.
     async fn adopt(&mut self) -> Result<()> {
         let shared = self.shared.clone();
         let Shared { store, keys, job_type, .. } = &*shared;
@@ -478,7 +478,7 @@ impl Incarnation {
         }
     }
 
-    /// Frees the slots of all runs that have ended: whether any has, and whether any was halted.
+    /// Frees the slots of all runs that have ended. Returns whether any has ended, and whether any was halted.
     fn forget_ended(&mut self) -> (bool, bool) {
         let (mut any, mut halted) = (false, false);
         while let Some(ended) = self.runs.try_join_next() {
@@ -488,7 +488,7 @@ impl Incarnation {
         (any, halted)
     }
 
-    /// Frees the slot of a run that has ended. Whether it was halted.
+    /// Frees the slot of a run that has ended. Returns whether it was halted.
     fn forget(&mut self, ended: RunEnded) -> bool {
         match ended {
             Ok((claim, ended)) => {
@@ -498,7 +498,7 @@ impl Incarnation {
                 ended == Ended::Halted
             }
             Err(error) => {
-                // Its slot stays taken, as its job does: this worker gives both back when it leaves.
+                // Its slot stays occupied, and its job claimed: the worker gives both back when it leaves.
                 tracing::error!(%error, "a run ended badly: its job is recovered when this worker ends");
                 false
             }
@@ -523,14 +523,14 @@ impl Incarnation {
         match self.shared.store.watch(key, seen).await {
             Ok(watch) => Some(watch),
             Err(error) => {
-                // Without a watch the worker looks again after a pause instead.
+                // Without a watch, the worker makes another pass after a pause.
                 tracing::error!(%error, "cannot watch the store");
                 Some(self.sleep(ERROR_PAUSE))
             }
         }
     }
 
-    /// Stops those of its jobs whose users want them to.
+    /// Stops the jobs that clients have cancelled.
     async fn stop_cancelled(&self) -> Result<()> {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let cancelled = self
@@ -544,7 +544,7 @@ impl Incarnation {
         Ok(())
     }
 
-    /// Shows how many jobs it runs at most, after a change.
+    /// Publishes a changed number of slots.
     async fn show_slots(&self) -> Result<()> {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let slots = self.shared.tunables.get().max_jobs;
@@ -552,7 +552,7 @@ impl Incarnation {
         store.transact(|tx| async move { workers::set_slots(&tx, keys, job_type, id, slots).await }).await
     }
 
-    /// Whether it could show that it lives; an error that may pass counts as such.
+    /// Writes a heartbeat. False if the worker is not a member any more; an error that may pass counts as success.
     async fn ping(&self) -> bool {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let now_us = self.shared.store.runtime().now_us();
@@ -570,8 +570,8 @@ impl Incarnation {
         }
     }
 
-    /// Shows that it lives and looks at its neighbours, in one transaction: those that are dead, and its business, are
-    /// removed. Whether it is a member still.
+    /// Writes a heartbeat and checks the neighbours, in one transaction. Removes the dead ones, after giving back their
+    /// jobs. Returns whether this worker is still a member.
     async fn ping_and_look(&mut self) -> bool {
         let shared = self.shared.clone();
         let Shared { store, keys, job_type, .. } = &*shared;
@@ -604,7 +604,7 @@ impl Incarnation {
         let mut dead = mine(self.neighbours.look(ring));
         let done = std::iter::from_fn(|| self.removals.try_join_next());
         for worker in done.filter_map(std::result::Result::ok).flatten() {
-            // If it could not be removed, it is still dead and comes again.
+            // If it could not be removed, it is still dead and is found again.
             self.being_removed.remove(&worker);
         }
         dead.retain(|(worker, _)| self.being_removed.insert(worker.clone()));
@@ -621,8 +621,8 @@ impl Incarnation {
         true
     }
 
-    /// A clean shutdown: every job is given back, every row cleared. Takes as long as the handlers and the store take: whoever
-    /// shuts down has a deadline.
+    /// A clean shutdown: gives every job back and clears every row. Takes as long as the handlers and the store; the
+    /// caller sets the deadline.
     pub(crate) async fn leave(&mut self) {
         for running in self.running.values() {
             running.controls.stop.cancel();
@@ -633,7 +633,7 @@ impl Incarnation {
                 biased;
                 Some(ended) = self.runs.join_next() => { self.forget(ended); }
                 () = &mut health => {
-                    // It lives for as long as its handlers take.
+                    // It keeps pinging for as long as its handlers take.
                     if !self.ping().await {
                         return self.halt().await;
                     }
@@ -651,7 +651,7 @@ impl Incarnation {
         }
     }
 
-    /// Its claims are gone: aborts everything and waits until it is still.
+    /// Its claims are gone: aborts all runs and waits for their end.
     pub(crate) async fn halt(&mut self) {
         for running in self.running.values() {
             running.controls.halt.cancel();
@@ -659,7 +659,7 @@ impl Incarnation {
         while let Some(ended) = self.runs.join_next().await {
             self.forget(ended);
         }
-        // It was removed, perhaps because the store is away: what it has charged last is not worth a long wait.
+        // The removal may mean that the store is unreachable: the last charges are not worth a long wait.
         tokio::select! {
             biased;
             () = self.fair.close() => {}
@@ -668,7 +668,7 @@ impl Incarnation {
     }
 }
 
-/// Waits for a future that may not be there.
+/// Waits for an optional future; forever if there is none.
 fn or_never<F: Future<Output = ()> + Unpin>(future: &mut Option<F>) -> impl Future<Output = ()> + '_ {
     match future {
         Some(future) => Either::Left(future),

@@ -1,14 +1,18 @@
-//! Background workers: they claim jobs, run their handlers and report back.
+//! Background workers: they claim jobs, run their handlers and record the results.
 //!
-//! A worker is one incarnation of a process, for one job type, under an id that is never used twice. Its loop
-//! waits for work (a watch, not polling), reads the queue's front, asks [`turnwise_policy::select`], claims in
-//! one transaction, and starts a task per job ([`run`]). Nothing but rows of the store coordinates workers.
+//! A worker is one incarnation of a process, for one job type, under an id that is used only once. Its loop waits for
+//! work with a watch instead of polling. It then reads the head of the queue, calls [`turnwise_policy::select`], claims
+//! in one transaction, and spawns a task per job ([`run`]). Only rows of the store coordinate workers.
 //!
-//! Workers of one type watch each other ([`neighbours`]); a server speaks for those of other processes, in any
-//! language ([`External`]), watches them ([`Monitor`]), holds their runs to their time ([`Deadlines`]), tells jobs of ends that they wait for ([`Dependencies`]), releases
-//! paused jobs when filters change ([`Filters`]), removes
-//! what ended long ago ([`Retention`]), and keeps its clock with the others' ([`Timekeeper`]). Servers are
-//! members, too ([`join_nodes`]).
+//! Workers of one type monitor each other's heartbeats ([`neighbours`]). A server:
+//! - acts for external workers, written in any language ([`External`]), and monitors them ([`Monitor`]);
+//! - enforces the timeouts of their runs ([`Deadlines`]);
+//! - releases blocked jobs when their dependencies have ended ([`Dependencies`]);
+//! - releases paused jobs when filters change ([`Filters`]);
+//! - removes jobs that ended long ago ([`Retention`]);
+//! - keeps its clock in step with the store's ([`Timekeeper`]).
+//!
+//! Servers are members, too ([`join_nodes`]).
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -23,8 +27,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! `examples/embedded.rs` is the whole of it. A [`JobHandler`] of its own is for types that write rows with the end
-//! of a job.
+//! `examples/embedded.rs` is the complete program. A job type needs its own [`JobHandler`] only if it writes rows in
+//! the transaction that ends a job.
 
 mod accounts;
 mod cycle;

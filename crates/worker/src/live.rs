@@ -1,16 +1,16 @@
-//! Settings that change while others use them.
+//! Settings that change while they are in use.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// A value that may change at any time. Clones are the same one.
+/// A value that may change at any time. Clones share it.
 #[derive(Clone)]
 pub struct Live<T>(Arc<watch::Sender<T>>);
 
 impl<T> Live<T> {
-    /// What it is now.
+    /// The current value.
     pub fn get(&self) -> T
     where
         T: Clone,
@@ -18,7 +18,7 @@ impl<T> Live<T> {
         self.0.borrow().clone()
     }
 
-    /// Changes it. Whether it was another one before; otherwise nobody is woken.
+    /// Sets the value. Returns whether it has changed; an equal value wakes no receiver.
     pub fn set(&self, value: T) -> bool
     where
         T: PartialEq,
@@ -30,7 +30,7 @@ impl<T> Live<T> {
         })
     }
 
-    /// Tells when it changes.
+    /// A receiver of changes.
     pub fn changes(&self) -> watch::Receiver<T> {
         self.0.subscribe()
     }

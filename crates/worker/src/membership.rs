@@ -1,4 +1,4 @@
-//! A worker's membership: joining under a fresh id, and settling what earlier processes left.
+//! A worker's membership: joining under a new id, and removing what earlier processes left.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use turnwise_store::Store;
 
 use crate::Options;
 
-/// Jobs that one transaction gives back for a lost worker.
+/// The number of jobs that one transaction gives back for a lost worker.
 pub(crate) const REMOVE_BATCH: usize = 50;
-/// Workers that one look at the past reads.
+/// The number of workers that one read of the predecessors returns.
 const PREDECESSORS_BATCH: usize = 1_000;
 
-/// Between two pings, unless the configuration says otherwise.
+/// The default time between two pings.
 pub const DEFAULT_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a worker may be silent, unless the configuration says otherwise.
+/// The default time that a worker may miss its heartbeats.
 pub const DEFAULT_HEALTH_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Whether the promise can be kept that a dead worker's jobs are pending again within two timeouts. Its watcher
-/// sees it stand still for the first time up to an interval after its death, and then for a timeout, rounded
-/// up to whole intervals.
+/// Checks that a dead worker's jobs can be pending again within two timeouts. Its watcher sees its counter unchanged
+/// for the first time up to one interval after its death. After that it waits for one timeout, rounded up to whole
+/// intervals.
 ///
 /// # Errors
-/// `Invalid`, with what would be right.
+/// `Invalid`, with the correct values.
 pub(crate) fn check_health_times(interval: Duration, timeout: Duration) -> Result<()> {
     let problem = match interval {
         Duration::ZERO => "must not be zero".to_owned(),
@@ -35,20 +35,20 @@ pub(crate) fn check_health_times(interval: Duration, timeout: Duration) -> Resul
     Err(Error::Invalid { field: "health_interval", problem })
 }
 
-/// As many µs as fit.
+/// The duration in µs, limited to the maximum of an `i64`.
 pub(crate) fn duration_us(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// An id that was never used before, and the moment it was made.
+/// A unique id, and the time when it was made.
 pub(crate) fn new_id(store: &Store) -> (String, i64) {
     let runtime = store.runtime();
-    // Time first, so that ids sort by age; a random half makes a collision unthinkable.
+    // The time comes first, so that ids sort by age. The random half makes a collision practically impossible.
     let now_us = runtime.now_us();
     (format!("{now_us:016x}-{:016x}", runtime.random()), now_us)
 }
 
-/// What the membership knows of a worker of this process.
+/// The membership row of a worker in this process.
 pub(crate) fn row(id: &str, started_us: i64, options: &Options) -> workers::Worker {
     workers::Worker {
         health_timeout_us: duration_us(options.health_timeout),
@@ -57,7 +57,7 @@ pub(crate) fn row(id: &str, started_us: i64, options: &Options) -> workers::Work
     }
 }
 
-/// Registers under an id that was never used before.
+/// Registers under a new id.
 pub(crate) async fn join(
     store: &Store,
     keys: &Keyspace,
@@ -66,7 +66,8 @@ pub(crate) async fn join(
 ) -> Result<String> {
     store
         .transact(|tx| async move {
-            // Each attempt's own: by an earlier one, whose outcome is not known, a worker may have come and been removed as dead.
+            // Each attempt uses a new id: an earlier attempt with an unknown outcome may have registered a worker that
+            // has since been removed as dead.
             let (id, started_us) = new_id(store);
             workers::register(&tx, keys, job_type, &row(&id, started_us, options))?;
             Ok(id)
@@ -74,7 +75,7 @@ pub(crate) async fn join(
         .await
 }
 
-/// Removes a worker, in as many transactions as it takes, and tells of the runs that it has ended.
+/// Removes a worker, in as many transactions as necessary, and reports the runs that it has ended.
 pub(crate) async fn remove(
     store: &Store,
     keys: &Keyspace,
@@ -99,8 +100,8 @@ pub(crate) async fn remove(
     }
 }
 
-/// Removes a worker that was seen to be dead; not if it has moved since, because its watcher was slow. What
-/// fails is tried again at the next look.
+/// Removes a worker that was found dead, unless its counter has moved since because its watcher was slow. The next
+/// check retries a failed removal.
 pub(crate) async fn remove_dead(
     store: &Store,
     keys: &Keyspace,
@@ -112,7 +113,7 @@ pub(crate) async fn remove_dead(
     remove_dead_and(store, keys, job_type, worker, seen, max_history, |_| ()).await;
 }
 
-/// [`remove_dead`], and tells of the runs that it has ended.
+/// Like [`remove_dead`], but also reports the runs that it has ended.
 pub(crate) async fn remove_dead_and(
     store: &Store,
     keys: &Keyspace,
@@ -133,7 +134,7 @@ pub(crate) async fn remove_dead_and(
                         workers::remove_some(&tx, keys, job_type, worker, why, limit, now_us, max_history)
                             .await
                     }
-                    // It moved, or someone else was faster.
+                    // It has moved, or another watcher removed it first.
                     _ => Ok(Removed { done: true, given_back: Vec::new() }),
                 }
             })
@@ -153,8 +154,8 @@ pub(crate) async fn remove_dead_and(
     }
 }
 
-/// Removes every worker that an earlier process of an exclusive store left behind: it must be dead. External ones
-/// go on across a restart and stay; but a removal that has begun is finished, whose ever it is.
+/// Removes every worker that an earlier process of an exclusive store left behind: it must be dead. External workers
+/// survive a restart and stay. A removal that has begun is completed, whichever worker it concerns.
 pub(crate) async fn remove_predecessors(
     store: &Store,
     keys: &Keyspace,

@@ -1,14 +1,14 @@
-//! Watches external workers. They do not see the store and cannot watch each other, so every server watches all
-//! of them, of every job type.
+//! Monitors external workers. They have no access to the store and cannot monitor each other, so every server monitors
+//! all of them, of every job type.
 //!
-//! The rule is that of [`crate::neighbours`]: a look is worth one interval, and no clock is compared with another
-//! one. A server that has just started knows nothing, so it gives everyone a full timeout. Where several servers
-//! watch the same worker, the first to find it dead removes it.
+//! The rule is that of [`crate::neighbours`]: a check counts as one interval, and no clock is compared with another
+//! one. A server that has just started knows nothing, so it gives each worker a full timeout. If several servers
+//! monitor a worker, the first one that finds it dead removes it.
 //!
-//! While no commit succeeds nobody can show that it lives, so that nobody is judged, and everyone has a full timeout after it.
+//! While no commit succeeds, no worker can ping. So none is judged then, and each has a full timeout afterwards.
 //!
-//! Workers in a process are their neighbours' business. But all of a type may be gone, its last one without a
-//! neighbour: whoever has been silent for twice its timeout, and was removed by nobody, is removed here.
+//! Workers inside processes are checked by their neighbours. But all workers of a type may be gone, and the last one
+//! has no neighbour. So this monitor removes a worker that has missed its heartbeats for twice its timeout.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,15 +22,15 @@ use crate::membership::{DEFAULT_HEALTH_INTERVAL, duration_us, remove_dead_and};
 use crate::neighbours::{Condition, Observations};
 use crate::{External, Live};
 
-/// Workers, of whichever types, that one read takes at most.
+/// The maximum number of workers, of any type, that one read returns.
 const BATCH: usize = 1_000;
 
 /// Settings of the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MonitorOptions {
-    /// Between two looks; at most half of any worker's timeout.
+    /// The time between two checks; at most half of any worker's timeout.
     pub interval: Duration,
-    /// History entries that a job keeps.
+    /// The number of history entries that a job keeps.
     pub max_history: usize,
 }
 
@@ -40,29 +40,29 @@ impl Default for MonitorOptions {
     }
 }
 
-/// What is remembered from one look to the next.
+/// State that is kept from one check to the next.
 #[derive(Default)]
 struct Seen {
     types: BTreeMap<String, Observations>,
-    /// Commits that had been tried.
+    /// The number of attempted commits at the last check.
     commits: u64,
 }
 
-/// Watches the workers of all types.
+/// Monitors the workers of all types.
 #[derive(Clone)]
 pub struct Monitor {
-    /// Where they are.
+    /// The store that holds them.
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
     /// Settings.
     pub options: Live<MonitorOptions>,
-    /// Charges what the jobs of those that it removes have run.
+    /// Charges the runs of the workers that are removed.
     pub external: External,
 }
 
 impl Monitor {
-    /// Removes whoever shows no sign of life, until it is stopped.
+    /// Removes workers that miss their heartbeats, until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         let runtime = self.store.runtime().clone();
         let mut seen = Seen::default();
@@ -85,7 +85,7 @@ impl Monitor {
         }
     }
 
-    /// One look at all of them, and the removal of the dead.
+    /// Checks all workers once, and removes the dead.
     async fn look(&self, seen: &mut Seen) -> Result<()> {
         let keys = &self.keys;
         let MonitorOptions { interval, max_history } = self.options.get();
@@ -106,7 +106,7 @@ impl Monitor {
             let looks = observations.look(patient.collect());
             for ((worker, health), (_, _, condition)) in workers.into_iter().zip(looks) {
                 if condition == Condition::Dead {
-                    // A worker in a process charges what it runs by itself.
+                    // A worker inside a process charges its own runs.
                     let charge = |runs: &[GivenBack]| {
                         if health.external {
                             self.external.given_back(&job_type, &worker, runs);
@@ -120,8 +120,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Whether no commit has succeeded here for an interval, though some were tried. A store may be full, and answer reads
-    /// nevertheless: then everyone stands still, and nobody is dead.
+    /// Whether no commit has succeeded here for an interval, although some were tried. A full store may still answer
+    /// reads: then no counter moves, and no worker is dead.
     fn nobody_can_ping(&self, seen: &mut Seen, interval: Duration) -> bool {
         let commits = self.store.counters().commits;
         let tried = std::mem::replace(&mut seen.commits, commits) != commits;
@@ -129,7 +129,7 @@ impl Monitor {
         tried && self.store.runtime().now_us().saturating_sub(since_us) >= duration_us(interval)
     }
 
-    /// All workers there are, by type: as many as ping all the time.
+    /// All current workers, by type. Their number is acceptable: each of them also pings once per interval.
     async fn workers(&self) -> Result<BTreeMap<String, Vec<(String, Health)>>> {
         let mut workers: BTreeMap<String, Vec<(String, Health)>> = BTreeMap::new();
         let mut last: Option<(String, String)> = None;

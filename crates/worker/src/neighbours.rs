@@ -1,22 +1,24 @@
-//! Who of those to the right is dead, and whose business that is.
+//! Which workers to the right in the ring are dead, and which watcher removes them.
 //!
-//! The workers of a type stand in a ring, in the order of their ids. With each ping a worker looks at the health of
-//! those to its right. Nobody's clock is compared with another's: a look is worth one interval, because the
-//! watcher has slept that long since its last one, and whoever has not moved its counter in as many looks as
-//! make up its timeout is dead. So a clock that is set, a store that holds up everyone, or a pause of the
-//! watcher itself never makes anybody look dead.
+//! The workers of a type form a ring, in the order of their ids. With each ping, a worker checks the counters of those
+//! to its right. No clock is compared with another one: a check counts as one interval, because the watcher has slept
+//! that long since its last check. A worker is dead if its counter has not moved for as many checks as make up its
+//! timeout. A clock that is set, a store that blocks all workers, or a pause of the watcher thus never makes a worker
+//! look dead.
 //!
-//! A watcher removes the dead ones up to the first neighbour that can be relied on to watch what is behind it:
+//! A watcher removes the dead workers up to the first neighbour that can be relied on to watch those behind it:
 //!
 //! ```text
 //!    watcher ─▶ dead ─▶ dead ─▶ newcomer ─▶ dead ─▶ alive ─▶ dead
 //!               └──── mine ────┘            mine    └─ its ─┘
 //! ```
 //!
-//! *Newcomers* have not looked for long enough to judge; neither can those be relied on that have been silent for
-//! half of their timeout. Where two watchers think so of each other's neighbour both remove it, which is harmless.
-//! One look sees [`WINDOW`] neighbours; if none of them has moved it sees [`WIDE_WINDOW`] at once, so that the death
-//! of many is found as fast as the death of one: a look after it, and a timeout.
+//! *Newcomers* have not watched for long enough to judge. Neighbours that have been silent for half of their timeout
+//! cannot be relied on either. If two watchers each think so of the other's neighbour, both remove it, which is
+//! harmless.
+//!
+//! One check reads [`WINDOW`] neighbours; if none of them has moved, it immediately reads [`WIDE_WINDOW`]. The death of
+//! many is thus found as fast as the death of one: a check after it, and a timeout.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,44 +27,45 @@ use turnwise_queue::Health;
 
 use crate::membership::duration_us;
 
-/// Neighbours that a look sees.
+/// Neighbours that a check reads.
 pub(crate) const WINDOW: usize = 32;
-/// Neighbours that a look sees when nothing moves in [`WINDOW`]. Beyond, death is found one window after the other.
+/// Neighbours that a check reads if no counter in [`WINDOW`] has moved. Dead workers beyond it are found one window
+/// after the other.
 pub(crate) const WIDE_WINDOW: usize = 1_000;
 
-/// What a watcher remembers of those that it watches.
+/// What a watcher remembers of its neighbours.
 pub(crate) struct Observations {
-    /// What a look is worth, in µs.
+    /// The time that a check counts as, in µs.
     interval_us: i64,
     seen: BTreeMap<String, Seen>,
 }
 
 struct Seen {
     counter: u64,
-    /// Looks in a row that found the counter as it was.
+    /// Consecutive checks that found the counter unchanged.
     still: u32,
-    /// Looks since it was first seen.
+    /// Checks since it was first seen.
     known: u32,
 }
 
-/// How a worker looks.
+/// A worker's condition, as seen by the watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// Has not moved for its timeout.
+    /// Its counter has not moved for its timeout.
     Dead,
-    /// Has been here for a timeout at least, and was silent for less than half of it.
+    /// It was first seen at least a timeout ago, and was silent for less than half of it.
     Reliable,
     /// Neither.
     Unsure,
 }
 
 impl Observations {
-    /// For someone who sleeps `interval` between two looks.
+    /// For a watcher that sleeps `interval` between two checks.
     pub(crate) fn new(interval: Duration) -> Self {
         Observations { interval_us: duration_us(interval), seen: BTreeMap::new() }
     }
 
-    /// Takes one look, at least an interval after the one before. Whoever is not seen is forgotten.
+    /// Makes one check, at least an interval after the last one. Workers that are not in the list are forgotten.
     pub(crate) fn look(&mut self, workers: Vec<(String, Health)>) -> Vec<(String, Health, Condition)> {
         let mut before = std::mem::take(&mut self.seen);
         let mut found = Vec::with_capacity(workers.len());
@@ -93,7 +96,7 @@ impl Observations {
         }
     }
 
-    /// Whether every one of them is as it was at the last look.
+    /// Whether every counter is unchanged since the last check.
     pub(crate) fn none_moved(&self, workers: &[(String, Health)]) -> bool {
         workers
             .iter()
@@ -101,7 +104,7 @@ impl Observations {
     }
 }
 
-/// The dead that are the watcher's business: those before the first neighbour that can be relied on.
+/// The dead workers that this watcher removes: those before the first neighbour that it can rely on.
 pub(crate) fn mine(ring: Vec<(String, Health, Condition)>) -> Vec<(String, Health)> {
     ring.into_iter()
         .take_while(|(_, _, condition)| *condition != Condition::Reliable)
@@ -110,7 +113,8 @@ pub(crate) fn mine(ring: Vec<(String, Health, Condition)>) -> Vec<(String, Healt
         .collect()
 }
 
-/// Those that watch and are watched in the ring: external workers do not see the store, a server watches them.
+/// The workers that watch and are watched in the ring: external workers have no access to the store, so a server
+/// monitors them.
 pub(crate) fn in_process(mut ring: Vec<(String, Health)>) -> Vec<(String, Health)> {
     ring.retain(|(_, health)| !health.external);
     ring
@@ -122,7 +126,7 @@ mod tests {
 
     const S: i64 = 1_000_000;
 
-    /// Looks every 5 s at workers with a timeout of 15 s.
+    /// Checks every 5 s, of workers with a timeout of 15 s.
     fn observations() -> Observations {
         Observations::new(Duration::from_secs(5))
     }
@@ -131,7 +135,7 @@ mod tests {
         Health { counter, timeout_us: 15 * S, external: false, seen_us: None }
     }
 
-    /// One look at workers that are named in the order of the ring.
+    /// One check of workers, named in the order of the ring.
     fn look(observations: &mut Observations, ring: &[(&str, u64)]) -> Vec<String> {
         let ring = ring.iter().map(|(id, counter)| ((*id).to_owned(), health(*counter))).collect();
         mine(observations.look(ring)).into_iter().map(|(worker, _)| worker).collect()
@@ -196,7 +200,7 @@ mod tests {
         for n in 0..3 {
             look(&mut observations, &[("a", n), ("c", 1)]);
         }
-        // "b" comes, and "a" leaves: the new neighbour has not watched "c" for a timeout.
+        // "b" joins, and "a" leaves: the new neighbour has not watched "c" for a timeout.
         assert_eq!(look(&mut observations, &[("b", 0), ("c", 1)]), ["c"]);
         for n in 1..3 {
             assert_eq!(look(&mut observations, &[("b", n), ("c", 1)]), ["c"]);

@@ -1,10 +1,12 @@
-//! A node's place among the nodes of its store: a worker without room for jobs, whose name no other living node has.
+//! A node's membership among the nodes of its store: a worker without slots, whose name no other live node has.
 //!
-//! A node that was killed leaves its row behind for a health timeout. Whoever starts under the same name on the very listener
-//! that it had knows that it is dead. Others cannot tell it from one that lives, so they watch: a living node moves its counter at least twice in a timeout. One that does not is
-//! dead, or at least so late that others would soon take it for dead, and its row is removed. If it was only away it finds
-//! itself removed, as every worker does, and comes back beside the new one: then two nodes have one name, which is wrong in
-//! lists and nowhere else, because no claim, lock or row depends on a node's name.
+//! A killed node leaves its row behind for a health timeout. A process that starts under the same name on the same
+//! listener knows that the old node is dead. Any other process cannot know, so it watches: a live node moves its
+//! counter at least twice in a timeout. A node that does not is dead, or at least so late that it would soon be removed
+//! anyway, so its row is removed.
+//!
+//! If the old node was only unreachable, it finds itself removed, like any worker, and registers again beside the new
+//! one. Two nodes then have one name. Only lists show this: no claim, lock or row depends on a node's name.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,16 +21,16 @@ use turnwise_store::Store;
 use crate::membership::{check_health_times, new_id, remove_dead, remove_predecessors, row};
 use crate::{JobContext, JobHandler, Options, Outcome, Worker};
 
-/// Nodes of its own name that a starting one finds dead, one after the other, at most.
+/// The maximum number of dead nodes of the same name that a starting node removes.
 const MAX_NAMESAKES: usize = 10;
-/// How much later than it should a living node may move its counter.
+/// How late a live node may move its counter.
 const LATE: Duration = Duration::from_secs(1);
 
-/// How a start as a node ended.
+/// The result of starting as a node.
 pub enum Joined {
-    /// It is a node now. Shutting the worker down lets it leave.
+    /// It is a node now. To leave, shut the worker down.
     Node(Worker),
-    /// A node of this name lives: its id, and where it is reached if it says so.
+    /// A live node has this name: its id, and its URL if it publishes one.
     NameTaken {
         /// Its worker's id.
         id: String,
@@ -37,9 +39,8 @@ pub enum Joined {
     },
 }
 
-/// Becomes a node of the store: `options.node` is its name, and `options.health_interval`, `health_timeout` and `exclusive`
-/// count as for every worker. With a patience it
-/// gives up when the store does not answer for that long.
+/// Registers a node of the store under the name `options.node`. The options `health_interval`, `health_timeout` and
+/// `exclusive` apply as to every worker. With a patience, gives up when the store does not answer for that long.
 ///
 /// # Errors
 /// Those of [`Worker::start`].
@@ -56,7 +57,7 @@ pub async fn join_nodes(
         Some(patience) => store.impatient(patience),
         None => store.clone(),
     };
-    // Before anything of this process has a time.
+    // The clock is set before this process uses any time.
     clock::compare(&asked, keys).await?;
     if options.exclusive {
         remove_predecessors(store, keys, NODE_TYPE, &options).await?;
@@ -66,7 +67,7 @@ pub async fn join_nodes(
     for _ in 0..MAX_NAMESAKES {
         let namesake = asked
             .transact(|tx| async move {
-                // It changes with every node that joins or leaves: of two that come at once one looks again.
+                // This key changes with every node that joins or leaves: of two concurrent starts, one is repeated.
                 tx.get(&keys.workers_versionstamp(NODE_TYPE)).await?;
                 let all = nodes::list(&tx, keys).await?;
                 // Its own row is there after an attempt of unknown outcome.
@@ -105,20 +106,20 @@ pub async fn join_nodes(
 }
 
 enum Sign {
-    /// It lives.
+    /// Its counter has moved: it lives.
     Moved,
-    /// It has not moved for as long as a living one may.
+    /// Its counter has not moved for longer than that of a live node would.
     Still(Health),
     /// It has left, or was removed.
     Gone,
 }
 
-/// A node whose place this process has taken is dead.
+/// The node that this process replaces is dead.
 async fn replaced(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Sign> {
     Ok(look(store, keys, &node.id).await?.map_or(Sign::Gone, |(health, _)| Sign::Still(health)))
 }
 
-/// Watches a node until it moves, or has stood still for too long.
+/// Watches a node until its counter moves, or has not moved for too long.
 async fn sign_of_life(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Sign> {
     let Some((health, value)) = look(store, keys, &node.id).await? else { return Ok(Sign::Gone) };
     // Its interval is at most half of its timeout.
@@ -146,7 +147,7 @@ async fn sign_of_life(store: &Store, keys: &Keyspace, node: &workers::Worker) ->
     }
 }
 
-/// A node's health, as it is and as it is written.
+/// A node's health, decoded and as stored.
 async fn look(store: &Store, keys: &Keyspace, id: &str) -> Result<Option<(Health, Bytes)>> {
     store
         .transact(|tx| async move {
@@ -157,7 +158,7 @@ async fn look(store: &Store, keys: &Keyspace, id: &str) -> Result<Option<(Health
         .await
 }
 
-/// A node has no room for jobs, so that this is never asked.
+/// A handler that is never called, because a node has no slots.
 struct Idle;
 
 #[async_trait]

@@ -1,7 +1,7 @@
-//! Recording the end of a run, fenced by its claim, for as long as it takes.
+//! Records the end of a run, fenced by its claim, and retries until that succeeds.
 //!
-//! A transaction costs an fsync, whatever is in it, so runs that end at the same time share one: whoever has the
-//! turn writes for all that wait. Each end keeps its own answer; a claim that is lost spoils nothing for the others.
+//! A transaction costs an fsync, whatever its size, so runs that end at the same time share one. The task that holds
+//! the turn writes for all that wait. Each end has its own reply, and a lost claim does not affect the other ends.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -22,29 +22,29 @@ use crate::Outcome;
 use crate::membership::duration_us;
 use crate::run::{Ended, Held, Shared};
 
-/// The pause before an end that the store could not take is tried again.
+/// The pause before the next attempt to write an end that the store could not commit.
 const END_RETRY: Duration = Duration::from_secs(1);
-/// A parked job without news runs again after this long: what it depends on beside its source may have changed. Whoever watches
-/// compares it with its source far more often.
+/// A parked job runs again after this long even without changes: what it depends on besides its source may have
+/// changed. Its source is compared far more often.
 const PARKED: Duration = Duration::from_secs(4 * 3600);
-/// And up to this much later, so that those which were parked together do not all run at once.
+/// It runs up to this much later, so that jobs that were parked together do not all start at the same time.
 const PARKED_SPREAD: Duration = Duration::from_secs(4 * 3600);
-/// Ends that one transaction records at most.
+/// The maximum number of ends that one transaction records.
 const GROUP: usize = 256;
 
-/// A run that is over, but not recorded.
+/// A run that has ended, but is not recorded.
 pub(crate) struct Finished {
     pub held: Held,
     pub outcome: Outcome,
-    /// It was stopped so that others can run.
+    /// It was preempted.
     pub preempted: bool,
     /// Its last report.
     pub info: Option<Box<RawValue>>,
-    /// What it is sorted by if it waits again, where keys decide.
+    /// The job's sort key if it is pending again, where keys decide.
     pub key: Option<f64>,
 }
 
-/// Writes the end until it is written, or the claim is lost: nothing acknowledged may be lost.
+/// Retries until the end is written or the claim is lost: no acknowledged end may be lost.
 pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &CancellationToken) -> Ended {
     let Finished { held, outcome, preempted, info, key } = finished;
     let ending = match outcome {
@@ -64,7 +64,7 @@ pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &Cancellat
         };
         tracing::error!(job = %end.held.id, %error, "the end of a job could not be written");
         if !is_passing(&error) && !replaced {
-            // Not the store's fault but the record's: this end can never be written, another one can.
+            // The record is at fault, not the store: this end can never be written, but another one can.
             let ending = Ending::Failed(format!("the end of the job could not be written: {error}"));
             end = Arc::new(End { held: end.held.clone(), ending, info: end.info.clone(), key: end.key });
             replaced = true;
@@ -116,8 +116,8 @@ fn ending(shared: &Shared, held: &Held, outcome: Outcome) -> Ending {
     }
 }
 
-/// The crash of a run that began at `started_us`, after `crashes` in a row. Where another node wrote the time, a
-/// difference between the clocks may lengthen or shorten a row of crashes, and nothing else.
+/// The crash of a run that began at `started_us`, after `crashes` consecutive crashes. If another node wrote the time,
+/// a clock difference may change whether the crash counts as consecutive, and nothing else.
 pub(crate) fn crashed(
     backoff: &backoff::Rules,
     (started_us, crashes): (Option<i64>, u32),
@@ -138,11 +138,11 @@ struct End {
     key: Option<f64>,
 }
 
-/// Writes the ends of a worker's runs: those that come while others are written go into the next transaction together.
+/// Writes the ends of a worker's runs. Ends that arrive during a write share the next transaction.
 #[derive(Default)]
 pub(crate) struct Recorder {
     waiting: Mutex<VecDeque<Waiting>>,
-    /// Whoever has it writes for all that wait.
+    /// The task that holds it writes for all that wait.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -156,7 +156,7 @@ impl Recorder {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an end, alone or with others.
+    /// Writes an end, alone or in a group.
     async fn record(&self, shared: &Shared, end: Arc<End>) -> Result<()> {
         let (answer, mut recorded) = oneshot::channel();
         self.waiting().push_back(Waiting { end, answer });
@@ -169,14 +169,14 @@ impl Recorder {
         }
     }
 
-    /// Writes what waits, and answers everyone.
+    /// Writes the waiting ends, and replies to each.
     async fn write_group(&self, shared: &Shared) {
         let mut group: VecDeque<Waiting> = {
             let mut waiting = self.waiting();
             let ready = waiting.len().min(GROUP);
             waiting.drain(..ready).collect()
         };
-        // One of them can spoil a transaction for all: then each has its own.
+        // One end can fail the transaction of a whole group. Each then gets a transaction of its own.
         let mut most = GROUP;
         while !group.is_empty() {
             let ends: Vec<Arc<End>> = group.iter().take(most).map(|waiting| waiting.end.clone()).collect();
@@ -190,14 +190,14 @@ impl Recorder {
                 }
             };
             for (waiting, answer) in group.drain(..written.len()).zip(written) {
-                // Nobody waits for it where the worker was dropped meanwhile.
+                // The receiver is gone if the worker was dropped meanwhile.
                 let _ = waiting.answer.send(answer);
             }
         }
     }
 }
 
-/// Whoever was writing for this end is gone.
+/// The task that was writing this end is gone.
 fn abandoned() -> Error {
     Error::Store(StoreError::UnknownOutcome("the transaction was abandoned".to_owned()))
 }
@@ -206,7 +206,7 @@ fn is_passing(error: &Error) -> bool {
     matches!(error, Error::Store(error) if error.is_retryable())
 }
 
-/// Writes ends in one transaction: at least the first, and as many as fit. Returns what became of each.
+/// Writes ends in one transaction: at least the first, and as many as fit. Returns the result of each.
 async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
     let runtime = shared.store.runtime();
     let attempts = AtomicU32::new(0);
@@ -214,14 +214,14 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
     shared
         .store
         .transact(|tx| async move {
-            // Whatever stood in the way: half as many meet it half as often.
+            // Whatever failed the last attempt, half as many ends meet it half as often.
             let attempt = attempts.fetch_add(1, Relaxed);
             let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
             let now_us = runtime.now_us();
             let mut written = Vec::with_capacity(most);
             for end in &ends[..most] {
                 written.push(match write_one(shared, &tx, end, now_us).await {
-                    // Nothing was written for it.
+                    // Nothing was written for this end.
                     Err(Error::Halt) => Err(Error::Halt),
                     Err(error) => return Err(error),
                     Ok(()) => Ok(()),
@@ -246,7 +246,7 @@ async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) ->
                 Err(Error::Store(StoreError::Misuse("the handler's `ended` panicked".to_owned())))
             })
         }
-        // An earlier attempt was committed, and with it what the handler wrote.
+        // An earlier attempt was committed, together with the handler's rows.
         claims::Ended::AlreadyRecorded(_) => Ok(()),
     }
 }

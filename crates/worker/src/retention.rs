@@ -9,16 +9,16 @@ use turnwise_store::{Error, Store};
 use crate::Live;
 use crate::membership::duration_us;
 
-/// Job types that one read takes at most.
+/// The maximum number of job types that one read returns.
 const TYPES: usize = 100;
-/// Job types that one pass is at, about. The next one goes on after them.
+/// The approximate number of job types that one pass covers. The next pass continues after them.
 const TYPES_PER_PASS: usize = 2_000;
-/// Jobs that one transaction removes at most.
+/// The maximum number of jobs that one transaction removes.
 const BATCH: usize = 200;
-/// Jobs that one pass removes at most.
+/// The maximum number of jobs that one pass removes.
 const MAX_PER_PASS: usize = 10_000;
-/// The pause after a pass that found more than that: removal keeps up with several thousand jobs a second, and
-/// leaves the store to others in between.
+/// The pause after a pass that left more to remove. Removal keeps up with several thousand jobs a second, and leaves
+/// room for other transactions in between.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of the retention.
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct RetentionOptions {
     /// How long a job is kept after its end.
     pub retention: Duration,
-    /// Between two looks for jobs that ended earlier than that.
+    /// The time between two passes.
     pub interval: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Default for RetentionOptions {
 /// Removes jobs that ended long ago.
 #[derive(Clone)]
 pub struct Retention {
-    /// Where they are.
+    /// The store that holds the jobs.
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
@@ -51,7 +51,7 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Looks again and again, until it is stopped.
+    /// Repeats passes until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         let runtime = self.store.runtime().clone();
         let mut changes = self.options.changes();
@@ -81,8 +81,8 @@ impl Retention {
         }
     }
 
-    /// Removes up to [`MAX_PER_PASS`] jobs; whether there may be more. The types take turns, a batch each, from one pass to the next, so that
-    /// one with many jobs does not hold up the others.
+    /// Removes up to [`MAX_PER_PASS`] jobs. Returns whether there may be more. Each type in turn gets one batch, across
+    /// passes, so that a type with many jobs does not delay other types.
     async fn pass(&self, round: &mut Round) -> Result<bool> {
         let (store, keys) = (&self.store, &self.keys);
         let before_us = store.runtime().now_us().saturating_sub(duration_us(self.options.get().retention));
@@ -101,7 +101,7 @@ impl Retention {
                         removed += pruned;
                         round.removed |= pruned > 0;
                     }
-                    // Another node is at it: two who remove from one end only get in each other's way.
+                    // Another node is removing the same jobs: retrying here would only cause more conflicts.
                     Err(Error::Conflict) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -110,7 +110,7 @@ impl Retention {
                     return Ok(true);
                 }
             }
-            // After a round in which there was something there may be more.
+            // If a round has removed jobs, there may be more.
             if is_last && !std::mem::take(round).removed {
                 return Ok(false);
             }
@@ -119,11 +119,11 @@ impl Retention {
     }
 }
 
-/// One round of all types, which may take several passes.
+/// One round over all types, which may take several passes.
 #[derive(Default)]
 struct Round {
-    /// The type that was looked at last.
+    /// The last type that was processed.
     after: Option<String>,
-    /// Some of its jobs were removed.
+    /// Whether the round has removed any job.
     removed: bool,
 }

@@ -1,9 +1,9 @@
-//! Rotation: which of a worker's jobs are preempted, at its cycles and, where they have nothing to do, between them.
+//! Rotation: decides which of a worker's jobs are preempted, at its cycles and, if they are idle, between them.
 //!
-//! The worker charges its jobs, reads the heads of a few queues, asks [`turnwise_policy::rotation`], and tells those jobs to stop. It
-//! starts nothing: a slot that becomes free is filled by the next pass, which takes the best that waits. A job that is
-//! stopping counts as gone, so that the next cycle does not stop another one in its place. Of several workers each
-//! counts only the waiting jobs of its own shard: no two stop a job for the same one.
+//! The worker charges its jobs, reads the heads of a few queues, calls [`turnwise_policy::rotation`], and stops the
+//! chosen jobs. It starts nothing: the next pass fills a free slot with the best waiting job. A job that is stopping
+//! counts as gone, so that the next cycle does not stop another one in its place. Of several workers, each counts only
+//! the waiting jobs of its own shard: no two stop a job for the same one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,46 +24,47 @@ use crate::incarnation::{Incarnation, Running};
 use crate::membership::duration_us;
 use crate::{RotationRules, Tunables};
 
-/// Between two looks for those to whom idle jobs give their slots, at least.
+/// The minimum time between two checks for jobs that idle jobs can be preempted for.
 const YIELD_PAUSE: Duration = Duration::from_secs(1);
-/// Tenants whose own jobs may take turns in one cycle, for each job that it may stop: those that were not looked at for the longest time, then
-/// those with the longest running jobs. By these alone, tenants whose other jobs have not waited for long would stay in front of others.
+/// The number of tenants whose own jobs may take turns in one cycle, for each job that it may stop. The tenants checked
+/// longest ago come first, then those with the longest running jobs. By run time alone, tenants whose other jobs have
+/// not waited for long would always come first.
 const WITHIN: usize = 2;
 
-/// What a worker's cycle has done is known to others after this long: its rows are written, and read.
+/// After this long, other workers have read what a worker's cycle has done: its rows are written, and read.
 const SHORTEST_PHASE: Duration = Duration::from_secs(3);
 
 /// When the decision is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
     Cycle,
-    /// Between two cycles: only jobs that have nothing to do are stopped.
+    /// Between two cycles: only idle jobs are stopped.
     Idle,
 }
 
-/// What a look on behalf of idle jobs has shown.
+/// The result of a check on behalf of idle jobs.
 pub(crate) struct Yielded {
-    /// When it is worth another one, if that depends on time alone.
+    /// When to check again, if that depends on time alone.
     pub again: Option<Duration>,
-    /// The wake key's value before: whoever comes later changes it.
+    /// The wake key's value before the check: a job that arrives later changes it.
     pub wake_seen: Option<Bytes>,
 }
 
-/// What a decision came to.
+/// The result of a decision.
 #[derive(Default)]
 struct Rotated {
-    /// There are jobs that a slot could be given to.
+    /// There are jobs that could get a slot.
     someone_waits: bool,
-    /// Jobs that were told to stop.
+    /// The number of jobs that were stopped.
     stopped: usize,
-    /// The wake key's value before.
+    /// The wake key's value before the decision.
     wake_seen: Option<Bytes>,
 }
 
 impl Incarnation {
-    /// How long it is until the next cycle; never, where nothing rotates. Beside other workers each has its own moment in an
-    /// interval: with the same one each would give back what only one should, and take it again in the next cycle, for
-    /// ever.
+    /// The time until the next cycle; `None` without rotation. Each of several workers has its own moment in an
+    /// interval. With the same moment, each would give back what only one should, and claim it again in the next cycle,
+    /// forever.
     pub(crate) fn until_cycle(&self) -> Option<Duration> {
         let interval_us = duration_us(self.rules().1?.interval).max(1);
         let (rank, workers) = self.rank();
@@ -71,13 +72,13 @@ impl Incarnation {
             return Some(self.until(self.cycle_us.saturating_add(interval_us)));
         }
         let phase_us = interval_us / workers * rank;
-        // Half an interval at least, for jobs that were just started.
+        // At least half an interval, for jobs that have started recently.
         let earliest_us = self.cycle_us.saturating_add(interval_us / 2);
         let into_us = earliest_us.saturating_sub(phase_us).rem_euclid(interval_us);
         Some(self.until(earliest_us.saturating_add(interval_us - into_us)))
     }
 
-    /// Its place among those who take jobs from the same queue, and how many these are.
+    /// Its rank among the contenders for the same queue, and their number.
     fn rank(&self) -> (i64, i64) {
         let place = self.contenders.iter().position(|name| *name == self.id).unwrap_or(0);
         let number = |of: usize| i64::try_from(of).unwrap_or(i64::MAX);
@@ -111,11 +112,12 @@ impl Incarnation {
         }
     }
 
-    /// Where the workers of the type have been the same for a while, and others are emptier in proportion to their slots: gives continuous jobs back for
-    /// them to take, those first that declare no locks, of these the longest running.
+    /// Gives continuous jobs back, if other workers are emptier in proportion to their slots, and the set of workers
+    /// has been stable for a while. Jobs that declare no locks go first, and of these the longest running.
     ///
-    /// Like rotation, workers decide one after the other, and each knows what the one before it did. A job that is given back keeps its place in
-    /// its tenant's queue; this worker leaves it, and all that comes, to the others until its next cycle ([`Incarnation::shard`]).
+    /// As in rotation, workers decide one after the other, and each knows what the one before it did. A job that is
+    /// given back keeps its place in its tenant's queue. Until its next cycle, this worker skips this job, and all that
+    /// arrive, for the other workers ([`Incarnation::shard`]).
     async fn balance(&mut self, rotation: RotationRules, stopped: usize) -> Result<()> {
         self.is_above_its_part = false;
         let most = rotation.max_churn.saturating_sub(stopped);
@@ -143,7 +145,7 @@ impl Incarnation {
         let loads: Vec<Load> = members
             .iter()
             .map(|member| Load {
-                // Of external workers it is not known what each of them runs.
+                // It is not known how many jobs each external worker runs.
                 slots: if member.external { 0 } else { member.slots },
                 running: elsewhere.get(&member.id).copied().unwrap_or(0),
             })
@@ -167,8 +169,8 @@ impl Incarnation {
         Ok(())
     }
 
-    /// Charges running jobs between cycles: with each ping, where other workers' cycles go by it, and now and then where there are
-    /// no cycles.
+    /// Charges running jobs between cycles: with each ping, if other workers' cycles depend on it, and at intervals if
+    /// there are no cycles.
     pub(crate) fn charge_between_cycles(&mut self) {
         let now_us = self.shared.store.runtime().now_us();
         let since_us = now_us.saturating_sub(self.cycle_us);
@@ -189,7 +191,7 @@ impl Incarnation {
         self.fair.charged();
     }
 
-    /// Lets the keys of running jobs grow, where jobs go by them.
+    /// Lets the keys of running jobs grow, if keys decide the order.
     async fn grow_keys(&mut self) -> Result<()> {
         self.fair.agree().await?;
         if self.fair.by_keys() {
@@ -206,8 +208,8 @@ impl Incarnation {
         Ok(())
     }
 
-    /// How long it is until a job that has nothing to do has had its turn, or until the next look for those that it may be preempted
-    /// for; `None` without such a job.
+    /// The time until an idle job has had its turn, or until the next check for jobs that it may be preempted for.
+    /// `None` without an idle job.
     pub(crate) fn until_yield(&self) -> Option<Duration> {
         let idle_turn = self.rules().1?.idle_turn;
         let may_yield = self.running.values().filter(|running| running.may_yield());
@@ -216,16 +218,16 @@ impl Incarnation {
         Some(self.until(turn_us.max(self.yield_from_us)))
     }
 
-    /// Preempts idle jobs for others.
+    /// Preempts idle jobs for waiting ones.
     pub(crate) async fn yield_idle(&mut self) -> Yielded {
         let idle_turn = self.rules().1.map_or(YIELD_PAUSE, |rotation| rotation.idle_turn.max(YIELD_PAUSE));
         let looked = self.rotate(When::Idle).await;
         let (pause, yielded) = match looked {
-            // Those that start now may have nothing to do, either: slots change hands no faster than jobs have their turns.
+            // The jobs that start now may be idle, too: slots must not change faster than jobs have their turns.
             Ok(Rotated { stopped, wake_seen, .. }) if stopped > 0 => {
                 (idle_turn, Yielded { again: Some(idle_turn), wake_seen })
             }
-            // Whoever waits is owed more as time goes by.
+            // The deficit of a waiting tenant grows with time.
             Ok(Rotated { someone_waits, wake_seen, .. }) => {
                 let pause = YIELD_PAUSE.max(idle_turn / 4);
                 (pause, Yielded { again: someone_waits.then_some(idle_turn), wake_seen })
@@ -240,7 +242,7 @@ impl Incarnation {
         yielded
     }
 
-    /// Decides who stops, and tells them.
+    /// Decides which jobs to preempt, and stops them.
     async fn rotate(&mut self, when: When) -> Result<Rotated> {
         let (tunables, Some(rotation)) = self.rules() else { return Ok(Rotated::default()) };
         self.grow_keys().await?;
@@ -285,8 +287,8 @@ impl Incarnation {
         Ok(Rotated { someone_waits, stopped, wake_seen })
     }
 
-    /// Where cycles follow each other too soon for what one worker does to be known to the next one, each gives back its shard
-    /// of what is to be given back.
+    /// If cycles follow each other too soon for one worker's result to reach the next one, each worker gives back only
+    /// its part of the total.
     fn own_part(&self, mut stops: Vec<Stop>, interval: Duration) -> Vec<Stop> {
         let workers = u32::try_from(self.contenders.len()).unwrap_or(u32::MAX).max(1);
         if workers > 1 && interval / workers < SHORTEST_PHASE {
@@ -302,8 +304,8 @@ impl Incarnation {
         stops
     }
 
-    /// The jobs of its shard that could be started instead: the first ones of all, and some of each tenant whose own jobs may take
-    /// turns. With them, the wake key's value.
+    /// The jobs of its shard that could start instead: the first ones of all tenants, and some of each tenant whose own
+    /// jobs may take turns. Also returns the wake key's value.
     async fn read_heads(
         &mut self,
         when: When,

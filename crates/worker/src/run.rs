@@ -1,4 +1,4 @@
-//! One job's run: its handler as a task, its reports, and its end, each fenced by the claim.
+//! One run of a job: its handler as a task, its reports, and its end. The claim fences every write.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,10 +28,10 @@ pub(crate) struct Shared {
     pub job_type: String,
     pub handler: Arc<dyn JobHandler>,
     pub options: Options,
-    /// What of them is in force now.
+    /// The options that are in force now.
     pub tunables: Live<Tunables>,
     pub recorder: Recorder,
-    /// For those of its jobs that wait for locks.
+    /// Wakes the worker's jobs that wait for locks.
     pub lock_wake: LockWake,
     /// What past runs locked.
     pub lock_history: LockHistory,
@@ -46,27 +46,27 @@ impl Shared {
     }
 }
 
-/// How the worker's loop steers a run.
+/// How the worker's loop controls a run.
 #[derive(Clone, Default)]
 pub(crate) struct Controls {
     /// Asks the handler to stop and give the job back.
     pub stop: CancellationToken,
     /// The claim is gone: abort, and write nothing more.
     pub halt: CancellationToken,
-    /// What the handler says of itself.
+    /// Whether the handler reported that it has nothing to do.
     pub idle: Idle,
-    /// Counts those of its worker's jobs that wait for locks.
+    /// Counts the worker's jobs that wait for locks.
     pub slots: Arc<Slots>,
-    /// Whether it waits for a lock.
+    /// Whether this run waits for a lock.
     pub waits: Arc<Waits>,
-    /// Why it is asked to stop: so that others can run.
+    /// Whether the stop is a preemption.
     pub preempted: Arc<AtomicBool>,
-    /// What the job is sorted by once it waits again, where keys decide.
+    /// The job's sort key once it is pending again, if keys decide.
     pub key: Arc<Mutex<Option<f64>>>,
 }
 
 impl Controls {
-    /// Asks the handler to stop, so that others can run.
+    /// Preempts the run: asks the handler to stop.
     pub fn preempt(&self) {
         self.preempted.store(true, Relaxed);
         self.stop.cancel();
@@ -84,13 +84,13 @@ impl Controls {
 /// Whether a run ended under its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Its end is written.
+    /// The end is recorded.
     Recorded,
     /// The claim was lost; nothing was written.
     Halted,
 }
 
-/// What the end of a run needs of the job as it was claimed: the handler has the rest.
+/// The fields of the claimed job that recording its end needs; the handler has the rest.
 #[derive(Clone)]
 pub(crate) struct Held {
     pub id: String,
@@ -112,7 +112,7 @@ impl Held {
     }
 }
 
-/// Runs a claimed job to its recorded end; its handler begins after `delay`.
+/// Runs a claimed job until its end is recorded; its handler begins after `delay`.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     job: Job,
@@ -137,7 +137,7 @@ pub(crate) async fn run(
         locks,
     };
     let handler = shared.handler.clone();
-    // A run that is dropped takes its handler along.
+    // Dropping the run aborts its handler.
     let runtime = shared.store.runtime().clone();
     let task = AbortOnDropHandle::new(tokio::spawn(async move {
         if !delay.is_zero() {
@@ -165,12 +165,12 @@ struct Run {
 }
 
 impl Run {
-    /// Waits for the handler's end, which begins after `delay`; meanwhile writes its reports, passes on what the worker wants, and holds it
-    /// to its time. `None` if the claim was lost.
+    /// Waits for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop
+    /// requests, and enforces its timeouts. `None` if the claim was lost.
     async fn supervise(&mut self, mut task: AbortOnDropHandle<Outcome>, delay: Duration) -> Option<Outcome> {
         let runtime = self.shared.store.runtime().clone();
         let Options { report_interval, stop_grace, .. } = self.shared.options;
-        // The first report is written at once; one that comes early after another waits for the interval to pass.
+        // The first report is written immediately. One that follows too early waits until the interval has passed.
         let mut interval = std::pin::pin!(runtime.sleep(report_interval));
         let mut due = true;
         let mut unwritten = false;
@@ -221,7 +221,7 @@ impl Run {
             }
         }
         self.controls.stop.cancel();
-        // Asked to stop: it has the grace period to do so by itself.
+        // The handler has the grace period to stop by itself.
         let grace = std::pin::pin!(runtime.sleep(stop_grace));
         let stopped = tokio::select! {
             biased;
@@ -243,16 +243,17 @@ impl Run {
         })
     }
 
-    /// Whether the run need not report: it waits for a lock or has done so since it had waited `waited` times, or it has nothing to do.
+    /// Whether the run need not report: it is idle, waits for a lock, or has waited for one since its count of waits
+    /// was `waited`.
     fn rests(&self, waited: u64) -> Rests {
         let Controls { waits, idle, .. } = &self.controls;
         let times = waits.times();
         Rests { now: waits.now() || times > waited || idle.is_idle(), waited: times }
     }
 
-    /// Takes the handler's task off its thread, and returns once it is really gone: only then may anyone else have
-    /// the job. A handler that never gives its thread back cannot be taken off it; that is a crash, so that at
-    /// least its worker goes on, and a backoff lies before the next try.
+    /// Aborts the handler's task, and returns once it has ended: another worker may have the job only then. A handler
+    /// that blocks its thread cannot be aborted. It counts as crashed, so that its worker continues and the next
+    /// attempt waits for a backoff.
     async fn abort(&self, mut task: AbortOnDropHandle<Outcome>) -> Outcome {
         task.abort();
         let Options { stop_grace, .. } = self.shared.options;
@@ -283,21 +284,21 @@ impl Run {
             Ok(Answer::Continue) => {}
             Ok(Answer::Cancel) => self.controls.stop.cancel(),
             Err(Error::Halt) => return Err(Ended::Halted),
-            // The next report, or the end, tries again.
+            // The next report, or the end, retries.
             Err(error) => tracing::warn!(job = %id, %error, "progress could not be written"),
         }
         Ok(())
     }
 }
 
-/// Whether a run need not report, and how often it had waited for a lock.
+/// Whether a run need not report, and how often it has waited for a lock.
 #[derive(Clone, Copy)]
 struct Rests {
     now: bool,
     waited: u64,
 }
 
-/// Ends after `time`, that begins after `delay`; never without one.
+/// Ends `time` after `delay` has passed; never if there is no `time`.
 async fn after(runtime: &dyn Runtime, time: Option<Duration>, delay: Duration) {
     match time {
         Some(time) => runtime.sleep(delay.saturating_add(time)).await,

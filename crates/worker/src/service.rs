@@ -1,4 +1,4 @@
-//! What services have in common that do all there is to do, and wait for more.
+//! The loop of services that process all pending work and then wait for more.
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::Result;
@@ -6,8 +6,8 @@ use turnwise_store::{Store, Watch};
 
 use crate::incarnation::ERROR_PAUSE;
 
-/// Makes one pass after the other until it is stopped: each as soon as what the one before returned says that there is more, or, when it
-/// failed, after a pause.
+/// Repeats a pass until it is stopped. The next pass begins when the watch that the last one returned fires, or after a
+/// pause if it failed.
 pub(crate) async fn keep_up<Pass>(
     store: &Store,
     stop: &CancellationToken,

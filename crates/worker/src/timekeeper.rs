@@ -1,5 +1,5 @@
-//! Keeps the clock of this process with that of the store ([`clock`]): what waits for a time is not late when the machine's
-//! clock is set forward, or when the machine was suspended.
+//! Keeps this process's clock in step with the store's ([`clock`]). Otherwise, jobs that wait for a time would be late
+//! after the machine was suspended or its clock was set forward.
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::clock::{self, COMPARE_INTERVAL};
@@ -8,17 +8,17 @@ use turnwise_store::{Store, Watch};
 
 use crate::service::keep_up;
 
-/// Compares clocks every few seconds. One for each process.
+/// Compares the clocks every few seconds. One for each process.
 #[derive(Clone)]
 pub struct Timekeeper {
-    /// Whose clock it is.
+    /// The store whose clock it follows.
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
 }
 
 impl Timekeeper {
-    /// Compares again and again, until it is stopped.
+    /// Compares the clocks repeatedly, until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         keep_up(&self.store, &stop, "cannot compare this node's clock with the store's", || self.pass())
             .await;

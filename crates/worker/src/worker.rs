@@ -1,4 +1,4 @@
-//! A worker as its owner holds it: its settings, its start, its end.
+//! A worker's public interface: its settings, start and shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::record::Recorder;
 use crate::run::Shared;
 use crate::{FairRules, JobHandler, Live, QueueRules};
 
-/// Beyond the handlers' two grace periods a shutdown takes at most this long; what is left then is found by
-/// others, or by the next process.
+/// A shutdown takes at most this much longer than the handlers' two grace periods. Another worker, or the next process,
+/// recovers what is left.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(3);
 
 /// A worker's settings.
@@ -28,56 +28,56 @@ const SHUTDOWN_MARGIN: Duration = Duration::from_secs(3);
 pub struct Options {
     /// The name of this node, as the API shows it.
     pub node: String,
-    /// Jobs that run at the same time at most.
+    /// The maximum number of jobs that run at the same time.
     pub max_jobs: usize,
-    /// Between two moves of the health counter; at most half of the timeout.
+    /// The time between two heartbeats, at most half of the timeout.
     pub health_interval: Duration,
-    /// How long the worker may be silent before others take it for dead.
+    /// How long the worker may miss its heartbeats before another worker removes it.
     pub health_timeout: Duration,
-    /// Between two writes of a job's report, at least.
+    /// The minimum time between two writes of a job's report.
     pub report_interval: Duration,
-    /// What a handler that was asked to stop has before it is aborted.
+    /// The time that a handler has to stop before the worker aborts it.
     pub stop_grace: Duration,
-    /// History entries that a job keeps.
+    /// The number of history entries that a job keeps.
     pub max_history: usize,
-    /// How long crashed jobs wait.
+    /// The backoff of crashed jobs.
     pub backoff: backoff::Rules,
-    /// What the loss of its worker is to a job.
+    /// What happens to a job whose worker is lost.
     pub on_lost: OnLost,
-    /// How long runs of jobs may take that do not say it themselves.
+    /// The timeouts of jobs that set none themselves.
     pub timeouts: Timeouts,
-    /// How jobs are shared out among tenants, and whether they are preempted for others.
+    /// How tenants share the slots, and whether jobs can be preempted.
     pub fair: FairRules,
-    /// How jobs that lock are ordered.
+    /// The order of jobs that lock.
     pub queue: Arc<QueueRules>,
-    /// No other process can use the store: workers found in it at the start are dead, unless they are external.
+    /// No other process can use the store, so workers found in it at the start are dead, unless they are external.
     pub exclusive: bool,
-    /// What a node tells of itself ([`join_nodes`](crate::join_nodes)); workers tell nothing.
+    /// What a node publishes about itself ([`join_nodes`](crate::join_nodes)); workers publish nothing.
     pub node_options: Option<NodeOptions>,
 }
 
-/// Those of a worker's settings that may change while it works.
+/// The settings that may change while a worker runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tunables {
-    /// Jobs that run at the same time at most. When it is lowered, what is too much is stopped at the next cycle if jobs of
-    /// this type rotate; otherwise no job is stopped, and none is started before enough have ended.
+    /// The maximum number of jobs that run at the same time. If jobs of this type rotate, the next cycle after a
+    /// reduction stops the excess. Otherwise no job is stopped, and none starts until enough have ended.
     pub max_jobs: usize,
-    /// History entries that a job keeps, from its next one on.
+    /// The number of history entries that a job keeps, from its next entry on.
     pub max_history: usize,
-    /// How long crashed jobs wait, from the next crash on; of a lost run, from its start on.
+    /// The backoff of crashed jobs, from the next crash on; for a lost run, from its start on.
     pub backoff: backoff::Rules,
-    /// What the loss of its worker is to a job, from its next start on.
+    /// What happens to a job whose worker is lost, from the job's next start on.
     pub on_lost: OnLost,
-    /// How long runs of jobs may take that do not say it themselves, from their next start on.
+    /// The timeouts of jobs that set none themselves, from their next start on.
     pub timeouts: Timeouts,
-    /// How jobs are shared out among tenants, from the next cycle on at the latest.
+    /// How tenants share the slots, from the next cycle on at the latest.
     pub fair: FairRules,
-    /// How jobs that lock are ordered, from the next look at the queue on.
+    /// The order of jobs that lock, from the next pass on.
     pub queue: Arc<QueueRules>,
 }
 
 impl Tunables {
-    /// What holds for a run that starts now.
+    /// The terms of a run that starts now.
     pub(crate) fn terms(&self) -> Terms {
         let Tunables { backoff, on_lost, timeouts, .. } = *self;
         Terms { backoff, on_lost, timeouts }
@@ -119,18 +119,18 @@ impl Default for Options {
     }
 }
 
-/// A running worker. Dropping it ends it and its runs at once, like a crash; [`Worker::shutdown`] stops it cleanly.
+/// A running worker. Dropping it ends it and its runs immediately, like a crash; [`Worker::shutdown`] stops it cleanly.
 pub struct Worker {
     stop: CancellationToken,
     task: JoinHandle<()>,
     runtime: Arc<dyn Runtime>,
     tunables: Live<Tunables>,
-    /// How long a shutdown may take.
+    /// The maximum duration of a shutdown.
     patience: Duration,
 }
 
 impl Worker {
-    /// Registers, settles what dead predecessors left if the store is exclusive, and starts to work.
+    /// Registers and starts to work. If the store is exclusive, first gives back the jobs of dead predecessors.
     ///
     /// # Errors
     /// `Invalid` for a health interval that is too long for its timeout.
@@ -150,7 +150,7 @@ impl Worker {
         Ok(Worker::registered(store, keys, job_type, handler, options, id))
     }
 
-    /// Works under an id that is registered.
+    /// Starts a worker under an id that is already registered.
     pub(crate) fn registered(
         store: Store,
         keys: Keyspace,
@@ -181,13 +181,13 @@ impl Worker {
         Worker { stop, task, runtime, tunables, patience }
     }
 
-    /// Its settings that may be changed.
+    /// The settings that may change while it runs.
     pub fn tunables(&self) -> &Live<Tunables> {
         &self.tunables
     }
 
-    /// Stops every job, gives all of them back, and leaves: no row stays behind. Returns when that is done; or after two
-    /// grace periods and 3 s, whatever hangs: a handler, or the store.
+    /// Stops every job, gives all of them back, and removes the worker's rows. Returns when that is done, or after two
+    /// grace periods and 3 s even if a handler or the store hangs.
     pub async fn shutdown(mut self) {
         let deadline = self.runtime.sleep(self.patience);
         self.stop.cancel();
@@ -209,7 +209,7 @@ impl Drop for Worker {
     }
 }
 
-/// One incarnation after the other: a worker that finds itself removed starts over under a new id.
+/// Runs one incarnation after the other: a worker that was removed registers again under a new id.
 async fn incarnations(shared: Arc<Shared>, mut id: String, stop: CancellationToken) {
     loop {
         let mut incarnation = Incarnation::new(shared.clone(), id);

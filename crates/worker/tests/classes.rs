@@ -1,4 +1,4 @@
-//! Priority classes: the order in which a tenant's jobs start, and that others do not suffer from it.
+//! Priority classes: the order in which a tenant's jobs start, without disadvantage for other tenants.
 
 use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{NewJob, State, jobs};
@@ -48,7 +48,7 @@ async fn where_keys_decide_classes_order_a_tenants_own_jobs() {
         add(&world, "x", id, class, None).await;
         world.clock.advance(std::time::Duration::from_millis(1));
     }
-    // More than a look reads of a queue, and all with keys: they stand behind those of other classes in the store.
+    // More jobs than one pass reads of a queue, all with keys: the store holds them behind those of other classes.
     for n in 0..30 {
         add(&world, "x", &format!("many{n:02}"), 0, None).await;
     }

@@ -1,4 +1,4 @@
-//! Clocks that are set, forward and back: what waits for a time is neither late nor out of order.
+//! Clocks that are set forward and back: jobs that wait for a time are neither late nor out of order.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use turnwise_worker::{Options, Timekeeper};
 const HOUR: Duration = Duration::from_secs(3_600);
 const HOUR_US: i64 = 3_600_000_000;
 
-/// What a process of its own on the world's machine has: its clock begins with the machine's.
+/// The store of a separate process on the world's machine: its clock begins with the machine's.
 fn process(world: &World) -> Store {
     Store::new(world.engine.clone(), world.clock.clone()).with_limits(Limits::SMALL)
 }
 
-/// A job that is added by a process, for its own time or later.
+/// Adds a job through a process, for that process's current time or later.
 async fn add(world: &World, store: &Store, id: &str, delay: Duration) {
     let now_us = store.runtime().now_us();
     let delay_us = i64::try_from(delay.as_micros()).unwrap();
@@ -36,7 +36,7 @@ async fn a_job_that_is_due_by_a_clock_that_was_set_forward_starts() {
     let worker = world.start(1).await;
     add(&world, &world.store, "a", HOUR).await;
     world.clock.wait_for_sleeper(HOUR).await;
-    // The worker sleeps for an hour of a clock that nobody sets. A machine that was suspended looks the same.
+    // The worker sleeps for an hour by a clock that is never set. A suspended machine looks the same.
     world.clock.set_clock(2 * HOUR_US);
     world.clock.advance(COMPARE_INTERVAL);
     let run = world.next_run().await;
@@ -90,7 +90,7 @@ async fn nodes_go_by_the_clock_that_is_ahead() {
     clock::compare(&world.store, &world.keys).await.unwrap();
     clock::compare(&other, &world.keys).await.unwrap();
     assert_eq!(other.runtime().now_us(), world.store.runtime().now_us());
-    // Whoever is ahead by as much as the mark is coarse writes it; in between nobody does.
+    // A process that is ahead of the mark by at least its granularity writes it; otherwise no process does.
     let writes = async |store: &Store| {
         let before = store.counters().rows_written;
         clock::compare(store, &world.keys).await.unwrap();
@@ -100,7 +100,8 @@ async fn nodes_go_by_the_clock_that_is_ahead() {
     behind.advance(COMPARE_INTERVAL);
     world.clock.advance(COMPARE_INTERVAL);
     assert_eq!((writes(&world.store).await, writes(&other).await), (1, 0));
-    // The one behind is not followed back, and goes on by what both have agreed upon after it was started anew.
+    // No process follows the clock that is behind. After its restart, that process continues from the time that both
+    // have agreed on.
     let again = Store::new(world.engine.clone(), behind).with_limits(Limits::SMALL);
     assert_eq!(again.runtime().now_us(), world.clock.now_us() - 2 * HOUR_US);
     clock::compare(&again, &world.keys).await.unwrap();

@@ -1,4 +1,4 @@
-//! Runs that are over their time are taken from workers that live.
+//! Jobs whose runs exceed a timeout are taken back from live workers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ async fn add(world: &World, id: &str, timeouts: Timeouts) {
     world.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await).await;
 }
 
-/// Time passes for a run in this process, which has come to wait for the rest of it.
+/// Lets time pass for a run in this process, once it waits for the rest of it.
 async fn passes(world: &World, seconds: u64, rest: u64) {
     let wait = world.clock.wait_for_sleeper(Duration::from_secs(rest));
     tokio::time::timeout(PATIENCE, wait).await.expect("nothing waits for that");
@@ -94,7 +94,7 @@ async fn a_run_that_has_nothing_to_do_need_not_report_and_a_continuous_one_has_n
     worker.shutdown().await;
 }
 
-/// An external worker's server, that looks at deadlines.
+/// A server of an external worker, with its deadline checks.
 struct Served {
     world: World,
     external: External,
@@ -112,21 +112,21 @@ impl Served {
         served
     }
 
-    /// Looks, with what this server knows.
+    /// Starts the checks, with this server's knowledge.
     fn serve(&self, external: &External) {
         let (store, keys) = (self.world.store.clone(), self.world.keys.clone());
         let deadlines = Deadlines { store, keys, external: external.clone() };
         tokio::spawn(deadlines.run(self.stop.clone()));
     }
 
-    /// A job, where this claim is the last that was received.
+    /// Accepts a job; `received` is the last claim that was received.
     async fn accept(&self, received: u64) -> Accepted {
         let leave = CancellationToken::new();
         let accepted = self.external.accept(T, &self.worker, received, 1, PATIENCE, &leave).await;
         accepted.unwrap().remove(0)
     }
 
-    /// So many looks, each of which lasts so long on the clock.
+    /// This many checks, each of which takes this long on the clock.
     async fn look(&self, looks: usize, each: Duration) {
         for _ in 0..looks {
             let wait = self.world.clock.wait_for_sleepers(LOOK, 1);
@@ -164,12 +164,12 @@ async fn an_external_run_that_hangs_is_taken_from_a_worker_that_pings() {
     served.is_sound().await;
     served.look(8, LOOK).await;
     served.update("a", claim).await.unwrap();
-    // One look for what happened during the pause before it.
+    // One check for what happened during the pause before it.
     served.look(10, LOOK).await;
     assert_eq!(served.state("a").await, State::Running, "it has reported");
     served.look(2, LOOK).await;
     until_crashed(&served.world, "a", "reported nothing for its heartbeat_timeout of 10s").await;
-    // The worker is a member, and its claim is gone.
+    // The worker is still a member, but its claim is gone.
     served.external.ping(T, &served.worker).await.unwrap();
     assert!(matches!(served.update("a", claim).await, Err(Error::Halt)));
     let end = ExternalEnd::Completed(json("1"));
@@ -201,7 +201,7 @@ async fn a_clock_that_jumps_takes_nothing_away_and_a_hang_is_found_all_the_same(
     add(&served.world, "a", TEN.or(Timeouts { run_us: Some(60_000_000), heartbeat_us: None })).await;
     let claim = served.accept(0).await.claim;
     served.look(3, LOOK).await;
-    // Two hours forward, or the machine slept for as long.
+    // The clock is set two hours forward, or the machine was suspended for as long.
     served.look(1, Duration::from_secs(7_200)).await;
     assert_eq!(served.state("a").await, State::Running);
     served.update("a", claim).await.unwrap();
@@ -241,7 +241,7 @@ async fn a_wait_between_two_looks_at_a_run_is_no_silence() {
     need_not_report(8).await;
 }
 
-/// A run waits for a lock for so many looks, and has its whole time for a report when it has got it.
+/// A run waits for a lock for this many checks, and then has its whole timeout for a report.
 async fn need_not_report(looks: usize) {
     let served = Served::new(ExternalOptions::default()).await;
     let lock = LockAt { spot: Spot::resource("instance", "x"), mode: Mode::Exclusive, units: 1 };
@@ -272,10 +272,10 @@ async fn need_not_report(looks: usize) {
     assert!(matches!(ask("waits", claims[1]).await.unwrap(), Asked::Granted));
     served.look(9, LOOK).await;
     assert_eq!(served.state("waits").await, State::Running);
-    // It is known that it has the lock once it is looked at, a heartbeat after that at most.
+    // The first check after it has got the lock detects that; at most one timeout later the run expires.
     served.look(13, LOOK).await;
     until_crashed(&served.world, "waits", "heartbeat_timeout").await;
-    // What it held is free.
+    // Its locks are released.
     served.is_sound().await;
     served.stop.cancel();
 }

@@ -1,5 +1,4 @@
-//! Commits of unknown outcome: whatever became of them, every claim is known in the end, and no slot is given
-//! twice.
+//! Commits of unknown outcome: whatever their real result, every claim is known in the end, and no slot is used twice.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -10,13 +9,13 @@ use turnwise_store::Error as StoreError;
 use crate::common::faulty::Fault;
 use crate::common::{PATIENCE, T, World, done};
 
-/// What the loop pauses after an error.
+/// The loop's pause after an error.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 const ACTIVE: &str = "active";
 
 /// Lets the pause after an error pass.
 async fn after_the_pause(world: &World) {
-    // The pings' sleep is a far one, too.
+    // The pings' sleep is a long one, too.
     tokio::time::timeout(PATIENCE, world.clock.wait_for_sleepers(ERROR_PAUSE, 2)).await.unwrap();
     world.clock.advance(ERROR_PAUSE);
 }
@@ -79,7 +78,7 @@ async fn a_claim_that_arrives_after_the_doubt_has_ended_is_refused() {
     faulty.fail(Fault::Late, ACTIVE);
     let worker = world.start_beside(&store, 1).await;
     faulty.happened(1).await;
-    // It comes first in the queue: "a" itself stays untouched, so that nothing but the fence can refuse its claim.
+    // It comes first in the queue: "a" itself is not touched, so that only the fence can reject its claim.
     world.add("A").await;
     after_the_pause(&world).await;
     let run = world.next_run().await;
@@ -148,7 +147,7 @@ async fn an_end_of_unknown_outcome_is_recorded_once() {
         world.clock.advance(Duration::from_secs(1));
         let job = world.until_state("a", State::Completed).await;
         assert_eq!(job.history.len(), 3, "{:?}", job.history);
-        // The worker is well: it goes on with the next job.
+        // The worker is healthy: it continues with the next job.
         world.add("b").await;
         world.next_run().await.end(done());
         world.until_state("b", State::Completed).await;

@@ -1,4 +1,4 @@
-//! Changes of the membership as events: unstable at once, stable after a quiet period.
+//! Changes of the membership as events: unstable immediately, stable after a quiet period.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Events {
         tokio::time::timeout(PATIENCE, self.events.next()).await.expect("no event").unwrap()
     }
 
-    /// Lets time pass once the stream waits for it. Nothing is told meanwhile.
+    /// Lets time pass once the stream waits for it. No event may come meanwhile.
     async fn quiet(&mut self, from: Duration, duration: Duration) {
         let clock = self.world.clock.clone();
         tokio::select! {

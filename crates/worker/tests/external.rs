@@ -1,5 +1,5 @@
-//! Workers that reach the store through a server: nothing that they were told is lost with an answer, and a
-//! restart of the server is nothing to them.
+//! Workers that reach the store through a server: a lost response loses nothing, and a restart of the server does not
+//! affect them.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn ids(accepted: &[Accepted]) -> Vec<&str> {
     accepted.iter().map(|accepted| accepted.job.id.as_str()).collect()
 }
 
-/// What it accepts within this time.
+/// The jobs that it accepts within this time.
 async fn wait_for(
     external: &External,
     worker: &str,
@@ -38,9 +38,9 @@ async fn wait_for(
     external.accept(T, worker, received, limit, wait, &CancellationToken::new()).await
 }
 
-/// What it accepts without waiting. It has heard of everything up to `received`.
+/// Accepts without waiting. The worker has received all claims up to `received`.
 async fn accept(external: &External, worker: &str, received: u64, limit: usize) -> Vec<Accepted> {
-    // On a clock that stands still even no time would be too long to wait.
+    // On a clock that does not move, even no time would be too long to wait.
     let accepted = wait_for(external, worker, received, limit, WAIT);
     tokio::time::timeout(PATIENCE, accepted).await.expect("nothing was accepted").unwrap()
 }
@@ -62,7 +62,7 @@ async fn what_another_server_gave_is_given_again_to_who_waits_here() {
         let external = external.clone();
         tokio::spawn(async move { wait_for(&external, &worker, 0, 1, Duration::from_secs(600)).await })
     };
-    // The first in the line is woken by the arrival; the second one hears of it only as its own.
+    // The arrival wakes the first worker in the line; the second one only learns of its own claims.
     let _in_front = waits(first);
     world.clock.wait_for_sleepers(Duration::from_secs(600), 1).await;
     let waiting = waits(worker.clone());
@@ -138,7 +138,7 @@ async fn an_answer_that_was_lost_is_given_again_and_nothing_new_before() {
     assert_eq!((ids(&again), again[1].claim), (vec!["a", "b"], 2));
     assert_eq!(ids(&accept(&external, &worker, 1, 5).await), ["b"]);
     assert_eq!(ids(&accept(&external, &worker, 2, 5).await), ["c"]);
-    // Nothing was started twice.
+    // No job was started twice.
     assert_eq!(world.get("a").await.unwrap().history.len(), 2);
 }
 
@@ -192,7 +192,7 @@ async fn a_worker_never_gets_more_than_its_slots() {
     }
     let accepted = accept(&external, &worker, 0, 50).await;
     assert_eq!(ids(&accepted), ["a", "b"]);
-    // No slot is free: it waits its time, and gets nothing.
+    // No slot is free: it waits for its time, and gets nothing.
     let waiting = wait_for(&external, &worker, 2, 50, WAIT);
     let time = async {
         world.clock.wait_for_sleeper(WAIT).await;
@@ -221,7 +221,7 @@ async fn accepting_waits_for_a_job_and_no_longer_than_it_was_told() {
     };
     let (nothing, ()) = tokio::join!(wait_for(&external, &worker, 1, 9, WAIT), time);
     assert_eq!(nothing.unwrap().len(), 0);
-    // Someone who does not want to wait is answered at once, on any clock that moves.
+    // A request without a wait gets its response immediately, on any clock that moves.
     let time = async {
         world.clock.wait_for_sleeper(NOW).await;
         world.clock.advance(Duration::from_micros(1));
@@ -260,7 +260,7 @@ async fn waiting_workers_stand_in_line_and_one_arrival_wakes_one_of_them() {
         names.push(worker.clone());
         let external = external.clone();
         waiting.push(tokio::spawn(async move { wait_for(&external, &worker, 0, 1, WAIT).await.unwrap() }));
-        // It has looked, and stands in the line.
+        // It has made a pass, and is in the line.
         world.clock.wait_for_sleepers(WAIT, n).await;
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -273,7 +273,7 @@ async fn waiting_workers_stand_in_line_and_one_arrival_wakes_one_of_them() {
         let accepted = tokio::time::timeout(PATIENCE, waiter).await.expect("not the first in line was woken");
         let accepted = accepted.unwrap();
         assert_eq!((ids(&accepted), &accepted[0].job.claim().unwrap().worker), (vec![&*id], &names[n]));
-        // The first in line looked, and then the next one, who is the first now.
+        // The first worker in the line made a pass, and then the next one, which is now the first.
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
@@ -339,11 +339,11 @@ async fn a_claim_that_arrives_late_is_given_to_who_waits_at_once() {
         tokio::spawn(async move { wait_for(&external, &first, 0, 1, WAIT).await })
     };
     world.clock.wait_for_sleeper(WAIT).await;
-    // Not the first of its line: no job that arrives wakes it.
+    // It is not the first of its line: no arriving job wakes it.
     let waiting = accept(&external, &second, 0, 1);
     let arrival = async {
         world.clock.wait_for_sleepers(WAIT, 2).await;
-        // As if another server had been asked before, and its commit had taken its time.
+        // As if an earlier request to another server had committed late.
         world
             .run(async |tx, keys| {
                 let number = claims::next_number(tx, keys, T, &second).await?;
@@ -382,7 +382,7 @@ async fn many_who_accept_at_once_do_not_get_in_each_others_way() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 20);
-    // One of them for all looks who else takes jobs, and one what tenants were charged.
+    // One request reads the contenders for all, and one reads the tenants' charges.
     assert_eq!(faulty.begun() - begun, 2 + 20, "some had to try again");
 }
 
@@ -422,7 +422,7 @@ async fn a_worker_that_was_removed_is_told_to_halt_whatever_it_says() {
     halted(external.end(T, &worker, "a", accepted.claim, completed(), None).await.err());
     let job = world.get("a").await.unwrap();
     assert_eq!((job.state(), &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
-    // Leaving twice is no mistake.
+    // Leaving twice is no error.
     external.leave(T, &worker).await.unwrap();
 }
 

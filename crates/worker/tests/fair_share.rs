@@ -1,4 +1,4 @@
-//! Whose job is next, and what it is charged: real workers on a real store, and a clock that only the test moves.
+//! Which job is next, and what it is charged: real workers on a real store, and a clock that only the test moves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use turnwise_worker::{
 
 use crate::common::{PATIENCE, Run, T, World, done, json};
 
-/// Long beside anything here.
+/// Long compared with anything here.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 async fn start(world: &World, max_jobs: usize, shares: &[(&str, u32)]) -> Worker {
@@ -41,7 +41,7 @@ async fn rows(world: &World, tenant: &str) -> Vec<(String, Charged)> {
     usage::of_tenant(&tx, &world.keys, T, tenant).await.unwrap()
 }
 
-/// Lets what was charged be written, until it satisfies a condition.
+/// Waits until the written charges satisfy a condition.
 async fn until_charged(
     world: &World,
     tenant: &str,
@@ -70,7 +70,7 @@ async fn one_job_beside_many_is_next() {
     let mut running = vec![world.next_run().await, world.next_run().await];
     world.add_for("one", "lonely", false).await;
     end_after(&world, running.remove(0), Duration::from_secs(5)).await;
-    // The first slot that is free, whatever waits since when.
+    // It gets the first free slot, however long other jobs have waited.
     let next = world.next_run().await;
     assert_eq!(next.id, "lonely");
     running.push(next);
@@ -80,7 +80,7 @@ async fn one_job_beside_many_is_next() {
 #[tokio::test]
 async fn each_tenant_gets_run_time_by_its_shares_however_long_its_jobs_are() {
     let mut world = World::new();
-    // What their jobs cost, which nobody has said before.
+    // The costs of their jobs, which the worker does not know yet.
     let costs_s = BTreeMap::from([("a", 30), ("b", 1), ("c", 4)]);
     for (tenant, jobs) in [("a", 60), ("b", 900), ("c", 500)] {
         for n in 0..jobs {
@@ -98,7 +98,7 @@ async fn each_tenant_gets_run_time_by_its_shares_however_long_its_jobs_are() {
     }
     let total: u64 = ran_s.values().sum();
     for (tenant, shard) in [("a", 1), ("b", 1), ("c", 2)] {
-        // Within one job of the largest kind, and what was tried before anything was known.
+        // Within one job of the largest kind, plus the runs before anything was known.
         assert!(ran_s[tenant].abs_diff(total * shard / 4) <= 40, "{ran_s:?}");
     }
     worker.shutdown().await;
@@ -113,7 +113,7 @@ async fn no_slot_is_free_while_a_job_waits() {
     for step in 0..400 {
         rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let roll = (rng >> 33) % 100;
-        // More in the first half than can run, less in the second.
+        // In the first half more than can run, in the second half less.
         if roll < if step < 200 { 60 } else { 30 } {
             world.add_for(&format!("t{}", roll % 5), &format!("{step:03}"), false).await;
             waiting += 1;
@@ -161,11 +161,11 @@ async fn what_ran_before_the_settings_change_is_charged_whole() {
     world.add_for("a", "a1", false).await;
     let worker = start(&world, 1, &[]).await;
     let run = world.next_run().await;
-    // Nothing rotates: it is not charged yet.
+    // There is no rotation: it is not charged yet.
     world.clock.advance(Duration::from_secs(50));
     world.settle().await;
     let tunables = worker.tunables().get();
-    // No charge is of more than two such intervals.
+    // One charge covers at most two such intervals.
     let rotation = RotationRules { interval: Duration::from_secs(1), ..RotationRules::default() };
     let fair = FairRules { rotation: Some(rotation), ..tunables.fair.clone() };
     worker.tunables().set(Tunables { fair, ..tunables });
@@ -217,7 +217,7 @@ async fn who_comes_after_a_worker_that_died_knows_what_it_charged() {
     world.add_for("a", "a3", false).await;
     world.add_for("b", "b1", false).await;
     let _worker = start(&world, 1, &[]).await;
-    // The others have waited for longer.
+    // The other jobs have waited for longer.
     assert_eq!(world.next_run().await.id, "b1");
 }
 
@@ -230,7 +230,7 @@ async fn what_is_forgotten_leaves_no_row() {
     end_after(&world, run, Duration::from_secs(3)).await;
     let charged = until_charged(&world, "a", |rows| rows.iter().any(|(_, row)| row.service_us > 0)).await;
     assert!((3_000_000..4_000_000).contains(&charged[0].1.service_us), "{charged:?}");
-    // Half of its usage is left after each minute: after twelve minutes less than a millisecond.
+    // Half of its usage remains after each minute: after twelve minutes less than a millisecond.
     let mut minutes = 0;
     while !rows(&world, "a").await.is_empty() {
         minutes += 1;
@@ -261,7 +261,7 @@ async fn jobs_that_start_together_are_spread_and_one_alone_is_not() {
     }
     let fair = FairRules { rotation: Some(rotation), ..FairRules::default() };
     let worker = world.start_with(&world.store, Options { max_jobs: 60, fair, ..Options::default() }).await;
-    // 41 jobs, claimed in as many passes as the store's limits ask for: at most 10 ms for each.
+    // 41 jobs, claimed in as many passes as the store's limits require: at most 10 ms for each.
     world.until_state("39", State::Running).await;
     world.settle().await;
     let mut runs = Vec::new();
@@ -297,19 +297,19 @@ async fn runs_of_external_workers_are_charged_by_whoever_records_their_end() {
     let charged = until_charged(&world, "a", |rows| rows.iter().any(|(_, row)| row.service_us > 0)).await;
     assert_eq!(charged.len(), 1);
     assert_eq!((charged[0].0.as_str(), charged[0].1.service_us), (charger.as_str(), 4_000_000));
-    // The same end again is not charged again.
+    // Repeating the same end does not charge it again.
     first.end(T, &worker, &given.job.id, given.claim, end(), None).await.unwrap();
     let leave = CancellationToken::new();
     let given = first.accept(T, &worker, given.claim, 1, INTERVAL, &leave).await.unwrap().remove(0);
     let started_us = given.job.started_us.unwrap();
-    // The server is another one by now: it knows from the record when the run began.
+    // Another server takes over: it knows from the record when the run began.
     drop(first);
     let second = external();
     world.clock.advance(Duration::from_secs(7));
     let now_us = turnwise_store::Runtime::now_us(&*world.clock);
     second.end(T, &worker, &given.job.id, given.claim, end(), None).await.unwrap();
     let ran_us = 4_000_000 + u64::try_from(now_us - started_us).unwrap();
-    // It goes on from its row as soon as it has read it.
+    // It continues from the row once it has read it.
     leave.cancel();
     assert!(second.accept(T, &worker, given.claim, 1, INTERVAL, &leave).await.unwrap().is_empty());
     let charged =
@@ -317,8 +317,8 @@ async fn runs_of_external_workers_are_charged_by_whoever_records_their_end() {
     assert_eq!((charged.len(), charged[0].1.service_us, charged[0].1.running), (1, ran_us, 0));
 }
 
-/// Two servers, a worker of both of them, and a job that the first one gave it and whose end the second one has recorded;
-/// the claim, and how long it ran, in µs.
+/// Two servers with one worker, and a job that the first one gave and whose end the second one has recorded. Also
+/// returns the claim, and the run time in µs.
 async fn given_here_and_ended_there(world: &World) -> (External, External, String, u64, u64) {
     let (here, there) = (server(world, "here"), server(world, "there"));
     let worker = here.register(T, None, 3).await.unwrap().id;
@@ -333,7 +333,8 @@ async fn given_here_and_ended_there(world: &World) -> (External, External, Strin
     (here, there, worker, given.claim, u64::try_from(ran_us).unwrap())
 }
 
-/// Waits until it is written that the first server has nothing running; how long it has charged, and the second one, in µs.
+/// Waits for the written state in which the first server has no running job. Returns what the first and the second
+/// server have charged, in µs.
 async fn charged_here_and_there(world: &World) -> (u64, u64) {
     let of = |rows: &[(String, Charged)], node: &str| {
         let charger = workers::node_contender(node);
@@ -344,7 +345,7 @@ async fn charged_here_and_there(world: &World) -> (u64, u64) {
             && of(rows, "there").is_some_and(|row| row.service_us > 0)
     });
     let rows = rows.await;
-    // With nothing to tell there is no row.
+    // There is no row without charges.
     let charged_us = |node| of(&rows, node).map_or(0, |row| row.service_us);
     (charged_us("here"), charged_us("there"))
 }
@@ -371,13 +372,13 @@ async fn a_run_that_has_ended_elsewhere_does_not_count_for_long() {
     assert_eq!(charged_here_and_there(&world).await, (0, ran_us));
 }
 
-/// A server, as external workers reach it.
+/// A server, as external workers use it.
 fn server(world: &World, node: &str) -> External {
     let options = ExternalOptions { node: node.to_owned(), ..ExternalOptions::default() };
     External::new(world.store.clone(), world.keys.clone(), options)
 }
 
-/// Up to so many jobs, or none if there are none at once.
+/// Accepts up to `limit` jobs, without waiting.
 async fn accept(external: &External, worker: &str, received: u64, limit: usize) -> Vec<Accepted> {
     let leave = CancellationToken::new();
     leave.cancel();
@@ -397,7 +398,7 @@ fn monitor(world: &World, external: &External) -> CancellationToken {
     stop
 }
 
-/// Of all chargers together: jobs that run, µs in flight, µs of service.
+/// The totals of all chargers: running jobs, µs in flight, µs of service.
 async fn totals(world: &World, tenant: &str) -> (u64, f64, u64) {
     let rows = rows(world, tenant).await;
     rows.iter().fold((0, 0.0, 0), |(running, in_flight_us, service_us), (_, row)| {
@@ -405,7 +406,7 @@ async fn totals(world: &World, tenant: &str) -> (u64, f64, u64) {
     })
 }
 
-/// Lets everything be written, until the totals are these; and they stay.
+/// Waits until the written totals are these, and checks that they stay.
 async fn until_totals(world: &World, tenant: &str, expected: (u64, f64, u64)) {
     let written = async {
         while totals(world, tenant).await != expected {
@@ -418,7 +419,7 @@ async fn until_totals(world: &World, tenant: &str, expected: (u64, f64, u64)) {
     assert_eq!(totals(world, tenant).await, expected);
 }
 
-/// Lets what is to be written be written.
+/// Waits until all pending writes are done.
 async fn settle(world: &World) {
     for _ in 0..5 {
         world.clock.advance(Duration::from_millis(300));
@@ -435,7 +436,7 @@ async fn no_run_is_for_nothing() {
     let worker = start(&world, 1, &[]).await;
     for _ in 0..100 {
         let run = world.next_run().await;
-        // The clock does not see that any time passes.
+        // No time passes by the clock.
         end_after(&world, run, Duration::ZERO).await;
     }
     worker.shutdown().await;
@@ -455,7 +456,7 @@ async fn a_job_that_runs_for_long_is_seldom_written() {
     world.add_for("a", "long", false).await;
     let external = server(&world, "n");
     let worker = external.register(T, None, 2).await.unwrap().id;
-    // Where there are others who want to know, rows are written at once.
+    // If there are other members that need them, rows are written immediately.
     server(&world, "other").register(T, None, 1).await.unwrap();
     let given = accept(&external, &worker, 0, 1).await.remove(0);
     let started_us = given.job.started_us.unwrap();
@@ -492,10 +493,10 @@ async fn a_run_that_another_server_ended_is_forgotten_when_its_worker_asks_again
             received = given.claim;
         }
     }
-    // It holds no job, so that none is given again. Not much later nobody counts one.
+    // It holds no job, so none is sent again. Soon afterwards no server counts one.
     assert!(accept(&a, &worker, received, 1).await.is_empty());
     until_totals(&world, "t", (0, 0.0, 300 * 10_000)).await;
-    // Nothing is left that its leaving could charge once more.
+    // Nothing is left that its leaving could charge again.
     b.leave(T, &worker).await.unwrap();
     until_totals(&world, "t", (0, 0.0, 300 * 10_000)).await;
 }
@@ -516,7 +517,7 @@ async fn a_run_that_another_server_ended_is_forgotten_though_its_worker_never_co
         until_charged(&world, "t", |rows| rows.iter().map(|(_, row)| row.running).sum::<u64>() == running)
             .await
     };
-    // Nobody has told the other server.
+    // The other server was not informed.
     running(4).await;
     let _stop = monitor(&world, &a);
     for _ in 0..3 {
@@ -557,7 +558,7 @@ async fn who_removes_a_worker_charges_what_it_ran() {
         }
         let ended_us = turnwise_store::Runtime::now_us(&*world.clock);
         assert!(world.workers().await.is_empty());
-        // The one that gave them hears of it, and charges nothing.
+        // The server that gave them learns of it, and charges nothing.
         a.ping(T, &worker).await.unwrap_err();
         let ran_us = u64::try_from(45 * (ended_us - began_us)).unwrap();
         until_totals(&world, "t", (0, 0.0, ran_us)).await;
@@ -574,7 +575,7 @@ async fn who_leaves_is_charged_once_whatever_server_it_tells() {
     }
     let given = accept(&a, &worker, 0, 2).await;
     world.clock.advance(Duration::from_secs(2));
-    // Two that repeat each other: the second one's answer counts, and it charges nothing.
+    // Both requests repeat an end: the second server's response is correct, and it charges nothing.
     end(&b, &worker, &given[0]).await;
     end(&a, &worker, &given[0]).await;
     world.clock.advance(Duration::from_secs(3));

@@ -1,5 +1,5 @@
-//! Filters before the queue: what stands behind thousands of jobs that one of them pauses starts after a few transactions, however little room
-//! its worker has.
+//! Filters at the head of the queue: a job behind thousands that a filter pauses starts after a few transactions,
+//! however little room its worker has.
 
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::filters::{Action, Rule};
@@ -11,11 +11,11 @@ use crate::common::{PATIENCE, T, World, done, json};
 
 /// Jobs that a filter pauses.
 const PAUSED: usize = 2_000;
-/// Transactions that it may take: a pass sorts out up to 500, and a few more were needed to find out that there are so many; some are the
-/// worker's own affairs.
+/// The maximum number of transactions: a pass filters up to 500 jobs, after a few passes that find out how many there
+/// are. The worker itself needs some more.
 const MOST_COMMITS: u64 = 40;
 
-/// Thousands that are paused, and behind them one that is not; each of them declares these locks.
+/// Thousands of paused jobs, and behind them one that is not paused; each of them declares these locks.
 async fn world(locks: &str) -> (World, CancellationToken) {
     let mut world = World::new();
     // With the embedded store's own limits.

@@ -1,4 +1,4 @@
-//! Handlers that do not behave, and handlers that are functions.
+//! Handlers that misbehave, and handlers that are functions.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn a_function_is_a_handler() {
     worker.shutdown().await;
 }
 
-/// Blocks its thread until the test lets it go; jobs named `good` just end.
+/// Blocks its thread until the test releases it; jobs named `good` end normally.
 struct Blocking {
     let_go: Mutex<mpsc::Receiver<()>>,
     blocks: tokio::sync::mpsc::UnboundedSender<()>,
@@ -34,7 +34,7 @@ impl JobHandler for Blocking {
     async fn run(&self, job: JobContext) -> Outcome {
         if job.job.id != "good" {
             self.blocks.send(()).unwrap();
-            // A failing test ends, too.
+            // A failing test must end, too.
             let _ = self.let_go.lock().unwrap().recv_timeout(PATIENCE);
         }
         Outcome::Completed(json("1"))
@@ -104,7 +104,7 @@ async fn a_shutdown_does_not_wait_for_a_store_that_hangs() {
     let worker = world.start_beside(&store, 1).await;
     let interval = Options::default().health_interval;
     tokio::time::timeout(PATIENCE, world.clock.wait_for_sleeper(interval)).await.unwrap();
-    // Its next ping hangs, and so would its leaving.
+    // Its next ping hangs, and so would its shutdown.
     faulty.pause(true);
     world.clock.advance(interval);
     let leaving = tokio::spawn(worker.shutdown());

@@ -1,4 +1,4 @@
-//! What jobs locked while they ran tells the order of those that come after them.
+//! The locks that jobs took in past runs determine the order of later jobs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use turnwise_worker::{
 use crate::common::{PATIENCE, T, World, done, json};
 
 const NOW: Duration = Duration::ZERO;
-/// Longer than what was read of experience is relied upon.
+/// Longer than read experience is used.
 const LATER: Duration = Duration::from_secs(31);
 const UNKNOWN: &str = r#"{"node":{"exclusive":"unknown"}}"#;
 
@@ -28,7 +28,7 @@ struct JobOptions {
     instance: String,
 }
 
-/// A run that is about to lock what it needs, and ends when it is told to.
+/// A run that is about to take its locks, and ends when the test lets it.
 struct Run {
     id: String,
     lock: oneshot::Sender<()>,
@@ -42,7 +42,7 @@ impl Run {
     }
 }
 
-/// A world whose jobs find out while they run on which node their instance is.
+/// A world whose jobs find out at run time which node their instance is on.
 struct Learning {
     world: World,
     runs: mpsc::UnboundedReceiver<Run>,
@@ -107,7 +107,7 @@ impl Learning {
         tokio::time::timeout(PATIENCE, self.runs.recv()).await.expect("no job was started").unwrap()
     }
 
-    /// So many runs from their adds to their ends.
+    /// This many complete runs, from the add to the end.
     async fn run(&mut self, instance: &str, runs: usize) {
         for n in 0..runs {
             let id = format!("{instance} {n}");
@@ -119,8 +119,8 @@ impl Learning {
         }
     }
 
-    /// Fills both slots, one of them by a job that holds `held`; lets these jobs wait, and returns the one that is started in the slot
-    /// that becomes free.
+    /// Fills both slots, one of them with a job that holds `held`. Lets these jobs wait, and returns the one that
+    /// starts in the slot that becomes free.
     async fn first_of(&mut self, held: &str, waiting: [(&str, &str); 2]) -> String {
         self.add("holder", "none", &format!(r#"{{"node":{{"exclusive":["{held}"]}}}}"#)).await;
         let holder = self.next().await;
@@ -144,7 +144,7 @@ impl Learning {
         id
     }
 
-    /// What a job would weigh, and what is likely of it with how many runs.
+    /// A job's weight, and its likely locks with the number of runs.
     async fn weight(&self, id: &str) -> (f64, Vec<(String, usize, usize)>) {
         let World { store, keys, .. } = &self.world;
         let tx = store.begin().await.unwrap();
@@ -162,12 +162,12 @@ impl Learning {
 async fn after_some_runs_the_one_whose_node_is_free_goes_first() {
     let mut learning = Learning::new();
     let worker = learning.start(2).await;
-    // Nothing is known: they start as they came.
+    // Nothing is known: they start in the order of their adds.
     assert_eq!(learning.first_of("n1", [("a", "web1"), ("b", "web2")]).await, "a");
     for instance in ["web1", "web2"] {
         learning.run(instance, 2).await;
     }
-    // What has been read is relied upon for a while.
+    // Values that were read are used for a while.
     learning.world.clock.advance(LATER);
     assert_eq!(learning.first_of("n1", [("c", "web1"), ("d", "web2")]).await, "d");
     assert_eq!(learning.first_of("n2", [("e", "web1"), ("f", "web2")]).await, "e");
@@ -184,7 +184,7 @@ async fn what_is_likely_keeps_nobody_from_starting() {
     learning.add("a", "web1", UNKNOWN).await;
     let a = learning.next().await;
     learning.add("b", "web1", UNKNOWN).await;
-    // It will probably lock what `a` does; it starts, and waits if it must.
+    // It will probably lock what `a` locks; it starts, and waits if necessary.
     let b = learning.next().await;
     assert_eq!((a.id.as_str(), b.id.as_str()), ("a", "b"));
     a.lock.send(()).unwrap();
@@ -214,7 +214,7 @@ async fn what_running_jobs_will_probably_lock_counts_until_they_have_locked() {
     assert_eq!(learning.weight("alike").await, (4.0, likely("n1")));
     assert_eq!(learning.weight("other").await, (1.5, likely("n2")));
     assert_eq!(learning.weight("unknown").await, (2.5, vec![]));
-    // It locks something else than ever before.
+    // It locks something that it has never locked before.
     learning.nodes.lock().unwrap().insert("web1".to_owned(), "n9".to_owned());
     runs.lock.send(()).unwrap();
     learning.world.until("runs", |job| job.held().is_some_and(|held| held.len() > 1)).await;
@@ -276,7 +276,7 @@ async fn what_jobs_of_external_workers_lock_is_learnt_and_they_are_given_the_lig
         let (id, claim) = accept().await;
         lock(&id, claim, name).await;
         if n > 3 {
-            // Given back before the end, and told twice.
+            // Released before the end, which is sent twice.
             external.unlock(T, worker, &id, claim, &[node(name).spot]).await.unwrap();
             end(&id, claim).await;
         }

@@ -1,4 +1,4 @@
-//! Jobs that lock: who starts beside whom, who waits and for how long, and what is left of them.
+//! Jobs that lock: which of them start together, which wait and for how long, and what they leave behind.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,10 +20,10 @@ use turnwise_worker::{
 use crate::common::{PATIENCE, T, World, done, json};
 
 const NOW: Duration = Duration::ZERO;
-/// It locks instances, and finds out which.
+/// Locks instances and nodes that it finds out at run time.
 const FINDS_OUT: &str = r#"{"instance":{"exclusive":"unknown"},"node":{"exclusive":"unknown"}}"#;
 
-/// A run, in the test's hands.
+/// A run under the test's control.
 struct Run {
     context: Arc<JobContext>,
     end: oneshot::Sender<Outcome>,
@@ -38,14 +38,14 @@ impl Run {
         self.end.send(done()).unwrap();
     }
 
-    /// Asks for a lock in a task of its own.
+    /// Requests a lock in a separate task.
     fn lock(&self, lock: LockAt) -> tokio::task::JoinHandle<Result<(), LockError>> {
         let context = self.context.clone();
         tokio::spawn(async move { context.lock(lock).await })
     }
 }
 
-/// A world whose runs are in the test's hands.
+/// A world whose runs are under the test's control.
 struct Locking {
     world: World,
     runs: mpsc::UnboundedReceiver<Run>,
@@ -85,7 +85,7 @@ impl Locking {
         tokio::time::timeout(PATIENCE, self.runs.recv()).await.expect("no job was started").unwrap()
     }
 
-    /// The runs of these jobs, which start without anything else happening.
+    /// The runs of these jobs, which start without any other event.
     async fn started<const N: usize>(&mut self, ids: [&str; N]) -> [Run; N] {
         let mut runs = BTreeMap::new();
         for _ in ids {
@@ -95,7 +95,7 @@ impl Locking {
         ids.map(|id| runs.remove(id).unwrap_or_else(|| panic!("{id} was not started")))
     }
 
-    /// Whether a pass that has come after all before leaves this job where it is.
+    /// Checks that a pass after everything else leaves this job in the queue.
     async fn stays(&mut self, id: &str) {
         self.add("passer-by", "{}").await;
         let run = self.next().await;
@@ -105,7 +105,7 @@ impl Locking {
         assert_eq!(self.world.get(id).await.unwrap().state(), State::Pending);
     }
 
-    /// Who holds, waits or has reserved, but for the big lock.
+    /// All holds, waits and reservations, except those of the big lock.
     async fn entries(&self) -> Vec<(How, String, String)> {
         let tx = self.world.store.begin().await.unwrap();
         let entries = list(&tx, &self.world.keys, None, 1_000).await.unwrap();
@@ -113,7 +113,7 @@ impl Locking {
         named.map(|entry| (entry.how, entry.lock.spot.to_string(), entry.id)).collect()
     }
 
-    /// Lets time pass until this job has reserved, and nothing else happen.
+    /// Lets time pass until this job has a reservation, without any other event.
     async fn reserves(&self, id: &str) {
         let clock = self.world.clock.clone();
         let reserves = self.world.until(id, |job| job.reserved().is_some());
@@ -214,7 +214,7 @@ async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
     locking.add("small", small).await;
     let mut last = locking.next().await;
     locking.add("big", r#"{"node":{"exclusive":["n"]}}"#).await;
-    // While it is young they go past.
+    // While it is young, they pass it.
     for n in 0..5 {
         locking.add(&format!("small {n}"), small).await;
         let next = locking.next().await;
@@ -222,7 +222,7 @@ async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
         std::mem::replace(&mut last, next).end();
     }
     assert_eq!(locking.world.get("big").await.unwrap().reserved(), None);
-    // Nothing else happens: the worker looks because its time has come.
+    // No other event: the worker makes a pass because the job is aged out.
     locking.reserves("big").await;
     locking.add("late", small).await;
     locking.stays("late").await;
@@ -249,7 +249,7 @@ async fn one_that_has_reserved_gets_through_though_a_window_of_others_stands_bef
     let last = locking.next().await;
     locking.add("big", r#"{"node":{"exclusive":["n"]}}"#).await;
     locking.reserves("big").await;
-    // More than a pass compares at most, each before it in the queue, and each kept by its reservation.
+    // More jobs than a pass compares at most. Each precedes it in the queue, and its reservation blocks each.
     let locks: Requests = serde_json::from_str(small).unwrap();
     let World { store, keys, .. } = &locking.world;
     let late: Vec<NewJob> = (0..1_001)
@@ -304,7 +304,7 @@ async fn a_running_job_takes_locks_in_their_order_and_waits_first_come_first_ser
     granted(b_asked).await;
     locking.world.until_state("b", State::Running).await;
     assert_eq!(locking.world.get("c").await.unwrap().state(), State::Waiting);
-    // Downwards it is given what is free, and waits for nothing.
+    // Against the lock order, the job gets what is free, and waits for nothing.
     let refused = a.context.lock(i.clone()).await.unwrap_err();
     assert!(matches!(&refused, LockError::OutOfOrder { above, .. } if above.spot == n.spot), "{refused}");
     assert_eq!(
@@ -318,7 +318,7 @@ async fn a_running_job_takes_locks_in_their_order_and_waits_first_come_first_ser
         "{refused}"
     );
     assert!(matches!(Outcome::from(refused), Outcome::Failed(_)));
-    // What a run holds goes with it.
+    // The end of a run releases its locks.
     b.end();
     granted(c_asked).await;
     c.end();
@@ -340,7 +340,7 @@ async fn the_slot_of_one_that_waits_is_lent_and_no_more_slots_than_there_are() {
     let [a] = locking.started(["a"]).await;
     let locks = levels.map(|(level, name)| exclusive(level, name));
     a.context.lock_all(&locks).await.unwrap();
-    // One after the other waits for one of them. The first has a slot of its own, the others one that is lent.
+    // One job after the other waits for one of them. The first has its own slot, the others a lent one.
     let mut waiting = Vec::new();
     for ((level, _), lock) in levels.iter().zip(&locks) {
         let id = format!("waits for {level}");
@@ -353,7 +353,7 @@ async fn the_slot_of_one_that_waits_is_lent_and_no_more_slots_than_there_are() {
     }
     // Four jobs run in two slots, and three of them wait: no third slot is lent.
     locking.add("e", "{}").await;
-    // Who is granted its lock goes on at once, though both slots are taken.
+    // A job that gets its lock continues immediately, although both slots are occupied.
     let mut runs = vec![a];
     for (lock, (run, asked)) in locks.iter().zip(waiting) {
         runs[0].context.unlock(std::slice::from_ref(&lock.spot)).await.unwrap();
@@ -434,7 +434,7 @@ async fn a_run_is_not_charged_for_the_time_in_which_it_lends_its_slot() {
         clock.advance(Duration::from_secs(3));
         waits.end();
         locking.world.until_state("waits", State::Completed).await;
-        // Writes what it has charged.
+        // The shutdown writes its charges.
         worker.shutdown().await;
         let tx = store.begin().await.unwrap();
         let rows = usage::of_tenant(&tx, &keys, T, "waits").await.unwrap();
@@ -452,13 +452,13 @@ async fn who_stops_waiting_leaves_no_row_however_it_stops() {
     let [a, b, c, d] = locking.started(["a", "b", "c", "d"]).await;
     let i = exclusive("instance", "i");
     a.context.lock(i.clone()).await.unwrap();
-    // Its user cancels it.
+    // A client cancels it.
     let asked = b.lock(i.clone());
     locking.world.until_state("b", State::Waiting).await;
     locking.world.cancel("b").await;
     assert!(matches!(asked.await.unwrap(), Err(LockError::Stopped | LockError::Lost)));
     locking.world.until_state("b", State::Cancelled).await;
-    // Its handler does not wait for the answer any more, and asks for something else.
+    // Its handler drops the request, and makes another one.
     let asked = c.lock(i.clone());
     locking.world.until_state("c", State::Waiting).await;
     asked.abort();
@@ -500,7 +500,7 @@ async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
         }
     };
     assert!(!locking.world.workers().await.contains(&"ghost".to_owned()));
-    // The dead one has crashed, and waits before it is pending again.
+    // The job of the dead worker has crashed, and becomes pending after its backoff.
     while locking.world.get("dead").await.unwrap().state() == State::Crashing {
         locking.world.tick(1).await;
         locking.world.settle().await;
@@ -562,7 +562,7 @@ async fn external_workers_are_given_jobs_with_their_locks_and_wait_for_others() 
     let i = [exclusive("instance", "i")];
     let asked = external.lock(T, &worker, "b", b.claim, &i, NOW, leave).await.unwrap();
     assert!(matches!(&asked, Asked::Waits(blocked) if blocked.by[0].id == "a"), "{asked:?}");
-    // One waits, and lends its slot.
+    // One job waits, and lends its slot.
     locking.add("c", "{}").await;
     let accepted = external.accept(T, &worker, b.claim, 1, NOW, leave).await.unwrap();
     assert_eq!(accepted[0].job.id, "c");
@@ -581,7 +581,7 @@ async fn external_workers_are_given_jobs_with_their_locks_and_wait_for_others() 
     locking.none_left().await;
 }
 
-/// Who holds what, as those say who hold it.
+/// The held locks, as recorded by the jobs that hold them.
 #[derive(Default)]
 struct Ledger {
     held: Mutex<BTreeMap<String, (usize, usize)>>,
@@ -650,7 +650,7 @@ async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
                 for _ in 0..n % 11 {
                     tokio::task::yield_now().await;
                 }
-                // Before the row goes.
+                // Before the lock's row is removed.
                 locks.iter().for_each(|lock| ledger.give_back(lock));
                 ended.send(id.clone()).unwrap();
                 done()
@@ -697,7 +697,7 @@ async fn jobs_that_can_start_pass_any_number_that_wait_for_a_lock() {
     for n in 0..1_500 {
         add(format!("t{n:04}"), r#"{"instance":{"exclusive":["i"]}}"#).await;
     }
-    // Behind all others, by its tenant's name.
+    // Behind all other jobs, by its tenant's name.
     for tenant in ["u1", "u2", "u3"] {
         add(tenant.to_owned(), "{}").await;
     }
@@ -709,7 +709,7 @@ async fn jobs_that_can_start_pass_any_number_that_wait_for_a_lock() {
         started.insert(run.id().to_owned(), run);
     }
     assert_eq!(started.keys().filter(|id| id.starts_with('u')).count(), 4, "{:?}", started.keys());
-    // One that comes later starts after the pause between two scans.
+    // A later job starts after the pause between two scans.
     add("v1".to_owned(), "{}").await;
     let clock = locking.world.clock.clone();
     let mut next = std::pin::pin!(locking.next());
@@ -724,7 +724,7 @@ async fn jobs_that_can_start_pass_any_number_that_wait_for_a_lock() {
     worker.shutdown().await;
 }
 
-/// What the engine of another store has written, from which this one was copied: higher than all that follow.
+/// A stamp of another engine, from whose store this one was copied: higher than all that follow.
 async fn copied_stamp(locking: &Locking) {
     locking.world.run(async |tx, keys| Ok(tx.set(keys.lock_wake(), vec![0xff; 10].into())?)).await;
 }
@@ -744,7 +744,7 @@ async fn in_a_copied_store_who_waits_for_a_lock_is_woken() {
     locking.world.until_state("b", State::Waiting).await;
     a.end();
     granted(b_asks).await;
-    // And so is the next one, whose stamp is one of this engine.
+    // So is the next one, whose stamp is from this engine.
     let c_asks = c.lock(x);
     locking.world.until_state("c", State::Waiting).await;
     b.end();
@@ -770,7 +770,7 @@ async fn in_a_copied_store_who_waits_for_a_lock_does_not_ask_again_and_again() {
     let b_asks = b.lock(named("x"));
     locking.world.until_state("b", State::Waiting).await;
     locking.world.settle().await;
-    // One that is given back changes the stamp, to a lower one, and that is what the next one sees.
+    // A release changes the stamp to a lower one, and the next request reads that one.
     a.context.unlock(&[Spot::resource("instance", "y")]).await.unwrap();
     let c_asks = c.lock(named("x"));
     locking.world.until_state("c", State::Waiting).await;

@@ -1,4 +1,4 @@
-//! What becomes of a job whose worker is lost, and when a streak of crashes is over.
+//! What happens to a job whose worker is lost, and when consecutive crashes are reset.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use turnwise_worker::{Options, Outcome};
 
 use crate::common::{T, World, json};
 
-/// The first wait after a crash, in µs.
+/// The backoff after the first crash, in µs.
 const BACKOFF_US: i64 = 30_000_000;
-/// A little more than what counts as healthy.
+/// A little longer than a run that counts as healthy.
 const HEALTHY: Duration = Duration::from_secs(121);
 
-/// Runs the job until its process dies, and lets the next process find what it left.
+/// Runs the job until its process dies, then lets the next process take over.
 async fn lose_its_worker(world: &mut World, healthy: bool) {
     let dying = world.start(1).await;
     let mut run = world.next_run().await;

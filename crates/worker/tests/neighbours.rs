@@ -1,4 +1,4 @@
-//! Workers that watch each other: several processes on one store, some of which die, stall or stop half-way.
+//! Workers that monitor each other: several processes on one store, some of which die, stall or stop half-way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
 use crate::common::{PATIENCE, T, World, done};
 
-/// Ticks of 5 s that are within two health timeouts of 15 s.
+/// The number of 5 s ticks in two health timeouts of 15 s.
 const TWO_TIMEOUTS: usize = 6;
-/// What the job of a lost worker waits before it runs again: 30 s.
+/// The number of ticks in the backoff of a lost worker's job: 30 s.
 const BACKOFF_TICKS: usize = 6;
 
 /// Ends a worker like a crash of its process.
 async fn kill(worker: Worker) {
     drop(worker);
-    // Its tasks are gone, and with them their sleepers, once the runtime has gone round.
+    // Its tasks, and with them their sleepers, are gone after a few turns of the runtime.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
@@ -34,7 +34,7 @@ async fn exists(world: &World, worker: &str) -> bool {
     world.run(async |tx, keys| workers::health(tx, keys, T, worker).await).await.is_some()
 }
 
-/// Waits until nothing is left of a worker.
+/// Waits until no row of a worker is left.
 async fn until_gone(world: &World, worker: &str) {
     let key = world.keys.health(T, worker);
     let gone = async {
@@ -57,7 +57,7 @@ async fn the_jobs_of_a_dead_worker_are_pending_again_within_two_timeouts_and_not
     world.tick(2).await;
     world.clock.wait_for_sleepers(Options::default().health_interval, 2).await;
     kill(dying).await;
-    // Not three: where the dying one pinged before the living one looked, the third tick is a timeout after both.
+    // Not three: if the dying worker pinged before the live one's check, the third tick is a timeout after both.
     for _ in 0..2 {
         world.tick(1).await;
     }
@@ -84,7 +84,7 @@ async fn the_jobs_of_a_dead_worker_are_pending_again_within_two_timeouts_and_not
 async fn the_death_of_many_at_once_is_found_as_fast_as_the_death_of_one() {
     let world = World::new();
     let living = world.start_beside(&world.store, 0).await;
-    // Their ids come after the living one's; more than one window of them.
+    // Their ids come after the live worker's, and fill more than one window.
     let ghosts: Vec<String> = (0..100).map(|n| format!("ghost {n:03}")).collect();
     for ghost in &ghosts {
         world.ghost(ghost, &[&format!("job of {ghost}")]).await;
@@ -157,7 +157,7 @@ async fn a_worker_that_was_paused_comes_back_under_a_new_id_and_changes_nothing_
     }
     let second = world.next_run().await;
     assert_eq!(second.id, "a");
-    // The paused worker's handler ends, and only then it can reach the store again.
+    // The paused worker's handler ends; only then can the worker reach the store again.
     first.end(Outcome::Failed("by the stale run".into()));
     faulty.pause(false);
     let members = async {
@@ -182,7 +182,7 @@ async fn a_worker_that_was_paused_comes_back_under_a_new_id_and_changes_nothing_
     );
     second.end(done());
     world.until_state("a", State::Completed).await;
-    // Under its new id it works.
+    // It works under its new id.
     living.shutdown().await;
     world.add("b").await;
     let run = world.next_run().await;
@@ -278,7 +278,7 @@ async fn a_worker_that_is_never_idle_pings_all_the_same() {
     let id = world.workers().await.remove(0);
     world.clock.wait_for_sleeper(Options::default().health_interval).await;
     world.clock.advance(Options::default().health_interval);
-    // Far more ends than it can have noticed at once.
+    // Far more ends than it can have processed in one step.
     let before = *ended.borrow();
     ended.subscribe().wait_for(|ended| *ended >= before + 1_000).await.unwrap();
     let health = world.run(async |tx, keys| workers::health(tx, keys, T, &id).await).await;
@@ -286,7 +286,7 @@ async fn a_worker_that_is_never_idle_pings_all_the_same() {
     drop(worker);
 }
 
-/// Its jobs end at once, and are added again in their ends.
+/// Its jobs end immediately, and their ends add them again.
 struct Endless {
     ended: tokio::sync::watch::Sender<usize>,
 }

@@ -8,7 +8,7 @@ use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, Joined, Options, Worker, join_nod
 
 use crate::common::{PATIENCE, World};
 
-/// How long a node watches another one of its name: half of a health timeout, and a second.
+/// How long a node watches another one of its name: half of a health timeout, and one second.
 const WATCHES: Duration = Duration::from_millis(8_500);
 
 async fn join(world: &World, name: &str) -> Result<Joined> {
@@ -44,9 +44,9 @@ async fn nodes_are_listed_while_they_are_there() {
     a.shutdown().await;
     assert_eq!(names(&world).await.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["b"]);
     b.shutdown().await;
-    // Not even a versionstamp of a type that nobody can see is read as a type with workers.
+    // The versionstamp of the nodes' hidden type must not make it appear as a type with workers.
     assert_eq!(world.run(async |tx, keys| workers::types(tx, keys, 10).await).await, Vec::<String>::new());
-    // Its name is free at once.
+    // Its name is free immediately.
     joined(&world, "a").await.shutdown().await;
 }
 
@@ -56,7 +56,7 @@ async fn a_name_that_a_living_node_has_is_refused() {
     let first = joined(&world, "a").await;
     let (second, ()) = tokio::join!(join(&world, "a"), async {
         world.clock.wait_for_sleeper(WATCHES).await;
-        // It waits for its next ping, and the other for that.
+        // The first node waits for its next ping, and the second one waits for that.
         world.tick(2).await;
     });
     let ids = names(&world).await;
@@ -71,7 +71,7 @@ async fn of_two_that_start_at_once_under_one_name_one_does() {
     let world = World::new();
     let (first, second, ()) = tokio::join!(join(&world, "a"), join(&world, "a"), async {
         world.clock.wait_for_sleeper(WATCHES).await;
-        // It waits for its next ping, and the other for that.
+        // The first node waits for its next ping, and the second one waits for that.
         world.tick(2).await;
     });
     let both = [first.unwrap(), second.unwrap()];
@@ -103,12 +103,12 @@ async fn whoever_has_the_listener_of_another_one_does_not_wait_for_it() {
     let world = World::new();
     drop(join_at(&world, "a", Some("here")).await.unwrap());
     let killed = names(&world).await;
-    // The clock stands still.
+    // The clock does not move.
     let Joined::Node(next) = join_at(&world, "a", Some("here")).await.unwrap() else { panic!("taken") };
     let now = names(&world).await;
     assert_eq!(now.len(), 1);
     assert_ne!(now, killed);
-    // Another place, or none, says nothing.
+    // A different URL, or none, proves nothing.
     for place in [Some("there"), None] {
         let (other, ()) = tokio::join!(join_at(&world, "a", place), async {
             world.clock.wait_for_sleeper(WATCHES).await;

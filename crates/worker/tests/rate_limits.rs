@@ -1,4 +1,4 @@
-//! Jobs whose number is limited: how many of them run, and that the others start as these end.
+//! Jobs under rate limits: how many of them run, and that the others start as these end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ async fn check(store: &Store, keys: &Keyspace) {
     let tx = store.begin().await.unwrap();
     let everything = RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 100_000, reverse: false };
     let mut rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
-    // What the handler writes.
+    // The rows that the handler writes.
     rows.retain(|(key, _)| keys.contains(key));
     assert_eq!(check::check_rows(keys, &rows), []);
 }
@@ -86,7 +86,7 @@ async fn a_job_that_is_held_back_starts_when_one_of_its_bucket_ends_and_hides_no
     worker.shutdown().await;
 }
 
-/// Several workers on a clock that goes by itself.
+/// Several workers on a clock that runs by itself.
 struct Real {
     store: Store,
     keys: Keyspace,
@@ -210,7 +210,7 @@ async fn the_places_of_a_worker_that_dies_are_given_back() {
     for _ in 0..6 {
         world.tick(1).await;
     }
-    // Its place is free; the lost run itself counts as a crash, and waits until its backoff is over.
+    // Its place is free. The lost run itself counts as a crash, and waits for its backoff.
     let b = world.next_run().await;
     assert_eq!(b.id, "b");
     b.end(done());
@@ -226,7 +226,7 @@ async fn the_places_of_a_worker_that_dies_are_given_back() {
     living.shutdown().await;
 }
 
-/// A window with everything in it: what a filter pauses, what is held back, what is blocked by a lock, and what can start.
+/// A window with all cases: jobs that a filter pauses, limited jobs, jobs blocked by a lock, and jobs that can start.
 #[tokio::test]
 async fn among_jobs_that_lock_some_are_paused_and_some_held_back() {
     let mut world = World::new();
@@ -293,7 +293,7 @@ async fn of_300_jobs_on_three_workers_no_more_of_a_bucket_run_than_may() {
     let store = Store::new(engine, Arc::new(runtime::System));
     let keys = Keyspace::default();
     let (ended, mut ends) = mpsc::unbounded_channel();
-    // Of 7 buckets with 1 to 3 places; a third of the jobs is in two of them; every second one locks.
+    // 7 buckets with 1 to 3 places. A third of the jobs is in two of them, and every second job locks.
     let bucket = |n: usize| format!("rate-limit:{}:{}", n % 7 % 3 + 1, n % 7);
     for n in 0..JOBS {
         let mut new = NewJob::new(T, &format!("{n:03}"), json("{}"));

@@ -1,4 +1,4 @@
-//! Ends that are written together: fewer transactions, and to each its own answer.
+//! Ends that are written together: fewer transactions, and each end has its own reply.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,7 +26,7 @@ async fn runs_that_end_together_share_transactions() {
     for _ in &ids {
         runs.push(world.next_run().await);
     }
-    // Nothing is written until all of them have come to their ends.
+    // Nothing is written until all of them have ended.
     faulty.pause(true);
     let before = faulty.begun();
     for run in runs {
@@ -55,7 +55,7 @@ async fn a_claim_that_is_lost_spoils_no_other_end() {
     for _ in 0..3 {
         runs.push(world.next_run().await);
     }
-    // Somebody else has the job by now, and has ended it once.
+    // Another worker has the job by now, and has ended it once.
     let ours = world.get("b").await.unwrap().claim().unwrap().clone();
     let theirs = Claim { worker: "other".into(), number: 1 };
     let row = workers::Worker::new("other", "n", 0, 9);
@@ -84,7 +84,7 @@ async fn a_claim_that_is_lost_spoils_no_other_end() {
     worker.shutdown().await;
 }
 
-/// Its `ended` writes something and then refuses the good end of one job.
+/// Its `ended` writes a row and then rejects the completion of one job.
 struct Picky;
 
 #[async_trait]

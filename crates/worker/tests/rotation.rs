@@ -1,4 +1,4 @@
-//! Continuous jobs that are preempted for others: real workers on a real store, and a clock that only the test moves.
+//! Preemption of continuous jobs: real workers on a real store, and a clock that only the test moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::common::{PATIENCE, Run, T, Word, World, done};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Cycles of a minute, so that nothing else sleeps for as long.
+/// Cycles of a minute, so that no other task sleeps for as long.
 fn rules(max_churn: usize, shares: &[(&str, u32)]) -> FairRules {
     let rotation = RotationRules {
         interval: INTERVAL,
@@ -30,13 +30,13 @@ fn options(max_jobs: usize, fair: FairRules) -> Options {
     Options { max_jobs, fair, exclusive: true, ..Options::default() }
 }
 
-/// Adds a continuous job, and a moment later it is another time.
+/// Adds a continuous job, and moves the clock a little.
 async fn add(world: &World, tenant: &str, id: &str) {
     world.add_for(tenant, id, true).await;
     world.clock.advance(Duration::from_millis(1));
 }
 
-/// The jobs that run, by id; a job that was stopped has another run later.
+/// The running jobs, by id. A job that was stopped has another run later.
 #[derive(Default)]
 struct Running(BTreeMap<String, Run>);
 
@@ -52,8 +52,8 @@ impl Running {
         started
     }
 
-    /// The next `count` starts, where several workers take from the queue: what is another one's shard is taken once it has been
-    /// left to it for a moment.
+    /// The next `count` starts, if several workers claim from the queue: jobs of another shard are claimed only after a
+    /// pause.
     async fn start_of_all(&mut self, world: &mut World, count: usize) {
         let all = async {
             for _ in 0..count {
@@ -70,7 +70,7 @@ impl Running {
         tokio::time::timeout(PATIENCE, all).await.expect("not all of them start");
     }
 
-    /// What was started in a cycle that is over, if anything was.
+    /// The jobs that started in a cycle that is over, if any.
     async fn started_meanwhile(&mut self, world: &mut World) -> Vec<String> {
         let wait = world.clock.wait_for_sleepers(INTERVAL / 2, 1);
         tokio::time::timeout(PATIENCE, wait).await.expect("the worker does not wait for its next cycle");
@@ -83,7 +83,7 @@ impl Running {
         started
     }
 
-    /// Of how many jobs of a tenant, by their ids' first letter, the record says that they run.
+    /// The number of a tenant's jobs that are running, according to their records.
     async fn of(&self, world: &World, tenant: &str) -> usize {
         let tx = world.store.begin().await.unwrap();
         let all = jobs::list(&tx, &world.keys, T, None, 1_000).await.unwrap();
@@ -91,17 +91,17 @@ impl Running {
     }
 }
 
-/// One cycle passes for `workers` of them, once all of them have come to wait for it.
+/// One cycle passes for `workers` of them, once all of them wait for it.
 async fn cycle(world: &World, workers: usize) {
-    // Nothing else sleeps for as long.
+    // No other task sleeps for as long.
     let wait = world.clock.wait_for_sleepers(INTERVAL / 2, workers);
     tokio::time::timeout(PATIENCE, wait).await.expect("not all workers wait for their next cycle");
     world.clock.advance(INTERVAL);
 }
 
-/// Waits until all workers have had their cycle, and nothing has come of it.
+/// Waits until all workers have had their cycle, and checks that it started nothing.
 async fn nothing_starts(world: &mut World, workers: usize) {
-    // Nothing else sleeps for as long.
+    // No other task sleeps for as long.
     let wait = world.clock.wait_for_sleepers(INTERVAL / 2, workers);
     tokio::time::timeout(PATIENCE, wait).await.expect("not all workers wait for their next cycle");
     world.settle().await;
@@ -117,7 +117,7 @@ async fn every_job_has_its_turn() {
     let worker = world.start_with(&world.store, options(3, rules(2, &[]))).await;
     let mut running = Running::default();
     let mut order = running.start(&mut world, 3).await;
-    // Two rounds and more: whoever was started the longest ago is next, each time.
+    // More than two rounds: each time, the job started longest ago is next.
     for _ in 0..12 {
         cycle(&world, 1).await;
         order.extend(running.start(&mut world, 2).await);
@@ -176,7 +176,7 @@ async fn one_job_beside_many_starts_at_once_and_stays() {
     cycle(&world, 1).await;
     let started = running.start(&mut world, 2).await;
     assert!(started.contains(&"lonely".to_owned()), "{started:?}");
-    // It is owed half of the slots: no cycle ever stops it.
+    // Its share is half of the slots: no cycle ever stops it.
     for _ in 0..8 {
         cycle(&world, 1).await;
         assert!(!running.start(&mut world, 2).await.contains(&"lonely".to_owned()));
@@ -251,7 +251,7 @@ async fn an_idle_job_gives_its_slot_back_after_its_turn_and_not_before() {
     let mut running = Running::default();
     running.start(&mut world, 2).await;
     let _ = running.0.remove("a2").unwrap().word.send(Word::Idle);
-    // The look comes when its turn is over: until then nothing happens.
+    // The check comes when its turn is over: until then nothing happens.
     let wait = world.clock.wait_for_sleepers(Duration::from_secs(10), 2);
     tokio::time::timeout(PATIENCE, wait).await.expect("nobody waits for the end of its turn");
     world.clock.advance(Duration::from_millis(9_999));
@@ -303,7 +303,7 @@ async fn two_workers_do_not_make_room_twice_for_the_same_job() {
     running.start(&mut world, 4).await;
     let two = world.start_with(&world.store, beside(4)).await;
     running.start_of_all(&mut world, 4).await;
-    // All run. One more waits, and both workers have their cycles at about the same time: it belongs to one of them.
+    // All run. One more waits, and both workers have their cycles at about the same time: it belongs to one shard only.
     world.tick(2).await;
     add(&world, "a", "late").await;
     let wait = world.clock.wait_for_sleepers(interval / 2, 2);
@@ -337,14 +337,14 @@ async fn two_workers_do_not_swing() {
     for n in 0..16 {
         add(&world, "u", &format!("u{n:02}")).await;
     }
-    // Whole half intervals from here on: in each one worker has its cycle, ten seconds after its begin.
+    // From here on, whole half intervals: in each, one worker has its cycle, ten seconds after its beginning.
     let half_us = i64::try_from(interval.as_micros() / 2).unwrap();
     let now_us = turnwise_store::Runtime::now_us(&*world.clock);
     let until_us = half_us - (now_us + 10_000_000).rem_euclid(half_us);
     world.clock.advance(Duration::from_micros(until_us.unsigned_abs()));
     let mut slots = Vec::new();
     for _ in 0..24 {
-        // Pings, what was charged, stops and starts.
+        // Pings, charges, stops and starts.
         for _ in 0..40 {
             world.clock.advance(Duration::from_millis(500));
             world.settle().await;
@@ -355,7 +355,7 @@ async fn two_workers_do_not_swing() {
         slots.push(running.of(&world, "t").await);
         world.clock.advance(interval / 2 - Duration::from_secs(20));
     }
-    // Once the one tenant has had its turn, each has half of the slots. Now and then a job is seen between two runs.
+    // Once the first tenant has had its turn, each has half of the slots. At times, a job is seen between two runs.
     let settled = slots[8..].iter().filter(|slots| (3..=5).contains(*slots)).count();
     assert!(settled >= 13, "{slots:?}");
     for worker in workers {
@@ -377,7 +377,7 @@ async fn a_stop_that_takes_its_time_is_not_followed_by_another_one() {
     let (hang, hangs) = tokio::sync::oneshot::channel();
     let _ = running.0.remove("a1").unwrap().word.send(Word::Hang(hang));
     hangs.await.unwrap();
-    // It was started first, so it is stopped.
+    // It was started first, so it is preempted.
     cycle(&world, 1).await;
     nothing_starts(&mut world, 1).await;
     cycle(&world, 1).await;
@@ -409,10 +409,10 @@ async fn what_a_worker_has_charged_stays_when_it_dies() {
     tokio::time::timeout(PATIENCE, written).await.expect("nothing was written");
     drop(worker);
     let (_, charged) = &rows(&world).await[0];
-    // The time that has passed, at the clock's steps.
+    // The time that has passed, in the clock's steps.
     assert!(charged.service_us >= 60_000_000, "{charged:?}");
     assert!((charged.virtual_us * 100.0 - charged.service_us as f64).abs() < 1.0, "{charged:?}");
-    // Whoever comes after it goes on from there.
+    // The next worker continues from there.
     let worker = world.start_with(&world.store, options).await;
     let _second = world.next_run().await;
     cycle(&world, 1).await;
@@ -422,7 +422,7 @@ async fn what_a_worker_has_charged_stays_when_it_dies() {
     assert!(chargers.iter().all(|(_, charged)| charged.tag >= 600_000.0), "{chargers:?}");
 }
 
-/// How many of a tenant's pending jobs are sorted by keys, and by their time.
+/// The numbers of a tenant's pending jobs that are sorted by keys, and by their time.
 async fn keyed(world: &World, tenant: &str) -> (usize, usize) {
     let tx = world.store.begin().await.unwrap();
     let queue = tenants::front(&tx, &world.keys, T, tenant, 1_000).await.unwrap();
@@ -444,12 +444,12 @@ async fn schemes_can_change_while_jobs_run_and_wait() {
         let fair = FairRules { fairness, ..tunables.fair.clone() };
         worker.tunables().set(turnwise_worker::Tunables { fair, ..tunables.clone() });
         let mut ran = BTreeSet::new();
-        // What a tenant got too much of under the other scheme holds it back for at most 30 cycles.
+        // A surplus from the other scheme holds a tenant back for at most 30 cycles.
         for _ in 0..60 {
             cycle(&world, 1).await;
             ran.extend(running.started_meanwhile(&mut world).await);
         }
-        // Whatever orders them, everyone has its turn, and the slots are never empty.
+        // Under either scheme, every job has its turn, and the slots are never empty.
         assert_eq!(ran.len(), 9, "{fairness}: {ran:?}");
         let full = async {
             while running.of(&world, "a").await + running.of(&world, "b").await < 3 {
@@ -497,9 +497,9 @@ async fn by_keys_the_usage_of_a_tenant_holds_its_jobs_back() {
     for n in 0..4 {
         add(&world, "few", &format!("f{n}")).await;
     }
-    // A new tenant has used nothing, so that its jobs come first.
+    // A new tenant has no usage, so its jobs come first.
     cycle(&world, 1).await;
-    // At most four runs of the cycle before are heard of late.
+    // At most four runs of the previous cycle arrive late.
     let started = running.start(&mut world, 4).await;
     let mut few = started.iter().filter(|id| id.starts_with('f')).count();
     for _ in 0..4 {
@@ -508,7 +508,7 @@ async fn by_keys_the_usage_of_a_tenant_holds_its_jobs_back() {
         }
     }
     assert_eq!(few, 4, "{started:?}");
-    // What a job has run is remembered with it.
+    // The record keeps a job's key.
     worker.shutdown().await;
     let job = world.get("f0").await.unwrap();
     assert!(job.priority.is_some(), "{job:?}");
@@ -519,7 +519,7 @@ async fn by_keys_whoever_comes_just_after_a_look_at_many_tenants_starts_at_once(
     let mut world = World::new();
     let by_keys = FairRules { fairness: Fairness::Rfc, ..rules(1, &[]) };
     let worker = world.start_with(&world.store, options(200, by_keys)).await;
-    // With a hundred and more, what is known of them may be some ms old; here no time passes at all.
+    // With a hundred tenants or more, the known state may be some ms old; here no time passes at all.
     let mut running = Vec::new();
     for n in 0..120 {
         world.add_for(&format!("t{n:03}"), &format!("{n:03}"), true).await;
@@ -537,7 +537,7 @@ async fn a_job_whose_backoff_is_over_has_its_turn_where_all_slots_are_taken() {
         let worker = world.start_with(&world.store, options(2, fair)).await;
         world.next_run().await.end(Outcome::Crashed("once".to_owned()));
         world.until_state("crashed", State::Crashing).await;
-        // From here on both slots are taken by jobs that never end, and nothing waits but for its time.
+        // From here on, jobs that never end occupy both slots, and the others wait only for their time.
         let mut running = Running::default();
         for id in ["a1", "a2"] {
             add(&world, "a", id).await;
@@ -553,7 +553,7 @@ async fn a_job_whose_backoff_is_over_has_its_turn_where_all_slots_are_taken() {
     }
 }
 
-/// How many jobs each worker runs.
+/// The number of jobs that each worker runs.
 async fn loads(world: &World) -> Vec<usize> {
     let tx = world.store.begin().await.unwrap();
     let all = jobs::list(&tx, &world.keys, T, None, 1_000).await.unwrap();
@@ -567,7 +567,7 @@ async fn loads(world: &World) -> Vec<usize> {
     loads.into_values().collect()
 }
 
-/// Time passes, in steps that leave every transaction its time, and runs go on.
+/// Time passes, in steps that let every transaction finish, and runs continue.
 async fn time_passes(world: &mut World, running: &mut Running, time: Duration) {
     const STEP: Duration = Duration::from_secs(2);
     for _ in 0..time.as_secs() / STEP.as_secs() {
@@ -600,7 +600,7 @@ async fn workers_that_are_restarted_one_by_one_end_with_equal_parts() {
         time_passes(&mut world, &mut running, 4 * INTERVAL).await;
     }
     assert_eq!(loads(&world).await, [3, 3, 3]);
-    // Once they are equal nothing moves any more.
+    // Once they are equal, no job moves any more.
     let started = |running: &Running| running.0.values().map(|run| run.job.started_us).collect::<Vec<_>>();
     let before = started(&running);
     time_passes(&mut world, &mut running, 5 * INTERVAL).await;

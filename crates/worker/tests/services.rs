@@ -1,4 +1,5 @@
-//! What a server runs beside its workers: the monitor of external ones, and the retention of ended jobs.
+//! The services that a server runs beside its workers: the monitor of external workers, and the retention of ended
+//! jobs.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ async fn exists(world: &World, job_type: &str, worker: &str) -> bool {
     world.run(async |tx, keys| workers::health(tx, keys, job_type, worker).await).await.is_some()
 }
 
-/// Waits for the end of the monitor's look that the latest tick began.
+/// Waits for the end of the monitor's check that the latest tick began.
 async fn looked(world: &World) {
     let wait = world.clock.wait_for_sleeper(DEFAULT_HEALTH_INTERVAL);
     tokio::time::timeout(PATIENCE, wait).await.expect("the monitor does not go on");
@@ -55,11 +56,11 @@ async fn external_workers_of_all_types_that_fall_silent_are_removed_within_two_t
         world.tick(1).await;
         looked(&world).await;
         external.ping(T, &lively).await.unwrap();
-        // It gives everyone a full timeout from its first look on.
+        // It gives each worker a full timeout from its first check on.
         let gone = tick >= 3;
         assert_eq!(exists(&world, T, &silent).await, !gone, "tick {tick}");
         assert_eq!(exists(&world, "other", &other).await, !gone, "tick {tick}");
-        // That one is its neighbours' business, as long as there are any.
+        // This worker's neighbours would remove it earlier, if there were any.
         assert_eq!(exists(&world, T, "in a process").await, tick < 6, "tick {tick}");
     }
     assert_eq!(world.get("a").await.unwrap().state(), State::Crashing);
@@ -106,7 +107,7 @@ async fn nobody_is_dead_while_nobody_can_ping() {
     let monitor = Monitor { store: store.clone(), keys, options, external: external.clone() };
     tokio::spawn(monitor.run(stop.clone()));
     for tick in 0..12 {
-        // Reads work all the time.
+        // Reads succeed all the time.
         faulty.fail(Fault::Lost, "mark");
         assert!(!commit().await);
         world.tick(1).await;
@@ -119,7 +120,7 @@ async fn nobody_is_dead_while_nobody_can_ping() {
         looked(&world).await;
         assert_eq!(exists(&world, T, &worker).await, tick < 3, "tick {tick}");
     }
-    // A failure from long ago, since which nobody has tried anything, says nothing.
+    // An old failure without any later attempt proves nothing.
     let second = external.register(T, None, 1).await.unwrap().id;
     faulty.fail(Fault::Lost, "mark");
     assert!(!commit().await);
@@ -131,12 +132,12 @@ async fn nobody_is_dead_while_nobody_can_ping() {
     stop.cancel();
 }
 
-/// Types of which there is something: more than any read takes, or any limit on types that there has been.
+/// The number of types with jobs: more than any single read returns, or any earlier limit on types.
 const TYPES: usize = 10_400;
-/// After all of them by name.
+/// The last one by name.
 const LAST: &str = "type-z";
 
-/// Does this for each of them.
+/// Calls `body` for each type.
 async fn of_each_type(
     world: &World,
     body: impl AsyncFn(&turnwise_store::Transaction, &turnwise_queue::Keyspace, &str),
@@ -253,7 +254,7 @@ async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
     world.clock.advance(Duration::from_secs(2 * 24 * 60 * 60));
     pass_done().await;
     assert_eq!(left(&world, T).await, ["pending"]);
-    // The time is shortened, and heard of at once.
+    // The shorter time takes effect immediately.
     ended(&world, T, "just ended", world.clock.now_us() - 1).await;
     options.set(RetentionOptions { retention: Duration::ZERO, ..options.get() });
     let removed = async {
@@ -279,7 +280,7 @@ async fn jobs_of_the_last_of_many_types_are_removed() {
     let stop = CancellationToken::new();
     let options = Live::from(RetentionOptions::default());
     let service = tokio::spawn(Retention { store, keys, options }.run(stop.clone()));
-    // A pass is at some of the types, and the next one follows a second later.
+    // A pass covers some of the types, and the next one follows a second later.
     let removed = async {
         while !left(&world, LAST).await.is_empty() {
             world.clock.advance(Duration::from_secs(1));

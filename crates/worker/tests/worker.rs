@@ -74,7 +74,7 @@ async fn a_crashed_job_runs_again_after_its_backoff_and_not_before() {
         assert_eq!((job.crashes, job.reason()), (crashes, Some("peer is down")));
         world.clock.wait_for_sleeper(Duration::from_secs(backoff_s)).await;
         world.clock.advance(Duration::from_secs(backoff_s) - Duration::from_micros(1));
-        // Another job comes and goes: the worker has looked, and left the crashed one alone.
+        // Another job starts and ends: the worker has made passes, and has not started the crashed one.
         world.add("b").await;
         let run = world.next_run().await;
         assert_eq!(run.id, "b");
@@ -84,7 +84,7 @@ async fn a_crashed_job_runs_again_after_its_backoff_and_not_before() {
     }
     let run = world.next_run().await;
     assert_eq!(run.job.crashes, 3);
-    // It runs for longer than the health threshold: the next crash is the first of a new row.
+    // It runs for longer than the health threshold: the next crash is again the first of consecutive ones.
     world.clock.advance(Duration::from_secs(121));
     run.end(Outcome::Crashed("again".into()));
     let job = world.until_state("a", State::Crashing).await;

@@ -1,11 +1,11 @@
-//! The rows of fair share: what this charger has charged is written, and what others have is read.
+//! The rows of fair share: writes what this charger has charged, and reads what others have.
 //!
-//! *Model.* A row holds what its charger has charged ever, so that whoever reads it again knows what is new. Rows are written in
-//! batches, a moment after they change, and all of what has changed meanwhile with them.
+//! *Model.* A row holds the total that its charger has ever charged, so that a later read shows what is new. Rows are
+//! written in batches, a moment after they change, each time with all changes so far.
 //!
-//! *Forces.* Others' rows are read no more often than once a second, and the less often the more there are: each costs some µs.
-//! A charger that is gone leaves its rows; they count until nothing of them is left, and then whoever reads them clears
-//! them. So does each charger with its own.
+//! *Forces.* The rows of other chargers are read at most once a second, and less often the more there are: each costs
+//! some µs. A charger that is gone leaves its rows. They count until they have decayed completely; the next charger
+//! that reads them then clears them. Each charger also clears its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
@@ -19,44 +19,45 @@ use turnwise_queue::{Error, Result, tenants};
 use super::{FairShare, Inner, Own, State};
 use crate::fairness::usage_of;
 
-/// Between a change and its row.
+/// The time between a change and its write.
 const WRITE_PAUSE: Duration = Duration::from_millis(900);
-/// Rows that one transaction writes at most; fewer where it has no more room for them.
+/// The maximum number of rows that one transaction writes; fewer if it has no more room.
 const WRITE_BATCH: usize = 200;
-/// Tenants whose waiting rows one transaction clears at most.
+/// The maximum number of tenants whose waiting rows one transaction clears.
 const CLEAR_BATCH: usize = 20;
-/// How long a queue is empty before its tenant's waiting row goes, in µs: one that is filled and emptied all the time keeps it.
+/// How long a queue must be empty before its tenant's waiting row is removed, in µs: a queue that often fills and
+/// empties keeps it.
 const EMPTY_FOR_US: i64 = 5_000_000;
-/// Rows that are read at once; the reading goes on in the same snapshot.
+/// The rows per read; the reads continue in the same snapshot.
 const READ_BATCH: usize = 1_000;
-/// Rows that are read at most.
+/// The maximum number of rows that are read.
 const MAX_ROWS: usize = 200_000;
-/// Others' rows are read again after this long at the earliest, in µs.
+/// The minimum time between two reads of other chargers' rows, in µs.
 const SHORTEST_PAUSE_US: i64 = 1_000_000;
-/// And this much later for each of them, in µs: then reading them takes a hundredth of the time.
+/// The additional time for each of these rows, in µs: reading them then takes a hundredth of the time.
 const PAUSE_US_PER_ROW: i64 = 1_000;
-/// Who takes jobs alone reads them this often, in µs: what the dead have left is to be cleared.
+/// The time between two reads of a worker without contenders, in µs: it still clears the rows of dead chargers.
 const ALONE_PAUSE_US: i64 = 60_000_000;
 
-/// How far the books are.
+/// The state of the rows.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Someone writes, and goes on until there is nothing to write.
+    /// A task writes, and continues until there is nothing to write.
     keeping: bool,
-    /// When the rows were read, in µs.
+    /// When the rows were last read, in µs.
     read_us: Option<i64>,
-    /// Someone is reading them.
+    /// A task is reading them.
     reading: bool,
-    /// How many there were.
+    /// Their number.
     rows: usize,
-    /// Own rows may tell nothing any more, either.
+    /// Own rows may have decayed, too.
     review: bool,
-    /// Rows of others that tell nothing any more.
+    /// Rows of other chargers that have decayed.
     decayed: BTreeSet<(String, String)>,
 }
 
 impl Progress {
-    /// The rows were read once.
+    /// Whether the rows were ever read.
     fn is_read(&self) -> bool {
         self.read_us.is_some()
     }
@@ -67,12 +68,12 @@ impl Progress {
     }
 }
 
-/// One row to be written.
+/// A row to write.
 pub(super) struct Line {
     tenant: String,
     charger: String,
     version: u64,
-    /// Without, the row goes.
+    /// `None` removes the row.
     charged: Option<Charged>,
 }
 
@@ -84,7 +85,7 @@ impl Line {
 }
 
 impl FairShare {
-    /// Reads what others have charged, if it is time to and nobody is at it.
+    /// Reads what others have charged, if it is time to and no other task is reading.
     pub async fn sync_if_due(&self) -> Result<()> {
         if self.inner.sync_if_due().await? {
             self.keep_books();
@@ -92,7 +93,7 @@ impl FairShare {
         Ok(())
     }
 
-    /// Lets the rows be written soon, if there is something to write.
+    /// Starts a task that writes the rows soon, if there is something to write.
     pub(super) fn keep_books(&self) {
         {
             let mut state = self.state();
@@ -103,13 +104,13 @@ impl FairShare {
         }
         let inner = self.inner.clone();
         let keeper = AbortOnDropHandle::new(tokio::spawn(async move { inner.keep().await }));
-        // The one before has ended: it said so.
+        // The previous task has ended: it has reset `keeping`.
         *self.keeper.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(keeper);
     }
 
-    /// Writes everything now: for whoever is about to leave.
+    /// Writes everything now: for a charger that is about to leave.
     pub async fn close(&self) {
-        // Whoever is at it would write older accounts over newer ones.
+        // A task that is writing would overwrite newer rows with older ones.
         let keeper = self.keeper.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
             keeper.abort();
@@ -127,7 +128,7 @@ impl Inner {
         if std::mem::replace(&mut self.state().books.reading, true) {
             return Ok(false);
         }
-        // Two at once would find older rows after later ones.
+        // Of two concurrent reads, one could apply older rows after newer ones.
         let _reading = Reading(self);
         let is_due = self.state().is_sync_due(now_us);
         if is_due {
@@ -196,7 +197,7 @@ impl Inner {
             for (tenant, is_empty) in tenants.iter().zip(looked) {
                 match is_empty {
                     true => state.waiting.cleared(tenant),
-                    // What has come is seen at the next look: its stamp is another one.
+                    // The next pass finds what has arrived: its stamp is different.
                     false => state.waiting.filled(tenant, now_us),
                 }
             }
@@ -204,7 +205,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Clears the waiting rows of tenants whose queues are empty; of as many of them as fit. Returns which are.
+    /// Clears the waiting rows of tenants whose queues are empty, as many as fit. Returns for each whether it is empty.
     async fn clear(&self, empty: &[Arc<str>]) -> Result<Vec<bool>> {
         let (keys, job_type) = (&self.keys, &self.job_type);
         self.store
@@ -246,7 +247,7 @@ impl Inner {
     }
 }
 
-/// Someone reads the rows until this is dropped.
+/// Marks the rows as being read until it is dropped.
 struct Reading<'a>(&'a Inner);
 
 impl Drop for Reading<'_> {
@@ -267,7 +268,7 @@ impl State {
         now_us.saturating_sub(read_us) >= pause_us
     }
 
-    /// Whether there is something to write, or will be soon.
+    /// Whether there is something to write, now or soon.
     fn has_business(&self) -> bool {
         self.own.values().any(|own| own.written != own.version)
             || self.books.review
@@ -276,10 +277,10 @@ impl State {
             || self.waiting.has_empty()
     }
 
-    /// What is to be written.
+    /// The rows to write.
     pub(super) fn lines(&mut self, charger: &str, now_us: i64) -> Vec<Line> {
         if !self.books.is_read() {
-            // What is written already could not be told from what was there before.
+            // Charges that are written now could not be distinguished from those that were there before.
             return Vec::new();
         }
         self.books.review = false;
@@ -307,7 +308,7 @@ impl State {
         lines
     }
 
-    /// Nothing that this charger knows of a tenant is of use any more.
+    /// Whether nothing that this charger knows of a tenant has an effect any more.
     fn is_over(&self, tenant: &str, own: &Own, now_us: i64) -> bool {
         own.running == 0
             && !self.waiting.has(tenant)
@@ -344,7 +345,7 @@ impl State {
             if line.charged.is_none() {
                 match own.version == line.version {
                     true => self.forget(&line.tenant),
-                    // It has come back meanwhile: its row is written anew.
+                    // The tenant has come back meanwhile: its row is written again.
                     false => own.changed(),
                 }
             }
@@ -360,7 +361,7 @@ impl State {
         }
     }
 
-    /// All rows of the type, as they are now.
+    /// Applies all rows of the type, as read now.
     pub(super) fn learn_rows(&mut self, rows: Vec<(String, String, Charged)>, me: &str, now_us: i64) {
         let first = self.books.read_us.is_none();
         (self.books.read_us, self.books.rows) = (Some(now_us), rows.len());
@@ -378,7 +379,7 @@ impl State {
             }
             let known = before.get_mut(&tenant).and_then(|chargers| chargers.remove(&charger));
             let known_us = known.map_or(0.0, |known| known.virtual_us);
-            // A row that was cleared and written anew begins at nothing.
+            // A row that was cleared and written again begins at zero.
             let since = if charged.virtual_us < known_us { 0.0 } else { known_us };
             if !first {
                 self.ledger.charge_elsewhere(&tenant, charged.virtual_us - since);
@@ -389,7 +390,7 @@ impl State {
             others.entry(tenant).or_default().insert(charger, charged);
         }
         for (tenant, chargers) in &others {
-            // Only after all that is new was added: a tag may tell of what another one's row has told already.
+            // Only after all new charges were added: a tag may already include what another charger's row reports.
             for charged in chargers.values() {
                 self.ledger.load(tenant, charged.tag);
             }
@@ -402,7 +403,7 @@ impl State {
         }
         for (tenant, chargers) in &others {
             for (charger, charged) in chargers {
-                // Also of a tenant that has jobs all the time: each worker that ever was would leave a row.
+                // Also for a tenant that always has jobs: otherwise each worker that ever existed would leave a row.
                 let tells_nothing = charged.tag <= self.ledger.now() && self.is_decayed(charged, now_us);
                 if tells_nothing && !self.is_member(charger) {
                     self.books.decayed.insert((tenant.clone(), charger.clone()));
@@ -414,7 +415,7 @@ impl State {
         self.reorder();
     }
 
-    /// Tenants that have no row, and nothing that runs or waits: they came and went without a run here.
+    /// Forgets tenants that have no row, and nothing that runs or waits: they came and went without a run here.
     fn forget_strangers(&mut self) {
         let is_stranger = |tenant: &str| {
             !self.own.contains_key(tenant)
@@ -429,7 +430,7 @@ impl State {
         }
     }
 
-    /// A row of this charger's own, from before a restart. Nothing of that time runs here any more.
+    /// Takes over a row that this charger wrote before a restart. No job of that time runs here any more.
     fn take_over(&mut self, tenant: &str, charged: &Charged) {
         let Charged { usage_us, accumulated_us, period, .. } = *charged;
         self.ledger.load(tenant, charged.tag);
@@ -449,7 +450,7 @@ impl State {
         usage_of(charged).is_forgotten(now_us, &self.rules.rfc)
     }
 
-    /// Whether a charger lives, as far as is known.
+    /// Whether a charger is a member, as far as is known.
     pub(super) fn is_member(&self, charger: &str) -> bool {
         self.members.as_ref().is_none_or(|members| members.contains(charger))
     }

@@ -1,4 +1,4 @@
-//! The first jobs that wait, of all tenants, in the order in which they are to start.
+//! The head of the queue: the first waiting jobs of all tenants, in the order in which they start.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,35 +15,36 @@ use turnwise_store::Transaction;
 
 use super::FairShare;
 
-/// Queues that are read at the same time.
+/// The number of queues that are read at the same time.
 pub(super) const CONCURRENT_READS: usize = 64;
-/// How often a front is put together anew, because a queue was shorter than was hoped for.
+/// How often a front is assembled again, because a queue was shorter than expected.
 const ROUNDS: usize = 4;
 
-/// The first jobs that wait.
+/// The first waiting jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Front {
-    /// The job, and which of the tenants it is of; first to start first.
+    /// The jobs in the order in which they start, each with the index of its tenant.
     pub jobs: Vec<(Pending, usize)>,
-    /// The tenants that were looked at.
+    /// The tenants whose queues were read.
     pub tenants: Vec<Looked>,
     /// There may be more behind them.
     pub beyond: bool,
-    /// Another look, at once, may find more than was found.
+    /// A repeated read may immediately find more.
     pub again: bool,
-    /// Jobs that are not sorted as they should be: by this key, or by none.
+    /// Jobs whose stored sort key is wrong, with the correct one; `None` for no key.
     pub to_sort: Vec<(String, Option<f64>)>,
 }
 
 impl Front {
-    /// The tenant of the first of these jobs.
+    /// The tenant of the first job for which `is_one` is true.
     pub fn tenant_of_first(&self, is_one: impl Fn(&str) -> bool) -> Option<Arc<str>> {
         let first = self.jobs.iter().find(|(job, _)| is_one(&job.id));
         first.map(|(_, tenant)| self.tenants[*tenant].tenant.clone())
     }
 
-    /// Puts in place of each job's class its rank among those that its tenant has here: 0 for the first. In a window that is ordered by classes
-    /// before all else nobody comes before other tenants' jobs by a number, and whoever has one class has the first.
+    /// Replaces each job's class by the class's rank among those that its tenant has here: 0 for the first. In a window
+    /// that is ordered by classes first, no tenant then gets ahead of other tenants by its class numbers. A tenant with
+    /// only one class has the first rank.
     pub fn rank_classes(&mut self) {
         let mut classes: BTreeMap<usize, BTreeSet<i8>> = BTreeMap::new();
         for (job, tenant) in &self.jobs {
@@ -56,11 +57,11 @@ impl Front {
     }
 }
 
-/// What was seen of a tenant's queue.
+/// What was read of a tenant's queue.
 #[derive(Debug)]
 pub(crate) struct Looked {
     pub tenant: Arc<str>,
-    /// Jobs that were seen.
+    /// The number of jobs that were read.
     pub seen: usize,
     /// There are no others.
     pub is_all: bool,
@@ -73,8 +74,8 @@ struct Head {
 }
 
 impl FairShare {
-    /// The first `depth` jobs that wait; `also` are tenants that this transaction gave one. Only what is `mine` is sorted anew.
-    /// After [`FairShare::look`].
+    /// The first `depth` waiting jobs; `also` are tenants with jobs that this transaction made pending. Sort keys are
+    /// corrected only for jobs that are `mine`. Call [`FairShare::look`] first.
     pub async fn front(
         &self,
         tx: &Transaction,
@@ -87,8 +88,8 @@ impl FairShare {
         self.look_in_order(tx, wake, depth, &mine, false).await
     }
 
-    /// The same for one whose first jobs cannot start: some jobs of each tenant, if there is not the time to find out how many the first ones have.
-    /// So nobody is kept from sight by those that wait before him.
+    /// Like [`FairShare::front`], for a worker whose first jobs cannot start. Reads some jobs of each tenant, if there
+    /// is no time to find out how many the first ones have. No tenant is thus hidden by those before it.
     pub async fn wide_front(
         &self,
         tx: &Transaction,
@@ -160,8 +161,8 @@ impl FairShare {
         }
     }
 
-    /// The jobs that `shard` may take: the first `depth` that wait, and of each of the tenants `also` so many. After
-    /// [`FairShare::look`].
+    /// The jobs that `shard` may claim: the first `depth` that wait, and the given number for each of the tenants
+    /// `also`. Call [`FairShare::look`] first.
     pub async fn heads(
         &self,
         tx: &Transaction,
@@ -194,7 +195,7 @@ impl FairShare {
         Ok(heads)
     }
 
-    /// These jobs in the order in which they are to start, as a front behind which there may be more.
+    /// These jobs in the order in which they start, as a front behind which there may be more.
     pub fn front_of(&self, found: Vec<(String, Pending)>) -> Front {
         let now_us = self.now_us();
         let state = self.state();
@@ -218,7 +219,7 @@ impl FairShare {
         Front { jobs, tenants, beyond: true, ..Front::default() }
     }
 
-    /// Who comes first: no more of them than there may be jobs.
+    /// The first tenants, at most as many as jobs are wanted.
     fn candidates(&self, depth: usize) -> (Vec<Arc<str>>, Vec<Candidate>) {
         let state = self.state();
         let candidate = |(tenant, next): (&Arc<str>, f64)| {
@@ -228,7 +229,7 @@ impl FairShare {
         state.waiting.in_order().take(depth).map(candidate).unzip()
     }
 
-    /// The heads of queues, one job longer each, to see whether there are more.
+    /// Reads the heads of queues, each with one more job, to see whether there are more.
     async fn read(&self, tx: &Transaction, unread: Vec<(Arc<str>, usize)>) -> Result<Vec<(Arc<str>, Head)>> {
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let read = |(tenant, wanted): (Arc<str>, usize)| async move {
@@ -249,8 +250,8 @@ impl FairShare {
         wake: Option<&Bytes>,
     ) -> Front {
         let mut looked = Vec::new();
-        // One's own jobs have an order of their own: what stands before them is somebody else's, and who of the tenants is next
-        // does not depend on which jobs of it those are.
+        // The worker's own jobs have their own order: the jobs before them belong to other shards. The choice of the
+        // next tenant does not depend on which of its jobs those are.
         let (mut own, mut others) = (Vec::with_capacity(tenants.len()), Vec::with_capacity(tenants.len()));
         let mut beyond = false;
         for (tenant, wanted) in tenants.into_iter().zip(wanted) {
@@ -267,26 +268,27 @@ impl FairShare {
         jobs.extend(in_order(&candidates, others));
         let mut state = self.state();
         beyond |= state.waiting.len() > looked.len();
-        // Whoever has come since the last reading is not among them.
+        // Tenants that have arrived since the last read are not among them.
         let again = !beyond && state.waiting.must_be_read_again(wake);
         Front { jobs, tenants: looked, beyond: beyond || again, again, to_sort: Vec::new() }
     }
 }
 
-/// Jobs in the order of their keys, each with its tenant. Keys say which places are a tenant's, classes which of its jobs stand there.
+/// Jobs in the order of their keys, each with its tenant. Keys decide which places a tenant gets, classes which of its
+/// jobs take them.
 pub(super) fn ordered_by_key(mut jobs: Vec<(Pending, usize)>) -> Vec<(Pending, usize)> {
     jobs.sort_by(|(one, _), (other, _)| by_key(one, other));
     in_classes(jobs, |(job, tenant)| (*tenant, job.class.into()))
 }
 
-/// The order of jobs where keys decide.
+/// The order of jobs if keys decide.
 fn by_key(one: &Pending, other: &Pending) -> Ordering {
     let place = |job: &Pending| (job.key.unwrap_or(f64::MAX), job.order_us);
     let ((one_key, one_us), (other_key, other_us)) = (place(one), place(other));
     one_key.total_cmp(&other_key).then(one_us.cmp(&other_us)).then_with(|| one.id.cmp(&other.id))
 }
 
-/// Jobs of tenants in the order in which they are to start, each with its tenant.
+/// Jobs of tenants in the order in which they start, each with its tenant.
 fn in_order(candidates: &[Candidate], queues: Vec<Vec<Pending>>) -> Vec<(Pending, usize)> {
     let jobs: Vec<usize> = queues.iter().map(Vec::len).collect();
     let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();

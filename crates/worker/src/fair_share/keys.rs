@@ -1,12 +1,13 @@
-//! Keys: how jobs are ordered in the scheme of the RFC, where a type's jobs rotate by it.
+//! Sort keys: the order of jobs under CouchDB's fair-share scheduling (RFC 017), for types whose jobs rotate by it.
 //!
-//! *Model.* Whoever adds a job knows nothing of schemes: it waits by its time. A worker that goes by keys gives each job that it
-//! sees at the front of a queue its key: the one of its last run, or that of a new job. It stays the same while the job waits.
-//! A worker that goes by virtual time turns jobs with keys back. So the scheme can change while jobs wait, in both directions.
+//! *Model.* A client that adds a job knows nothing of schemes: the job waits by its time. A worker that uses keys gives
+//! each job at the head of a queue a key: the key of its last run, or that of a new job. The key stays the same while
+//! the job waits. A worker that uses virtual time removes the keys again. The scheme can thus change while jobs wait,
+//! in both directions.
 //!
-//! *What is not exact.* A job that nobody has looked at yet has no key; the one that it gets then counts from the time since when
-//! it waits, but with its tenant's usage of the moment of the look. How many jobs a tenant has is counted once in an
-//! interval, up to [`MOST_COUNTED`]; where there are very many to be counted, those whose turn has not come go by older numbers.
+//! *What is not exact.* A job that no worker has read yet has no key. Its later key counts from the time since when it
+//! waits, but with its tenant's usage at the time of that read. A tenant's jobs are counted once per interval, up to
+//! [`MOST_COUNTED`]. If there are very many to count, tenants whose turn has not come use older numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,63 +24,65 @@ use super::front::{CONCURRENT_READS, Front, Looked, ordered_by_key};
 use super::{FairShare, Inner, State, Turn};
 use crate::fairness::{boost_of, usage_of};
 
-/// Pending jobs of a tenant that are counted at most.
+/// The maximum number of a tenant's pending jobs that are counted.
 pub(crate) const MOST_COUNTED: usize = 10_000;
-/// Once one look has counted so many, further tenants are counted by the next ones: a look is a part of a pass, and that must not
-/// become a reading of everything that waits.
+/// After this many counted jobs, further tenants are counted by later passes: counting is part of a pass, which must
+/// not read everything that waits.
 const COUNTED_AT_ONCE: u64 = 20_000;
-/// Tenants that are counted side by side: that many times [`MOST_COUNTED`] may be read beyond [`COUNTED_AT_ONCE`].
+/// The number of tenants that are counted concurrently: up to this many times [`MOST_COUNTED`] may be read beyond
+/// [`COUNTED_AT_ONCE`].
 const CONCURRENT_COUNTS: usize = 8;
-/// Jobs that one transaction sorts anew at most.
+/// The maximum number of jobs whose sort keys one transaction rewrites.
 pub(crate) const SORT_BATCH: usize = 100;
-/// Tenants whose queues one look by keys is at. Where there are more, half of them are the first by virtual time, and the others take turns.
+/// The maximum number of tenants whose queues one pass reads by keys. If there are more, half of them are the first by
+/// virtual time, and the others take turns.
 const MAX_TENANTS: usize = 1_000;
-/// Jobs of a tenant's queue that such a look reads at least.
+/// The minimum number of jobs that such a pass reads of a tenant's queue.
 const LEAST_SEEN: usize = 8;
-/// Charges of a running job that are made up for at once.
+/// The maximum number of missed charges that a running job's key gets in one step.
 const MAX_CHARGES: i64 = 1_000;
-/// Cycles after a change of schemes in which queues are searched for jobs that are still sorted by the other one: nodes
-/// do not change at the same moment.
+/// The number of cycles after a change of schemes in which queues are searched for jobs sorted by the other scheme:
+/// nodes do not change at the same moment.
 const TURN_BACK_CYCLES: u32 = 3;
-/// Transactions that turn jobs back one after the other, before anything else is written.
+/// The maximum number of consecutive transactions that remove keys, before anything else is written.
 const TURN_BACK_BATCHES: usize = 100;
 
-/// What is known for the sake of keys.
+/// The state that keys need.
 #[derive(Debug)]
 pub(super) struct Keys {
     boost: Option<rfc::Boost>,
-    /// How many pending jobs a tenant has, and as of when, in µs.
+    /// The number of a tenant's pending jobs, and when it was counted, in µs.
     pending: BTreeMap<Arc<str>, (u64, i64)>,
-    /// Tenants whose queues may hold jobs that are sorted by keys, though nobody goes by them any more.
+    /// Tenants whose queues may still hold jobs sorted by keys, although no worker uses keys any more.
     pub turn_back: Vec<Arc<str>>,
-    /// Cycles in which they are still to be found.
+    /// The remaining cycles in which such jobs are searched.
     turn_back_cycles: u32,
-    /// Of the tenants that take turns in looks, so many come before the next one.
+    /// The position of the next one among the tenants that take turns.
     seen: usize,
 }
 
 impl Default for Keys {
     fn default() -> Self {
         let (boost, pending, turn_back) = (None, BTreeMap::new(), Vec::new());
-        // Before this worker started, others may have gone by keys.
+        // Before this worker started, another worker may have used keys.
         Keys { boost, pending, turn_back, turn_back_cycles: TURN_BACK_CYCLES, seen: 0 }
     }
 }
 
 impl Keys {
-    /// A tenant is forgotten.
+    /// Forgets a tenant.
     pub fn forget(&mut self, tenant: &str) {
         self.pending.remove(tenant);
     }
 
-    /// Jobs are ordered by the other scheme from now on.
+    /// From now on, jobs are ordered by the other scheme.
     pub fn schemes_changed(&mut self) {
         self.turn_back_cycles = TURN_BACK_CYCLES;
     }
 }
 
 impl FairShare {
-    /// Sees to it that all who go by keys count from the same moment, if this one does.
+    /// Makes sure that all workers that use keys count from the same moment, if this one does.
     pub async fn agree(&self) -> Result<()> {
         let now_us = self.now_us();
         let rules = {
@@ -115,7 +118,7 @@ impl FairShare {
         self.state().by_keys()
     }
 
-    /// What a job is sorted by that starts now; `None` where keys do not matter.
+    /// The sort key of a job that starts now; `None` if keys are not used.
     pub fn key_of_start(&self, tenant: &str, priority: Option<f64>, since_us: i64) -> Option<f64> {
         let now_us = self.now_us();
         let state = self.state();
@@ -137,7 +140,7 @@ impl FairShare {
         let v = state.v(now_us);
         let mut grown = match *key {
             Some(key) => rfc::Key::stored(key),
-            // Where keys have not mattered when it started, it is a new job.
+            // If keys were not used when it started, it counts as a new job.
             None => state.key(&turn.tenant, None, turn.started_us, now_us),
         };
         for _ in 0..times {
@@ -147,8 +150,8 @@ impl FairShare {
         *grown_us = grown_us.saturating_add(times.saturating_mul(interval_us));
     }
 
-    /// Counts how many pending jobs tenants have, if that was long ago: first those that were never counted, or longest ago, as
-    /// many as one look may.
+    /// Counts the pending jobs of tenants whose count is old: first those never counted, then the oldest counts, as
+    /// many as one pass may.
     pub async fn count(&self, tx: &Transaction, tenants: impl IntoIterator<Item = Arc<str>>) -> Result<()> {
         let now_us = self.now_us();
         let mut old: Vec<(Option<i64>, Arc<str>)> = {
@@ -176,7 +179,7 @@ impl FairShare {
         Ok(())
     }
 
-    /// The first `depth` jobs that wait, by their keys.
+    /// The first `depth` waiting jobs, by their keys.
     pub(super) async fn front_by_keys(
         &self,
         tx: &Transaction,
@@ -194,7 +197,7 @@ impl FairShare {
             let is_all = jobs.len() < most;
             let keyed = jobs.iter().filter(|job| job.key.is_some()).count();
             if !is_all {
-                // Those with keys stand behind them, wherever they belong.
+                // Jobs with keys are stored behind them, wherever they belong.
                 jobs.extend(tenants::keyed(tx, keys, job_type, &tenant, most).await?.into_iter().skip(keyed));
             }
             Ok::<_, Error>((tenant, jobs, is_all))
@@ -221,7 +224,7 @@ impl FairShare {
         Ok(front)
     }
 
-    /// Gives those jobs their keys that have none; what is `mine` is to be sorted by them from then on.
+    /// Gives keys to jobs without one; of those, jobs that are `mine` are then stored under their keys.
     async fn give_keys(
         &self,
         tx: &Transaction,
@@ -232,7 +235,8 @@ impl FairShare {
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let unkeyed = front.jobs.iter().filter(|(job, _)| job.key.is_none() && mine(&job.id));
         let ids: Vec<String> = unkeyed.map(|(job, _)| job.id.clone()).take(SORT_BATCH).collect();
-        // Takes no conflict: a look at several fronts sees more than a transaction can prove, and what is sorted or claimed is read again.
+        // Snapshot reads, without conflicts: several fronts hold more rows than a transaction can check. A job that is
+        // sorted or claimed is read again.
         let read = |id: String| async move {
             let job = jobs::peek(tx, keys, job_type, &id).await?;
             Ok::<_, Error>((id, job.and_then(|job| job.priority)))
@@ -245,7 +249,8 @@ impl FairShare {
             let priority = priorities.get(&job.id);
             let key = state.key(tenant, priority.copied().flatten(), job.order_us, now_us).get();
             job.key = Some(key);
-            // The class comes before the key, and in a row it does not: jobs of other classes stay with those without keys, which are sorted by it.
+            // The class comes before the key, but stored keys ignore it. So jobs of other classes stay among those
+            // without keys, which are sorted by class.
             if priority.is_some() && job.class == 0 {
                 front.to_sort.push((job.id.clone(), Some(key)));
             }
@@ -253,7 +258,7 @@ impl FairShare {
         Ok(())
     }
 
-    /// In the first cycles after a change of schemes, queues are searched for jobs that are still sorted by keys.
+    /// In the first cycles after a change of schemes, searches queues for jobs that are still sorted by keys.
     pub fn look_for_keys(&self) {
         let mut state = self.state();
         if state.by_keys() || state.keys.turn_back_cycles == 0 {
@@ -267,7 +272,7 @@ impl FairShare {
 }
 
 impl Inner {
-    /// Sorts jobs by time again that are sorted by keys, of the tenants that are to be searched.
+    /// Sorts jobs with keys by time again, for the tenants that have to be searched.
     pub(super) async fn turn_back(&self) -> Result<()> {
         for _ in 0..TURN_BACK_BATCHES {
             let tenant = {
@@ -310,12 +315,12 @@ fn follows(boost: &rfc::Boost, rules: &rfc::Rules) -> bool {
 }
 
 impl State {
-    /// Only where jobs rotate there is a choice.
+    /// Whether keys decide; only possible if jobs rotate.
     pub(super) fn by_keys(&self) -> bool {
         self.rules.rotation.is_some() && self.rules.fairness == Fairness::Rfc
     }
 
-    /// How many tenants wait, and those of them that one look is at.
+    /// The number of waiting tenants, and those that the next pass reads.
     pub(super) fn some_of_all(&mut self) -> (usize, Vec<Arc<str>>) {
         let all = self.waiting.len();
         let first = if all > MAX_TENANTS { MAX_TENANTS / 2 } else { all };
@@ -335,7 +340,7 @@ impl State {
         self.keys.boost.map_or(0.0, |boost| boost.at(now_us))
     }
 
-    /// What a tenant's jobs have run lately, here and elsewhere, in µs.
+    /// The recent run time of a tenant's jobs, here and at other chargers, in µs.
     fn usage_us(&self, tenant: &str, now_us: i64) -> f64 {
         let rules = &self.rules.rfc;
         let own = self.own.get(tenant).map_or(0.0, |own| own.usage.at(now_us, rules));
@@ -343,7 +348,7 @@ impl State {
         own + others.map(|charged| usage_of(charged).at(now_us, rules)).sum::<f64>()
     }
 
-    /// How many jobs a tenant has that run or wait, as far as they are counted.
+    /// The number of a tenant's jobs that run or wait, as far as they are counted.
     pub(super) fn jobs(&self, tenant: &str) -> u64 {
         let own = self.own.get(tenant).map_or(0, |own| own.running);
         let others = self.others.get(tenant).into_iter().flatten();
@@ -357,7 +362,7 @@ impl State {
         rfc::increment(self.usage_us(tenant, now_us), self.jobs(tenant), self.rules.shares.of(tenant))
     }
 
-    /// What a job is sorted by: by what it was after its last run, or as if it had run for one interval when it was added.
+    /// A job's sort key: the one after its last run, or as if it had run for one interval when it was added.
     pub(super) fn key(&self, tenant: &str, priority: Option<f64>, since_us: i64, now_us: i64) -> rfc::Key {
         match priority {
             Some(priority) => rfc::Key::stored(priority),

@@ -1,11 +1,13 @@
-//! The fair share of one job type, as one charger knows it: a worker of this process, or this node for its external workers.
+//! The fair share of one job type, as one charger knows it: a worker of this process, or this node for its external
+//! workers.
 //!
-//! *Model.* A [`Ledger`] says how much each tenant has received; [`Waiting`] says who has jobs that wait, in the order that follows from
-//! it. What this charger charges goes into the ledger at once and into rows of its own a moment later ([`books`]); what
-//! others charge comes from theirs. So a look for work reads little more than the heads of the queues that it takes from.
+//! *Model.* A [`Ledger`] holds how much each tenant has received. [`Waiting`] holds the tenants with waiting jobs, in
+//! the order that follows from it. Charges of this charger go into the ledger immediately, and into its own rows a
+//! moment later ([`books`]). Charges of others come from their rows. So a pass reads little more than the heads of the
+//! queues that it claims from.
 //!
-//! *What is lost.* With this process goes what it has charged since its last write: a second's worth, and of jobs that still
-//! run what they ran since the last cycle.
+//! *What is lost.* If the process dies, the charges since its last write: about one second, and for running jobs the
+//! time since the last cycle.
 
 mod books;
 mod front;
@@ -37,24 +39,25 @@ pub(crate) use front::Front;
 pub(crate) use keys::SORT_BATCH;
 use waiting::{News, Waiting};
 
-/// Rows of waiting tenants that are read at once; the reading goes on in the same snapshot.
+/// The rows of waiting tenants per read; the reads continue in the same snapshot.
 const WAITING_BATCH: usize = 1_000;
-/// Tenants with waiting jobs that are looked at; those behind them by name have their turn when some of these are done.
+/// The maximum number of tenants with waiting jobs that are read. Those behind them by name follow when some of these
+/// are done.
 const MAX_WAITING: usize = 100_000;
-/// Between two charges of running jobs where nothing rotates.
+/// The time between two charges of running jobs without rotation.
 pub(crate) const CHARGE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How much longer than it was expected to cost a run is, before it is expected to cost that.
+/// When a run has lasted this many times its expected cost, its actual time becomes the expected cost.
 const GOES_ON: f64 = 1.25;
 
-/// What a job type's tenants have received, and who is next.
+/// What a job type's tenants have received, and which is next.
 pub(crate) struct FairShare {
     inner: Arc<Inner>,
-    /// The filters, which are asked about whoever is next.
+    /// The filters that decide about the next jobs.
     pub filters: FilterCache,
-    /// What can start behind jobs whose locks are not free.
+    /// Finds startable jobs behind jobs whose locks are not free.
     pub scan: Scan,
-    /// Where looks at what rate limits hold back go on.
+    /// Where the checks of limited jobs continue.
     pub rotation: Rotation,
     /// Writes the rows, while there is something to write.
     keeper: Mutex<Option<AbortOnDropHandle<()>>>,
@@ -75,9 +78,9 @@ struct State {
     waiting: Waiting,
     /// What this charger has charged.
     own: BTreeMap<String, Own>,
-    /// What others have, by tenant and charger, as last read.
+    /// What others have charged, by tenant and charger, as last read.
     others: BTreeMap<String, BTreeMap<String, Charged>>,
-    /// Who takes jobs from the queue; `None` if that is not known, or not of all.
+    /// The contenders for the queue; `None` if they are not known, or not all of them.
     members: Option<BTreeSet<String>>,
     books: books::Progress,
     keys: keys::Keys,
@@ -90,11 +93,11 @@ struct Own {
     virtual_us: f64,
     usage: rfc::Usage,
     running: u64,
-    /// Moves with every change.
+    /// Incremented by every change.
     version: u64,
-    /// What is written.
+    /// The version that is written.
     written: u64,
-    /// There is a row.
+    /// Whether there is a row.
     has_row: bool,
 }
 
@@ -104,25 +107,25 @@ impl Own {
     }
 }
 
-/// A job that runs, as it is charged.
+/// A running job, with its charges.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub tenant: Arc<str>,
-    /// It is stopped for others, and goes on later.
+    /// It can be preempted, and continues later.
     pub rotates: bool,
     /// When it was started, in µs.
     pub started_us: i64,
     /// Up to when it is charged, in µs.
     charged_us: i64,
-    /// What the ledger still expects of it, in µs.
+    /// Its remaining expected cost in the ledger, in µs.
     left_us: f64,
-    /// What it was expected to cost, in µs.
+    /// Its expected cost at the start, in µs.
     expected_us: f64,
     /// It is charged at least once in an interval.
     pub often: bool,
-    /// Where to ask for how long it has lent its slot: that is not charged.
+    /// Holds how long the run has lent its slot: that time is not charged.
     pub waits: Option<Arc<Waits>>,
-    /// Of what it has run, so much was not charged for that, in µs.
+    /// The part of its run time that was not charged for that reason, in µs.
     lent_us: i64,
 }
 
@@ -153,8 +156,8 @@ impl FairShare {
         self.inner.store.runtime().now_us()
     }
 
-    /// What it goes by from now on. Those who run are charged first, by the rules of that time: what is charged at once at most
-    /// ([`State::most_us`]) follows from them, and where nothing rotates it is far more than in a short interval.
+    /// Sets new rules. Running jobs are charged first, by the old rules: the limit of one charge ([`State::most_us`])
+    /// follows from them, and without rotation it is far more than with a short interval.
     pub fn follow<'a>(&self, rules: &FairRules, running: impl Iterator<Item = &'a mut Turn>) {
         let now_us = self.now_us();
         let mut state = self.state();
@@ -174,7 +177,7 @@ impl FairShare {
         state.reorder();
     }
 
-    /// What it goes by now, but for the shares.
+    /// Sets new shares only.
     pub fn follow_shares(&self, shares: &Arc<Shares>) {
         let mut state = self.state();
         if !Arc::ptr_eq(&state.rules.shares, shares) {
@@ -184,26 +187,26 @@ impl FairShare {
         }
     }
 
-    /// Who takes jobs from the same queue, if all of them are known.
+    /// Sets the contenders for the same queue, if all of them are known.
     pub fn know_members(&self, members: Option<BTreeSet<String>>) {
         self.state().members = members;
     }
 
-    /// A job of a tenant has been claimed, and runs; one of the tenant `left` could start, too, and was left to another worker.
+    /// A tenant's job was claimed and runs. A job of the tenant `left` could start, too, and was skipped for its owner.
     pub fn start(&self, tenant: &str, left: Option<&str>, continuous: bool, started_us: i64) -> Turn {
         let turn = self.state().start(tenant, left, continuous, started_us);
         self.keep_books();
         turn
     }
 
-    /// Charges what a job has run since it was charged last.
+    /// Charges the run time of a job since its last charge.
     pub fn charge(&self, turn: &mut Turn) {
         let now_us = self.now_us();
         self.state().charge(turn, now_us);
     }
 
-    /// A job that has not ended, but runs for longer than expected, and is charged at its end only: it is expected to cost what it
-    /// has, at least nearly. Each time is a row that is written, so there are few.
+    /// For a job that is charged only at its end and has run for longer than expected: sets its expected cost to its
+    /// run time so far. Each change is a row to write, so there are few.
     pub fn goes_on(&self, turn: &mut Turn) {
         let now_us = self.now_us();
         let mut state = self.state();
@@ -215,19 +218,19 @@ impl FairShare {
         }
     }
 
-    /// A job has ended, and is charged for the last time. One that ended by itself tells what such jobs cost.
+    /// Charges a job that has ended for the last time. If it ended by itself, its run time improves the expected cost.
     pub fn end(&self, turn: Turn, by_itself: bool) {
         let now_us = self.now_us();
         self.end_at(turn, by_itself, now_us);
     }
 
-    /// The same for a job that ended at a time that has passed.
+    /// Like [`FairShare::end`], for a job that ended at an earlier time.
     pub fn end_at(&self, mut turn: Turn, by_itself: bool, now_us: i64) {
         let mut state = self.state();
         state.charge(&mut turn, now_us);
         state.fill_up(&mut turn, now_us);
         if state.waiting.len() == 0 {
-            // Nobody was owed what it ran.
+            // While it ran, no tenant waited.
             let tag = state.ledger.tag(&turn.tenant, state.shares(&turn.tenant));
             state.ledger.advance_to(tag);
         }
@@ -239,7 +242,7 @@ impl FairShare {
             let is_first = !state.expectation.knows_type();
             state.expectation.learn(&turn.tenant, ran_us);
             if is_first {
-                // The others have been put to their places by a guess.
+                // The places of the other tenants were based on a guess.
                 state.reorder();
             }
         }
@@ -248,7 +251,7 @@ impl FairShare {
         self.keep_books();
     }
 
-    /// A job has been asked to stop: it counts as gone, and is charged until it is.
+    /// A job was asked to stop: it counts as gone, and is charged until it has ended.
     pub fn stops(&self, turn: &mut Turn) {
         let mut state = self.state();
         state.ledger.end(&turn.tenant, turn.left_us);
@@ -256,7 +259,7 @@ impl FairShare {
         state.changed(&turn.tenant);
     }
 
-    /// Whose turn it is among tenants with so many jobs each: one place for each of up to `most` jobs.
+    /// Which of the tenants, with the given numbers of jobs, is next: one index for each of up to `most` jobs.
     pub fn turns(&self, tenants: &[(String, usize)], most: usize) -> Vec<usize> {
         let state = self.state();
         let candidates: Vec<Candidate> = tenants.iter().map(|(tenant, _)| state.candidate(tenant)).collect();
@@ -270,7 +273,7 @@ impl FairShare {
         tenants.into_iter().for_each(|tenant| state.suspect(tenant));
     }
 
-    /// How many jobs each of the others runs, by the rows that were read last.
+    /// How many jobs each other charger runs, by the rows that were last read.
     pub fn running_elsewhere(&self) -> BTreeMap<String, usize> {
         let mut running: BTreeMap<String, usize> = BTreeMap::new();
         for (charger, charged) in self.state().others.values().flatten() {
@@ -281,12 +284,12 @@ impl FairShare {
         running
     }
 
-    /// Whether a tenant has jobs that wait, as far as is known.
+    /// Whether a tenant has waiting jobs, as far as is known.
     pub fn waits(&self, tenant: &str) -> bool {
         self.state().waiting.has(tenant)
     }
 
-    /// How a tenant stands, for a decision about who stops.
+    /// A tenant's state for the decision which jobs to preempt.
     pub fn standing(&self, tenant: &str) -> rotation::Tenant {
         let state = self.state();
         let shares = state.shares(tenant);
@@ -298,12 +301,12 @@ impl FairShare {
         }
     }
 
-    /// How fast virtual time goes.
+    /// The rate of virtual time.
     pub fn pace(&self) -> Pace {
         self.state().ledger.pace()
     }
 
-    /// A job does not run here any more, and someone else has charged what it ran.
+    /// A job does not run here any more, and another charger has charged its run.
     pub fn abandon(&self, turn: &Turn) {
         let mut state = self.state();
         state.ledger.end(&turn.tenant, turn.left_us);
@@ -315,18 +318,18 @@ impl FairShare {
         self.keep_books();
     }
 
-    /// Charges a run that this process did not know of: it was started through another one, or before a restart.
+    /// Charges a run that this process did not know of: another server gave it, or this one before a restart.
     pub fn end_unknown(&self, tenant: &str, started_us: i64, by_itself: bool) {
         let turn = self.state().start(tenant, None, false, started_us);
         self.end(turn, by_itself);
     }
 
-    /// A cycle begins: once for each, before its charges.
+    /// Begins a cycle: once per cycle, before its charges.
     pub fn cycle(&self, max_churn: usize) {
         self.state().ledger.cycle(max_churn);
     }
 
-    /// The charges of a cycle are done.
+    /// Ends the charges of a cycle.
     pub fn charged(&self) {
         let mut state = self.state();
         if state.waiting.len() == 0 {
@@ -336,8 +339,8 @@ impl FairShare {
         self.keep_books();
     }
 
-    /// Makes sure that it is known who waits, in a snapshot where the wake key's value is `wake`. To be called before anything
-    /// is made pending in the transaction.
+    /// Makes sure that the waiting tenants are known, in a snapshot where the wake key's value is `wake`. Must be
+    /// called before the transaction makes anything pending.
     pub async fn look(&self, tx: &Transaction, wake: Option<&Bytes>, now_us: i64) -> Result<()> {
         if !self.state().waiting.must_read(wake, now_us) {
             return Ok(());
@@ -364,7 +367,7 @@ impl FairShare {
         Ok(())
     }
 
-    /// The queues of these tenants are empty now that a transaction is committed that saw `wake`.
+    /// The queues of these tenants are empty, after the commit of a transaction that read `wake`.
     pub fn drained(&self, tenants: &[Arc<str>], wake: Option<&Bytes>) {
         let now_us = self.now_us();
         let mut state = self.state();
@@ -387,7 +390,7 @@ impl State {
         self.rules.shares.of(tenant)
     }
 
-    /// Where a tenant stands among those whose jobs wait.
+    /// A tenant's place among the tenants with waiting jobs.
     fn candidate(&self, tenant: &str) -> Candidate {
         let (shares, expected_us) = (self.shares(tenant), self.expected_us(tenant));
         let next = self.ledger.next(tenant, shares, expected_us);
@@ -398,7 +401,7 @@ impl State {
         self.rules.rotation.map(|rotation| us(duration_us(rotation.interval)))
     }
 
-    /// What a tenant's next job is expected to cost. Where jobs rotate, one that nothing is known of costs a turn.
+    /// The expected cost of a tenant's next job. If jobs rotate, an unknown job costs one turn.
     fn expected_us(&self, tenant: &str) -> f64 {
         match self.interval_us() {
             Some(interval_us) => self.expectation.known_us(tenant).unwrap_or(interval_us),
@@ -410,7 +413,7 @@ impl State {
         let (shares, interval_us) = (self.shares(tenant), self.interval_us().filter(|_| continuous));
         let expected_us = interval_us.unwrap_or_else(|| self.expected_us(tenant));
         if let Some(interval_us) = interval_us {
-            // A turn is what a job of this kind costs; tenants may have jobs of both kinds.
+            // A job of this kind costs one turn; tenants may have jobs of both kinds.
             self.expectation.learn(tenant, interval_us);
         }
         let place = |tenant: &str| self.candidate(tenant).next;
@@ -450,7 +453,7 @@ impl State {
         }
     }
 
-    /// No run costs less than the least: jobs of no length, or none that the clock can see, would be free.
+    /// A run costs at least the minimum: jobs too short for the clock to measure would be free otherwise.
     fn fill_up(&mut self, turn: &mut Turn, now_us: i64) {
         let missing_us = LEAST_COST_US - us(turn.charged_us.saturating_sub(turn.started_us));
         if missing_us > 0.0 {
@@ -477,13 +480,13 @@ impl State {
         self.changed(&tenant);
     }
 
-    /// What is charged at once, at most, where that is done in each interval. More has passed only on a clock that was set, or
-    /// of a machine that slept.
+    /// The maximum of one charge, where jobs are charged in each interval. More time has passed only if the clock was
+    /// set, or the machine was suspended.
     fn most_us(&self) -> f64 {
         2.0 * self.interval_us().unwrap_or(us(duration_us(CHARGE_INTERVAL)))
     }
 
-    /// A tenant's row is to be written, and its place is another one.
+    /// A tenant's row must be written, and its place is updated.
     fn changed(&mut self, tenant: &str) {
         if let Some(own) = self.own.get_mut(tenant) {
             own.changed();
@@ -499,7 +502,7 @@ impl State {
         }
     }
 
-    /// Puts every waiting tenant to its place.
+    /// Updates the place of every waiting tenant.
     fn reorder(&mut self) {
         let all: Vec<Arc<str>> = self.waiting.in_order().map(|(tenant, _)| tenant.clone()).collect();
         for tenant in all {
@@ -541,7 +544,7 @@ impl State {
     }
 }
 
-/// A time that ran, never a negative one.
+/// A run time in µs, never negative.
 #[allow(clippy::cast_precision_loss, reason = "exact up to 285 years")]
 fn us(time_us: i64) -> f64 {
     time_us.max(0) as f64

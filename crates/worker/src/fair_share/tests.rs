@@ -1,4 +1,4 @@
-//! What rows of others, and the absence of rows, make of the ledger.
+//! The effects of other chargers' rows, and of missing rows, on the ledger.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::value::RawValue;
@@ -55,7 +55,7 @@ fn a_start_out_of_turn_moves_virtual_time_as_far_as_whose_turn_it_is() {
     };
     assert_eq!(now_after(None, &["first", "second", T]), 100.0e6);
     assert_eq!(now_after(Some("first"), &["first", "second", T]), 5.0e6);
-    // It has no job any more, or its turn is later.
+    // It has no waiting job any more, or its turn is later.
     assert_eq!(now_after(Some("first"), &["second", T]), 100.0e6);
     assert_eq!(now_after(Some(T), &["first", T]), 100.0e6);
 }

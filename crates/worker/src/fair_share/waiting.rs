@@ -1,11 +1,11 @@
-//! Which tenants have jobs that wait, in the order in which they come.
+//! The tenants with waiting jobs, in the order in which they are next.
 //!
-//! *Model.* The rows that say so are read when the wake key has changed, and are right as of its value then: whatever becomes
-//! pending changes both. In between, a tenant's queue that was read to its end stays empty until its stamp changes. So a look for
-//! work costs one read of the wake key, and one range read where something has become pending.
+//! *Model.* The waiting rows are read when the wake key has changed, and are valid as of its value then: a job that
+//! becomes pending changes both. In between, a tenant's queue that was read to its end stays empty until its stamp
+//! changes. So a pass costs one read of the wake key, and one range read if something has become pending.
 //!
-//! *Forces.* Reading all waiting tenants at each wake is `O(tenants)`; many of them are read less often
-//! ([`STALE_US_PER_TENANT`]), as long as those that are known have jobs enough.
+//! *Forces.* Reading all waiting tenants at each wake is `O(tenants)`. If there are many, they are read less often
+//! ([`STALE_US_PER_TENANT`]), as long as the known ones have enough jobs.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use turnwise_store::Versionstamp;
 
-/// How old what is known may be, per tenant, while the slots can be filled with it. Reading a row takes about 5 µs: reading
-/// them all again and again is then a tenth of a worker's time at most.
+/// How old the known state may be, per tenant, while it suffices to fill the slots. Reading a row takes about 5 µs:
+/// reading all rows repeatedly then takes at most a tenth of a worker's time.
 const STALE_US_PER_TENANT: i64 = 50;
 /// With fewer tenants they are always read: they fit into one small read.
 const FEW: usize = 100;
@@ -47,11 +47,11 @@ impl Ord for Place {
 /// What is known of a tenant with a waiting row.
 #[derive(Debug, Clone, Copy)]
 struct Queue {
-    /// Of its latest pending row, as far as it is known.
+    /// The stamp of its latest pending row, if known.
     stamp: Option<Versionstamp>,
-    /// That stamp was there at the first reading.
+    /// That stamp was there at the first read.
     first: bool,
-    /// Where it stands; without, its queue is empty as of its stamp.
+    /// Its place in the order; `None` if its queue is empty as of its stamp.
     place: Option<Place>,
     /// Since when it is known to be empty, in µs.
     empty_since_us: i64,
@@ -60,49 +60,50 @@ struct Queue {
 /// The tenants with waiting rows.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// The wake key's value at the first reading. It comes before any other, whatever it is: a store that was copied keeps the
-    /// stamps that another engine gave, and those may be higher than any that its own will give.
+    /// The wake key's value at the first read. It counts as lower than any other value: a copied store keeps the stamps
+    /// of another engine, which may be higher than any that its own engine will set.
     first: Option<Option<Bytes>>,
-    /// The wake key's value that this is right as of, once it was read.
+    /// The wake key's value that this state is valid as of, once it was read.
     as_of: Option<Option<Bytes>>,
     read_us: i64,
-    /// What was known was not enough: it is read again.
+    /// The known state was not sufficient: the rows are read again.
     too_old: bool,
     queues: BTreeMap<Arc<str>, Queue>,
     order: BTreeSet<(Place, Arc<str>)>,
 }
 
-/// What reading the rows has told about a tenant.
+/// What a read of the rows has shown about a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum News {
-    /// It has jobs that wait, and may have had them before the first look.
+    /// It has waiting jobs, perhaps since before the first read.
     Found,
-    /// It has jobs that wait, and had none.
+    /// It has waiting jobs, and had none.
     Arrived,
     /// It has none any more.
     Gone,
 }
 
 impl Waiting {
-    /// Whether the rows are to be read before a look at the queue with the wake key's value `wake`.
+    /// Whether the rows must be read before a pass with the wake key's value `wake`.
     pub fn must_read(&self, wake: Option<&Bytes>, now_us: i64) -> bool {
         let Some(as_of) = &self.as_of else { return true };
         if self.too_old {
             return true;
         }
-        // A transaction that began before the last reading has nothing to add to it.
+        // A transaction that began before the last read has nothing to add.
         self.is_before(as_of.as_ref(), wake)
             && (self.queues.len() < FEW || self.age_us(now_us) >= self.may_be_old_us())
     }
 
-    /// The slots could not be filled with what is known. Whether there may be more: then it is read again.
+    /// The slots could not be filled with what is known. Returns whether there may be more; the rows are then read
+    /// again.
     pub fn must_be_read_again(&mut self, wake: Option<&Bytes>) -> bool {
         let is_stale = self.is_stale(wake);
         self.too_old |= is_stale;
         is_stale
     }
 
-    /// Whether what is known may have changed since.
+    /// Whether the known state may have changed since.
     fn is_stale(&self, wake: Option<&Bytes>) -> bool {
         self.as_of.as_ref().is_none_or(|as_of| self.is_before(as_of.as_ref(), wake))
     }
@@ -121,7 +122,8 @@ impl Waiting {
         i64::try_from(self.queues.len()).unwrap_or(i64::MAX).saturating_mul(STALE_US_PER_TENANT)
     }
 
-    /// The rows, by tenant, with the wake key's value of the same snapshot. Tells whom that is news of.
+    /// Applies the rows, by tenant, with the wake key's value of the same snapshot. Returns the tenants that have
+    /// changed.
     pub fn read(
         &mut self,
         rows: Vec<(String, Versionstamp)>,
@@ -129,7 +131,7 @@ impl Waiting {
         now_us: i64,
     ) -> Vec<(Arc<str>, News)> {
         if self.as_of.as_ref().is_some_and(|as_of| self.is_before(wake.as_ref(), as_of.as_ref())) {
-            // Someone else has read later ones meanwhile.
+            // Another task has read later rows meanwhile.
             return Vec::new();
         }
         let first = self.as_of.is_none();
@@ -149,7 +151,7 @@ impl Waiting {
             if known.is_none() {
                 news.push((tenant.clone(), if first { News::Found } else { News::Arrived }));
             }
-            // Its place comes with its first touch.
+            // Its place is set when it is first updated.
             let queue = known.unwrap_or(Queue {
                 stamp: None,
                 first: false,
@@ -171,7 +173,8 @@ impl Waiting {
         news
     }
 
-    /// A job of this tenant has become pending in a transaction that may still fail. Whether nobody knew that one waits.
+    /// A job of this tenant has become pending in a transaction that may still fail. Returns whether the tenant was not
+    /// known to have one.
     pub fn suspect(&mut self, tenant: &str) -> bool {
         if self.queues.get(tenant).is_some_and(|queue| queue.place.is_some()) {
             return false;
@@ -184,12 +187,12 @@ impl Waiting {
         true
     }
 
-    /// A tenant's queue is empty, in a snapshot with the wake key's value `wake`, or in a commit on top of it that
-    /// made nothing of it pending. Whether that was not known.
+    /// A tenant's queue is empty in a snapshot with the wake key's value `wake`, or after a commit based on it that
+    /// made none of its jobs pending. Returns whether that was not known.
     pub fn found_empty(&mut self, tenant: &str, wake: Option<&Bytes>, now_us: i64) -> bool {
         let Some(queue) = self.queues.get_mut(tenant) else { return false };
         let Some(place) = queue.place else { return false };
-        // What has become pending after that snapshot may wait still.
+        // A job that became pending after that snapshot may still wait.
         let is_oldest = self.first.as_ref().is_some_and(|first| first.as_ref() == wake);
         let is_later = |stamp: Versionstamp| {
             !queue.first && (is_oldest || wake.is_none_or(|wake| stamp.0.as_slice() > wake.as_ref()))
@@ -209,14 +212,14 @@ impl Waiting {
         }
     }
 
-    /// A queue that was thought to be empty is not.
+    /// A queue that was believed to be empty is not.
     pub fn filled(&mut self, tenant: &str, now_us: i64) {
         if let Some(queue) = self.queues.get_mut(tenant) {
             queue.empty_since_us = now_us;
         }
     }
 
-    /// Moves a tenant to its place, if it has jobs that wait.
+    /// Moves a tenant to its place, if it has waiting jobs.
     pub fn put(&mut self, tenant: &str, next: f64) {
         let Some((name, _)) = self.queues.get_key_value(tenant) else { return };
         let name = name.clone();
@@ -228,22 +231,22 @@ impl Waiting {
         }
     }
 
-    /// Whether a tenant has jobs that wait, as far as is known.
+    /// Whether a tenant has waiting jobs, as far as is known.
     pub fn has(&self, tenant: &str) -> bool {
         self.queues.get(tenant).is_some_and(|queue| queue.place.is_some())
     }
 
-    /// The tenants with jobs that wait, first to come first.
+    /// The tenants with waiting jobs, in order.
     pub fn in_order(&self) -> impl Iterator<Item = (&Arc<str>, f64)> {
         self.order.iter().map(|(place, tenant)| (tenant, place.0))
     }
 
-    /// How many tenants have jobs that wait.
+    /// The number of tenants with waiting jobs.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Tenants whose queues have been empty since `since_us` or longer, and whose rows are still there; up to `limit`.
+    /// Tenants whose queues have been empty since `since_us` or longer, and whose rows still exist; up to `limit`.
     pub fn empty_since(&self, since_us: i64, limit: usize) -> Vec<Arc<str>> {
         let is_empty = |queue: &Queue| queue.place.is_none() && queue.empty_since_us <= since_us;
         self.queues
@@ -254,7 +257,7 @@ impl Waiting {
             .collect()
     }
 
-    /// Whether a queue is known to be empty.
+    /// Whether any queue is known to be empty.
     pub fn has_empty(&self) -> bool {
         self.queues.len() > self.order.len()
     }

@@ -1,4 +1,4 @@
-//! Locks that jobs of external workers ask for while they run.
+//! Locks that external workers request for their running jobs.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -11,14 +11,15 @@ use turnwise_store::Isolation;
 use crate::External;
 
 impl External {
-    /// Asks for locks under a claim, and waits up to `wait` for them. What is held is granted at once, so that it can be asked again: after
-    /// [`Asked::Waits`] the job keeps its place in the queue, whether or not anybody asks, and whoever asks again goes on waiting.
+    /// Requests locks under a claim, and waits up to `wait` for them. Locks that the job holds are granted immediately,
+    /// so requests can be repeated. After [`Asked::Waits`], the job keeps its place in the lock's queue, even without
+    /// further requests. A repeated request continues the wait.
     ///
-    /// `leave` ends the waiting here, and leaves the job where it is.
+    /// `leave` ends this call's wait, and leaves the job in the queue.
     ///
     /// # Errors
-    /// `Halt` if this claim no longer holds the job. `Invalid` for locks that its declaration does not cover, and for others than the one
-    /// that it waits for: [`External::unwait`] first.
+    /// `Halt` if this claim no longer holds the job. `Invalid` for locks that its declaration does not cover, or for
+    /// other locks than the one that it waits for: call [`External::unwait`] first.
     #[allow(clippy::too_many_arguments, reason = "whose job, what, how long")]
     pub async fn lock(
         &self,
@@ -57,7 +58,8 @@ impl External {
         }
     }
 
-    /// The job waits for no lock any more, and runs on with what it holds; a request that is still on its way comes too late.
+    /// Withdraws the job's lock request; the job continues with the locks that it holds. A request still in flight has
+    /// no effect.
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job.
@@ -69,10 +71,10 @@ impl External {
             .await
     }
 
-    /// Gives locks back before the end of the run. What is not held is none to be given back.
+    /// Releases locks before the end of the run. Locks that the job does not hold are ignored.
     ///
     /// # Errors
-    /// `Halt` if this claim no longer holds the job; `Invalid` for the big lock, which goes with the claim.
+    /// `Halt` if this claim no longer holds the job; `Invalid` for the big lock, which is released with the claim.
     pub async fn unlock(
         &self,
         job_type: &str,

@@ -1,7 +1,7 @@
-//! What jobs will probably lock that do not know it yet, for their weight: what past runs locked, as it was read not long ago.
+//! Predicts the locks of jobs that do not know them yet, for their weight, from recently read records of past runs.
 //!
-//! Experience changes slowly, and a pass looks at many jobs. So each value is read once in [`FRESH_US`], a few of them in one pass, and those
-//! that are not known yet count as unknown until the next one.
+//! These records change slowly, and a pass compares many jobs. So each value is read once in [`FRESH_US`], a few of
+//! them per pass. Values that are not read yet count as unknown until the next pass.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,17 +18,17 @@ use turnwise_store::{Store, Transaction};
 use super::view::LocksView;
 use super::{QueueRules, choose};
 
-/// For so long what was read is good enough, in µs.
+/// How long a read value may be used, in µs.
 const FRESH_US: i64 = 30_000_000;
-/// Values that one pass reads, at most: two rows each.
+/// The maximum number of values that one pass reads: two rows each.
 const MAX_READ: usize = 64;
-/// Values that are remembered, at most.
+/// The maximum number of values that are remembered.
 const MAX_KNOWN: usize = 4_096;
-/// Pending jobs that [`startable`] looks at, at most.
+/// The maximum number of pending jobs that [`startable`] reads.
 const MAX_COUNTED: usize = 20_000;
-/// And in one read.
+/// The number of pending jobs per read.
 const COUNT_PAGE: usize = 1_000;
-/// Reads that are under way at the same time.
+/// The number of concurrent reads.
 const AT_ONCE: usize = 16;
 
 /// The experience that a process has read.
@@ -42,7 +42,7 @@ type Value = (String, String, String);
 
 struct Known {
     read_us: i64,
-    /// `None` if no run has taught anything.
+    /// `None` if no run has recorded anything.
     experience: Option<Arc<Experience>>,
 }
 
@@ -51,7 +51,7 @@ impl LockHistory {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what is not known of these, or no longer fresh. Takes no conflict.
+    /// Reads the values of these jobs that are unknown or too old. Snapshot reads, without conflicts.
     pub async fn look<'a>(
         &self,
         tx: &Transaction,
@@ -98,7 +98,8 @@ impl LockHistory {
         Ok(())
     }
 
-    /// A declaration with a likely set for each unknown request that has one, and these; `None` if nothing is likely.
+    /// The declaration with a likely set for each unknown request that has one, and these sets; `None` if nothing is
+    /// likely.
     pub fn guess(&self, declared: &Requests, traits: &Traits) -> Option<(Requests, Vec<Likely>)> {
         if traits.is_empty() || !declared.has_unknown() {
             return None;
@@ -119,10 +120,11 @@ impl LockHistory {
     }
 }
 
-/// How many pending jobs of a type could start by their locks, one beside the other: counts up to `most`, among the first [`MAX_COUNTED`] by tenant.
+/// How many pending jobs of a type could start together, as far as locks are concerned. Counts up to `most`, among the
+/// first [`MAX_COUNTED`] by tenant.
 ///
 /// # Errors
-/// The store's.
+/// Those of the store.
 pub async fn startable(
     store: &Store,
     tx: &Transaction,
@@ -147,21 +149,21 @@ pub async fn startable(
     Ok(startable.min(most))
 }
 
-/// What a pending job weighs.
+/// A pending job's weight.
 #[derive(Debug)]
 pub struct Weight {
-    /// Against all that is held and waited for, as a pass would see it now.
+    /// Against all held and requested locks, as a pass would see them now.
     pub predicted: Predicted,
-    /// How many others of the window name what it wants for itself: each makes it older by a tick.
+    /// How many other jobs in the window name what it wants exclusively: each makes it older by a tick.
     pub line: u64,
-    /// What it will probably lock that it does not know yet.
+    /// The locks that it will probably take, but does not know yet.
     pub likely: Vec<Likely>,
 }
 
-/// What a pending job weighs beside the others of its window.
+/// A pending job's weight within its window.
 ///
 /// # Errors
-/// The store's.
+/// Those of the store.
 pub async fn weigh(
     store: &Store,
     tx: &Transaction,
@@ -170,7 +172,7 @@ pub async fn weigh(
     job: &Job,
     others: &[Pending],
 ) -> Result<Weight> {
-    // Nobody else's, so that it tells what is known now.
+    // A new history, so that it returns what is known now.
     let lock_history = LockHistory::default();
     let now_us = store.runtime().now_us();
     let view = LocksView::read(tx, keys, &rules.levels, (&lock_history, now_us)).await?;

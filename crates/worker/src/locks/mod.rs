@@ -1,12 +1,12 @@
-//! Jobs that lock: what a pass makes of them, and how they take further locks while they run.
+//! Jobs that lock: how a pass orders them, and how they take further locks while they run.
 //!
 //! - [`QueueRules`]: the settings.
-//! - [`view`]: who holds what, who waits and who has reserved, of all job types, as one pass sees it.
-//! - [`window`]: which jobs of the queue's front start, reserve, or are left for another time.
-//! - [`scan`]: which jobs can start behind more that cannot than a window holds.
-//! - [`likely`]: what past runs tell of jobs that do not know what they lock.
-//! - [`run`]: the locks that a running job asks for.
-//! - [`wake`]: one watch of the store for all that wait for locks in a process.
+//! - [`view`]: the locks that jobs of all types hold, wait for and reserve, as one pass sees them.
+//! - [`window`]: which jobs at the head of the queue start, reserve, or stay in the queue.
+//! - [`scan`]: which jobs can start behind more blocked ones than a window holds.
+//! - [`likely`]: what past runs predict for jobs that do not know what they lock.
+//! - [`run`]: the locks that a running job requests.
+//! - [`wake`]: one watch of the store for all waits for locks in a process.
 
 mod external;
 mod likely;
@@ -28,17 +28,17 @@ pub(crate) use view::LocksView;
 pub(crate) use wake::LockWake;
 pub(crate) use window::{Chosen, choose};
 
-/// How jobs that lock are ordered, and what can be locked. Jobs that declare no locks know nothing of it.
+/// The order of jobs that lock, and what can be locked. Jobs that declare no locks are not affected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueRules {
-    /// What can be locked, in the order in which it is. The same on all nodes of a store.
+    /// What can be locked, in lock order. The same on all nodes of a store.
     pub levels: Levels,
-    /// Jobs of the queue's front that one pass compares, at least: it takes more where it has room for more than a quarter of them, or if none of
-    /// them can start. At most 1,000.
+    /// The minimum number of jobs at the head of the queue that one pass compares. It compares more if it has room for
+    /// more than a quarter of them, or if none of them can start. At most 1,000.
     pub window: usize,
-    /// What a job weighs, and how it ages.
+    /// How jobs are weighed, and how they age.
     pub rules: aging::Rules,
-    /// A job that waits for a lock while it runs keeps its slot; otherwise another job may start in it.
+    /// Whether a running job that waits for a lock keeps its slot; otherwise another job may start in it.
     pub waiting_uses_slot: bool,
 }
 
@@ -54,13 +54,13 @@ impl Default for QueueRules {
 }
 
 impl QueueRules {
-    /// How many jobs are compared first by a pass that has room for so many.
+    /// The number of jobs that a pass with this room compares first.
     pub fn window(&self, room: usize) -> usize {
         predictive_queue::window::first(self.window, room)
     }
 
-    /// How many of so many slots are lent, when so many of the jobs in them wait for locks. A job that starts in a lent slot may come to wait, too, and
-    /// lend it again: no more are lent than there are, so that a worker never has more than twice as many jobs.
+    /// The number of lent slots, when `waiting` of the jobs in them wait for locks. A job in a lent slot may begin to
+    /// wait, too, and lend it again. At most `slots` are lent, so that a worker never has more than twice as many jobs.
     pub(crate) fn lent(&self, slots: usize, waiting: usize) -> usize {
         if self.waiting_uses_slot { 0 } else { waiting.min(slots) }
     }

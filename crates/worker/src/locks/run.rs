@@ -1,12 +1,13 @@
-//! The locks that a running job asks for: [`JobContext::lock`].
+//! The locks that a running job requests: [`JobContext::lock`].
 //!
-//! *Model.* Each is asked for in a transaction under the job's claim ([`turnwise_queue::locks::request`]). One that is not free is waited for: the job
-//! stands in the lock's queue, a row, and asks again whenever somebody has given a lock back. Its task sleeps meanwhile, and its slot
-//! is lent to another job. Whoever stops waiting, for whatever reason, leaves the queue; at the latest with the claim.
+//! *Model.* Each request is a transaction under the job's claim ([`turnwise_queue::locks::request`]). If the lock is
+//! not free, the job waits in the lock's queue, a row, and repeats the request whenever a lock is released. Its task
+//! sleeps meanwhile, and its slot is lent to another job. A job that stops waiting, for whatever reason, leaves the
+//! queue; at the latest with its claim.
 //!
-//! *Who is granted a lock goes on at once*, though its slot may be taken. If it waited for one it would hold a lock meanwhile, and those in the slots
-//! might run for ever, or wait for that very lock. So a worker may have more running jobs than slots: by as many as were lent, and no
-//! more than there are.
+//! *A job that gets its lock continues immediately*, even if its slot is occupied. If it waited for a slot, it would
+//! hold a lock meanwhile. The jobs in the slots might run forever, or wait for that very lock. So a worker may have
+//! more running jobs than slots: by the number of lent slots, and at most twice as many.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -26,21 +27,23 @@ use crate::{JobContext, Outcome};
 /// Why a lock was not granted.
 #[derive(Debug, Clone)]
 pub enum LockError {
-    /// It is not free, and the job must not wait for it: it holds one that comes after it. Take locks in the order of the levels and their
-    /// names, all of a level before its resources; or declare it, so that it is taken before the job starts.
+    /// It is not free, and the job must not wait for it, because it holds a lock that comes after it. Take locks in the
+    /// order of the levels and their names, all of a level before its resources. Or declare the lock, so that it is
+    /// taken before the job starts.
     OutOfOrder {
-        /// What is not free, and who is in the way.
+        /// The lock that is not free, and the jobs that hold it or wait for it.
         blocked: Box<Blocked>,
-        /// What is held and comes after it.
+        /// The held lock that comes after it.
         above: LockAt,
     },
-    /// The job's declaration does not cover it, or there is no such lock: what is wrong, and what would be right.
+    /// The job's declaration does not cover it, or there is no such lock: the problem and the solution.
     Refused(String),
-    /// The run shall end: a shutdown, or its user cancelled the job. It waits no longer, and returns [`Outcome::Stopped`] soon.
+    /// The run must end, because of a shutdown, a preemption or a cancellation. The job stops waiting, and soon returns
+    /// [`Outcome::Stopped`].
     Stopped,
-    /// The job is no longer this worker's; nothing that it writes counts.
+    /// This worker no longer holds the job; its writes have no effect.
     Lost,
-    /// The store has failed for good.
+    /// The store has failed permanently.
     Store(StoreError),
 }
 
@@ -62,7 +65,7 @@ impl fmt::Display for LockError {
 
 impl std::error::Error for LockError {}
 
-/// What a run comes to that cannot go on without the lock.
+/// The outcome of a run that cannot continue without the lock.
 impl From<LockError> for Outcome {
     fn from(error: LockError) -> Outcome {
         match error {
@@ -75,7 +78,7 @@ impl From<LockError> for Outcome {
     }
 }
 
-/// How many of a worker's jobs wait for locks, and news of more for its loop.
+/// The number of a worker's jobs that wait for locks. Notifies its loop of more.
 #[derive(Default)]
 pub(crate) struct Slots {
     waiting: AtomicUsize,
@@ -88,14 +91,14 @@ impl Slots {
     }
 }
 
-/// Whether a run waits for a lock, and for how long it has lent its slot so far: that time is not charged.
+/// Whether a run waits for a lock, and how long it has lent its slot so far: that time is not charged.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(std::sync::Mutex<Lent>);
 
 #[derive(Debug, Default)]
 struct Lent {
     waits: bool,
-    /// It waits and lends its slot since then, in µs. That is decided when it begins to wait.
+    /// Since when it has waited and lent its slot, in µs. Whether it lends is decided when it begins to wait.
     since_us: Option<i64>,
     /// How long it did so before, in µs.
     before_us: i64,
@@ -108,7 +111,7 @@ impl Waits {
         self.lent().waits
     }
 
-    /// How often it has waited, this time included if it does.
+    /// How often it has waited, including a current wait.
     pub fn times(&self) -> u64 {
         self.lent().times
     }
@@ -135,7 +138,7 @@ impl Waits {
     }
 }
 
-/// The locks of one run. Clones are the same.
+/// The locks of one run. Clones share them.
 #[derive(Clone)]
 pub(crate) struct JobLocks(Arc<Inner>);
 
@@ -149,35 +152,35 @@ struct Inner {
     waits: Arc<Waits>,
     /// A job waits for one lock at a time.
     turn: Mutex<()>,
-    /// Somebody has stopped waiting, and the row may still be there.
+    /// A wait has ended, but its row may still be there.
     left: AtomicBool,
 }
 
 impl JobContext {
-    /// Takes a lock that the job's declaration covers: of a level where it says unknown or all, or by name. What is held is granted at once.
-    /// Returns when the job has it, however long that takes, first come first served. It is given back with [`JobContext::unlock`], or when the
-    /// run ends.
+    /// Takes a lock that the job's declaration covers: one of a level that it declares as unknown or all, or one that
+    /// it names. A lock that the job already holds is granted immediately. Returns when the job has the lock, however
+    /// long that takes, in the order of the requests. [`JobContext::unlock`] or the end of the run releases it.
     ///
-    /// Dropping this future ends the waiting.
+    /// Dropping this future ends the wait.
     ///
     /// # Errors
-    /// [`LockError`]; nothing is waited for then.
+    /// [`LockError`]; the job does not wait any more then.
     pub async fn lock(&self, lock: LockAt) -> Result<(), LockError> {
         self.locks.take(&[lock]).await
     }
 
-    /// Takes several locks, one after the other in their order, whatever order they are given in.
+    /// Takes several locks, one after the other in lock order, whatever order they are given in.
     ///
     /// # Errors
-    /// [`LockError`]; those that come before the one that could not be had are held.
+    /// [`LockError`]; the job keeps the locks before the one that failed.
     pub async fn lock_all(&self, locks: &[LockAt]) -> Result<(), LockError> {
         self.locks.take(locks).await
     }
 
-    /// Gives locks back before the end of the run. What is not held is none to be given back.
+    /// Releases locks before the end of the run. Locks that the job does not hold are ignored.
     ///
     /// # Errors
-    /// `Refused` for the big lock, which goes with the run; `Lost` and `Store` as with all that a job writes.
+    /// `Refused` for the big lock, which is released with the run; `Lost` and `Store` as with every write of a job.
     pub async fn unlock(&self, spots: &[Spot]) -> Result<(), LockError> {
         self.locks.give_back(spots).await
     }
@@ -214,7 +217,7 @@ impl JobLocks {
                     waiting.begin();
                     Some(seen)
                 }
-                // The row may be there, and the next attempt finds it.
+                // The row may be there; the next attempt finds it.
                 Err(Error::Store(error)) if error.is_retryable() => None,
                 Err(error @ Error::Store(_)) => return Err(told(error)),
                 Err(error) => {
@@ -255,7 +258,8 @@ impl JobLocks {
 }
 
 impl Inner {
-    /// Asks for what is not held yet. With the answer, what tells whether another one is worth it.
+    /// Requests the locks that are not held yet. Also returns the stamp that must change before a repeated request can
+    /// succeed.
     async fn ask(&self, wanted: &[LockAt]) -> turnwise_queue::Result<(Asked, Option<Bytes>)> {
         let Shared { store, keys, job_type, tunables, .. } = &*self.shared;
         let levels = &tunables.get().queue.levels;
@@ -275,7 +279,8 @@ impl Inner {
         Ok(asked)
     }
 
-    /// Leaves the queue, if the job stands in one. Whether it is done: what cannot be written now goes with the claim.
+    /// Leaves the lock's queue, if the job is in one. Returns whether that is done: a row that cannot be removed now
+    /// goes with the claim.
     async fn withdraw(&self) -> bool {
         if !self.left.load(Relaxed) {
             return true;
@@ -297,7 +302,8 @@ impl Inner {
         }
     }
 
-    /// The same until it is done: whoever stands there and does not ask keeps all behind him from the lock.
+    /// Repeats [`Inner::withdraw`] until it is done: a queued job that makes no requests would block all jobs behind
+    /// it.
     async fn withdraw_at_last(&self) {
         let runtime = self.shared.store.runtime();
         while !self.withdraw().await {
@@ -318,12 +324,12 @@ fn told(error: Error) -> LockError {
     }
 }
 
-/// That a job waits, as the worker's loop counts it.
+/// A waiting job, as the worker's loop counts it.
 struct Waiting<'a> {
     locks: &'a JobLocks,
-    /// It is counted.
+    /// Whether it is counted.
     on: bool,
-    /// No row is left of it, and none is on its way.
+    /// No row is left of it, and no write is in flight.
     settled: bool,
 }
 
@@ -349,7 +355,7 @@ impl Waiting<'_> {
 }
 
 impl Drop for Waiting<'_> {
-    /// Whoever asked does not wait for the answer any more.
+    /// The caller does not wait for the lock any more.
     fn drop(&mut self) {
         if self.settled {
             return;

@@ -1,11 +1,12 @@
-//! A scan of everything that waits, for jobs that can start behind more blocked ones than a window holds.
+//! A scan of all waiting jobs, for those that can start behind more blocked ones than a window holds.
 //!
-//! *Model.* The pending rows of a type are read page by page, in the order of their keys, a few pages in each pass, until all were seen. What could
-//! start by the locks of that moment is kept: it is the front of the passes that follow, in fair order. The claims prove the locks, as always.
+//! *Model.* The pending rows of a type are read page by page, in key order, a few pages per pass, until all were read.
+//! Jobs that could start with the locks of that moment are kept: they are the front of the following passes, in fair
+//! order. The claims check the locks, as always.
 //!
-//! *Cost.* Passes scan only when nothing in the longest window can start and there is more behind it. The next scan begins only after something has
-//! become pending or a lock was given back, and no sooner than [`PAUSE_US_PER_ROW`] for each row of the one before: that bounds what scans take of a
-//! worker's time.
+//! *Cost.* Passes scan only if nothing in the longest window can start and there is more behind it. The next scan
+//! begins only after a job has become pending or a lock was released. It also waits for [`PAUSE_US_PER_ROW`] for each
+//! row of the last scan. That limits the part of a worker's time that scans take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,13 +16,13 @@ use turnwise_queue::tenants::{self, Pending};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
 
-/// Rows that one read takes.
+/// Rows per read.
 const PAGE: usize = 1_000;
 /// Pages that one pass reads.
 const PAGES: usize = 4;
-/// Jobs that are kept; at so many a scan ends, and the next one goes on behind it.
+/// The maximum number of jobs that are kept. The scan then ends, and the next one continues behind it.
 const MAX_FOUND: usize = 2_000;
-/// Of these so many of one tenant, so that one with many leaves room for others.
+/// The maximum number of kept jobs of one tenant, so that a tenant with many jobs leaves room for others.
 const MAX_OF_TENANT: usize = 100;
 /// The pause after a scan, for each of its rows, in µs. Reading and comparing a row takes about 10 µs.
 const PAUSE_US_PER_ROW: i64 = 50;
@@ -32,18 +33,18 @@ pub(crate) struct Scan(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The scan that is under way.
+    /// The current scan.
     current: Option<Current>,
     last: Last,
-    /// Where the next scan begins; at the first row, if the last one has seen the last row.
+    /// Where the next scan begins; at the first row, if the last scan has read the last row.
     from: Option<Bytes>,
 }
 
-/// What changes when something becomes pending, and when a lock is given back.
+/// The values that change when a job becomes pending, and when a lock is released.
 pub(crate) type Stamps = (Option<Bytes>, Option<Bytes>);
 
 struct Current {
-    /// As of its beginning.
+    /// Their values at its beginning.
     stamps: Stamps,
     from: Option<Bytes>,
     rows: usize,
@@ -55,21 +56,21 @@ struct Current {
 
 #[derive(Default)]
 struct Last {
-    /// What could start, without what was tried.
+    /// The jobs that could start, without those that were tried.
     found: Vec<(String, Pending)>,
-    /// As long as the stamps are these, another scan would find nothing; `None` if it might.
+    /// While the stamps are equal to these, another scan would find nothing; `None` if it might.
     exhausted: Option<Stamps>,
     /// When it ended, in µs, and when the next one may begin.
     pause: Option<(i64, i64)>,
 }
 
-/// What a look has come to.
+/// The result of a pass's part of a scan.
 pub(crate) enum Scanned {
-    /// These could start, each with its tenant. Those that were tried are to be [forgotten](Scan::forget).
+    /// These jobs could start, each with its tenant. The caller must [forget](Scan::forget) those that it has tried.
     Found(Vec<(String, Pending)>),
-    /// The next pass goes on.
+    /// The next pass continues the scan.
     Unfinished,
-    /// Nothing can start, or what can is looked for from this time on, in µs.
+    /// Nothing can start now. With a time, in µs: the next scan begins then.
     Nothing(Option<i64>),
 }
 
@@ -78,7 +79,7 @@ impl Scan {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a scan has found, or goes on with it. `startable` tells which of some jobs could start.
+    /// Returns what a scan has found, or continues the scan. `startable` returns which of the given jobs could start.
     pub async fn look(
         &self,
         tx: &Transaction,
@@ -119,7 +120,8 @@ impl Scan {
         Ok(Scanned::Unfinished)
     }
 
-    /// These were tried. Whether they run depends on a commit: if any were, the next scan looks for them again. Returns when, in µs.
+    /// Removes the jobs that were tried. Whether they run depends on a commit: if any were removed, the next scan
+    /// searches for them again. Returns when, in µs.
     pub fn forget(&self, tried: &BTreeSet<String>) -> Option<i64> {
         let mut state = self.state();
         let before = state.last.found.len();

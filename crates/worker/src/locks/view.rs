@@ -1,11 +1,11 @@
-//! Who holds what, who waits and who has reserved, of all job types, as one pass sees it.
+//! The locks that jobs of all types hold, wait for and reserve, as one pass sees them.
 //!
-//! It is read once in a pass that has jobs with locks before it, from two families of rows: one row for each claim with locks, and the lock
-//! queues. It takes no conflict, and decides about nothing but the order: whether a lock is free is proven by the claim. Of more rows
-//! than are read, those that are not seen only cost claims that are refused.
+//! A pass with jobs that lock reads them once, from two families of rows: one row for each claim with locks, and the
+//! lock queues. These are snapshot reads, without conflicts, and they only affect the order: the claim checks whether a
+//! lock is free. Rows beyond the limits are not read, which only costs rejected claims.
 //!
-//! Who runs and has yet to find out what it locks counts as unknown where it is asked what must be free, and as what it will probably lock
-//! where it is asked what a job weighs: that is `likely`.
+//! Some running jobs do not know yet what they lock. Where it matters which locks must be free, they count as unknown.
+//! For weights, their probable locks count: that is `likely`.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +17,20 @@ use turnwise_store::Transaction;
 
 use super::likely::LockHistory;
 
-/// Claims with locks that a pass sees.
+/// The maximum number of claims with locks that a pass reads.
 const MAX_RUNNING: usize = 10_000;
-/// Rows of lock queues that a pass sees: one for each lock of each job that stands there.
+/// The maximum number of lock queue rows that a pass reads: one for each lock of each job in a queue.
 const MAX_QUEUED: usize = 10_000;
 
-/// What a pass sees of locks.
+/// A pass's view of the locks.
 pub(crate) struct LocksView {
-    /// What running jobs lock, and wait for.
+    /// What running jobs lock and wait for.
     pub(super) running: Summary,
-    /// The same, where something is known of what they will lock; `None` if nothing is.
+    /// The same with the locks that they will probably take; `None` if no prediction is known.
     likely: Option<Summary>,
-    /// What pending jobs have reserved, first come first.
+    /// What pending jobs have reserved, in the order of their reservations.
     pub(super) queued: Vec<Requests>,
-    /// Where they stand there, by type and id.
+    /// Their positions in `queued`, by type and id.
     places: BTreeMap<(String, String), usize>,
 }
 
@@ -57,10 +57,10 @@ impl LocksView {
             likely.remove(&known);
             likely.add(&known.expecting(locks, &guessed, levels));
         }
-        // Each of them has rows in several queues.
+        // Each job has rows in several queues.
         let mut rows: BTreeMap<(i64, String, String), Requests> = BTreeMap::new();
         for entry in locks::list(tx, keys, Some(&keys.lock_queues().0), MAX_QUEUED).await? {
-            // What running jobs wait for counts as theirs already.
+            // What running jobs wait for is already counted with them.
             let Some(ticket) = entry.ticket.filter(|_| entry.how == How::Reserved) else { continue };
             let wants = rows.entry((ticket, entry.job_type, entry.id)).or_default();
             *wants = std::mem::take(wants).merge(entry.lock.requests());
@@ -73,20 +73,20 @@ impl LocksView {
         Ok(LocksView { running, likely, queued, places })
     }
 
-    /// What running jobs lock, wait for, and will probably lock: what weights are compared with.
+    /// What running jobs lock, wait for, and will probably lock: weights are computed against it.
     pub fn foreseen(&self) -> &Summary {
         self.likely.as_ref().unwrap_or(&self.running)
     }
 
-    /// The pending jobs of a type that have reserved.
+    /// The pending jobs of a type that have reservations.
     pub fn reserved<'a>(&'a self, job_type: &'a str) -> impl Iterator<Item = &'a str> {
         let of_type = self.places.keys().filter(move |(of, _)| of == job_type);
         of_type.map(|(_, id)| id.as_str())
     }
 
-    /// Where a pending job stands among those in queues, if it has reserved.
+    /// A pending job's position among the jobs with reservations, if it has one.
     pub(super) fn place(&self, job_type: &str, id: &str) -> Option<usize> {
-        // Most passes see no reservations at all.
+        // Most passes see no reservations.
         if self.places.is_empty() {
             None
         } else {

@@ -1,4 +1,4 @@
-//! One watch of the store for all that wait for locks in a process.
+//! One watch of the store for all waits for locks in a process.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use turnwise_store::{Isolation, Result, Store};
 
 use crate::incarnation::ERROR_PAUSE;
 
-/// Tells whoever waits for a lock when somebody has given one back. While nobody waits it watches nothing.
+/// Wakes the waits for locks when a lock is released. Without waits, it watches nothing.
 pub(crate) struct LockWake {
     inner: Arc<Inner>,
 }
@@ -20,25 +20,25 @@ struct Inner {
     store: Store,
     keys: Keyspace,
     state: Mutex<State>,
-    /// There was another look. Not a `watch` channel: that wakes those who wait in an order that no seed replays.
+    /// A read has completed. Not a `watch` channel: its wake order cannot be replayed from a seed.
     news: Notify,
-    /// Somebody needs another look.
+    /// A wait needs another read.
     again: Notify,
-    /// Nobody waits any more.
+    /// No wait is left.
     deserted: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// Looks that have begun.
+    /// The number of reads that have begun.
     begun: u64,
-    /// The number of the latest look, and what it found. Stamps are compared for being equal alone: those of a copied store were given by
-    /// another engine, and may be higher than all that follow.
+    /// The number of the latest read, and the stamp that it found. Stamps are compared only for equality: those of a
+    /// copied store come from another engine, and may be higher than all that follow.
     latest: Option<(u64, Option<Bytes>)>,
-    /// How many wait.
+    /// The number of waits.
     waiting: usize,
     is_running: bool,
-    /// Ends with whoever has this.
+    /// The task ends when this is dropped.
     task: Option<AbortOnDropHandle<()>>,
 }
 
@@ -48,21 +48,22 @@ impl LockWake {
         LockWake { inner: Arc::new(Inner { store, keys, state: Mutex::default(), news, again, deserted }) }
     }
 
-    /// Returns once a lock has been given back after the snapshot in which [`Keyspace::lock_wake`] was `seen`: a look that has begun since this
-    /// call has found another stamp. So whoever asks, and calls this, again and again does so no more often than locks are given back.
+    /// Returns once a lock has been released after the snapshot in which [`Keyspace::lock_wake`] was `seen`: a read
+    /// that began after this call has found another stamp. So a caller that alternates requests with this call makes no
+    /// more requests than there are releases.
     pub async fn changed(&self, seen: Option<Bytes>) {
         let inner = &self.inner;
         let _waits = Waits::new(inner);
         let before = inner.state().begun;
         loop {
-            // Before the comparison: what comes after it is heard of.
+            // Registered before the comparison, so that no later change is missed.
             let mut news = pin!(inner.news.notified());
             news.as_mut().enable();
             match &inner.state().latest {
-                // The watch tells when there is another one.
+                // The watch reports the next stamp.
                 Some((_, stamp)) if *stamp == seen => {}
                 Some((number, _)) if *number > before => return,
-                // That look may have been older than `seen`.
+                // That read may have been older than `seen`.
                 _ => inner.again.notify_one(),
             }
             news.await;
@@ -72,12 +73,12 @@ impl LockWake {
 
 impl Drop for LockWake {
     fn drop(&mut self) {
-        // The task holds what holds its handle.
+        // The task holds `inner`, which holds the task's handle.
         self.inner.state().task = None;
     }
 }
 
-/// One who waits, for as long as this is there.
+/// One wait, until it is dropped.
 struct Waits<'a>(&'a Inner);
 
 impl<'a> Waits<'a> {
@@ -133,7 +134,7 @@ impl Inner {
         }
     }
 
-    /// Tells the stamp, and watches for the next one.
+    /// Reads and publishes the stamp, and returns a watch for the next one.
     async fn look(&self) -> Result<turnwise_store::Watch> {
         let key = self.keys.lock_wake();
         let number = {

@@ -1,6 +1,7 @@
-//! Which jobs of the queue's front start, where some of them lock.
+//! Which jobs at the head of the queue start, if some of them lock.
 //!
-//! The order is [`order`]'s; here is what surrounds it: whose shard a job is in, when a later look is worth it, and for whom.
+//! The order is that of [`order`]. This module decides what surrounds it: which shard a job belongs to, when another
+//! pass is useful, and for which jobs.
 
 use std::collections::BTreeSet;
 
@@ -11,25 +12,25 @@ use turnwise_queue::tenants::Pending;
 use super::view::LocksView;
 use super::{LockHistory, QueueRules};
 
-/// What shall become of a window's jobs.
+/// The decision about a window's jobs.
 #[derive(Default)]
 pub(crate) struct Chosen {
     /// Start these, in this order.
     pub start: Vec<String>,
-    /// This one reserves what it wants.
+    /// This job reserves the locks that it wants.
     pub reserve: Option<String>,
-    /// Somebody's locks are not free: a lock that goes makes another look worth it.
+    /// Some job's locks are not free: another pass is useful when a lock is released.
     pub blocked: bool,
-    /// Jobs were left because there is no room for more.
+    /// Jobs remain because there is no room for more.
     pub no_room: bool,
-    /// When the next of those that are blocked is aged out, in µs.
+    /// When the next blocked job is aged out, in µs.
     pub ages_out_us: Option<i64>,
-    /// Others' jobs that could start.
+    /// Jobs of other shards that could start.
     pub left: BTreeSet<String>,
 }
 
-/// Decides about a window: `own` jobs may start here, as many as there is `room` for; `others` are left to those whose shard they are in,
-/// and only looked at.
+/// Decides about a window. Jobs in `own` may start here, as far as there is `room`. Jobs in `others` are skipped for
+/// their owners, and only compared.
 pub(crate) fn choose(
     (view, lock_history): (&LocksView, &LockHistory),
     job_type: &str,
@@ -39,13 +40,14 @@ pub(crate) fn choose(
     now_us: i64,
 ) -> Chosen {
     let mut chosen = Chosen::default();
-    // Of the front one at a time, whosever shard it is in: neither in earnest, nor as if it had, and in the way of those behind it.
+    // One reservation in a window at a time, whatever the shard. Another job neither gets one nor is treated as if it
+    // had one, which would block the jobs behind it.
     let may_reserve = !own.iter().chain(others).any(|job| view.place(job_type, &job.id).is_some());
     let decision = decide((view, lock_history), job_type, rules, own, (room, may_reserve), now_us);
     chosen.add(&decision, own, rules);
     chosen.start.extend(decision.start.iter().filter_map(|start| id(own, start.job)));
     if !others.is_empty() && decision.start.len() < room {
-        // They may have no room where they belong, and must have reserved even so.
+        // Their owners may have no room; even so, an aged-out job must have its reservation.
         let may_reserve = may_reserve && chosen.reserve.is_none();
         let decision =
             decide((view, lock_history), job_type, rules, others, (others.len(), may_reserve), now_us);

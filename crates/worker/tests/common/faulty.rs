@@ -1,5 +1,5 @@
-//! A store that fails as told: commits of unknown outcome, and a pause of everything that goes through it, as
-//! seen by one of several processes.
+//! A store that fails on request, as one of several processes sees it: commits of unknown outcome, and pauses of all
+//! its operations.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -11,14 +11,14 @@ use turnwise_store::{
     Changes, Engine, Error, KeyValue, Limits, RangeRead, Result, Snapshot, Versionstamp, Watch,
 };
 
-/// What becomes of a commit whose outcome is told to be unknown.
+/// The real result of a commit whose outcome is reported as unknown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It was committed.
     Committed,
     /// It was not.
     Lost,
-    /// It is still on its way: the test lets it arrive.
+    /// It is still in flight: the test lets it arrive.
     Late,
 }
 
@@ -29,7 +29,7 @@ pub struct Faulty {
 }
 
 struct State {
-    /// Happens to the next commit that writes a key with this text in it.
+    /// The fault of the next commit that writes a key containing this text.
     next: Mutex<Option<(Fault, &'static str)>>,
     late: Mutex<Option<(Arc<dyn Snapshot>, Changes)>>,
     paused: watch::Sender<bool>,
@@ -51,7 +51,7 @@ impl Faulty {
         Arc::new(Faulty { inner, state: Arc::new(state) })
     }
 
-    /// The next commit that writes a key with this text in it fails so.
+    /// Makes the next commit that writes a key containing this text fail.
     pub fn fail(&self, fault: Fault, key: &'static str) {
         *self.state.next.lock().unwrap() = Some((fault, key));
     }
@@ -63,23 +63,23 @@ impl Faulty {
         tokio::time::timeout(super::PATIENCE, wait).await.expect("the fault never happened").unwrap();
     }
 
-    /// Lets the late commit arrive.
+    /// Commits the late transaction.
     pub async fn arrive(&self) -> Result<Versionstamp> {
         let (snapshot, changes) = self.state.late.lock().unwrap().take().unwrap();
         snapshot.commit(changes).await
     }
 
-    /// How many transactions have begun here.
+    /// The number of transactions that have begun here.
     pub fn begun(&self) -> usize {
         self.state.snapshots.load(SeqCst)
     }
 
-    /// Holds up whatever goes through here, or lets it go on.
+    /// Blocks every operation of this store, or lets them continue.
     pub fn pause(&self, paused: bool) {
         self.state.paused.send_replace(paused);
     }
 
-    /// The same for commits only.
+    /// Like [`Faulty::pause`], for commits only.
     pub fn pause_commits(&self, paused: bool) {
         self.state.commits_paused.send_replace(paused);
     }

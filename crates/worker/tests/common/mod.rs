@@ -1,5 +1,4 @@
-//! What these tests share: a handler that asks the test how to go on, and a store on a clock that only the test
-//! moves.
+//! Shared by these tests: a handler controlled by the test, and a store on a clock that only the test moves.
 
 pub mod faulty;
 
@@ -18,21 +17,22 @@ use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 pub const T: &str = "test";
 /// Far more than anything here takes: only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Commits that follow from each other without any time between them, at most: a signal, an end, a pass, and some to spare.
+/// The maximum number of commits that follow each other without any time between them: a signal, an end, a pass, and
+/// some to spare.
 const SETTLE_STEPS: usize = 6;
 
 pub fn json(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
 }
 
-/// Hands every run to the test, which decides how it goes on.
+/// Hands every run to the test, which decides how it continues.
 pub struct Scripted {
     pub runs: mpsc::UnboundedSender<Run>,
     pub running: Arc<AtomicUsize>,
     pub most_running: AtomicUsize,
 }
 
-/// A run that waits for the test's word.
+/// A run that waits for the test's instruction.
 pub struct Run {
     pub id: String,
     pub job: Job,
@@ -42,11 +42,11 @@ pub struct Run {
 pub enum Word {
     End(Outcome),
     Panic,
-    /// Ignore every wish to stop; tell once that it does.
+    /// Ignore every request to stop, and report once that it does.
     Hang(tokio::sync::oneshot::Sender<()>),
-    /// Report this, then wait for being stopped.
+    /// Send this report, then wait for the stop.
     Report(u32),
-    /// Say that there is nothing to do, then wait for being stopped.
+    /// Report that it is idle, then wait for the stop.
     Idle,
 }
 
@@ -147,7 +147,7 @@ impl World {
         Worker::start(store, keys, T, self.handler.clone(), options).await.unwrap()
     }
 
-    /// A store of its own for a process that shall fail as told.
+    /// A separate store for a process that must fail on request.
     pub fn faulty(&self) -> (Store, Arc<faulty::Faulty>) {
         let faulty = faulty::Faulty::new(self.engine.clone());
         (Store::new(faulty.clone(), self.clock.clone()).with_limits(Limits::SMALL), faulty)
@@ -164,7 +164,7 @@ impl World {
         value
     }
 
-    /// A worker whose process is gone, with jobs of these ids that it holds.
+    /// A worker whose process is gone, and which holds jobs of these ids.
     pub async fn ghost(&self, worker: &str, jobs: &[&str]) {
         let row = workers::Worker::new(worker, "n", 0, 9);
         self.run(async |tx, keys| workers::register(tx, keys, T, &row)).await;
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// One health interval passes for `n` workers that live, once all of them have come to wait for it.
+    /// Lets one health interval pass for `n` live workers, once all of them wait for it.
     pub async fn tick(&self, n: usize) {
         let interval = turnwise_worker::DEFAULT_HEALTH_INTERVAL;
         let wait = self.clock.wait_for_sleepers(interval, n);
@@ -184,9 +184,9 @@ impl World {
         self.clock.advance(interval);
     }
 
-    /// Lets everything happen that waits for no time. The store's committer is a thread of its own, so that giving way to
-    /// other tasks alone is no wait for it; but it decides in the order of arrival: with each of these commits all that were
-    /// on their way before are through, and those who waited for them have had their turns.
+    /// Lets everything happen that waits for no time. The store's committer is a separate thread, so yielding to other
+    /// tasks does not wait for it. But it decides in the order of arrival: after each of these commits, all earlier
+    /// ones are done, and the tasks that waited for them have run.
     pub async fn settle(&self) {
         for _ in 0..SETTLE_STEPS {
             self.run(async |tx, _| Ok(tx.clear("nothing".into())?)).await;
@@ -250,7 +250,7 @@ impl World {
     }
 }
 
-/// A good end.
+/// A successful end.
 pub fn done() -> Outcome {
     Outcome::completed(&1)
 }
