@@ -18,6 +18,9 @@ use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// The variable that names the folders of shared libraries.
+const LIBRARIES: &str = "LD_LIBRARY_PATH";
+
 /// How to start a guard: an executable that calls [`guard_main`].
 #[derive(Debug, Clone)]
 pub struct Guard {
@@ -43,6 +46,10 @@ impl Guard {
         let mut command = Command::new(&self.program);
         command.args(&self.args).arg(grace.as_millis().to_string()).arg0("turnwise");
         command.env_clear().current_dir("/");
+        // Without it an executable may not start whose libraries are in a folder of their own, such as FoundationDB's client.
+        if let Some(folders) = std::env::var_os(LIBRARIES) {
+            command.env(LIBRARIES, folders);
+        }
         // It must not hold the command's pipes open.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         command.process_group(0).kill_on_drop(true).spawn()

@@ -124,7 +124,14 @@ pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, 
     let cause = loop {
         tokio::select! {
             biased;
-            () = group.ended() => break Cause::Own,
+            ended = group.ended() => match ended {
+                Member::Command => break Cause::Own,
+                Member::Guard => {
+                    group.signal(Signal::KILL);
+                    group.reap().await.map_err(StartError::NotNow)?;
+                    return Err(StartError::NotNow(io::Error::other("its guard has ended before it")));
+                }
+            },
             () = stop.cancelled() => break Cause::Stopped,
             () = &mut timeout => break Cause::TimedOut,
             _ = &mut reading, if open => open = false,
@@ -139,7 +146,7 @@ pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, 
         while running || open {
             tokio::select! {
                 biased;
-                () = group.ended(), if running => running = false,
+                _ = group.ended(), if running => running = false,
                 _ = &mut reading, if open => open = false,
                 () = &mut grace => break,
             }
@@ -193,6 +200,12 @@ fn feed(command: &mut Child, text: Option<Vec<u8>>) -> Option<AbortOnDropHandle<
     })))
 }
 
+/// A child of this process that a group has.
+enum Member {
+    Command,
+    Guard,
+}
+
 /// A command, and the process group of the command and its children.
 struct Group {
     id: Pid,
@@ -231,10 +244,17 @@ impl Group {
         Ok(Group { id: leader.unwrap_or(pid), guard, command: started, pid, children })
     }
 
-    /// Waits until the command has ended, without reaping it. It may be dropped and called again.
-    async fn ended(&mut self) {
+    /// Waits until the command has ended, or its guard, without reaping it. It may be dropped and called again.
+    async fn ended(&mut self) -> Member {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        while let Ok(None) | Err(Errno::INTR) = waitid(WaitId::Pid(self.pid), look) {
+        let lives = |pid| matches!(waitid(WaitId::Pid(pid), look), Ok(None) | Err(Errno::INTR));
+        loop {
+            if !lives(self.pid) {
+                return Member::Command;
+            }
+            if self.guard.is_some() && !lives(self.id) {
+                return Member::Guard;
+            }
             self.children.recv().await;
         }
     }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_command::{Cause, Command, Exit, Guard, guard_main, run};
 
 const GUARD: &str = "be-the-guard";
+const NO_GUARD: &str = "end-at-once";
 const VICTIM: &str = "be-the-victim";
 
 fn main() {
@@ -19,6 +20,7 @@ fn main() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         [GUARD, grace_ms] => guard_main(Duration::from_millis(grace_ms.parse().unwrap())).unwrap(),
+        [NO_GUARD, _] => {}
         [VICTIM, grace_ms, script] => block_on(victim(grace_ms, script)),
         _ => {
             block_on(a_killed_process_takes_its_command_along());
@@ -26,7 +28,8 @@ fn main() {
             block_on(a_guarded_command_is_like_any_other());
             block_on(neither_zombie_nor_guard_is_left_of_many_commands());
             block_on(a_guard_that_does_not_lead_its_group_does_nothing());
-            println!("test result: ok. 5 passed; 0 failed; guard");
+            block_on(a_command_whose_guard_has_ended_ends());
+            println!("test result: ok. 6 passed; 0 failed; guard");
         }
     }
 }
@@ -106,4 +109,13 @@ async fn a_guard_that_does_not_lead_its_group_does_nothing() {
     let output = command.args([GUARD, "0"]).stdin(std::process::Stdio::null()).output();
     let output = tokio::time::timeout(PATIENCE, output).await.unwrap().unwrap();
     assert!(!output.status.success() && output.status.code().is_some(), "{output:?}");
+}
+
+/// As one does that the system cannot start: the command would run on if this process were killed.
+async fn a_command_whose_guard_has_ended_ends() {
+    let guard = Some(Guard::this_executable([NO_GUARD]).unwrap());
+    let command = Command { guard, ..sh("sleep 600") };
+    let run = tokio::time::timeout(PATIENCE, run(command, CancellationToken::new()));
+    let error = run.await.expect("the command runs on").err().expect("it was not guarded").to_string();
+    assert!(error.ends_with("its guard has ended before it"), "{error}");
 }
