@@ -1,5 +1,5 @@
-//! Whether `/v1` is what its description says: the description passes a validator, and a running server answers requests made
-//! from it, right ones and wrong ones, as it promises there: no 5xx, no undocumented status, no answer of another shape.
+//! Checks that `/v1` matches its description. A validator checks the description. A running server gets valid and invalid requests that are
+//! generated from it, and must respond as described: no 5xx, no undocumented status, no response of another shape.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ usage: cargo xtask api-check [OPTION]...
        Installs openapi-spec-validator and schemathesis (PyPI, pinned) below target/, starts a server, and runs both.
        Options go to `schemathesis run`: --max-time SECONDS (40), --seed N (1), --include-path PATH, ...";
 
-/// How long schemathesis makes requests, unless it is told otherwise.
+/// How long schemathesis makes requests by default, in seconds.
 const MAX_TIME_S: &str = "40";
-/// The same requests each time, unless it is told otherwise.
+/// The default seed, so that each run makes the same requests.
 const SEED: &str = "1";
-/// Longer than any answer takes: a server that hangs is a failure.
+/// Longer than any response takes, in seconds. A server that hangs is a failure.
 const REQUEST_TIMEOUT_S: &str = "20";
 
 /// Runs the check.
@@ -39,7 +39,8 @@ pub fn api_check(options: &[&str]) -> Result {
         "--no-color",
     ]);
     schemathesis.args(["--request-timeout", REQUEST_TIMEOUT_S, "--max-time", MAX_TIME_S, "--seed", SEED]);
-    // The last one counts, so options come after the defaults. Its database of failures goes where it runs.
+    // The last value of an option applies, so the caller's options come after the defaults. The program writes its database of failures into
+    // its folder.
     let ran = run(schemathesis.args(options).current_dir(&folder));
     let log = std::fs::read_to_string(&server.log).unwrap_or_default();
     drop(server);
@@ -50,7 +51,7 @@ pub fn api_check(options: &[&str]) -> Result {
     }
 }
 
-/// Makes the Python environment, unless the one that is there has the same versions. Returns the folder of its programs.
+/// Creates the Python environment, unless it exists with the same versions. Returns the folder of its programs.
 fn install(settings: &Path, folder: &Path) -> std::result::Result<PathBuf, Failure> {
     let requirements = settings.join("requirements.txt");
     let (venv, installed) = (folder.join("venv"), folder.join("installed.txt"));
@@ -68,7 +69,7 @@ fn cannot<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error) -> F
     move |error| Failure::new(format!("cannot {what} {}: {error}", path.display()))
 }
 
-/// A server of this check's own, on a free port; it is killed when this is dropped.
+/// A server for this check, on a free port. It is killed when this is dropped.
 struct Server {
     child: Child,
     url: String,
@@ -98,7 +99,7 @@ impl Server {
         let stdout = child.stdout.take().expect("it is piped");
         let mut server = Server { child, url: String::new(), log };
         let mut line = String::new();
-        // Its first line tells where it listens; its pipe stays open for as long as it runs, and nothing more comes.
+        // The first line states where it listens. Its pipe stays open while it runs, and nothing more comes.
         let mut reader = BufReader::new(stdout);
         reader.read_line(&mut line).map_err(cannot("read the output of", &program))?;
         let Some((_, url)) = line.trim().split_once("listens on ") else {
@@ -111,7 +112,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing to end.
+        // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,11 +1,11 @@
-//! The benchmarks. Each is an example program of the crate that it measures or that holds its tools.
+//! The benchmarks. Each is an example program in the crate that it measures or that holds its tools.
 
 use std::path::PathBuf;
 
 use crate::command::{Failure, Result, cargo, root, run};
 use crate::peers;
 
-/// turnwise beside PouchDB's replicator: `crates/testkit/examples/bench_replicate`.
+/// turnwise compared with PouchDB's replicator: `crates/testkit/examples/bench_replicate`.
 pub fn replicate(options: &[&str]) -> Result {
     peers::install()?;
     run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
@@ -15,7 +15,7 @@ pub fn replicate(options: &[&str]) -> Result {
     run(cargo().arg("run").args(example).arg("--turnwise").arg(binary).args(options))
 }
 
-/// What idle replications cost between two CouchDBs: `crates/testkit/examples/bench_idle`.
+/// The cost of idle replications between two CouchDBs: `crates/testkit/examples/bench_idle`.
 pub fn idle(options: &[&str]) -> Result {
     run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
     let binary = target().join("release").join("turnwise");
@@ -23,7 +23,7 @@ pub fn idle(options: &[&str]) -> Result {
     run(cargo().arg("run").args(example).arg("--turnwise").arg(binary).args(options))
 }
 
-/// turnwise beside other job servers: `crates/testkit/examples/bench_queue`.
+/// turnwise compared with other job servers: `crates/testkit/examples/bench_queue`.
 pub fn queue(options: &[&str]) -> Result {
     run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
     let binary = target().join("release").join("turnwise");
@@ -39,8 +39,8 @@ pub fn queue(options: &[&str]) -> Result {
         .args(options))
 }
 
-/// Nodes on a shared store: `crates/testkit/examples/bench_cluster`. On FoundationDB only where there is a cluster, because
-/// its engine needs libfdb_c to be linked.
+/// Nodes on a shared store: `crates/testkit/examples/bench_cluster`. Includes FoundationDB only if there is a cluster, because its engine
+/// must link libfdb_c.
 pub fn cluster(options: &[&str]) -> Result {
     peers::install_etcd()?;
     let mut command = cargo();
@@ -56,13 +56,13 @@ pub fn cluster(options: &[&str]) -> Result {
     if std::env::var_os("FDB_CLUSTER_FILE").is_some() {
         command.args(["--features", "turnwise-store/foundationdb"]);
     }
-    // The members' data go where temporary files go: to the disk, not to a memory that is mounted as one.
+    // The members' data are temporary files. They must be on the disk, not on a file system in memory.
     let dir = target().join("bench-cluster");
     std::fs::create_dir_all(&dir).map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;
     run(command.env("TMPDIR", dir).arg("--").args(options))
 }
 
-/// Installs the job servers that [`queue`] measures turnwise beside.
+/// Installs the job servers with which [`queue`] compares turnwise.
 pub fn setup() -> Result {
     peers::install_servers()?;
     peers::install_bench()?;
@@ -76,7 +76,7 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
 }
 
-/// Where a program of another workspace is built, so that the two do not build over each other.
+/// The build folder for a program of another workspace, so that the two builds do not overwrite each other.
 fn apalis_target() -> PathBuf {
     target().join("apalis")
 }

@@ -1,11 +1,11 @@
-//! The chaos: `crates/testkit/examples/chaos`, with a turnwise that is built for it.
+//! The chaos test: `crates/testkit/examples/chaos`, with a turnwise that is built for it.
 
 use std::path::PathBuf;
 
 use crate::command::{Result, cargo, run};
 use crate::{bench, foundationdb, peers};
 
-/// `cargo xtask chaos`: builds what the store needs, and passes everything on to the program.
+/// `cargo xtask chaos`: builds what the store needs, and passes all options to the program.
 pub fn chaos(options: &[&str]) -> Result {
     let value = |name: &str| Some(*options.get(1 + options.iter().position(|option| *option == name)?)?);
     let debug = options.contains(&"--debug-build");

@@ -1,39 +1,39 @@
-//! Running other programs.
+//! Runs other programs.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-/// The pauses before a program that fetches something is run again: what is wrong with a network or a registry often passes.
+/// The pauses before a failed download is repeated. Problems of networks and registries often pass.
 const PAUSES: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(60)];
 
 /// A command that did not succeed.
 #[derive(Debug)]
 pub struct Failure {
-    /// For the user.
+    /// The message for the user.
     pub message: String,
-    /// This program's exit code: that of the program that failed, where there is one.
+    /// This program's exit code: that of the failed program, if there is one.
     pub code: u8,
 }
 
-/// Nothing, or why not.
+/// Success, or the failure.
 pub type Result = std::result::Result<(), Failure>;
 
 impl Failure {
-    /// A failure of this program's own.
+    /// A failure of this program itself.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 1 }
     }
 }
 
-/// Runs a program to its end. Its output goes where this program's does.
+/// Runs a program to its end. Its output goes to this program's output.
 pub fn run(command: &mut Command) -> Result {
     let status = ended(command)?;
     judge(command, status)
 }
 
-/// The same for a program that fetches something: it is run again a few times before its failure counts.
+/// The same for a program that downloads something. It is repeated several times before its failure counts.
 pub fn fetch(command: &mut Command) -> Result {
     for pause in PAUSES {
         let status = ended(command)?;
@@ -44,7 +44,7 @@ pub fn fetch(command: &mut Command) -> Result {
     run(command)
 }
 
-/// How a program ended.
+/// Runs a program, and returns how it ended.
 fn ended(command: &mut Command) -> std::result::Result<ExitStatus, Failure> {
     command.status().map_err(|error| {
         let program = command.get_program().to_string_lossy();
@@ -55,7 +55,7 @@ fn ended(command: &mut Command) -> std::result::Result<ExitStatus, Failure> {
     })
 }
 
-/// Whether a program that has ended has succeeded.
+/// Fails if a program has not succeeded.
 pub fn judge(command: &Command, status: ExitStatus) -> Result {
     if status.success() {
         return Ok(());
@@ -64,7 +64,7 @@ pub fn judge(command: &Command, status: ExitStatus) -> Result {
     Err(Failure { message: format!("`{}` failed: {status}", command.get_program().to_string_lossy()), code })
 }
 
-/// The cargo that runs this program, at the root of the repository.
+/// A command for the cargo that runs this program, in the root of the repository.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());

@@ -1,16 +1,16 @@
-//! The failures of a test run, once more at its end: what scrolled by in the middle of 1,400 tests is seldom all that a reader,
-//! or a machine that keeps only the end of an output, still has.
+//! Repeats the failures of a test run at its end. In the output of 1,400 tests, a reader misses failures in the middle, and a machine may
+//! keep only the end.
 
 use std::io::{BufRead, Read, Write};
 use std::process::{Command, Stdio};
 
 use crate::command::{self, Failure};
 
-/// Bounds of what is repeated: lines of one test, bytes of one line.
+/// The limits of what is repeated: lines of one test, and bytes of one line.
 const MAX_LINES: usize = 40;
 const MAX_LINE_BYTES: usize = 600;
 
-/// Runs `cargo test`, passes its output on, and repeats what the tests that failed have said behind everything else.
+/// Runs `cargo test`, forwards its output, and repeats the output of failed tests after everything else.
 pub fn repeated(tests: &mut Command) -> command::Result {
     let mut child = tests.stdout(Stdio::piped()).spawn().map_err(|error| Failure::new(error.to_string()))?;
     let output = child.stdout.take().ok_or_else(|| Failure::new("the tests have no output"))?;
@@ -22,10 +22,10 @@ pub fn repeated(tests: &mut Command) -> command::Result {
     command::judge(tests, status)
 }
 
-/// Passes lines on. The failures among them: of each a test's name, and what it said.
+/// Forwards lines. Returns the failures among them: for each, the test's name and its output.
 fn pass_on(from: impl Read, to: &mut impl Write) -> std::io::Result<Vec<String>> {
     let mut failures = Vec::new();
-    // Of the failure that is told just now, the lines that it may still have.
+    // The number of lines that the current failure may still have.
     let mut room = None;
     for line in std::io::BufReader::new(from).split(b'\n') {
         let line = line?;
@@ -33,7 +33,7 @@ fn pass_on(from: impl Read, to: &mut impl Write) -> std::io::Result<Vec<String>>
         to.write_all(b"\n")?;
         to.flush()?;
         let line = String::from_utf8_lossy(&line);
-        // As the test harness begins and ends a failed test's output.
+        // The lines with which the test harness begins and ends a failed test's output.
         if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
             failures.push(name.to_owned());
             room = Some(MAX_LINES);
@@ -52,7 +52,7 @@ fn pass_on(from: impl Read, to: &mut impl Write) -> std::io::Result<Vec<String>>
     Ok(failures)
 }
 
-/// Whether a line is of a backtrace: `   3: function` or `             at file:line`.
+/// Whether a line belongs to a backtrace: `   3: function` or `             at file:line`.
 fn is_frame(line: &str) -> bool {
     let text = line.trim_start();
     let numbered = text.split_once(": ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());

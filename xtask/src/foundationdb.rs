@@ -1,4 +1,4 @@
-//! A real FoundationDB for the tests and the chaos: an optional folder beside this repository (`../shared/peers`, or the one that
+//! A real FoundationDB for the tests and the chaos test. An optional folder beside this repository (`../shared/peers`, or the folder that
 //! `TURNWISE_TEST_PEERS` names) has a program that unpacks and starts it.
 
 use std::fs;
@@ -12,9 +12,9 @@ use crate::{bench, peers};
 
 /// The folder of the program, unless a variable names another one.
 const PEERS: &str = "../shared/peers";
-/// The longest time from the start of the server until it answers.
+/// The longest time from the start of the server until it responds.
 const READY: Duration = Duration::from_secs(60);
-/// How often that is checked.
+/// The time between two checks of that.
 const CHECK: Duration = Duration::from_millis(100);
 
 /// The program that starts FoundationDB. It need not exist.
@@ -39,8 +39,8 @@ fn folder() -> PathBuf {
     bench::target().join("foundationdb")
 }
 
-/// Where a build and a run find the client. The variable of the crate that links it would not do: its build script does not run again where it has run
-/// without, as for a check.
+/// Sets where a build and a run find the client. The variable of the crate that links the client is not enough: its build script does not run
+/// again after a run without it, for example for a check.
 pub fn tell_client<'a>(command: &'a mut Command, client: &Path) -> &'a mut Command {
     command.env("LIBRARY_PATH", client).env("LD_LIBRARY_PATH", client)
 }
@@ -55,7 +55,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server; `None`, and one line that says so, where that is not possible.
+    /// Starts a server. Returns `None`, and prints one line, if that is not possible.
     pub fn start() -> std::result::Result<Option<Server>, Failure> {
         let program = program();
         let Some(client) = client(&program)? else {
@@ -106,12 +106,12 @@ impl Server {
         Ok(())
     }
 
-    /// What a build links, and what a test connects to.
+    /// Sets what a build links, and what a test connects to.
     pub fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         tell_client(command, &self.client).env("FDB_CLUSTER_FILE", self.folder.join("fdb.cluster"))
     }
 
-    /// How the test of nodes kills the server and starts it again.
+    /// Sets the commands with which the test of nodes kills and restarts the server.
     pub fn tell_faults<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let (program, folder) = (self.program.display(), self.folder.display());
         let server = self.pattern();
@@ -124,7 +124,7 @@ impl Server {
         command.env("TURNWISE_TEST_FDB_KILL", kill).env("TURNWISE_TEST_FDB_START", start)
     }
 
-    /// Matches the command line of the server, and not one that contains this pattern.
+    /// A pattern that matches the command line of the server, but no command line that contains the pattern.
     fn pattern(&self) -> String {
         format!("[f]dbserver -p 127.0.0.1:{} ", self.port)
     }
@@ -132,7 +132,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // One that a test has started again is not the child any more.
+        // A server that a test has restarted is no longer the child.
         let _ = Command::new("pkill").args(["-9", "-f", &self.pattern()]).status();
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,19 +1,19 @@
-//! Secrets that appeared in a log, a panic, an error or an answer while tests ran: `turnwise_testkit::canary` finds them and writes
-//! each into a file, and a test run with such a file has failed, even if every test has passed.
+//! Secrets that appeared in a log, a panic, an error or a response during the tests. `turnwise_testkit::canary` writes each finding into a
+//! file. A test run with such a file has failed, even if every test has passed.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::command::{Failure, Result};
 
-/// Where the tests of one run write what they find. `turnwise_testkit::canary::FOLDER_VARIABLE` is the same.
+/// The variable that names the folder for findings. It equals `turnwise_testkit::canary::FOLDER_VARIABLE`.
 const VARIABLE: &str = "TURNWISE_TEST_LEAKS";
 
-/// The folder of one run.
+/// The folder for the findings of one run.
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Without what an earlier run has left.
+    /// A folder without the findings of an earlier run.
     pub fn empty(folder: PathBuf) -> std::result::Result<Self, Failure> {
         match std::fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -23,12 +23,12 @@ impl Folder {
         }
     }
 
-    /// Lets the tests of a command know of it.
+    /// Sets the folder for the tests of a command.
     pub fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(VARIABLE, &self.0)
     }
 
-    /// Whether the run was clean.
+    /// Fails if the run has findings.
     pub fn verdict(&self) -> Result {
         let Ok(files) = self.0.read_dir() else { return Ok(()) };
         let findings = files.flatten().map(|file| std::fs::read_to_string(file.path()).unwrap_or_default());

@@ -58,8 +58,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// All tests of the workspace, by plain `cargo test`, whose output and exit code are passed on; failures are told once more
-/// at the end. It fails, too, if a secret appeared anywhere meanwhile.
+/// Runs all tests of the workspace with `cargo test`, and forwards its output and exit code. Failures are repeated at the end. Also fails if
+/// a secret appeared anywhere.
 fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
     peers::install_python()?;
@@ -67,17 +67,17 @@ fn test(filter: &[&str]) -> command::Result {
     let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
     let mut tests = command::cargo();
     tests.args(["test", "--workspace", "--no-fail-fast"]);
-    // Its engine links a library that no distribution has: it is built only where there is one.
+    // FoundationDB's engine links a library that no distribution has, so it is built only if FoundationDB is available.
     let foundationdb = foundationdb::Server::start()?;
     if let Some(server) = &foundationdb {
         server.tell(&mut tests).args(["--features", "turnwise/foundationdb"]);
     }
     let tested = failures::repeated(leaks.tell(tests.args(filter)));
-    // Both count, and the secrets come first: a test that found one has failed for it.
+    // Both results count. Secrets come first, because a test that found one has failed for that reason.
     leaks.verdict().and(tested)
 }
 
-/// The test of nodes that share a store, on a real FoundationDB. It takes some minutes.
+/// Runs the test of nodes on a shared store, with a real FoundationDB. It takes some minutes.
 fn test_cluster_on_foundationdb() -> command::Result {
     peers::install()?;
     let Some(server) = foundationdb::Server::start()? else { return Ok(()) };

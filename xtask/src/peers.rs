@@ -1,4 +1,4 @@
-//! Installing the servers that tests run against.
+//! Installs the servers that tests use.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::command::{Failure, Result, fetch, root};
 
-/// Runs `npm ci` in `peers/`, unless what is installed there is as new as the lock file.
+/// Runs `npm ci` in `peers/`, unless the installation is at least as new as the lock file.
 pub fn install() -> Result {
     install_packages(&root().join("peers"))
 }
@@ -16,7 +16,7 @@ pub fn install_bench() -> Result {
     install_packages(&root().join("peers/bench"))
 }
 
-/// Installs Redis and PostgreSQL from Debian, unless they are there. Neither is to run: the benchmark starts its own.
+/// Installs Redis and PostgreSQL from Debian, unless they exist. Neither needs to run, because the benchmark starts its own.
 pub fn install_servers() -> Result {
     let missing: Vec<&str> =
         [("redis-server", "/usr/bin/redis-server"), ("postgresql", "/usr/lib/postgresql")]
@@ -27,14 +27,14 @@ pub fn install_servers() -> Result {
     if missing.is_empty() { Ok(()) } else { install_from_debian(&missing) }
 }
 
-/// Installs Python for the worker that is written in it, unless it is there.
+/// Installs Python for the worker written in Python, unless it exists.
 pub fn install_python() -> Result {
     let found = Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
     if found { Ok(()) } else { install_from_debian(&["python3", "python3-venv"]) }
 }
 
-/// Installs etcd for the tests that start a cluster, unless it is there. Where that may not be done, says so: these tests
-/// are then skipped, except under `CI=true`, where nothing is.
+/// Installs etcd for the tests that start a cluster, unless it exists. If the installation is not allowed, prints a line. These tests are
+/// then skipped, except with `CI=true`, where this is an error.
 pub fn install_etcd() -> Result {
     if Command::new("etcd").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(());
@@ -58,8 +58,8 @@ pub fn install_etcd() -> Result {
     }
 }
 
-/// Installs libclang, which makes the bindings of FoundationDB's client, unless it is there. Whether it is there then; where it may not be
-/// installed that is an error only under `CI=true`.
+/// Installs libclang, which generates the bindings of FoundationDB's client, unless it exists. Returns whether it exists afterwards. A failed
+/// installation is an error only with `CI=true`.
 pub fn install_libclang() -> std::result::Result<bool, Failure> {
     let is_library = |name: &str| ["libclang.so", "libclang-"].iter().any(|start| name.starts_with(start));
     let holds_library = |folder: &Path| {
@@ -99,7 +99,7 @@ fn install_from_debian(missing: &[&str]) -> Result {
     fetch(apt(&["install", "--yes", "--no-install-recommends"]).args(missing))
 }
 
-/// Whether this is root; everyone else asks `sudo`.
+/// Whether this process runs as root. Other users need `sudo`.
 fn root_may_install() -> bool {
     use std::os::unix::fs::MetadataExt;
     Path::new("/proc/self").metadata().is_ok_and(|data| data.uid() == 0)

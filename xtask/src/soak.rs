@@ -1,9 +1,9 @@
-//! The soak: `crates/testkit/examples/soak`, with a turnwise that is built for speed.
+//! The soak test: `crates/testkit/examples/soak`, with a turnwise that is built for speed.
 
 use crate::command::{Result, cargo, run};
 use crate::{bench, peers};
 
-/// `cargo xtask soak`: passes everything on to the program.
+/// `cargo xtask soak`: passes all options to the program.
 pub fn soak(options: &[&str]) -> Result {
     peers::install()?;
     let mut command = cargo();

@@ -1,17 +1,17 @@
-//! What `docs/replication.md` promises, it promises by the names of tests: each row of its tables has some, and all are there.
+//! Checks that each row in the tables of `docs/replication.md` names tests, and that these tests exist.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Fewer rows than this, and the tables were not understood.
+/// With fewer rows than this, the test did not understand the tables.
 const ROWS_MIN: usize = 60;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// The texts between backticks that are names of tests: `crate::file::function`.
+/// The names of tests in backticks: `crate::file::function`.
 fn named(text: &str) -> Vec<(String, String, String)> {
     let quoted = text.split('`').skip(1).step_by(2);
     let parts = |name: &str| match name.split("::").collect::<Vec<_>>()[..] {
@@ -33,7 +33,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The names of the tests in a file: functions right under an attribute that makes them tests.
+/// The names of the tests in a file: functions directly below a test attribute.
 fn tests_in(text: &str) -> BTreeSet<String> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let is_test = |line: &&str| line.starts_with("#[test]") || line.starts_with("#[tokio::test");
@@ -43,11 +43,11 @@ fn tests_in(text: &str) -> BTreeSet<String> {
     (0..lines.len()).filter(|at| is_test(&lines[*at])).filter_map(after).collect()
 }
 
-/// Whether a crate has a file of this name, or a folder, with this test in it.
+/// Whether a crate has a file or folder of this name with this test.
 fn is_there(root: &Path, (krate, file, function): &(String, String, String)) -> bool {
     let mut files = Vec::new();
     sources(&root.join("crates").join(krate), &mut files);
-    // A folder is called by its name: `upstream` is `upstream/main.rs`.
+    // A folder stands for its main file: `upstream` is `upstream/main.rs`.
     let is_called = |path: &&PathBuf| {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let folder = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
@@ -59,7 +59,7 @@ fn is_there(root: &Path, (krate, file, function): &(String, String, String)) -> 
         .any(|path| tests_in(&std::fs::read_to_string(path).unwrap()).contains(function))
 }
 
-/// What is wrong with a page, and how many rows its tables of tests have.
+/// The problems of a page, and the number of rows in its tables of tests.
 fn problems(root: &Path, page: &str) -> (Vec<String>, usize) {
     let (mut problems, mut rows, mut in_table) = (Vec::new(), 0, false);
     for line in page.lines() {
@@ -99,14 +99,14 @@ fn a_row_without_a_test_and_a_test_that_is_gone_are_found() {
     );
     let (found, rows) = problems(&root(), &bad);
     assert_eq!((found.len(), rows), (2, 3), "{found:?}");
-    // A function that is no test does not count, and neither does one in another file.
+    // A function that is no test does not count, and neither does a test in another file.
     for name in ["replicator::spec_tests::with", "replicator::spec::numbers_may_be_strings_as_in_couchdb"] {
         assert_eq!(problems(&root(), &format!("`{name}`")).0.len(), 1, "{name}");
     }
 }
 
-/// What each package of a lock file names that the file does not lock. `npm ci` refuses such a file, also for the lack of what this platform
-/// would not install.
+/// The names in a lock file's packages that the file does not lock. `npm ci` refuses such a file, even if the missing package is not for this
+/// platform.
 fn unlocked(lock: &serde_json::Value) -> Vec<String> {
     let packages = lock["packages"].as_object().unwrap();
     let names = |package: &serde_json::Value, kind: &str| -> Vec<String> {
@@ -115,7 +115,7 @@ fn unlocked(lock: &serde_json::Value) -> Vec<String> {
     let mut missing = Vec::new();
     for (path, package) in packages {
         for name in ["dependencies", "optionalDependencies"].iter().flat_map(|kind| names(package, kind)) {
-            // It is looked for beside the package's own modules, and then in every folder above, as Node does.
+            // The search starts beside the package's own modules and continues in every folder above, as in Node.js.
             let mut folder = Some(path.as_str());
             let found = std::iter::from_fn(|| {
                 let at = folder?;

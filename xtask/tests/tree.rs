@@ -1,4 +1,4 @@
-//! The shape of the tree: which crate may use which, how long a file may be, and that each says what it is for.
+//! The structure of the repository: which crate may use which, how long a file may be, and that each file states its purpose.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The product's crates: each may use those before it, never those after it.
+/// The product's crates. Each may use the crates before it, but none after it.
 const LAYERS: [&str; 13] = [
     "turnwise-policy",
     "turnwise-catalogue",
@@ -27,10 +27,10 @@ const LAYERS: [&str; 13] = [
 /// Crates that no product code may use: only tests, benchmarks and `xtask`.
 const DEVELOPMENT: [&str; 3] = ["turnwise-testkit", "turnwise-sim", "xtask"];
 
-/// What would let I/O, clocks or threads into `turnwise-policy`.
+/// Crates that would bring I/O, clocks or threads into `turnwise-policy`.
 const NOT_IN_POLICY: [&str; 5] = ["tokio", "reqwest", "futures", "rand", "tracing"];
 
-/// No source file is longer.
+/// The highest number of lines of a source file.
 const LINES_MAX: usize = 1_000;
 
 /// The crates of the workspace, each with its dependencies: their names and kinds ("normal", "dev", "build").
@@ -54,7 +54,7 @@ fn crates() -> Crates {
     packages.iter().map(|package| (text(&package["name"]), dependencies(package))).collect()
 }
 
-/// Every arrow that points the wrong way, in words.
+/// Every dependency in the wrong direction, as text.
 fn wrong_arrows(crates: &Crates) -> Vec<String> {
     let layer = |name: &str| LAYERS.iter().position(|layer| *layer == name);
     let mut wrong = Vec::new();
@@ -64,11 +64,11 @@ fn wrong_arrows(crates: &Crates) -> Vec<String> {
         }
         for (used, kind) in dependencies {
             let allowed = match (layer(name), layer(used)) {
-                // A crate's tests may use it with other features.
+                // A crate's tests may use the crate itself with other features.
                 (Some(user), Some(used)) => used < user || (used == user && kind == "dev"),
                 // A product crate's tests may use the development crates.
                 (Some(_), None) => kind == "dev" || !DEVELOPMENT.contains(&used.as_str()),
-                // The testkit knows servers only from outside; its benchmarks look inside.
+                // The testkit uses servers only from outside. Its benchmarks also use the crates.
                 (None, Some(_)) => name != "turnwise-testkit" || kind == "dev",
                 (None, None) => true,
             };
@@ -81,7 +81,7 @@ fn wrong_arrows(crates: &Crates) -> Vec<String> {
     wrong
 }
 
-/// All Rust files of the repository.
+/// Finds all Rust files in a folder.
 fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in folder.read_dir().unwrap() {
         let path = entry.unwrap().path();

@@ -1,10 +1,10 @@
 //! The invariants, checked at every commit on the rows that it touched.
 //!
-//! *Safety.* A job is in the one place that its record names. Every change of a record is one that the state machine allows, by
-//! someone who may make it: a client that asked for it, the worker whose claim holds the job, or whoever removes that worker.
-//! No claim is given twice, none is given or used by a worker that is not a member. What a worker records is what its handler did.
-//! What the rows themselves show is [`turnwise_queue::check`]'s, as for any store; here is who may change them, when and how.
-//! [`Checker::look_over`] reads the whole store again, to see that nothing escaped the check commit by commit.
+//! *Safety.* A job is in the one place that its record names. The state machine allows every change of a record. The writer may make that
+//! change: it is a client that requested it, the worker whose claim holds the job, or the process that removes that worker.
+//! No claim is given twice. Only members are given claims and use them. A worker records what its handler did.
+//! [`turnwise_queue::check`] checks what the rows themselves show, as for any store. This module checks who may change them, when and how.
+//! [`Checker::look_over`] reads the whole store again, to find what the check of each commit missed.
 
 mod losses;
 
@@ -35,40 +35,41 @@ use crate::show;
 use crate::tenants::{Tenants, Touched, is_sorted_anew};
 use crate::trace::Place;
 
-/// What is known of the store and of what happened outside of it.
+/// The state of the store, and of what happened outside of it, as derived from the commits.
 pub struct Checker {
     core: Arc<Core>,
     keys: Keyspace,
-    /// How long a worker may be silent.
+    /// How long a worker may go without a heartbeat.
     health_timeout: Duration,
     /// How long a job is kept after its end.
     retention: Duration,
-    /// Clocks are wrong.
+    /// Whether clocks are wrong.
     skews: bool,
     known: Mutex<Known>,
 }
 
-/// Everything that is known.
+/// Everything that the checker knows.
 #[derive(Default)]
 pub struct Known {
     /// The jobs' rows.
     pub jobs: BTreeMap<JobKey, JobRows>,
     /// The workers' rows, by type and id.
     pub workers: BTreeMap<JobKey, BTreeMap<WorkerRow, Bytes>>,
-    /// Where each worker that ever registered lives or lived; of an external one, who knows that it is it.
+    /// Where each worker that ever registered runs or ran. For an external worker: the process that works under its id.
     pub homes: BTreeMap<String, Arc<Link>>,
     /// The workers that ever registered as external ones.
     pub externals: BTreeSet<String>,
-    /// Workers that nobody knows to be, and since when, in µs since the world began: the process did not hear that it had joined, and has
-    /// joined once more.
+    /// Registered workers that no process uses, and since when, in µs since the world began. The process did not learn that it had
+    /// registered, and has registered again.
     pub orphans: BTreeMap<String, i64>,
     /// External workers that have asked to leave.
     pub left: BTreeSet<String>,
-    /// When the run under each claim began, has last reported, or has got a lock that it waited for, in µs since the world began.
+    /// When the run under each claim began, last reported, or got a lock that it waited for (the latest of them), in µs since the world
+    /// began.
     pub beats: BTreeMap<ClaimKey, i64>,
-    /// Claims whose ends were recorded.
+    /// Claims whose ends are recorded.
     pub recorded: BTreeSet<ClaimKey>,
-    /// Claims that were ever given, each with its job and when.
+    /// Every claim ever given, with its job and its time.
     pub claims: BTreeMap<ClaimKey, (JobKey, i64)>,
     /// How many jobs each worker holds.
     pub load: Loads,
@@ -84,25 +85,25 @@ pub struct Known {
     pub adds: BTreeMap<JobKey, u64>,
     /// Runs of each job.
     pub runs: BTreeMap<JobKey, usize>,
-    /// Who waits, and what was charged to whom.
+    /// Which jobs of each tenant wait, and what was charged to each tenant.
     pub tenants: Tenants,
-    /// Who locks what, in worlds where jobs lock.
+    /// Held and requested locks, in worlds where jobs lock.
     pub locks: Option<Locks>,
-    /// Who waits for whom.
+    /// Which jobs depend on which.
     pub dependencies: Dependencies,
-    /// What waits for a time, and who came when.
+    /// Jobs that wait for a time, and the order in which jobs were added.
     pub clocks: Clocks,
-    /// Who may start, in worlds where not all jobs may.
+    /// Which jobs may start, in worlds with filters, rate limits and dependencies.
     pub filters: Option<Filters>,
 }
 
 impl Known {
-    /// Where a worker lives or lived.
+    /// Where a worker runs or ran.
     pub fn home(&self, worker: &str) -> Option<Place> {
         self.homes.get(worker).map(|link| link.place)
     }
 
-    /// Whether what is written for a worker may be written there: every node speaks for an external one.
+    /// Whether a row of a worker may be written at this place. Every node may write for an external worker.
     fn speaks_for(&self, place: Place, worker: &str) -> bool {
         match self.externals.contains(worker) {
             true => matches!(place, Place::Node(..)),
@@ -110,7 +111,7 @@ impl Known {
         }
     }
 
-    /// Whether what `charger` has charged is written there: by the worker itself, or by a node that speaks for external ones.
+    /// Whether a charge of `charger` may be written at this place: by the worker itself, or by the node that charges for external workers.
     fn charges_for(&self, place: Place, charger: &str) -> bool {
         self.home(charger) == Some(place) || charger == workers::node_contender(&place.to_string())
     }
@@ -120,7 +121,7 @@ impl Known {
         self.workers.get(worker).is_some_and(|rows| rows.contains_key(&WorkerRow::Member))
     }
 
-    /// What a process has registered before for this type is nobody, if it was never given a job: it has joined once more.
+    /// Marks this process's earlier workers of the same type as orphans if they were never given a job: the process has registered again.
     fn orphan(&mut self, commit: &Commit<'_>, joined: &JobKey) {
         let before = self.workers.keys().filter(|before| {
             let is_used = || self.claims.range((before.1.clone(), 0)..=(before.1.clone(), u64::MAX)).next();
@@ -142,7 +143,7 @@ impl Known {
     }
 }
 
-/// What the commits of a start and an end may take, in µs: with their retries, by the clocks of those who make them.
+/// The time that the commits of a start and an end may take, with their retries, by the clocks of their writers, in µs.
 const SLACK_US: i64 = 15_000_000;
 
 /// An invariant that does not hold, and why.
@@ -156,7 +157,7 @@ pub(crate) fn ensure(
     if holds { Ok(()) } else { Err((invariant, story())) }
 }
 
-/// The rows of a job that a commit changes; before the first of its changes the record is noted as it was.
+/// The rows of a job that a commit changes. Before the first change, this notes the record as it was.
 fn touch<'a>(
     jobs: &'a mut BTreeMap<JobKey, JobRows>,
     touched: &mut BTreeMap<JobKey, Option<Job>>,
@@ -167,19 +168,19 @@ fn touch<'a>(
     rows
 }
 
-/// One commit, as it is looked at.
+/// One commit, while it is checked.
 struct Commit<'a> {
     writer: &'a Writer,
     place: Place,
-    /// Workers that were members before it and are no longer, or the other way round.
+    /// Whether each worker that this commit registers or removes was a member before.
     was_member: BTreeMap<JobKey, bool>,
-    /// Jobs that were cancelled in it, or whose next run was, for the sake of those that they waited for.
+    /// Jobs that this commit cancelled, or whose next run it cancelled, because of their dependencies.
     refused: BTreeSet<JobKey>,
     now_us: i64,
 }
 
 impl Commit<'_> {
-    /// What the clock of its writer shows, in µs since the epoch.
+    /// The clock of the commit's writer, in µs since the epoch.
     fn clock_us(&self) -> i64 {
         self.writer.link.as_ref().map_or(0, |link| link.clock_us())
     }
@@ -208,12 +209,12 @@ impl Checker {
         })
     }
 
-    /// Looks at what is known.
+    /// Runs `look` on what the checker knows.
     pub fn known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
         look(&mut lock(&self.known))
     }
 
-    /// Hears of a commit.
+    /// Checks a commit.
     pub fn on_commit(&self, writer: &Writer, version: u64, changes: &[RowChange]) {
         let Some(link) = &writer.link else { return };
         let late = if writer.late { " late" } else { "" };
@@ -382,7 +383,7 @@ impl Checker {
         Ok(())
     }
 
-    /// The rows of a worker: it registers once, and nothing is left when it is gone.
+    /// Checks the rows of a worker: it registers once, and leaves no row behind when it is gone.
     fn check_worker(&self, known: &mut Known, commit: &Commit<'_>, worker: &JobKey) -> Result<(), Broken> {
         let was_member = commit.was_member(known, worker);
         let is_member = known.is_member(worker);
@@ -408,10 +409,10 @@ impl Checker {
         if was_member && !is_member && known.home(&worker.1) != Some(commit.place) {
             self.core.count(|stats| stats.removals += 1);
             self.core.note(commit.place, "removes", worker.1.clone());
-            // What went wrong before may make a worker look dead for one timeout more.
+            // The last fault may make a worker look dead for one more timeout.
             let calm_us = commit.now_us - self.core.calm_since_us();
             let lives = known.homes.get(&worker.1).is_some_and(|link| !link.is_dead() && !link.is_paused());
-            // On a slow store a pass that others are faster than keeps a worker from its pings for seconds.
+            // On a slow store, a pass that conflicts with faster ones delays a worker's heartbeats by seconds.
             let fast = commit.writer.link.as_ref().is_some_and(|link| link.rates.latency_ms < SLOW_STORE_MS);
             let long_calm = fast
                 && !self.core.is_chaos()
@@ -420,7 +421,7 @@ impl Checker {
         }
         none(check::check_worker(&self.keys, worker, &rows))?;
         if !is_member && !rows.is_empty() {
-            // Its removal is under way; its health row goes last.
+            // Another process removes the worker. Its health row goes last.
             let by_itself = known.home(&worker.1) == Some(commit.place);
             ensure(was_member || !by_itself, "a removed worker writes nothing", story)?;
         }
@@ -430,7 +431,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Every change of a record is allowed, and made by someone who may.
+    /// Every change of a record is allowed, and its writer may make it.
     fn check_transition(
         &self,
         known: &mut Known,
@@ -465,7 +466,7 @@ impl Checker {
                         ensure(old.then() == Then::Remove, "no acknowledged job is lost", story)
                     }
                     state if state.is_final() => {
-                        // By the retention, when its time has come.
+                        // The retention removes it when its time has come.
                         let told_us = commit.clock_us();
                         let retention_us = i64::try_from(self.retention.as_micros()).unwrap_or(i64::MAX);
                         let old_enough = told_us.saturating_sub(old.changed_us) >= retention_us;
@@ -481,12 +482,12 @@ impl Checker {
             (Some(old), Some(new)) if old.class != new.class && !by(&[OpKind::Add]) => {
                 Err(("a job keeps its class", story()))
             }
-            // The first who waits for it says so in its record.
+            // The first job that depends on it sets a mark in its record.
             (Some(old), Some(new)) if is_awaited_now(old, new) => {
                 let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
                 ensure(adds, ALLOWED, story)
             }
-            // It may have been put back and taken out in one commit, and at the same time as before, where a clock was set back.
+            // One commit may put the job back and take it out again. Its time may be the same as before if a clock was set back.
             (Some(old), Some(new))
                 if commit.writer.op.is_none()
                     && is_kept(new)
@@ -538,7 +539,7 @@ impl Checker {
                     let told_us = commit.clock_us();
                     let asked = old.state() == State::Delayed && by(&[OpKind::Add]) || by(&[OpKind::Retry]);
                     ensure(asked || told_us >= old.order_us(), "no job starts before its time", story)?;
-                    // A pass may release a job and claim it at once.
+                    // A pass may release a job and claim it immediately.
                     if new.state() == State::Running { self.check_claim(known, commit, new) } else { Ok(()) }
                 }
                 (State::Pending | State::Delayed | State::Crashing, State::Cancelled) => {
@@ -577,7 +578,7 @@ impl Checker {
         }
     }
 
-    /// A pass takes a job out of the queue for a filter, or for a bucket that has no room.
+    /// A pass takes a job out of the queue because of a filter, or of a bucket that has no room.
     fn check_sorted_out(
         &self,
         known: &mut Known,
@@ -588,7 +589,7 @@ impl Checker {
     ) -> Result<(), Broken> {
         let story = || format!("job {key:?}\n  was {}\n  is  {}", in_words(Some(old)), in_words(Some(new)));
         let told_us = commit.clock_us();
-        // Its time may have come in the same commit, and so may the end of the last job that it waited for: what that allows is checked there.
+        // Its time may have come in the same commit, or its last dependency may have ended. Other checks cover these.
         let could_run = match old.state() {
             State::Pending => true,
             State::Delayed | State::Crashing => is_kept(old) || told_us >= old.order_us(),
@@ -600,7 +601,7 @@ impl Checker {
         let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
         let may =
             known.filters.as_mut().is_some_and(|filters| filters.sorts_out(key, new, commit.now_us, count));
-        // Who was blocked stands where it became free.
+        // A job that was blocked is in the queue at the time when its last dependency ended.
         let freed = old.unmet() > 0 && new.unmet() == 0 && new.order_us() == new.changed_us;
         let stays = new.state().is_final() || old.order_us() == new.order_us() || freed;
         ensure(could_run && may && stays, "a job leaves the queue only for a filter or a bucket", story)
@@ -611,7 +612,7 @@ impl Checker {
         self.core.count(|stats| stats.ends += 1);
     }
 
-    /// A claim is new, and given by a member to itself.
+    /// A claim is new, and a member gives it to itself.
     fn check_claim(&self, known: &mut Known, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
         let story = || format!("job {} is {}", new.id, in_words(Some(new)));
         let Some(Claim { worker, number }) = new.claim().cloned() else {
@@ -635,7 +636,7 @@ impl Checker {
         ensure(given.is_none(), "no claim is given twice", || format!("{} to {given:?}", story()))
     }
 
-    /// A claim ends by its own worker while that is a member, or with the membership of its worker.
+    /// The job's own worker ends a claim while it is a member. Otherwise the claim ends with the membership of its worker.
     fn check_release(
         &self,
         known: &mut Known,
@@ -661,7 +662,7 @@ impl Checker {
             known.recorded.extend(old.claim().cloned().map(|claim| (claim.worker, claim.number)));
             return Ok(());
         };
-        // Its next run was refused, now or before; and this one did not come to its own end.
+        // The next run was cancelled, now or before, and this run did not end by itself.
         let refused_now = commit.refused.contains(&(new.job_type.clone(), new.id.clone()));
         let refused = new.state() == State::Cancelled && refused_now;
         let again = old.then() == Then::Again && !refused_now;
@@ -678,14 +679,14 @@ impl Checker {
             let kept = history.len().min(old.history.len() + 1);
             kept == history.len() && kept > 0 && history[1..] == old.history[..kept - 1]
         };
-        // The end of the run, and the refusal; of a run that was to stop that is one.
+        // The end of the run and the refusal are two events. For a run that was to stop they are one.
         let two = refused && !(old.cancel_requested() && grown(&new.history));
         let history = &new.history[usize::from(two).min(new.history.len())..];
         ensure(grown(history), "every end is recorded once", story)?;
         let event = &history[0].kind;
         let claim = old.claim().expect("its holder was just found");
-        // A run that is to be cancelled and is over its time is cancelled without a word of that: it goes on, or its worker has
-        // not told yet that it ended by itself.
+        // A run that is to be cancelled and exceeds its time is cancelled without an event for the timeout. Either the run continues, or its
+        // worker has not reported yet that it ended by itself.
         let key = (claim.worker.clone(), claim.number);
         let external = known.externals.contains(&claim.worker);
         let did = known.executions.get(&key).map(|run| &run.did);
@@ -711,13 +712,13 @@ impl Checker {
         let did = known.executions.get(&(claim.worker.clone(), claim.number)).map(|run| run.did.clone());
         let told = match event {
             EventKind::Completed => did == Some(Did::Completed),
-            // It did not stop, or had just done so, when its time was over.
+            // The run did not stop, or had stopped only a moment before its time was over.
             EventKind::Failed { .. } | EventKind::Crashed { .. } if expired => {
                 matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed))
             }
             EventKind::Failed { .. } => matches!(did, Some(Did::Failed | Did::Crashed)),
             EventKind::Crashed { .. } => did == Some(Did::Crashed),
-            // Stopped before it began: where many start together some are held back for a moment.
+            // Stopped before it began: if many runs start together, the worker delays some of them for a moment.
             EventKind::Stopped { .. } => matches!(did, None | Some(Did::Stopped | Did::Dropped)),
             EventKind::Cancelled => matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed)),
             EventKind::Added | EventKind::Started => false,
@@ -737,7 +738,7 @@ impl Checker {
         ensure(new.state() != State::Crashing || tries_left, "a job is tried as often as allowed", story)
     }
 
-    /// A handler begins to run. Returns how often the job ran before.
+    /// Notes that a handler starts a run. Returns how often the job ran before.
     pub fn on_run(&self, place: Place, job: &Job) -> usize {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         let key = (job.job_type.clone(), job.id.clone());
@@ -761,7 +762,7 @@ impl Checker {
         before_this
     }
 
-    /// A handler has done what it did.
+    /// Notes what a handler did in its run.
     pub fn on_done(&self, place: Place, claim: &Claim, did: Did) {
         self.core.note(place, "ends", format!("{} {did:?}", claim.number));
         let known = &mut *lock(&self.known);
@@ -770,17 +771,17 @@ impl Checker {
         }
     }
 
-    /// A run asks for a lock.
+    /// Notes that a run requests a lock.
     pub fn on_ask(&self, claim: &Claim, lock: &LockAt) {
         self.known(|known| known.locks.as_mut().map(|locks| locks.ask(claim, &lock.spot)));
     }
 
-    /// A run gives a lock back.
+    /// Notes that a run gives a lock back.
     pub fn on_give_back(&self, claim: &Claim, spot: &Spot) {
         self.known(|known| known.locks.as_mut().map(|locks| locks.give_back(claim, spot)));
     }
 
-    /// A run has heard that it has a lock. That must be so while its claim holds the job.
+    /// Checks that a run that learns of its lock has it. This must hold while its claim holds the job.
     pub fn on_granted(&self, place: Place, job: &Job, claim: &Claim, lock: &LockAt) {
         let key = (job.job_type.clone(), job.id.clone());
         let wrong = self.known(|known| {
@@ -794,12 +795,12 @@ impl Checker {
         }
     }
 
-    /// An external worker has heard that it is a member.
+    /// Notes that an external worker has learned that it is a member.
     pub fn moves_in(&self, worker: &str, link: &Arc<Link>) {
         lock(&self.known).homes.insert(worker.to_owned(), link.clone());
     }
 
-    /// An external worker works under this id no more.
+    /// Notes that an external worker no longer works under this id.
     pub fn moves_out(&self, worker: &str, leaves: bool) {
         let known = &mut *lock(&self.known);
         known.homes.remove(worker);
@@ -808,7 +809,7 @@ impl Checker {
         }
     }
 
-    /// An external worker has heard that the end of its run is recorded.
+    /// Checks an acknowledged end: an external worker has learned that the end of its run is recorded.
     pub fn on_acknowledged_end(&self, place: Place, claim: &Claim) {
         let recorded = lock(&self.known).recorded.contains(&(claim.worker.clone(), claim.number));
         if !recorded {
@@ -817,8 +818,8 @@ impl Checker {
         }
     }
 
-    /// An external worker has heard that the end of its run was refused. That must not be so while it is a member and its claim
-    /// holds the job, or was the last to end it.
+    /// Checks a refused end, after an external worker has learned of it. The refusal is wrong while the worker is a member and its claim
+    /// holds the job, or was the last claim to end it.
     pub fn on_refused_end(&self, place: Place, job: &Job, claim: &Claim) {
         let known = &*lock(&self.known);
         let record =
@@ -831,7 +832,7 @@ impl Checker {
         }
     }
 
-    /// Reads the whole store, and compares it with what the commits told.
+    /// Reads the whole store, and compares it with the state derived from the commits.
     pub fn look_over(&self, rows: &[(Bytes, Bytes)]) {
         if let Err((invariant, story)) = self.compare(rows) {
             self.core.violated(invariant, story);
@@ -877,7 +878,7 @@ impl Checker {
         none(check::check_rows(&self.keys, rows))
     }
 
-    /// What the rows of a job show: it is in the one place that its record names, and nothing belongs to no job.
+    /// Checks the rows of a job: it is in the one place that its record names, and no row lacks its job.
     fn check_places(&self, known: &Known, key: &JobKey) -> Result<(), Broken> {
         let rows = &known.jobs[key];
         none(check::check_job(&self.keys, key, rows, |worker| known.workers.contains_key(worker))).map_err(
@@ -886,21 +887,21 @@ impl Checker {
     }
 }
 
-/// What the reason of a run says that was over its time.
+/// The text in the reason of a run that exceeded its time.
 const OVER: &str = "timeout of ";
 
-/// Whether a filter or a limit keeps a job out of the queue.
+/// Whether a filter or a rate limit keeps a job out of the queue.
 pub(crate) fn is_kept(job: &Job) -> bool {
     job.paused().is_some() || job.limited().is_some()
 }
 
-/// Whether a job has come where it is now.
+/// Whether a job has changed its place: its state, its time, or what keeps it out of the queue.
 fn is_moved(old: &Job, new: &Job) -> bool {
     (old.state(), old.changed_us, &old.paused(), &old.limited())
         != (new.state(), new.changed_us, &new.paused(), &new.limited())
 }
 
-/// Whether nothing was changed but that somebody waits for the job now.
+/// Whether the only change is that a first job now depends on this one.
 fn is_awaited_now(old: &Job, new: &Job) -> bool {
     if old.awaited.is_some() || new.awaited.is_none() {
         return false;
@@ -908,14 +909,14 @@ fn is_awaited_now(old: &Job, new: &Job) -> bool {
     differs_only(old, new, |was| was.awaited = new.awaited)
 }
 
-/// Whether a job was left as it was, but for what `change` makes of it.
+/// Whether the change from `old` to `new` is exactly what `change` does.
 fn differs_only(old: &Job, new: &Job, change: impl FnOnce(&mut Job)) -> bool {
     let mut was = old.clone();
     change(&mut was);
     serde_json::to_vec(&was).ok() == serde_json::to_vec(new).ok()
 }
 
-/// Nothing was found.
+/// Turns the first finding into an error.
 pub(crate) fn none(findings: Vec<Finding>) -> Result<(), Broken> {
     match findings.into_iter().next() {
         Some(finding) => Err((finding.invariant.holds(), format!("{}: {}", finding.key, finding.problem))),
@@ -923,7 +924,7 @@ pub(crate) fn none(findings: Vec<Finding>) -> Result<(), Broken> {
     }
 }
 
-/// Only the holder of a claim reports, and clients ask for a stop.
+/// Only the holder of a claim reports, and only clients request a stop.
 fn check_report(
     known: &Known,
     commit: &Commit<'_>,
@@ -939,7 +940,7 @@ fn check_report(
     };
     ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
     if old.deadline != new.deadline {
-        // A node has looked at it, and looks again later.
+        // A node has checked the deadline, and will check it again later.
         let same = old.updated_us == new.updated_us && old.cancel_requested == new.cancel_requested;
         let by_node = matches!(commit.place, Place::Node(..)) && commit.writer.op.is_none();
         return ensure(same && by_node, "nodes move deadlines, and nothing else with them", story);
@@ -957,7 +958,7 @@ fn check_report(
     ensure(holds, "only the holder of a claim reports", story)
 }
 
-/// The parts of a record that the invariants are about.
+/// The fields of a record that the invariants are about.
 pub fn in_words(job: Option<&Job>) -> String {
     let Some(job) = job else { return "not there".to_owned() };
     let Job { attempts, crashes, class, .. } = job;

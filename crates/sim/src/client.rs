@@ -1,4 +1,4 @@
-//! Clients: they add, cancel, restart and remove jobs, each its own ones, one thing after the other.
+//! Clients: they add, cancel, restart and remove jobs. Each client changes only its own jobs, one operation after the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ use crate::world::JUMP_MS;
 /// Jobs of the flood run up to this long, so that many run when their worker dies.
 const FLOOD_MS: u64 = 60_000;
 
-/// The longest time that a client does nothing, in ms.
+/// The longest time that a client is idle, in ms.
 const LULL_MS: u64 = 30_000;
 
-/// The longest delay of a job where clocks are set by hours, in ms.
+/// The longest delay of a job in worlds where clocks are set by hours, in ms.
 const DELAY_MS: u64 = 2 * 3_600_000;
 
 /// A day, in µs.
 pub const DAY_US: i64 = 86_400_000_000;
 
-/// Continuous jobs of a type that fill slots at most, and those that one transaction adds.
+/// At most this many continuous jobs of a type fill slots. One transaction adds `FILL_BATCH` of them.
 const MAX_FILL: usize = 60;
 const FILL_BATCH: usize = 10;
-/// So many of them more than there are slots, where they are busy.
+/// If the jobs are busy, this many more of them than slots are added.
 const MORE_THAN_SLOTS: usize = 3;
-/// The delay of the job that comes behind them, in µs: by then they run.
+/// The delay of the job that is added after them, in µs. They run by then.
 const FILL_DELAY_US: i64 = 15_000_000;
 
 /// The store of a process that has just started.
@@ -56,16 +56,16 @@ pub struct Client {
     link: Arc<Link>,
     runtime: Arc<dyn Runtime>,
     store: Store,
-    /// Keeps its clock with the others'.
+    /// The task that keeps comparing its clock with those of the other processes.
     keeper: Option<AbortOnDropHandle<()>>,
     keys: Keyspace,
     rng: SeededRng,
     number: u32,
-    /// Its jobs; whether one runs until it is stopped.
+    /// Its jobs, and whether each runs until it is stopped.
     jobs: BTreeMap<JobKey, bool>,
-    /// What most of the jobs that it adds wait for, in place of any.
+    /// The job that most of the jobs that it adds depend on, if set.
     hub: Option<JobKey>,
-    /// Whom the jobs that it adds are charged to, in place of anyone.
+    /// The tenant of the jobs that it adds. If unset, the tenants are random.
     payer: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl Client {
         }
     }
 
-    /// Does everything that it has planned. Returns the client, to clean up at the end.
+    /// Does everything that the plan asks for. Returns the client, to clean up at the end.
     pub async fn work(mut self) -> Self {
         let plan = self.setting.plan.clone();
         self.keep_time().await;
@@ -103,9 +103,9 @@ impl Client {
             let key = |n| (job_type.clone(), format!("f{n:03}"));
             let new: Vec<(JobKey, Script)> =
                 (0..plan.flood).map(|n| (key(n), self.locking(script.clone()))).collect();
-            // A job takes four rows at most: where the outcome of an attempt was not known it may have ended by the next
-            // one. And there are some others, one for each tenant among them. What it waits for takes three each.
-            // Of each one read is proven, and of what it waits for one.
+            // A job takes at most four rows: if the outcome of an attempt is unknown, the job may have ended before the next attempt. A few
+            // more rows exist, one of them for each tenant. Each dependency takes three.
+            // Each job adds one read to the conflict check, and so does each dependency.
             let (rows, reads) = if plan.eligibility.is_some() { (16, 6) } else { (5, 2) };
             let limits = plan.limits;
             let most = (limits.transaction_writes / rows).min(limits.transaction_conflicts / reads);
@@ -117,7 +117,7 @@ impl Client {
             self.hub = None;
         }
         for n in 0..plan.ops {
-            // Now and then it is quiet for a while, so that others' faults meet few jobs, too.
+            // Sometimes the client pauses, so that faults also occur while few jobs exist.
             let think_ms = if self.rng.chance(80) { LULL_MS } else { plan.think_ms };
             sleep(self.rng.ms(0, think_ms)).await;
             if self.setting.core.is_ending() {
@@ -154,7 +154,7 @@ impl Client {
         self
     }
 
-    /// Its machine's clock is set, and perhaps it starts anew: as a server does, before it answers anything.
+    /// Sets its machine's clock, and restarts in half of the cases. It then compares clocks before anything else, as a server does.
     async fn set_clock(&mut self) {
         let by_us = i64::try_from(self.rng.below(JUMP_MS) * 1_000).expect("a few hours");
         let by_us = if self.rng.chance(500) { by_us } else { -by_us };
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Compares its clock with the others', and does so again and again.
+    /// Compares its clock with those of the other processes, and keeps doing so.
     async fn keep_time(&mut self) {
         while clock::compare(&self.store, &self.keys).await.is_err() {}
         let keeper = Timekeeper { store: self.store.clone(), keys: self.keys.clone() };
@@ -176,8 +176,8 @@ impl Client {
         self.keeper = Some(AbortOnDropHandle::new(tokio::spawn(keeper.run(never))));
     }
 
-    /// Adds continuous jobs to each type that take all slots, and then one that is delayed: it has its turn all the same. They have nothing to do;
-    /// or they have, are one tenant's, and more than there are slots: then they take turns.
+    /// Adds continuous jobs to each type that take all slots, and then a delayed job, which must get its turn nevertheless. The continuous
+    /// jobs have nothing to do; or they are busy, belong to one tenant, and take turns, because there are more of them than slots.
     pub async fn fill(&mut self) {
         let plan = self.setting.plan.clone();
         let Tunables { max_jobs, fair, .. } = lock(&self.setting.tunables).clone();
@@ -201,7 +201,7 @@ impl Client {
         self.payer = None;
     }
 
-    /// Adds a job to each type that waits for a day.
+    /// Adds to each type a job that is delayed by a day.
     pub async fn wait_a_day(&mut self) {
         for job_type in self.setting.plan.types.clone() {
             let then_us = self.runtime.now_us() + DAY_US;
@@ -210,7 +210,7 @@ impl Client {
         }
     }
 
-    /// Cancels what would run for ever, once, and one of the clients removes all filters. Whether something had to be.
+    /// Cancels each endless job, once; one of the clients removes all filters. Returns whether there was anything to do.
     pub async fn clean_up(&mut self) -> bool {
         let mut endless = false;
         if self.number == 0 {
@@ -234,7 +234,7 @@ impl Client {
         self.locking(Script::any(&self.rng))
     }
 
-    /// The same, of a job that locks, if there are such.
+    /// The script with the locks of a job, if jobs lock in this world.
     fn locking(&self, script: Script) -> Script {
         let Some(plan) = &self.setting.plan.locks else { return script };
         let locks = plan.declare(&self.rng);
@@ -249,7 +249,7 @@ impl Client {
             false => self.rng.chance(300).then(|| self.rng.ms(0, 20_000)),
         };
         if long {
-            // The world does not last so long.
+            // The world may end before that.
             self.jobs.extend(new.iter().map(|(key, _)| (key.clone(), true)));
         }
         let not_before_us = delay.map(|delay| self.runtime.now_us() + delay.as_micros() as i64);
@@ -350,7 +350,7 @@ impl Client {
         if let Ok(jobs::Cancelled::Now) = cancelled {
             let state =
                 self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.state()));
-            // It may be gone already, where clocks differ by more than jobs are kept.
+            // It may be gone already, if clocks differ by more than the retention.
             if state.is_some_and(|state| state != State::Cancelled) {
                 let story = format!("{key:?} was cancelled, and is {state:?}");
                 self.setting.core.violated("what is acknowledged is in the store", story);
@@ -392,7 +392,7 @@ impl Client {
         let told = done.as_ref().map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
         self.tell("was told", told);
         let is = self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.class));
-        // It may have ended since, and be gone.
+        // It may have ended and be gone by now.
         if matches!(done, Ok(jobs::Classed::Set(_))) && is.is_some_and(|is| is != class) {
             let story = format!("{key:?} was given class {class}, and has {is:?}");
             self.setting.core.violated("what is acknowledged is in the store", story);

@@ -1,5 +1,5 @@
-//! What clocks that are set may not do: time does not go back for the jobs of a tenant, and what waits for a time does not wait for much
-//! longer than it was told to. Both by the world's own clock.
+//! Limits on the effect of clock changes: time does not go backwards for the jobs of a tenant, and a job that waits for a time does not wait
+//! much longer than asked. The world's own clock measures both.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,22 +8,22 @@ use turnwise_queue::{Job, State};
 use crate::check::{Broken, ensure, in_words, is_kept};
 use crate::ledger::JobKey;
 
-/// Who was added this much later than another one does not come before it: a process may not have heard of a later time for as long as
-/// a comparison of clocks takes, with its retries, and a commit may be on its way for almost as long.
+/// A job that was added this much later than another is not queued before it. Two delays add up to this: a process may miss a later time for
+/// the length of a comparison of clocks with its retries, and a commit may take almost as long.
 const UNORDERED_US: i64 = 60_000_000;
-/// What waits for a time may start so much later, beside what a clock that is ahead loses: for a commit that was on its way, and the
+/// A job that waits for a time may start this much later, on top of what a clock that is ahead loses. This covers a commit in flight and the
 /// comparison of clocks.
 const LATE_US: i64 = 30_000_000;
 
-/// Who was added lately, when and with what time, and the latest time of those before, all in µs.
+/// Recently added jobs, each with the time of its commit and its own time, and the latest time of earlier jobs, all in µs.
 type Added = (VecDeque<(i64, i64)>, i64);
 
-/// What is known of times.
+/// What the checker knows about times.
 #[derive(Default)]
 pub struct Clocks {
-    /// Of each tenant's queue, by type.
+    /// The added jobs of each tenant's queue, by job type and tenant.
     added: BTreeMap<(String, String), Added>,
-    /// Until when each job that waits for a time has to be released, in µs since the world began.
+    /// The time by which each job that waits for a time has to be released, in µs since the world began.
     due_us: BTreeMap<JobKey, i64>,
 }
 
@@ -33,7 +33,7 @@ fn waits_for_time(job: &Job) -> bool {
 }
 
 impl Clocks {
-    /// Hears of a change of a record, by whoever's clock shows `clock_us`.
+    /// Checks a change of a record. `clock_us` is the clock of its writer.
     pub(crate) fn hear(
         &mut self,
         key: &JobKey,
@@ -50,7 +50,7 @@ impl Clocks {
             self.due_us.remove(key);
         } else if !old.is_some_and(|old| waits_for_time(old) && old.order_us() == new.order_us()) {
             let left_us = new.order_us().saturating_sub(clock_us).max(0);
-            // Of its time a clock that is ahead loses an eighth, and a clock may run too slow by 2 %.
+            // A clock that is ahead loses an eighth of the time. A clock may also run too slowly, by 2 %.
             self.due_us.insert(key.clone(), now_us + left_us + left_us / 6 + LATE_US);
         }
         let is_queued =

@@ -1,4 +1,4 @@
-//! What everything in one world shares: its clock, its random numbers, its trace, and the first thing that went wrong.
+//! What everything in one world shares: its clock, its random numbers, its trace, and the first violation.
 
 use std::fmt;
 use std::future::pending;
@@ -13,31 +13,31 @@ use crate::rng::SeededRng;
 use crate::rows::RowChange;
 use crate::trace::{Event, Place, Trace, written};
 
-/// When the world begins, in µs since the epoch: any moment would do.
+/// When the world begins, in µs since the epoch. The value is arbitrary.
 pub const EPOCH_US: i64 = 1_700_000_000_000_000;
 
-/// Requests to the store that a world makes at most, a hundred times as many as a large one needs.
+/// The maximum of requests to the store in a world: a hundred times as many as a large world needs.
 const MAX_REQUESTS: u64 = 50_000_000;
 
-/// Something that must never happen.
+/// A violation of an invariant.
 #[derive(Debug, Clone)]
 pub struct Violation {
     /// The invariant, as a name.
     pub invariant: &'static str,
-    /// What was seen, with the rows.
+    /// What happened, with the rows.
     pub story: String,
 }
 
-/// What a world has been through.
+/// Counts of what happened in a world.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Transactions that were committed.
     pub commits: u64,
-    /// Conflicts, real and made up.
+    /// Conflicts, both real and injected.
     pub conflicts: u64,
-    /// Commits whose outcome was not told.
+    /// Commits whose outcome the process did not learn.
     pub unknown: u64,
-    /// Of these, those that happened after the answer.
+    /// How many of these took effect after the process had received the error.
     pub late: u64,
     /// Operations that were refused because the store could not be reached.
     pub unavailable: u64,
@@ -49,9 +49,9 @@ pub struct Stats {
     pub shutdowns: u64,
     /// Runs of handlers.
     pub runs: u64,
-    /// Jobs that came to an end.
+    /// Jobs that reached a final state.
     pub ends: u64,
-    /// Workers that were removed by others.
+    /// Workers that another process removed.
     pub removals: u64,
     /// Locks that were taken.
     pub locks: u64,
@@ -59,20 +59,20 @@ pub struct Stats {
     pub waits: u64,
     /// Jobs that reserved their locks.
     pub reservations: u64,
-    /// Jobs that were told what to wait for.
+    /// Jobs that were added with dependencies.
     pub dependents: u64,
-    /// Jobs that were cancelled for the sake of what they waited for.
+    /// Jobs that were cancelled because of a dependency.
     pub refused: u64,
     /// Jobs that filters paused.
     pub paused: u64,
-    /// Jobs that were held back because of a limit.
+    /// Jobs that were limited, because a bucket had no room.
     pub held_back: u64,
     /// Jobs that filters rejected.
     pub rejected: u64,
 }
 
 impl Stats {
-    /// Adds those of another world.
+    /// Adds the counts of another world.
     pub fn add(&mut self, other: &Stats) {
         let Stats {
             commits,
@@ -143,7 +143,7 @@ impl fmt::Display for Stats {
 
 /// The shared core of one world.
 pub struct Core {
-    /// For the world's own decisions.
+    /// The random numbers for the world's own decisions.
     pub rng: SeededRng,
     begun: Instant,
     trace: Mutex<Trace>,
@@ -153,7 +153,7 @@ pub struct Core {
     pub failed: Notify,
     /// Whether faults happen.
     chaos: AtomicBool,
-    /// Whether clients shall do nothing new.
+    /// Whether clients start nothing new.
     ending: AtomicBool,
     /// Requests to the store so far.
     requests: AtomicU64,
@@ -178,7 +178,7 @@ impl Core {
         })
     }
 
-    /// How long the world has been going, in µs.
+    /// How long the world has existed, in µs.
     pub fn elapsed_us(&self) -> i64 {
         i64::try_from(self.begun.elapsed().as_micros()).expect("no world lasts that long")
     }
@@ -201,23 +201,23 @@ impl Core {
         lock(&self.trace).note(event);
     }
 
-    /// Counts something.
+    /// Changes a count.
     pub fn count(&self, count: impl FnOnce(&mut Stats)) {
         count(&mut lock(&self.stats));
     }
 
-    /// What has been counted.
+    /// The counts so far.
     pub fn stats(&self) -> Stats {
         *lock(&self.stats)
     }
 
-    /// The hash of the trace so far, and the lines that were kept.
+    /// The hash of the trace so far, and the lines that are kept.
     pub fn trace(&self) -> (u64, Vec<String>) {
         let trace = lock(&self.trace);
         (trace.hash(), trace.lines())
     }
 
-    /// Something happened that must not: the world ends. Only the first one counts, what follows may follow from it.
+    /// Reports a violation, which ends the world. Only the first one is kept, because the next ones may follow from it.
     pub fn violated(&self, invariant: &'static str, story: impl Into<String>) {
         let mut first = lock(&self.violation);
         if first.is_none() {
@@ -226,12 +226,12 @@ impl Core {
         }
     }
 
-    /// The first thing that went wrong.
+    /// The first violation.
     pub fn violation(&self) -> Option<Violation> {
         lock(&self.violation).clone()
     }
 
-    /// Counts a request to the store. Whoever asks without end, so that time never passes, is stopped.
+    /// Counts a request to the store. A caller that requests without end, so that time never passes, is blocked forever.
     pub async fn request(&self) {
         if self.requests.fetch_add(1, Relaxed) > MAX_REQUESTS {
             self.violated(
@@ -247,23 +247,23 @@ impl Core {
         self.chaos.load(Relaxed)
     }
 
-    /// Lets faults happen, or not.
+    /// Turns faults on or off.
     pub fn set_chaos(&self, chaos: bool) {
         self.chaos.store(chaos, Relaxed);
         self.disturb(Duration::ZERO);
     }
 
-    /// Whether clients shall do nothing new.
+    /// Whether clients start nothing new.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Relaxed)
     }
 
-    /// Lets clients do nothing new.
+    /// Makes clients start nothing new.
     pub fn end(&self) {
         self.ending.store(true, Relaxed);
     }
 
-    /// Something is disturbed from now on, for this long.
+    /// Notes a disturbance that lasts from now on for `duration`.
     pub fn disturb(&self, duration: Duration) {
         let until_us = self.elapsed_us() as u64 + duration.as_micros() as u64;
         self.disturbed_until_us.fetch_max(until_us, Relaxed);
@@ -275,7 +275,7 @@ impl Core {
     }
 }
 
-/// Locks what only one thread uses.
+/// Locks a mutex that only one thread uses.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! What must hold of jobs that wait for the end of others, commit by commit. That the rows of both directions and the record agree is
-//! [`turnwise_queue::check`]'s; here is what clients have asked for, and how the others have ended, by rules of its own.
+//! The invariants of jobs with dependencies, checked at every commit. [`turnwise_queue::check`] checks that the rows of both directions and
+//! the record agree. This module checks what clients asked for and how the dependencies ended, by rules of its own.
 //!
-//! - A job starts, is pending, or waits for its time only when all that it waits for has ended in a way that frees it.
-//! - It is cancelled, or its next run is, only if one of them has ended in a way that it does not accept.
-//! - It waits for what it was told to wait for last, and for nothing else; only for jobs that are there, and never in a circle.
+//! - A job starts, is pending, or waits for its time only when all of its dependencies have ended in a way that frees it.
+//! - A job or its next run is cancelled only if a dependency has ended in a state that it does not accept.
+//! - A job depends only on what its last addition named, only on jobs that exist, and never in a cycle.
 //!
-//! Since when it could have heard of an end is known, too, for [`crate::liveness`].
+//! The module also knows since when a job could have learned of an end, for [`crate::liveness`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,26 +16,26 @@ use crate::check::{Broken, ensure, in_words};
 use crate::ledger::{Did, Executions, JobKey, Op, OpKind};
 use crate::model::JobRows;
 
-/// What jobs wait for, by their keys, and for what.
+/// The dependencies of jobs, by the job's key and then by the dependency's key.
 #[derive(Default)]
 pub struct Dependencies {
     waits: BTreeMap<JobKey, BTreeMap<JobKey, Wait>>,
-    /// Jobs that run, and whose next run was refused.
+    /// Running jobs whose next run was refused.
     refused: BTreeSet<JobKey>,
-    /// When one that waited for each of these last heard of its end, in µs since the world began.
+    /// When a job last learned of the end of each of these dependencies, in µs since the world began.
     told_us: BTreeMap<JobKey, i64>,
 }
 
-/// What one job waits for.
+/// One dependency of one job.
 struct Wait {
     accepted: Vec<Outcome>,
     otherwise: Otherwise,
     end: Option<End>,
-    /// It has heard of the end.
+    /// Whether the job has learned of the end.
     is_told: bool,
 }
 
-/// How it has ended: one of these, where a run and the removal of its job or its worker come together.
+/// How a dependency has ended. More than one outcome is possible if a run ends together with the removal of its job or its worker.
 #[derive(Clone)]
 struct End {
     outcomes: BTreeSet<Outcome>,
@@ -61,13 +61,13 @@ impl Wait {
     }
 }
 
-/// One commit, as far as it matters here.
+/// One commit, as far as dependencies are concerned.
 pub struct Commit<'a> {
-    /// What a client was doing.
+    /// The operation of the client, if a client made the commit.
     pub op: Option<&'a Op>,
-    /// The jobs that it touched, with their records before it.
+    /// The jobs that the commit changed, with their records before it.
     pub jobs: &'a BTreeMap<JobKey, Option<Job>>,
-    /// Those that are there after it.
+    /// The jobs that exist after it.
     pub known: &'a BTreeMap<JobKey, JobRows>,
     /// What handlers did.
     pub executions: &'a Executions,
@@ -80,7 +80,7 @@ impl Commit<'_> {
         self.known.get(key)?.record.as_ref()
     }
 
-    /// How a job has ended in it, if it has.
+    /// How a job has ended in this commit, if it has.
     fn outcomes(&self, key: &JobKey, old: Option<&Job>) -> Option<BTreeSet<Outcome>> {
         if old.is_some_and(|old| old.state().is_final()) {
             return None;
@@ -92,7 +92,7 @@ impl Commit<'_> {
                 let mut outcomes = BTreeSet::from([Outcome::Removed]);
                 let claim = old.claim().map(|claim| (claim.worker.clone(), claim.number));
                 if let Some(claim) = claim {
-                    // Its run ended when its removal was asked for: in its own way, or stopped for that.
+                    // The run ended after the removal was requested: by itself, or stopped because of the request.
                     outcomes.insert(Outcome::Cancelled);
                     outcomes.extend(match self.executions.get(&claim).map(|run| &run.did) {
                         Some(Did::Completed) => Some(Outcome::Completed),
@@ -118,7 +118,7 @@ fn final_outcome(state: State) -> Option<Outcome> {
 const EARLY: &str = "a job starts only after all that it waits for";
 
 impl Dependencies {
-    /// Hears of a commit, and checks it. Returns the jobs that it cancelled, or whose next run it did, for the sake of what they waited for.
+    /// Checks a commit. Returns the jobs that it cancelled, or whose next run it cancelled, because of a dependency.
     pub fn hear(&mut self, commit: &Commit<'_>) -> Result<BTreeSet<JobKey>, Broken> {
         for (key, old) in commit.jobs {
             let Some(outcomes) = commit.outcomes(key, old.as_ref()) else { continue };
@@ -141,7 +141,7 @@ impl Dependencies {
                     self.waits.remove(key);
                     self.refused.remove(key);
                 }
-                // With what was refused, if it was.
+                // The restart also removes the refused dependencies.
                 OpKind::Restart if self.refused.remove(key) => drop(self.waits.remove(key)),
                 OpKind::Restart | OpKind::SetClass | OpKind::Filter => {}
             }
@@ -160,7 +160,7 @@ impl Dependencies {
         Ok(refused)
     }
 
-    /// What a job is told to wait for. What has ended counts as if it ended now.
+    /// The dependencies that an addition declares. A job that has already ended counts as if it ended now.
     fn declared(
         &self,
         commit: &Commit<'_>,
@@ -182,7 +182,7 @@ impl Dependencies {
         Ok(waits)
     }
 
-    /// Nobody waits for a job that waits for him.
+    /// No job may depend on itself, directly or through other jobs.
     fn check_circle(&self, key: &JobKey) -> Result<(), Broken> {
         let mut seen = BTreeSet::new();
         let mut open = vec![key];
@@ -198,7 +198,7 @@ impl Dependencies {
         Ok(())
     }
 
-    /// Notes which ends a job has heard of.
+    /// Notes which ends a job has learned of.
     fn note_told(&mut self, commit: &Commit<'_>, key: &JobKey) {
         let (Some(waits), Some(rows)) = (self.waits.get_mut(key), commit.known.get(key)) else { return };
         for (on, wait) in waits.iter_mut().filter(|(_, wait)| wait.end.is_some() && !wait.is_told) {
@@ -209,7 +209,7 @@ impl Dependencies {
         }
     }
 
-    /// Checks a job that was touched. Whether it was cancelled, or its next run was, for the sake of what it waited for.
+    /// Checks a job that the commit changed. Returns whether the job or its next run was cancelled because of a dependency.
     fn check(
         &mut self,
         commit: &Commit<'_>,
@@ -266,7 +266,7 @@ impl Dependencies {
         let refused = match job.state() {
             State::Cancelled => {
                 let told = waits.iter().filter(|(_, wait)| wait.may_cancel()).any(refuses);
-                // A pass that rejects one job frees those that wait for that, and may reject them, too.
+                // A pass that rejects a job frees the jobs that accept this end, and may reject them, too.
                 let freed = was == Some(State::Delayed) && waits.values().all(Wait::may_free);
                 ensure(told || freed, "a job is cancelled only for an end that it does not accept", story)?;
                 told
@@ -274,10 +274,10 @@ impl Dependencies {
             state if state.is_claimed() && ran => {
                 let may = waits.values().any(Wait::may_cancel);
                 ensure(may, EARLY, story)?;
-                // It must not start again, when this run is over.
+                // The job must not start again when this run is over.
                 return Ok(self.refused.insert(key.clone()));
             }
-            // That run came to its own end; where several end in a commit, just after the next one was refused.
+            // The run ended by itself. If several jobs end in one commit, it may have ended just after its next run was refused.
             state if state.is_final() && (self.refused.contains(key) || ran && ends_now) => {
                 !self.refused.contains(key)
             }
@@ -296,8 +296,8 @@ impl Dependencies {
         Ok(refused)
     }
 
-    /// Since when a job waits for what has ended already, and no other one has heard of that end: those are as many as there are, some in each
-    /// transaction.
+    /// Since when the job waits although its dependency has ended, and no other job has learned of that end. Many jobs may depend on one job,
+    /// and each transaction informs only some of them.
     pub fn untold_since_us(&self, key: &JobKey, rows: &JobRows) -> Option<i64> {
         let waits = self.waits.get(key)?;
         let since_us = |on: &JobKey| {

@@ -1,8 +1,8 @@
-//! Which jobs may run at all, in worlds where not all may: what jobs wait for, the limits that they state, filters, and who of a tenant is
-//! first.
+//! Which jobs may start, in worlds where not all may: dependencies, rate limits that jobs state, filters, and priority classes.
 //!
-//! Any job may be waited for, whosever it is, so that ends, removals and new ones meet. Some that are named are gone, or would close a circle:
-//! these requests are refused. Filters and buckets have few names, so that they are replaced, and jobs meet in them.
+//! A job may depend on any job of any client, so that ends, removals and additions coincide. Some dependencies name jobs that are gone, or
+//! would close a cycle: the queue refuses these requests. Filters and buckets have few names, so that filters are replaced, and jobs share
+//! buckets.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use turnwise_queue::{After, Job};
 use crate::ledger::JobKey;
 use crate::rng::SeededRng;
 
-/// Jobs that one job waits for at most: with six jobs in a request there is room for them in a small transaction.
+/// The highest number of dependencies of a job. Six jobs in a request, with this many each, fit into a small transaction.
 const MOST_AFTER: u64 = 3;
 
 /// The ends that jobs accept.
@@ -25,15 +25,15 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const MOST_AT_ONCE: u64 = 4;
 /// A reason that states no limit.
 const REASON: &str = "hot";
-/// How one begins that states a limit.
+/// The prefix of a reason that states a limit.
 const LIMIT: &str = "rate-limit:";
-/// Jobs whose ids begin like this are a client's own, or among those that are added at once.
+/// Prefixes of ids: those of a client's own jobs, and of the flood.
 const BEGINNINGS: [&str; 3] = ["c0-", "c1-", "f"];
 
-/// Priority classes, most often the one that jobs have without.
+/// Priority classes. The default class is the most frequent.
 const CLASSES: [i8; 6] = [-20, -1, 0, 0, 1, 19];
 
-/// What filters do: most of them something.
+/// The actions of filters. Most of them have an effect.
 const ACTIONS: [Action; 8] = [
     Action::Pause,
     Action::Pause,
@@ -48,20 +48,20 @@ const ACTIONS: [Action; 8] = [
 /// Which jobs may run in a world.
 #[derive(Debug, Clone)]
 pub struct EligibilityPlan {
-    /// Jobs that wait for others, in permille.
+    /// Jobs with dependencies, in permille.
     waits: u64,
-    /// Of what they wait for, jobs of the same request, in permille: chains and bundles.
+    /// Dependencies on jobs of the same request, in permille of all dependencies: chains and bundles.
     together: u64,
-    /// Of many jobs that are added at once most wait for the first one.
+    /// Whether most jobs of the flood depend on its first job.
     pub hub: bool,
-    /// Jobs that state a limit, or two, in permille.
+    /// Jobs that state one or more limits, in permille.
     limited: u64,
-    /// Of what clients do, changes of filters, in permille.
+    /// Operations of clients that change filters, in permille.
     pub filters: u64,
 }
 
 impl EligibilityPlan {
-    /// A plan of any kind.
+    /// A random plan.
     pub fn new(rng: &SeededRng) -> Self {
         EligibilityPlan {
             waits: *rng.choose(&[200, 500, 800]),
@@ -72,7 +72,7 @@ impl EligibilityPlan {
         }
     }
 
-    /// What a job waits for: of `others`, and of those that are added before it in the same request.
+    /// The dependencies of a job: on `others`, and on jobs that are added before it in the same request.
     pub fn after(&self, rng: &SeededRng, own: &JobKey, before: &[JobKey], others: &[JobKey]) -> Vec<After> {
         let mut after: Vec<After> = Vec::new();
         if !rng.chance(self.waits) {
@@ -93,13 +93,14 @@ impl EligibilityPlan {
         after
     }
 
-    /// What one of many waits for that are added at once: most of them for the first one, and so more than a small transaction can prove.
+    /// The dependencies of a job of the flood. Most of these jobs depend on the first one, and are more than one small transaction can
+    /// inform.
     pub fn after_hub(&self, rng: &SeededRng, own: &JobKey, hub: &JobKey) -> Vec<After> {
         let waits = own != hub && rng.chance(900);
         waits.then(|| wait_for(rng, hub.clone())).into_iter().collect()
     }
 
-    /// Why a job is added.
+    /// The reasons of a job.
     pub fn reasons(&self, rng: &SeededRng) -> Vec<String> {
         let mut reasons = Vec::new();
         while rng.chance(self.limited) && reasons.len() < 3 {
@@ -116,7 +117,7 @@ impl EligibilityPlan {
         *rng.choose(&CLASSES)
     }
 
-    /// A filter of any kind, in place of the one with its name, if there is one.
+    /// A random filter. It replaces the filter of the same name, if there is one.
     pub fn filter(&self, rng: &SeededRng, types: &[String], tenant: &str, now_us: i64) -> Rule {
         let what = match rng.below(6) {
             0 => What::Any,
@@ -140,7 +141,7 @@ impl EligibilityPlan {
     }
 }
 
-/// Waits for any of the ends of a job.
+/// A dependency that accepts a random set of ends.
 fn wait_for(rng: &SeededRng, (job_type, id): JobKey) -> After {
     let mut accepted: Vec<Outcome> = ENDS.into_iter().filter(|_| rng.chance(500)).collect();
     if accepted.is_empty() {
@@ -150,27 +151,27 @@ fn wait_for(rng: &SeededRng, (job_type, id): JobKey) -> After {
     After { job_type, id, accepted, otherwise }
 }
 
-/// What a filter asks of a job.
+/// What a filter's condition tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
     Any,
     Type(String),
     Tenant(String),
     Reason(String),
-    /// Whether it states a limit.
+    /// Whether the job states a limit.
     Limited,
-    /// How its id begins.
+    /// The prefix of the job's id.
     Id(String),
 }
 
-/// Whether that is so, or is not.
+/// A test or its negation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     is: bool,
     what: What,
 }
 
-/// As a filter's condition.
+/// The filter's condition.
 impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is {
@@ -188,7 +189,7 @@ impl fmt::Display for Question {
 }
 
 impl Question {
-    /// Back from a condition that was made here.
+    /// Parses a condition that this module wrote.
     pub fn parse(condition: &str) -> Option<Question> {
         let (is, rest) = match condition.strip_prefix("not ") {
             Some(rest) => (false, rest),
@@ -207,7 +208,7 @@ impl Question {
         Some(Question { is, what })
     }
 
-    /// What a job answers.
+    /// Whether a job meets the condition.
     pub fn holds(&self, job: &Job) -> bool {
         let so = match &self.what {
             What::Any => true,
@@ -221,7 +222,7 @@ impl Question {
     }
 }
 
-/// The bucket and the limit that a reason states that was made here.
+/// The bucket and the limit of a reason that this module wrote.
 pub fn stated(reason: &str) -> Option<(&str, u32)> {
     let (most, name) = reason.strip_prefix(LIMIT)?.split_once(':')?;
     Some((name, most.parse().ok()?))

@@ -1,4 +1,4 @@
-//! The store as one process reaches it, with everything that can go wrong on the way.
+//! The store as one process reaches it, with all the faults that can happen between them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,14 +15,14 @@ use crate::ledger::Op;
 use crate::link::{EARLY_WATCH_MS, LATE_MS, Link, TIMEOUT_MS};
 use crate::store::{Held, SimStore};
 
-/// Who made a commit.
+/// The process that made a commit.
 #[derive(Clone)]
 pub struct Writer {
-    /// The process; none in tests of the engine alone.
+    /// The process's link, or `None` in tests of the engine alone.
     pub link: Option<Arc<Link>>,
-    /// What a client was doing.
+    /// The operation of the client, if a client made the commit.
     pub op: Option<Op>,
-    /// Its process has been told that the outcome is unknown already.
+    /// Whether the process has already learned that the outcome is unknown.
     pub late: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct SimEngine {
 }
 
 impl SimEngine {
-    /// A handle; faultless without a link.
+    /// A handle. It has no faults without a link.
     pub fn new(store: Arc<SimStore<Writer>>, link: Option<Arc<Link>>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(SimEngine { store, link, id: NEXT.fetch_add(1, Relaxed) })
@@ -47,7 +47,7 @@ impl Drop for SimEngine {
     }
 }
 
-/// A request reaches the store.
+/// Takes a request to the store.
 async fn request(link: Option<&Arc<Link>>) -> Result<()> {
     let Some(link) = link else { return Ok(()) };
     link.core.request().await;
@@ -57,7 +57,7 @@ async fn request(link: Option<&Arc<Link>>) -> Result<()> {
     Ok(())
 }
 
-/// An answer reaches the process.
+/// Takes a response to the process.
 async fn answer(link: Option<&Arc<Link>>) {
     let Some(link) = link else { return };
     link.travel().await;
@@ -153,7 +153,7 @@ impl SimSnapshot {
         }
         if link.goes_wrong(link.rates.unknown) {
             if link.rng.chance(link.rates.late) {
-                // It is still on its way, and overtaken by whatever its process does next.
+                // The commit is still in flight, and later operations of its process may overtake it.
                 let (held, delay) = (self.held.clone(), link.rng.ms(0, LATE_MS));
                 let writer = Writer { late: true, ..writer };
                 link.core.disturb(delay);
@@ -162,17 +162,17 @@ impl SimSnapshot {
                     let _ = held.commit(&changes, &writer);
                 });
             } else if link.rng.chance(700) {
-                // It happened; otherwise it never arrived.
+                // The commit took effect. Otherwise, it never arrived.
                 let _ = self.held.commit(&changes, &writer);
             }
-            // Some connections break at once, others are given up after a timeout.
+            // Some connections break immediately, others only after a timeout.
             if link.rng.chance(300) {
                 sleep(link.rng.ms(0, TIMEOUT_MS)).await;
             }
             return unknown();
         }
         let Some(latency) = link.latency() else { return self.held.commit(&changes, &writer) };
-        // What has been sent happens whatever becomes of its sender.
+        // The store handles what was sent, even if its sender is gone.
         let (held, (tell, told)) = (self.held.clone(), oneshot::channel());
         tokio::spawn(async move {
             sleep(latency).await;

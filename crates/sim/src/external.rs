@@ -1,9 +1,9 @@
-//! External workers: processes without a store, that speak to nodes and do not hear every answer.
+//! External workers: processes without a store, which send requests to nodes and do not receive every response.
 //!
-//! They do what any worker in any language would do by the protocol's rules: ask again until they are answered, tell
-//! [`External::accept`] the highest claim they have received, stop everything and register anew when they are no member any more.
-//! A request may be lost, or its answer, or the node that works on it; then it is repeated, at another node perhaps, while the
-//! first may still be on its way.
+//! They do what any worker in any language would do by the protocol's rules. They repeat a request until it is answered, and send the highest
+//! claim that they have received to [`External::accept`]. When they are no longer members, they stop everything and register again.
+//! A request may be lost, or its response, or the node that handles it. The request is then repeated, perhaps at another node, while the
+//! first one may still be in flight.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -37,37 +37,38 @@ use crate::trace::Place;
 
 /// Jobs that an external worker runs at the same time.
 pub const SLOTS: usize = 3;
-/// How long it waits for jobs in one request.
+/// How long a request for jobs waits.
 pub const WAIT: Duration = Duration::from_secs(8);
-/// How long it waits for any answer, beyond what it asked for.
+/// How long the worker waits for any response, on top of the wait in its request.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause before a request is repeated.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a worker leaves a run to the nodes that is over its time.
+/// How much longer than its timeout a worker keeps a run. Until then, the nodes may end it.
 const OVERDUE: Duration = Duration::from_secs(4);
-/// The same of every other one, so that it is seen whether they take it away. Nobody tells the worker of that: its slot is not free until then.
+/// The same for every other worker, long enough to see whether the nodes end the run. The worker does not learn of that: its slot stays
+/// occupied until then.
 pub const LONG_OVERDUE: Duration = Duration::from_secs(30);
-/// How late somebody tidies up after a run: most jobs that are tried again run again by then.
+/// How long after a run its locks are given back again. By then, most retried jobs run again.
 const LATE: Duration = Duration::from_secs(2);
 
-/// A place where external workers live, one after the other.
+/// A place where external workers run, one after the other.
 pub struct Actor {
     number: u32,
     lives: u32,
-    /// Who lives there now.
+    /// The process that runs there now.
     pub life: Option<Life>,
 }
 
 /// An external worker's process.
 pub struct Life {
-    /// How it sees the world.
+    /// Its clock, random numbers and connection.
     pub link: Arc<Link>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
 impl Life {
-    /// Ends it at once.
+    /// Ends the process immediately.
     pub fn crash(self) {
         self.link.kill();
         self.task.abort();
@@ -92,12 +93,12 @@ impl Life {
 }
 
 impl Actor {
-    /// A place where nobody lives.
+    /// A place without a process.
     pub fn new(number: u32) -> Self {
         Actor { number, lives: 0, life: None }
     }
 
-    /// Starts a process, in place of whoever lived there.
+    /// Starts a process, in place of any earlier one.
     pub fn start(&mut self, setting: &Arc<Setting>) {
         self.lives += 1;
         let place = Place::External(self.number, self.lives);
@@ -122,16 +123,16 @@ struct Me {
     link: Arc<Link>,
     runtime: SimRuntime,
     handler: SimHandler,
-    /// How long it leaves a run to the nodes that is over its time.
+    /// How much longer than the timeout it keeps a run.
     overdue: Duration,
 }
 
-/// What became of a request.
+/// The result of a request.
 enum Reply<T> {
     Done(T),
     /// The claim, or the membership, is gone.
     Halt,
-    /// Nothing was heard, or only that it did not work.
+    /// The worker received no response, or only an error that may pass.
     Lost,
 }
 
@@ -142,7 +143,7 @@ enum End {
 }
 
 impl Me {
-    /// One request, once.
+    /// Makes one request, once.
     async fn call<T, F, Fut>(&self, wait: Duration, request: F) -> Reply<T>
     where
         T: Send + 'static,
@@ -151,7 +152,7 @@ impl Me {
     {
         let link = &self.link;
         link.gate().await;
-        // In the calm whoever directs the requests knows which nodes answer.
+        // While no faults occur, the load balancer knows which nodes respond.
         let servers: Vec<Server> = lock(&self.setting.servers)
             .values()
             .filter(|server| link.core.is_chaos() || !server.link.is_paused())
@@ -169,7 +170,7 @@ impl Me {
         tokio::spawn(async move {
             let _ = tell.send(working.await);
         });
-        // The node hears that nobody listens any more.
+        // The drop informs the node that the client has disconnected.
         let _hung_up = leave.drop_guard();
         let is_lost = link.goes_wrong(link.rates.unknown);
         let told = timeout(wait + PATIENCE, told).await;
@@ -227,7 +228,7 @@ impl Me {
         self.link.core.note(self.link.place, what, text);
     }
 
-    /// One incarnation.
+    /// Works as one registered worker.
     async fn work(self: Arc<Self>, worker: &str, stopped: &mut oneshot::Receiver<()>) -> End {
         let interval = self.setting.plan.options.health_interval;
         let mut ping = self.wait(interval);
@@ -273,7 +274,7 @@ impl Me {
                 }
             }
         }
-        // What runs is given back, and a request for more is not repeated.
+        // The worker gives its runs back, and does not repeat a request for more jobs.
         drop(accept);
         stops.values().for_each(CancellationToken::cancel);
         while runs.join_next().await.is_some() {}
@@ -297,7 +298,7 @@ impl Me {
         .await
     }
 
-    /// One run, to its recorded end. Returns its claim.
+    /// Runs a job until its end is recorded. Returns its claim.
     async fn run(self: Arc<Self>, worker: String, accepted: Accepted, stop: CancellationToken) -> u64 {
         let Accepted { job, options, claim } = accepted;
         let id = job.id.clone();
@@ -310,7 +311,7 @@ impl Me {
                 }
             });
             let mut play = std::pin::pin!(AssertUnwindSafe(play).catch_unwind());
-            // A worker that knows when the run's time is over ends it, too, later than the nodes take it away.
+            // The worker, too, ends a run that exceeds its time, but later than the nodes do.
             let Timeouts { run_us, heartbeat_us } = job.terms().timeouts;
             let late = run_us.into_iter().chain(heartbeat_us).min();
             let late = late.map(|us| self.overdue + Duration::from_micros(us.unsigned_abs()));
@@ -362,8 +363,8 @@ impl Me {
         }
     }
 
-    /// Gives back, long after the end of a run, what it began with: as a request that was held up on its way, or a program that tidies
-    /// up whatever has happened. The job's next run may hold the same by now, and keeps it.
+    /// Gives back the locks that a run started with, long after its end. This can be a delayed request, or a program that always cleans up.
+    /// The job's next run may hold the same locks by now, and keeps them.
     async fn tidy_up(self: Arc<Self>, job: Job, claim: Claim) {
         let held = job.held().into_iter().flat_map(Held::locks).map(|lock| lock.spot);
         let spots: Vec<Spot> = held.filter(|spot| spot.level.is_some()).collect();
@@ -406,7 +407,7 @@ impl Me {
     }
 }
 
-/// A run of an external worker asks a node.
+/// The lock requests of an external worker's run.
 struct AsksThere<'a> {
     me: &'a Me,
     worker: &'a str,
@@ -416,7 +417,7 @@ struct AsksThere<'a> {
 }
 
 impl AsksThere<'_> {
-    /// Asks until it is answered. `None` if it was refused.
+    /// Repeats the request until it is answered. An error says why there is no answer.
     async fn call<T, F, Fut>(&self, wait: Duration, request: F) -> std::result::Result<T, locking::Reply>
     where
         T: Send + 'static,
@@ -444,7 +445,7 @@ impl AsksThere<'_> {
     }
 }
 
-/// What was refused is no failure that passes.
+/// Turns a refused request into `None`: a repetition would not help.
 fn allowed<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
         Err(Error::Invalid { .. }) => Ok(None),

@@ -1,12 +1,12 @@
-//! What must hold where filters and limits say which jobs may start, commit by commit: who may, by rules of its own.
+//! The invariants of filters and rate limits, checked at every commit, by rules of its own.
 //!
-//! - A job starts only if no filter that is there then pauses or rejects it, and if each of its buckets has room: of the filter that decides
-//!   about it, and of its reasons.
-//! - It leaves the queue only because a filter pauses or rejects it, or for a bucket that it is in; and goes back to where it stood, a paused one
-//!   only when the filters have changed.
+//! - A job starts only if no filter then pauses or rejects it, and if each of its buckets has room. Its buckets are those of its reasons, and
+//!   the filter that decides about it if that one has a limit.
+//! - A job leaves the queue only because a filter pauses or rejects it, or because of a bucket that it is in. It returns to its old place; a
+//!   paused job returns only when the filters have changed.
 //!
-//! A job is in a bucket from its claim to the end of that, whatever becomes of the filter, and of its reasons. Since when a job that waits could start is
-//! known, too, for [`crate::liveness`].
+//! A job is in a bucket from its claim to the end of that claim, even if the filter or the job's reasons change. The module also knows since
+//! when a waiting job could start, for [`crate::liveness`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,42 +22,42 @@ use crate::ledger::JobKey;
 use crate::model::JobRows;
 use crate::rows::RowChange;
 
-/// What is known of filters and buckets.
+/// What the checker knows about filters and buckets.
 #[derive(Default)]
 pub struct Filters {
     rules: BTreeMap<String, Rule>,
-    /// When the filters have changed, in µs since the world began: their version is how often.
+    /// When the filters changed, in µs since the world began. Their version is the number of changes.
     changes_us: Vec<i64>,
-    /// Jobs that filters pause or hold back, and by which version.
+    /// Jobs that are paused or limited, with the version of the filters that decided it.
     kept: BTreeMap<JobKey, usize>,
-    /// Who runs, by bucket.
+    /// Running jobs, by bucket.
     running: BTreeMap<Bucket, BTreeSet<JobKey>>,
-    /// Jobs that wait, and since when no filter and no bucket is in their way, in µs since the world began; and whether they lock. Who has
-    /// declared locks, or none any more, begins anew: something else may have been in its way before.
+    /// Waiting jobs, since when no filter and no bucket stops them, in µs since the world began, and whether they lock. If a job gains or
+    /// loses its locks, its time starts again, because something else may have stopped it before.
     free_since_us: BTreeMap<JobKey, (i64, bool)>,
-    /// When a job of each type was last taken out of the queue, or came back, in µs since the world began.
+    /// When a job of each type last left the queue because of a filter or bucket, or returned, in µs since the world began.
     sorted_us: BTreeMap<String, i64>,
-    /// When one that was kept by filters that have changed was last put back into the queue.
+    /// When a job that was kept by filters of an older version last returned to the queue, in µs since the world began.
     rejudged_us: i64,
-    /// When a job of each bucket last began to run, or ended, in µs since the world began.
+    /// When a job of each bucket last started or ended, in µs since the world began.
     moved_us: BTreeMap<Bucket, i64>,
     touched: Touched,
 }
 
-/// What the commit that is looked at did.
+/// The effects of the commit that is checked.
 #[derive(Default)]
 struct Touched {
     rules: bool,
-    /// Claims, by bucket: the limit of each.
+    /// For each bucket, the limits that the jobs claimed in this commit had to obey.
     claimed: BTreeMap<Bucket, Vec<usize>>,
     released: bool,
 }
 
 impl Filters {
-    /// Hears of a row that was changed.
+    /// Notes a changed row.
     ///
     /// # Errors
-    /// If it is a filter that cannot be read.
+    /// If the row is a filter that cannot be read.
     pub fn hear(&mut self, row: &Row, change: &RowChange, now_us: i64) -> Result<(), serde_json::Error> {
         let Row::Filter(name) = row else { return Ok(()) };
         match &change.new {
@@ -73,7 +73,7 @@ impl Filters {
         Ok(())
     }
 
-    /// The filters that are there.
+    /// The names of all filters.
     pub fn names(&self) -> Vec<String> {
         self.rules.keys().cloned().collect()
     }
@@ -88,7 +88,7 @@ impl Filters {
         self.rules.values().filter(asks).min_by_key(|rule| (rule.priority, rule.watermark_us, &rule.id))
     }
 
-    /// The buckets that a job has to be in to run, each with its limit. None if it may not.
+    /// The buckets that a job has to be in to run, each with its limit. `None` if a filter stops the job.
     fn buckets(&self, job: &Job) -> Option<BTreeMap<Bucket, usize>> {
         let mut buckets = BTreeMap::new();
         match self.decides(job).map(|rule| (rule.action, rule)) {
@@ -110,7 +110,7 @@ impl Filters {
         self.running.get(bucket).map_or(0, BTreeSet::len)
     }
 
-    /// A job is claimed.
+    /// Checks a claim.
     pub fn claimed(&mut self, key: &JobKey, job: &Job, now_us: i64) -> Result<(), Broken> {
         let story = || format!("{key:?} {:?}: {}", self.decides(job), in_words(Some(job)));
         let buckets =
@@ -127,7 +127,7 @@ impl Filters {
         Ok(())
     }
 
-    /// A claim has ended.
+    /// Notes the end of a claim.
     pub fn released(&mut self, key: &JobKey, now_us: i64) {
         for (bucket, jobs) in &mut self.running {
             if jobs.remove(key) {
@@ -137,7 +137,7 @@ impl Filters {
         }
     }
 
-    /// Whether a pass may have taken a job out of the queue as it did: paused, held back, or rejected. Not if somebody asked for it.
+    /// Whether a pass may have paused, limited or rejected the job as it did. Only for changes that no client requested.
     pub fn sorts_out(
         &mut self,
         key: &JobKey,
@@ -171,7 +171,7 @@ impl Filters {
         is_right
     }
 
-    /// Whether a job that was paused or held back may go back to where it stood.
+    /// Whether a paused or limited job may return to its old place.
     pub fn lets_go(&mut self, key: &JobKey, old: &Job, new: &Job, now_us: i64) -> bool {
         self.sorted_us.insert(key.0.clone(), now_us);
         let has_changed = self.kept.get(key).is_some_and(|version| *version < self.changes_us.len());
@@ -179,12 +179,12 @@ impl Filters {
             self.rejudged_us = now_us;
         }
         let may = old.limited().is_some() || has_changed;
-        // The record of one that is claimed or rejected in the same transaction does not say any more where it stood.
+        // The record of a job that is claimed or rejected in the same transaction no longer states its old place.
         let stands = new.state().is_claimed() || new.state().is_final() || old.order_us() == new.order_us();
         may && stands && (&old.tenant, old.class) == (&new.tenant, new.class)
     }
 
-    /// No more of a bucket run than may after a commit: those that have come obeyed their limits, in some order.
+    /// Checks that no bucket holds more running jobs than its limit. The jobs claimed in this commit must obey their limits in some order.
     pub fn check(&self) -> Result<(), Broken> {
         for (bucket, mosts) in &self.touched.claimed {
             let mut mosts = mosts.clone();
@@ -199,7 +199,7 @@ impl Filters {
         Ok(())
     }
 
-    /// Looks anew who could start, after a commit.
+    /// Updates since when jobs could start, after a commit.
     pub fn look<'a>(
         &mut self,
         touched_jobs: impl Iterator<Item = &'a JobKey>,
@@ -235,13 +235,13 @@ impl Filters {
         waits && self.buckets(job).is_some_and(has_room)
     }
 
-    /// Since when jobs of a type stand in the queue that filters and buckets have left there.
+    /// Since when filters and buckets have left the queue of a job type unchanged.
     pub fn sorted_since_us(&self, job_type: &str) -> i64 {
         let sorted_us = self.sorted_us.get(job_type).copied().unwrap_or(0);
         self.changes_us.last().map_or(sorted_us, |changed_us| sorted_us.max(*changed_us))
     }
 
-    /// When the buckets of those that wait were last in motion, by type: a pass that meets that runs again.
+    /// When the buckets of waiting jobs last changed, by job type. A pass that conflicts with such a change runs again.
     pub fn contended_us(&self, known: &BTreeMap<JobKey, JobRows>) -> BTreeMap<String, i64> {
         let mut contended_us = BTreeMap::new();
         for (key, rows) in known {
@@ -257,13 +257,13 @@ impl Filters {
         contended_us
     }
 
-    /// Since when a job that waits could start, as far as filters and buckets go.
+    /// Since when a waiting job could start, as far as filters and buckets decide it.
     pub fn free_since_us(&self, key: &JobKey) -> Option<i64> {
         self.free_since_us.get(key).map(|(since_us, _)| *since_us)
     }
 
-    /// Since when the filters are others than those that keep a job, and no other such job was put back: those are as many as there are, some in
-    /// each transaction.
+    /// Since when newer filters exist than those that keep a job, and no other such job has returned. Many jobs may be kept, and each
+    /// transaction checks only some of them.
     pub fn outdated_since_us(&self, key: &JobKey, job: &Job) -> Option<i64> {
         let by_filter = job.limited().map(|limit| matches!(limit.bucket, Bucket::Filter(_)));
         let version = self.kept.get(key).filter(|_| job.paused().is_some() || by_filter == Some(true))?;

@@ -1,4 +1,4 @@
-//! What is known outside of the store: what clients asked for, and what handlers did.
+//! What happens outside of the store: the operations of clients, and the runs of handlers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ pub type JobKey = (String, String);
 /// A worker's id and the number of its claim.
 pub type ClaimKey = (String, u64);
 
-/// What a client is doing.
+/// The operation of a client.
 #[derive(Debug, Clone)]
 pub struct Op {
-    /// To what end.
+    /// What the client does.
     pub kind: OpKind,
-    /// To which jobs.
+    /// The jobs that it changes.
     pub jobs: Arc<[JobKey]>,
-    /// What they shall be, if they are added.
+    /// The jobs to add, for `OpKind::Add`.
     pub new: Arc<[NewJob]>,
-    /// They are added only if they are not there.
+    /// Whether jobs are added only if they do not exist.
     pub once: bool,
 }
 
@@ -32,13 +32,13 @@ impl Op {
         Op { kind: OpKind::Filter, jobs: Arc::new([]), new: Arc::new([]), once: false }
     }
 
-    /// What is done to one job, other than to add it.
+    /// An operation on one job, other than an addition.
     pub fn of(kind: OpKind, job: &JobKey) -> Op {
         Op { kind, jobs: Arc::new([job.clone()]), new: Arc::new([]), once: false }
     }
 }
 
-/// The things that clients do.
+/// The kinds of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpKind {
     /// `jobs::add`.
@@ -60,7 +60,7 @@ pub enum OpKind {
 /// What a handler did in the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Did {
-    /// It runs.
+    /// It still runs.
     Runs,
     /// It returned that it completed.
     Completed,
@@ -77,13 +77,13 @@ pub enum Did {
 /// One run of a handler.
 #[derive(Debug, Clone)]
 pub struct Execution {
-    /// Where.
+    /// The place where it ran.
     pub place: Place,
-    /// Of which job.
+    /// The job.
     pub job: JobKey,
     /// When it began, in µs since the world began.
     pub begun_us: i64,
-    /// When it did something else than to run, in µs since the world began.
+    /// When it stopped running, in µs since the world began.
     pub done_us: i64,
     /// What it did.
     pub did: Did,

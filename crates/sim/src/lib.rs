@@ -1,18 +1,17 @@
 //! The deterministic world: simulated nodes run the real queue and worker code, with faults, from one seed.
 //!
-//! One seed is one tokio runtime of a single thread on a paused clock: time passes only when nothing else can happen, and then jumps
-//! to the next moment at which something does. Nothing in it does I/O or draws other random numbers than its own, so two runs of a
-//! seed are the same, event by event.
+//! One seed is one tokio runtime of a single thread on a paused clock: time passes only when nothing else can happen, and then jumps to the
+//! next event. The world does no I/O and draws random numbers only from its own generator, so two runs of a seed are equal, event by event.
 //!
-//! - [`plan`], [`script`]: what the seed decides before the world begins; what jobs do.
-//! - [`rows`], [`store`], [`engine`]: the store, without faults; and how a process reaches it, with them.
-//! - [`link`]: a process's clock, random numbers and connection. [`node`], [`client`], [`external`]: who lives there.
-//! - [`locking`]: what jobs lock, in worlds where they do. [`locks`]: the invariants of that.
-//! - [`eligibility`]: which jobs may run, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of that.
-//! - [`model`], [`check`], [`liveness`], [`ledger`]: the invariants, and what is known to check them.
-//! - [`turns`]: what takes many cycles to be seen: turns by shares, and running jobs spread over workers.
-//! - [`mutants`], [`mutate`]: mistakes that must be caught, and the command that makes them.
-//! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: what it tells of itself.
+//! - [`plan`], [`script`]: what the seed decides before the world begins, and what jobs do.
+//! - [`rows`], [`store`], [`engine`]: the store without faults, and a process's faulty access to it.
+//! - [`link`]: a process's clock, random numbers and connection. [`node`], [`client`], [`external`]: the processes.
+//! - [`locking`]: what jobs lock, in worlds with locks. [`locks`]: the invariants of locks.
+//! - [`eligibility`]: which jobs may start, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of eligibility.
+//! - [`model`], [`check`], [`liveness`], [`ledger`]: the other invariants, and the state to check them.
+//! - [`turns`]: checks over many cycles: turns by shares, and running jobs spread over workers.
+//! - [`mutants`], [`mutate`]: mistakes that the simulation must catch, and the command that makes them.
+//! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: its output.
 
 pub mod check;
 pub mod client;

@@ -1,7 +1,7 @@
-//! How one process sees the world: its own clock and random numbers, and its connection to the store with all that goes wrong there.
+//! One process's view of the world: its own clock and random numbers, and its connection to the store with all faults.
 //!
-//! A paused process hangs in everything that it waits for, while its clock goes on and what it has sent to the store still
-//! happens. A crashed one hangs for ever: its tasks are dropped, and until each of them is, none gets further.
+//! A paused process hangs in everything that it waits for, while its clock continues and the store still handles what it has sent. A crashed
+//! process hangs forever: no task gets further until it is dropped.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -17,59 +17,59 @@ use crate::ledger::Op;
 use crate::rng::SeededRng;
 use crate::trace::Place;
 
-/// How often things go wrong on the way to the store while there are faults, each in permille of the operations.
+/// The rates of faults on the way to the store while faults happen, each in permille of the operations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rates {
     /// An operation takes some milliseconds instead of none.
     pub latency: u64,
-    /// The most that it takes then, in ms.
+    /// The longest such latency, in ms.
     pub latency_ms: u64,
     /// An operation takes up to [`SLOW_MS`].
     pub slow: u64,
     /// A commit is refused although nothing conflicts.
     pub conflict: u64,
-    /// The answer to a commit is lost.
+    /// The response to a commit is lost.
     pub unknown: u64,
-    /// Of these, a commit that happens after its process was told so.
+    /// Of these, a commit that takes effect after its process has received the error.
     pub late: u64,
     /// A watch resolves although nothing changed.
     pub early_watch: u64,
 }
 
-/// Where messages take up to this long in a calm, too, the store is slow: what is bound in time may not be done in it.
+/// If messages take up to this long without faults, too, the store is slow: work with a deadline may not be done in time.
 pub const SLOW_STORE_MS: u64 = 100;
-/// The longest that a slow operation takes: longer than a transaction lives.
+/// The longest time of a slow operation, in ms: longer than a transaction lives.
 pub const SLOW_MS: u64 = 7_000;
-/// A refused operation is refused within this time.
+/// The longest time until an operation is refused, in ms.
 const REFUSAL_MS: u64 = 300;
-/// A watch that resolves early does so within this time.
+/// The longest time until a watch resolves early, in ms.
 pub const EARLY_WATCH_MS: u64 = 20_000;
-/// A commit that was not answered happens within this time, if it still can.
+/// The longest time until an unanswered commit takes effect, if it still can, in ms.
 pub const LATE_MS: u64 = 5_000;
 
-/// An answer that does not come is given up within this time.
+/// The longest time until a process gives up on a response, in ms.
 pub const TIMEOUT_MS: u64 = 5_000;
 
 /// A process's view of the world.
 pub struct Link {
     /// The world.
     pub core: Arc<Core>,
-    /// Whose it is.
+    /// The place of the process.
     pub place: Place,
-    /// What goes wrong.
+    /// The rates of faults.
     pub rates: Rates,
-    /// Dice for what goes wrong.
+    /// Random numbers for faults.
     pub rng: SeededRng,
-    /// Dice for those who live here.
+    /// Random numbers for the code that runs here.
     inner_dice: SeededRng,
     skew_us: AtomicI64,
     drift_ppm: i64,
-    /// What those who live here go by.
+    /// The clock that the code here uses.
     clock: Mutex<Option<Arc<Clock>>>,
     paused_until: Mutex<Option<Instant>>,
     unavailable_until: Mutex<Option<Instant>>,
     dead: AtomicBool,
-    /// What a client is doing: its commits carry it.
+    /// The current operation of a client. Its commits carry it.
     op: Mutex<Option<Op>>,
 }
 
@@ -92,7 +92,7 @@ impl Link {
         })
     }
 
-    /// Hangs for as long as the process is paused; for ever once it is dead.
+    /// Hangs while the process is paused, and forever once it is dead.
     pub async fn gate(&self) {
         loop {
             if self.is_dead() {
@@ -112,7 +112,7 @@ impl Link {
         *lock(&self.paused_until) = Some(Instant::now() + duration);
     }
 
-    /// Whether it is paused now; at the moment of its end, when nothing of it has gone on yet, too.
+    /// Whether it is paused now. This includes the moment at which the pause ends, when no task has continued yet.
     pub fn is_paused(&self) -> bool {
         lock(&self.paused_until).is_some_and(|until| until >= Instant::now())
     }
@@ -122,7 +122,7 @@ impl Link {
         *lock(&self.unavailable_until) = Some(Instant::now() + duration);
     }
 
-    /// Ends the process at once.
+    /// Ends the process immediately.
     pub fn kill(&self) {
         self.dead.store(true, Relaxed);
     }
@@ -137,27 +137,27 @@ impl Link {
         self.skew_us.fetch_add(by_us, Relaxed);
     }
 
-    /// What those who live here go by, from now on.
+    /// Sets the clock that the code here uses.
     pub fn set_clock(&self, clock: &Arc<Clock>) {
         *lock(&self.clock) = Some(clock.clone());
     }
 
-    /// What they go by, in µs since the epoch.
+    /// The time of that clock, in µs since the epoch.
     pub fn clock_us(&self) -> i64 {
         lock(&self.clock).as_ref().map_or(i64::MIN, |clock| clock.now_us())
     }
 
-    /// What its commits are for, from now on.
+    /// Sets the operation that its next commits carry.
     pub fn set_op(&self, op: Option<Op>) {
         *lock(&self.op) = op;
     }
 
-    /// What its commits are for.
+    /// The operation that its commits carry.
     pub fn op(&self) -> Option<Op> {
         lock(&self.op).clone()
     }
 
-    /// The store refuses everything while the connection is cut.
+    /// Fails while the connection is cut.
     pub async fn check_connection(&self) -> Result<()> {
         let until = *lock(&self.unavailable_until);
         if until.is_none_or(|until| until <= Instant::now()) {
@@ -169,7 +169,7 @@ impl Link {
         Err(Error::Unavailable("no connection to the store".into()))
     }
 
-    /// How long the next message takes; `None` if it arrives at once.
+    /// How long the next message takes; `None` if it arrives immediately.
     pub fn latency(&self) -> Option<Duration> {
         let Rates { latency, latency_ms, slow, .. } = self.rates;
         if self.core.is_chaos() && self.rng.chance(slow) {
@@ -178,14 +178,14 @@ impl Link {
         self.rng.chance(latency).then(|| self.rng.ms(0, latency_ms))
     }
 
-    /// The way of a message.
+    /// Waits for the latency of a message.
     pub async fn travel(&self) {
         if let Some(latency) = self.latency() {
             sleep(latency).await;
         }
     }
 
-    /// Whether something goes wrong that happens with this rate.
+    /// Whether a fault with this rate happens now.
     pub fn goes_wrong(&self, permille: u64) -> bool {
         self.core.is_chaos() && self.rng.chance(permille)
     }
@@ -210,7 +210,7 @@ impl Runtime for SimRuntime {
     }
 
     async fn sleep(&self, duration: Duration) {
-        // A clock that runs fast waits shorter.
+        // A clock that runs fast makes sleeps shorter.
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let rate = u64::try_from(1_000_000 + self.0.drift_ppm).expect("no clock runs backwards");
         sleep(Duration::from_micros((u128::from(us) * 1_000_000).div_ceil(u128::from(rate)) as u64)).await;

@@ -1,8 +1,8 @@
-//! What must have happened once the world has been calm for a while: the promises that have a deadline.
+//! The promises that have a deadline, checked when the world has been calm for a while.
 //!
-//! A calm is a time in which no fault begins or ends and no process starts, with [`length`](calm) two health timeouts and
-//! [`SLACK`]: so long may the jobs of a dead worker take to be pending again. What the last faults have left on its way (slow
-//! operations, late commits, pauses between retries) is waited for before it begins.
+//! A calm is a time in which no fault begins or ends and no process starts. [Its length](calm) is two health timeouts and [`SLACK`]: the jobs
+//! of a dead worker may take this long to be pending again. A calm begins only when the effects of the last faults are over: slow operations,
+//! late commits, pauses between retries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use crate::node::{Process, Setting};
 use crate::plan::{EXTERNAL, STARTUP_JITTER};
 use crate::trace::Place;
 
-/// Beyond its deadline a promise has this long: a few transactions with their retries, and the longest wait between two pings.
+/// The tolerance of each deadline: a few transactions with their retries, and the longest time between two heartbeats.
 pub const SLACK: Duration = Duration::from_secs(5);
 
-/// After a run's time is over: the looks of whoever holds it to that, and the commit.
+/// The tolerance for a run that exceeds its time: the next check by the node that enforces the timeout, and the commit.
 const OVERDUE: Duration = Duration::from_secs(10);
 
-/// Where jobs lock, or filters may keep them, on a slow store: a pass takes a second or two there, and is done again when a lock that it has
-/// proven free was taken or given back meanwhile, or the filters have changed. So does a transaction that tells jobs of an end, or of that change.
+/// The tolerance on a slow store, if jobs lock or filters may keep them. A pass takes a second or two there, and is repeated if a lock that
+/// it found free, or the filters, changed meanwhile. The same holds for a transaction that informs jobs of an end or of new filters.
 const SLOW_PASSES: Duration = Duration::from_secs(15);
 
-/// How long it may take to record the end of a run, with its retries on a store that is slow.
+/// How long it may take to record the end of a run, with its retries on a slow store.
 const RECORDING: Duration = Duration::from_secs(30);
 
 /// How long a calm lasts.
@@ -41,7 +41,7 @@ pub fn calm(setting: &Setting) -> Duration {
     2 * setting.plan.health_timeout() + SLACK
 }
 
-/// Whether every promise was kept, at the end of a calm.
+/// Checks every promise, at the end of a calm.
 pub fn check(look: &Look<'_>) -> Result<(), Violation> {
     look.workers()?;
     look.jobs()?;
@@ -49,17 +49,17 @@ pub fn check(look: &Look<'_>) -> Result<(), Violation> {
     look.heard()
 }
 
-/// Whether jobs start that can, in the middle of a calm.
+/// Checks that jobs start if they can, in the middle of a calm.
 pub fn check_starts(look: &Look<'_>) -> Result<(), Violation> {
     look.starts()
 }
 
-/// Whether no run goes on that is over its time.
+/// Checks that no run exceeds its time.
 pub fn check_runs(look: &Look<'_>) -> Result<(), Violation> {
     look.overdue()
 }
 
-/// Looks at a world where `processes` and `lives` are those that live, unless nobody there is well.
+/// Runs a check on a world with these live `processes` and `lives`. Skips it if no node is well.
 pub fn look(
     setting: &Setting,
     processes: &[&Process],
@@ -83,14 +83,14 @@ pub fn look(
     if !well.keys().any(|place| matches!(place, Place::Node(..))) {
         return Ok(());
     }
-    // Paused, in the middle of its boot, or of its leaving: neither dead nor well.
+    // Paused, booting, or shutting down: neither dead nor well.
     let unclear = places.keys().copied().filter(|place| !well.contains_key(place)).collect();
     setting
         .checker
         .known(|known| check(&Look { setting, known, well, unclear, now_us: setting.core.elapsed_us() }))
 }
 
-/// What is seen.
+/// The state that is checked.
 pub struct Look<'a> {
     pub(crate) setting: &'a Setting,
     pub(crate) known: &'a Known,
@@ -105,7 +105,7 @@ fn broken(invariant: &'static str, story: String) -> Result<(), Violation> {
 }
 
 impl Look<'_> {
-    /// The time, by the clock of the node that is last.
+    /// The time by the node's clock that is the furthest behind.
     pub(crate) fn clock_us(&self) -> i64 {
         self.nodes().map(|link| link.clock_us()).min().unwrap_or(0)
     }
@@ -114,7 +114,7 @@ impl Look<'_> {
         self.now_us - at_us > i64::try_from(than.as_micros()).expect("a few minutes")
     }
 
-    /// Every row of a worker belongs to one that lives, and everyone who lives is a member, once.
+    /// Every row of a worker belongs to a live worker, and every live process is registered exactly once.
     fn workers(&self) -> Result<(), Violation> {
         let mut members: BTreeMap<(Place, &String), Vec<&String>> = BTreeMap::new();
         for ((job_type, worker), rows) in &self.known.workers {
@@ -129,7 +129,7 @@ impl Look<'_> {
             }
         }
         if self.setting.plan.is_slow() {
-            // Whoever lives may be taken for dead now and then.
+            // Live workers may be considered dead sometimes.
             return Ok(());
         }
         for place in self.well.keys() {
@@ -148,7 +148,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Whether nobody has been this worker for less time than it takes to see that it is dead.
+    /// Whether no process uses this worker, but not for long enough to detect that it is dead.
     fn is_new_orphan(&self, worker: &String) -> bool {
         let since_us = self.known.orphans.get(worker);
         since_us.is_some_and(|since_us| !self.is_older(*since_us, calm(self.setting)))
@@ -167,7 +167,7 @@ impl Look<'_> {
         self.told()
     }
 
-    /// Whoever waits for the end of a job hears of it, and whoever a filter keeps, of its change.
+    /// Jobs learn of the end of their dependencies, and kept jobs learn that the filters have changed.
     fn told(&self) -> Result<(), Violation> {
         let time = if self.setting.plan.is_slow() { SLOW_PASSES } else { SLACK };
         for (key, rows) in &self.known.jobs {
@@ -188,14 +188,14 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Runs at a worker that go on, or did within this time, whether or not they still have their claims.
+    /// The runs at a worker that still run, or did within this time, whether or not they still have their claims.
     fn runs_within(&self, worker: &String, time: Duration) -> usize {
         let first = (worker.clone(), 0);
         let all = self.known.executions.range(first..).take_while(|((at, _), _)| at == worker);
         all.filter(|(_, run)| run.did == Did::Runs || !self.is_older(run.done_us, time)).count()
     }
 
-    /// Jobs start when there is room for them: nowhere is a slot free all the time while a job waits.
+    /// Jobs start when there is room: no worker has a free slot all the time while a job waits.
     fn starts(&self) -> Result<(), Violation> {
         let max_jobs = lock(&self.setting.tunables).max_jobs;
         let slots = |worker: &String| match self.known.externals.contains(worker) {
@@ -208,8 +208,8 @@ impl Look<'_> {
             let idle = self.is_older(moved_us, time);
             self.known.workers.keys().any(|worker| {
                 let home = self.known.home(&worker.1);
-                // Where a queue is worked off, and where jobs take turns, slots are free for moments only; on a slow store for
-                // as long as the pass takes that fills them.
+                // While a queue is worked off, and while jobs take turns, slots are free only for moments. On a slow store they are free for
+                // the length of the pass that fills them.
                 let only_idle = self.known.externals.contains(&worker.1) || self.setting.plan.is_slow();
                 let most = match only_idle {
                     true if idle => self.known.load.now(worker).max(self.runs_within(&worker.1, time)),
@@ -222,7 +222,7 @@ impl Look<'_> {
             })
         };
         let clock_us = self.clock_us();
-        // A slow pass loses to whoever comes to its jobs' buckets, or leaves them, while it lasts: one of them goes on, and it is not this one.
+        // A slow pass conflicts with jobs that enter or leave its jobs' buckets meanwhile. Those make progress, and this pass does not.
         let slow_filters = self.known.filters.as_ref().filter(|_| self.setting.plan.is_slow());
         let contended_us =
             slow_filters.map(|filters| filters.contended_us(&self.known.jobs)).unwrap_or_default();
@@ -232,15 +232,16 @@ impl Look<'_> {
             let story = || {
                 format!("{key:?} for {} s: {}", (self.now_us - changed_us) / 1_000_000, in_words(Some(job)))
             };
-            // Who locks starts when its locks are free, too.
+            // A job that locks can start only when its locks are free, too.
             let free_us = match &self.known.locks {
                 Some(locks) if !job.locks.is_none() => locks.free_since_us(key),
                 _ => Some(changed_us),
             };
-            // A pass looks at as many jobs as there is room for. So while jobs leave the queue for filters and buckets, those behind them wait.
+            // A pass reads as many jobs as there is room for. While jobs leave the queue because of filters and buckets, the jobs behind them
+            // wait.
             let sorted_us = self.known.filters.as_ref().map_or(0, |filters| filters.sorted_since_us(&key.0));
             let sorted_us = sorted_us.max(contended_us.get(&key.0).copied().unwrap_or(0));
-            // Who was kept and goes back is no newer for that. Of one that locks it is not known how it stands with its locks while it is kept.
+            // A kept job that returns to the queue keeps its age. Whether the locks of a job are free is unknown while it is kept.
             let could_start = self.known.filters.as_ref().and_then(|filters| filters.free_since_us(key));
             let could_start = could_start
                 .filter(|_| job.locks.is_none() || is_kept(job))
@@ -269,7 +270,7 @@ impl Look<'_> {
                 {
                     return broken("nothing waits for much longer than it was told to", story());
                 }
-                // Whether or not there is room: running jobs are stopped only for those that are pending.
+                // Even without room, because only pending jobs cause running jobs to be preempted.
                 State::Delayed | State::Crashing
                     if job.unmet() == 0
                         && !is_kept(job)
@@ -286,7 +287,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// A claim is known to its worker, and a run that shall stop stops.
+    /// The worker knows its claim, and a run that is asked to stop stops.
     fn running(&self, key: &JobKey, story: impl Fn() -> String) -> Result<(), Violation> {
         let job = self.known.jobs[key].record.as_ref().expect("its state was just read");
         let claim = job.claim().expect("checked at every commit");
@@ -299,7 +300,7 @@ impl Look<'_> {
         };
         let changed_us = self.known.changed_us[key];
         let options = &self.setting.plan.options;
-        // A worker hears of it when the pass is over that it is making.
+        // A worker learns of it only after its current pass.
         let slow = if self.setting.plan.is_slow() { SLOW_PASSES } else { Duration::ZERO };
         self.over(key, &claim_key, &story)?;
         match self.known.executions.get(&claim_key) {
@@ -335,7 +336,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// A run that is over its time is taken away, where clocks agree. What happened before the calm is not judged.
+    /// A run that exceeds its time loses its claim, if clocks agree. The time before the calm does not count.
     fn over(&self, key: &JobKey, claim: &ClaimKey, story: impl Fn() -> String) -> Result<(), Violation> {
         let job = self.known.jobs[key].record.as_ref().expect("its state was just read");
         let plan = &self.setting.plan;
@@ -351,7 +352,7 @@ impl Look<'_> {
         };
         let Timeouts { run_us, heartbeat_us } = job.terms().timeouts;
         let begun_us = self.known.claims.get(claim).map(|(_, begun_us)| *begun_us);
-        // A continuous run in a process may have nothing to do. Its record may be that of a next run, which is not continuous.
+        // A continuous run inside a process may have nothing to do. The record may describe the next run, which may not be continuous.
         let active = self.known.jobs[key].places.get(&model::IndexRow::Active(claim.0.clone()));
         let continuous =
             active.and_then(|row| model::active(row).ok()).is_some_and(|active| active.continuous);
@@ -363,7 +364,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// A run that waits for a lock has it soon after it is free.
+    /// A run that waits for a lock gets it soon after the lock is free.
     fn waiting(&self, key: &JobKey, story: impl Fn() -> String) -> Result<(), Violation> {
         let job = self.known.jobs[key].record.as_ref().filter(|job| job.state() == State::Waiting);
         let Some(locks) = job.and(self.known.locks.as_ref()) else { return Ok(()) };
@@ -379,26 +380,26 @@ impl Look<'_> {
         self.well.iter().filter(|(place, _)| matches!(place, Place::Node(..))).map(|(_, link)| link)
     }
 
-    /// How soon a job starts that can, or has the lock that it waits for.
+    /// How soon a job that can start starts, or a run gets a free lock that it waits for.
     fn start_within(&self, job_type: &str) -> Duration {
         let asks_more = self.known.locks.is_some() || self.known.filters.is_some();
         let slow = asks_more && self.setting.plan.is_slow();
         self.longest_wait(job_type) + if slow { SLOW_PASSES } else { SLACK }
     }
 
-    /// How soon a job is pending whose time has come, if that does not depend on whether a worker asks for jobs: a worker without a free slot looks
-    /// with each ping.
+    /// How soon a delayed job that is due is pending. `None` if that depends on whether a worker requests jobs. A worker without a free slot
+    /// checks with each heartbeat.
     fn releases_within(&self, job_type: &str) -> Option<Duration> {
         let within = self.setting.plan.options.health_interval + 2 * SLACK;
         (job_type != EXTERNAL && !self.setting.plan.is_slow()).then_some(within)
     }
 
-    /// How long a worker may take to hear of a job: an external one asks again only when it was answered.
+    /// How long a worker may take to learn of a job. An external worker requests jobs again only after a response.
     fn longest_wait(&self, job_type: &str) -> Duration {
         if job_type == EXTERNAL { 2 * external::WAIT } else { Duration::ZERO }
     }
 
-    /// Whoever listens has heard who the members are, and that they are so for a while.
+    /// Subscribers to the membership have learned who the members are, and that the membership is stable.
     fn heard(&self) -> Result<(), Violation> {
         if self.setting.plan.is_slow() {
             return Ok(());
@@ -421,7 +422,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Whoever lost a claim stops to run the job.
+    /// A worker that lost a claim stops its run.
     fn executions(&self) -> Result<(), Violation> {
         let options = &self.setting.plan.options;
         for ((worker, number), run) in &self.known.executions {

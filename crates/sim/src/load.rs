@@ -1,10 +1,10 @@
-//! How many jobs each worker held, and for how long: whether it had room all the time.
+//! How many jobs each worker held, and for how long. This shows whether it had room all the time.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::ledger::JobKey;
 
-/// Of so much time it is known, in µs.
+/// How far back the loads are known, in µs.
 const KNOWN_US: i64 = 120_000_000;
 
 /// The loads of all workers, by type and id.
@@ -17,21 +17,21 @@ impl Loads {
         self.0.get(worker).and_then(|loads| loads.back()).map_or(0, |(_, load)| *load)
     }
 
-    /// The most that a worker held at one time since then.
+    /// The most jobs that a worker held at one time since `since_us`.
     pub fn most_since(&self, worker: &JobKey, since_us: i64) -> usize {
         let Some(loads) = self.0.get(worker) else { return 0 };
-        // What it held when that time began is the last that is older.
+        // The load at that time is the last entry before it.
         let begin = loads.iter().rposition(|(at_us, _)| *at_us < since_us).unwrap_or(0);
         loads.iter().skip(begin).map(|(_, load)| *load).max().unwrap_or(0)
     }
 
-    /// It holds one more.
+    /// The worker holds one more job.
     pub fn add(&mut self, worker: &JobKey, now_us: i64) {
         let load = self.now(worker) + 1;
         self.note(worker, load, now_us);
     }
 
-    /// It holds one less.
+    /// The worker holds one job less.
     pub fn take(&mut self, worker: &JobKey, now_us: i64) {
         let load = self.now(worker).saturating_sub(1);
         self.note(worker, load, now_us);

@@ -1,7 +1,7 @@
-//! What jobs lock, in worlds with locks: what they declare, and what they ask for while they run.
+//! What jobs lock, in worlds with locks: what they declare, and what they request while they run.
 //!
-//! There are few names, so that jobs meet. Most of what is asked for is right; some of it comes in the wrong order, was not
-//! declared, is waited for only for a while, or is given back early.
+//! Resources have few names, so that jobs compete. Most requests are right. Some come in the wrong order, were not declared, wait only for a
+//! while, or give a lock back early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,28 +21,28 @@ const LEVELS: [&str; 3] = ["group", "node", "slot"];
 const COUNTED: &str = "slot";
 /// The resources of each level.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Further locks that a run asks for at most.
+/// The highest number of further locks that a run requests.
 const MOST_ASKED: u64 = 3;
-/// The longest that a run waits for a lock that it does without, in ms.
+/// The longest time that a run waits for a lock that it can do without, in ms.
 const PATIENCE_MS: u64 = 5_000;
 
 /// How jobs lock in a world.
 #[derive(Debug, Clone)]
 pub struct LockPlan {
-    /// Resources of each level: the first so many names.
+    /// The number of resources of each level: the first names of `NAMES`.
     names: usize,
     /// Jobs that lock nothing, in permille.
     free: u64,
-    /// Jobs that take the big lock.
+    /// Jobs that take the big lock, in permille.
     big: u64,
-    /// Levels that a job wants something of.
+    /// Levels of which a job wants something, in permille.
     often: u64,
     /// How jobs that lock are ordered.
     pub rules: QueueRules,
 }
 
 impl LockPlan {
-    /// A plan of any kind.
+    /// A random plan.
     pub fn new(rng: &SeededRng) -> Self {
         let capacity = *rng.choose(&[1, 2, 3]);
         let level = |name: &str| Level {
@@ -79,7 +79,7 @@ impl LockPlan {
         u32::try_from(rng.between(1, most.into())).expect("it is not more than there is")
     }
 
-    /// What a job declares.
+    /// What a job declares to lock.
     pub fn declare(&self, rng: &SeededRng) -> Requests {
         let mut requests = Requests::default();
         if rng.chance(self.free) {
@@ -99,7 +99,7 @@ impl LockPlan {
                 6 => Request::AllExclusive,
                 _ => Request::None,
             };
-            // One at a time where both together say nothing sensible.
+            // Only one of them where both together are invalid.
             let at = AtLevel::new([shared.clone(), exclusive]).or_else(|_| AtLevel::new([shared]));
             requests.levels.insert(level.to_owned(), at.expect("one request alone is fine"));
         }
@@ -107,11 +107,11 @@ impl LockPlan {
         requests
     }
 
-    /// What the runs of a job ask for that has declared `requests`.
+    /// The requests of the runs of a job that has declared `requests`.
     pub fn asks(&self, rng: &SeededRng, requests: &Requests) -> Vec<Ask> {
         let mut asks: BTreeSet<Ask> = BTreeSet::new();
         for _ in 0..rng.below(MOST_ASKED + 1) {
-            // Of what it does not know, most often; now and then of what it has not declared.
+            // Most requests are for declared levels, and some for undeclared ones.
             let declared: Vec<(&str, Mode)> = requests.levels.iter().flat_map(may_ask).collect();
             let (level, mode) = match declared.is_empty() || rng.chance(100) {
                 true => (*rng.choose(&LEVELS), *rng.choose(&[Mode::Shared, Mode::Exclusive])),
@@ -132,7 +132,7 @@ impl LockPlan {
         if rng.chance(150) {
             asks.reverse();
         }
-        // Early, of what it took with its claim or asked for.
+        // Early, of locks taken with the claim or requested.
         let known = Held::known(requests).into_iter().flat_map(|held| held.locks());
         let mut spots: Vec<Spot> = known.map(|lock| lock.spot).filter(|spot| spot.level.is_some()).collect();
         spots.extend(asks.iter().map(|ask| ask.spot().clone()));
@@ -143,7 +143,7 @@ impl LockPlan {
     }
 }
 
-/// At which levels, and how, a run may ask for more than its job knows.
+/// The modes in which a run may request more than its job declared at a level.
 fn may_ask<'a>((level, at): (&'a String, &'a AtLevel)) -> impl Iterator<Item = (&'a str, Mode)> {
     at.requests().into_iter().filter_map(move |request| {
         let mode = match request {
@@ -155,14 +155,14 @@ fn may_ask<'a>((level, at): (&'a String, &'a AtLevel)) -> impl Iterator<Item = (
     })
 }
 
-/// What a run asks for.
+/// A request of a run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ask {
-    /// A lock. If it is waited for in vain for so long the run goes on without it.
+    /// A lock. If the run waits for longer than its patience, it continues without the lock.
     Take {
-        /// Which.
+        /// The lock.
         lock: LockAt,
-        /// How long, in ms, if there is a limit.
+        /// The patience in ms, if there is a limit.
         patience_ms: Option<u64>,
     },
     /// To give a lock back.
@@ -177,7 +177,7 @@ impl Ask {
         }
     }
 
-    /// Back from its text.
+    /// Parses the text form.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split('/');
         let (how, level, name, patience) = (words.next()?, words.next()?, words.next()?, words.next());
@@ -214,30 +214,30 @@ impl fmt::Display for Ask {
     }
 }
 
-/// What a run is told that has asked.
+/// The response to a run's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// It has the lock, or has given it back.
     Done,
-    /// It waited for as long as it would.
+    /// The run waited for as long as its patience.
     Late,
-    /// It holds what comes after it.
+    /// The run holds a lock that comes later in the order.
     OutOfOrder,
-    /// It must not have it.
+    /// The run may not have it.
     Refused,
-    /// It shall end.
+    /// The run is asked to stop.
     Stopped,
     /// The claim is gone.
     Lost,
-    /// Something went wrong.
+    /// Another error.
     Failed,
 }
 
-/// Where a run asks.
+/// The process at which a run requests locks.
 #[async_trait]
 pub trait Asks: Send + Sync {
-    /// For a lock.
+    /// Requests a lock.
     async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> Reply;
-    /// To give it back.
+    /// Gives a lock back.
     async fn give_back(&self, spot: &Spot) -> Reply;
 }

@@ -1,13 +1,13 @@
-//! What must hold of locks, commit by commit. That rows and records agree is [`turnwise_queue::check`]'s; here everybody is compared
-//! with everybody, by rules of its own.
+//! The invariants of locks, checked at every commit. [`turnwise_queue::check`] checks that rows and records agree. This module compares every
+//! job with every other one, by rules of its own.
 //!
-//! - Nobody holds what does not go with what another one holds; no more units are held than there are.
-//! - A lock is taken with a claim or because its run has asked for it, and goes with the claim or because its run has given it back.
-//! - Who takes a lock passes nobody who stands before him in its queue: one who has reserved, if he takes it with his claim; one who
-//!   waits, unless that one might wait for him.
-//! - Nobody waits for a lock that comes before one that he holds, and nobody waits in a circle.
+//! - No two jobs hold locks that exclude each other, and no more units are held than exist.
+//! - A job takes a lock with its claim, or because its run requested it. It loses the lock with the claim, or because its run gave it back.
+//! - A job that takes a lock does not overtake jobs before it in the lock's queue. With its claim, it overtakes no reservation. Later, it
+//!   overtakes no waiting run, unless that run might wait for it.
+//! - No run waits for a lock that comes before one that it holds, and no jobs wait in a cycle.
 //!
-//! What is free, and since when, is known too, for [`crate::liveness`].
+//! The module also knows which locks are free, and since when, for [`crate::liveness`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,15 +22,15 @@ use crate::ledger::JobKey;
 use crate::model::JobRows;
 use crate::rows::RowChange;
 
-/// What is known of locks.
+/// What the checker knows about locks.
 pub struct Locks {
     levels: Levels,
     held: BTreeMap<(Spot, Mode, JobKey), HolderRow>,
     queued: BTreeMap<(Spot, i64, JobKey), QueueRow>,
-    /// What runs have asked for, and what they have given back.
+    /// The locks that runs have requested, and those that they have given back.
     asked: BTreeSet<(Claim2, Spot)>,
     given_back: BTreeSet<(Claim2, Spot)>,
-    /// Jobs that wait, for their claims or in them, and since when nothing is in their way, in µs since the world began.
+    /// Jobs that wait for locks, before their claims or during their runs, and since when the locks are free, in µs since the world began.
     free_since_us: BTreeMap<JobKey, i64>,
 }
 
@@ -41,7 +41,7 @@ fn key(claim: &Claim) -> Claim2 {
     (claim.worker.clone(), claim.number)
 }
 
-/// What one commit did to locks.
+/// The effects of one commit on locks.
 #[derive(Default)]
 pub struct Touched {
     taken: Vec<(JobKey, LockAt, HolderRow)>,
@@ -56,24 +56,24 @@ impl Touched {
     }
 }
 
-/// One who wants a lock.
+/// A job that wants a lock.
 struct Wanter<'a> {
     job: &'a JobKey,
     lock: &'a LockAt,
     /// Its ticket, if it has one.
     ticket: Option<i64>,
-    /// Whether it holds something of the level; `None` for a claim.
+    /// Whether it holds a lock of the level; `None` for a claim.
     inside: Option<bool>,
 }
 
-/// Whether two locks are of one thing, or one of them is of all that the other is of.
+/// Whether two locks are on the same resource, or one covers all resources of a level that the other is in.
 fn meets(one: &Spot, other: &Spot) -> bool {
     one == other
         || one.level.is_some() && one.level == other.level && (one.name.is_none() || other.name.is_none())
 }
 
 impl Locks {
-    /// Nothing is locked.
+    /// A state without locks.
     pub fn new(levels: Levels) -> Self {
         Locks {
             levels,
@@ -85,17 +85,17 @@ impl Locks {
         }
     }
 
-    /// A run asks for a lock.
+    /// Notes that a run requests a lock.
     pub fn ask(&mut self, claim: &Claim, spot: &Spot) {
         self.asked.insert((key(claim), spot.clone()));
     }
 
-    /// A run gives a lock back.
+    /// Notes that a run gives a lock back.
     pub fn give_back(&mut self, claim: &Claim, spot: &Spot) {
         self.given_back.insert((key(claim), spot.clone()));
     }
 
-    /// Whether a claim holds enough for a lock.
+    /// Whether a claim holds enough to cover a lock.
     pub fn holds(&self, job: &JobKey, claim: &Claim, lock: &LockAt) -> bool {
         let counted = self.capacity(&lock.spot).is_some();
         self.held.iter().any(|((spot, mode, holder), row)| {
@@ -106,12 +106,12 @@ impl Locks {
         })
     }
 
-    /// Since when nothing is in the way of a job that waits, if nothing is.
+    /// Since when the locks that a waiting job wants are free, if they are.
     pub fn free_since_us(&self, job: &JobKey) -> Option<i64> {
         self.free_since_us.get(job).copied()
     }
 
-    /// What is left, in words.
+    /// The rows that are left, as text.
     pub fn left(&self) -> Vec<String> {
         let held = self.held.keys().map(|key| format!("{key:?}"));
         held.chain(self.queued.keys().map(|key| format!("{key:?}"))).collect()
@@ -122,7 +122,7 @@ impl Locks {
         self.levels.capacity(level, spot.name.as_deref()?)
     }
 
-    /// Hears of a row that was changed. Whether it is one of these.
+    /// Notes a changed row. Returns whether it is a row about locks.
     pub fn hear(
         &mut self,
         row: &Row,
@@ -156,7 +156,7 @@ impl Locks {
         Ok(true)
     }
 
-    /// What one commit did was right. `jobs` are those that it touched, with their records before it.
+    /// Checks the effects of a commit. `jobs` are the jobs that it changed, with their records before it.
     pub fn check(
         &mut self,
         touched: &Touched,
@@ -209,7 +209,7 @@ impl Locks {
         if let Some((_, before, row_before)) = replaced {
             ensure(row_before.claim == row.claim, "a lock changes hands only when it is free", story)?;
             if before == lock {
-                // What the row says of the job is new, the lock is not.
+                // The row describes the job differently, but the lock is the same.
                 return Ok(());
             }
         }
@@ -223,7 +223,7 @@ impl Locks {
         ensure(!goes_on || asked, "a run takes no lock that it has not asked for", story)?;
         let others = |(spot, mode, other): &&(Spot, Mode, JobKey)| {
             let excludes = *mode == Mode::Exclusive || lock.mode == Mode::Exclusive;
-            // Whoever has the big lock for himself is alone.
+            // An exclusive big lock excludes all other locks.
             let alone = *mode == Mode::Exclusive && spot.level.is_none()
                 || lock.mode == Mode::Exclusive && lock.spot.level.is_none();
             other != job && (alone || excludes && meets(spot, &lock.spot))
@@ -259,7 +259,7 @@ impl Locks {
         let wanter = Wanter { job, lock, ticket, inside };
         let before: Vec<_> = self
             .stands_before(&wanter)
-            // Who has come in this very commit has come after it.
+            // Entries of this commit came after the lock was taken.
             .filter(|at| !touched.entered.contains(*at))
             .collect();
         let invariant = match goes_on {
@@ -280,7 +280,7 @@ impl Locks {
         if goes_on || lock.spot.level.is_some() {
             return Ok(());
         }
-        // Of what a claim does not know yet, everything counts that is reserved.
+        // For the parts of a claim that are not known yet, all reservations count.
         let unknown = is.into_iter().flat_map(unknown).find_map(|lock| {
             let wanter = Wanter { job, lock: &lock, ticket, inside: None };
             let mut before = self.stands_before(&wanter).filter(|at| {
@@ -293,13 +293,13 @@ impl Locks {
         ensure(unknown.is_none(), invariant, || format!("{}, perhaps {unknown:?}", story()))
     }
 
-    /// Units of a resource that are shared, and by whom.
+    /// The shared units of a resource, by holder.
     fn shared<'a>(&'a self, spot: &'a Spot) -> impl Iterator<Item = (&'a JobKey, u32)> {
         let of_it = self.held.iter().filter(move |((at, mode, _), _)| at == spot && *mode == Mode::Shared);
         of_it.map(|((_, _, job), row)| (job, row.units))
     }
 
-    /// Those in queues who come before one who wants a lock, and want something that meets it.
+    /// The queue entries before a job that wants a lock, if their locks meet that lock.
     fn stands_before<'a>(
         &'a self,
         wanter: &'a Wanter<'a>,
@@ -317,7 +317,7 @@ impl Locks {
         self.queued.iter().filter(before).map(|(at, _)| at)
     }
 
-    /// A lock goes with its claim, or because its run has given it back, or for more of the same.
+    /// A lock is released with its claim, because its run gave it back, or because the job takes more of the same resource.
     fn check_released(
         &self,
         job: &JobKey,
@@ -359,7 +359,7 @@ impl Locks {
         })
     }
 
-    /// Those who keep one from a lock: who holds what does not go with it, and who comes first.
+    /// The jobs that keep a job from a lock: holders of locks that exclude it, and jobs before it in the queue.
     fn keepers<'a>(&'a self, wanter: &Wanter<'a>) -> BTreeSet<JobKey> {
         let Wanter { job, lock, .. } = wanter;
         let excludes = |mode: Mode| mode == Mode::Exclusive || lock.mode == Mode::Exclusive;
@@ -384,7 +384,7 @@ impl Locks {
         keepers
     }
 
-    /// Nobody waits in a circle.
+    /// No jobs wait in a cycle.
     fn check_circles(&self) -> Result<(), Broken> {
         let mut keepers: BTreeMap<&JobKey, BTreeSet<JobKey>> = BTreeMap::new();
         for ((spot, ticket, job), row) in &self.queued {
@@ -393,7 +393,7 @@ impl Locks {
             let wanter = Wanter { job, lock: &lock, ticket: Some(*ticket), inside: Some(waiter.inside) };
             keepers.insert(job, self.keepers(&wanter));
         }
-        // Whoever is kept by nobody who waits goes on some day; whoever is left when all of these are gone waits in a circle, or for one.
+        // A run that no waiting run blocks continues some day. If these are removed repeatedly, the rest waits in a cycle, or for one.
         loop {
             let free: Vec<&JobKey> = keepers
                 .iter()
@@ -410,7 +410,7 @@ impl Locks {
         ensure(keepers.is_empty(), "nobody waits in a circle", || format!("{keepers:#?}"))
     }
 
-    /// Looks anew who could have what it waits for, after a commit.
+    /// Updates which jobs could have the locks that they wait for, after a commit.
     pub fn look<'a>(
         &mut self,
         touched: &Touched,
@@ -420,7 +420,7 @@ impl Locks {
     ) {
         let keys: Vec<&JobKey> = match touched.any() {
             true => known.keys().collect(),
-            // Whoever waits for what was not touched waits as before.
+            // For other jobs, nothing has changed.
             false => touched_jobs.collect(),
         };
         for key in keys {
@@ -433,7 +433,7 @@ impl Locks {
         }
     }
 
-    /// Whether a job waits for locks, with its claim or before it, that are free.
+    /// Whether a job waits for locks, before or during its claim, that are free.
     fn could_have(&self, key: &JobKey, job: &Job) -> bool {
         if let Some(waits) = &job.waits() {
             let inside = self.queued.get(&(waits.lock.spot.clone(), waits.ticket, key.clone()));
@@ -457,7 +457,7 @@ impl Locks {
                 row.waits.is_none() && (lock.mode == Mode::Exclusive || row.mode == Mode::Exclusive)
             })
         });
-        // Runs that wait go before claims, also before those that have reserved: the pass counts what they wait for as theirs.
+        // Waiting runs come before claims, even before claims with reservations: the pass counts what they wait for as held.
         let passed = wants.iter().any(|lock| {
             self.queued.iter().any(|((spot, ..), row)| {
                 let modes = [row.mode, lock.mode].contains(&Mode::Exclusive);
@@ -468,7 +468,7 @@ impl Locks {
     }
 }
 
-/// What a job may want of levels where it does not know.
+/// The locks that a job may want at levels where it declares an unknown resource.
 fn unknown(job: &Job) -> impl Iterator<Item = LockAt> {
     job.locks.levels.iter().flat_map(|(level, at)| {
         at.requests().into_iter().filter_map(|request| {

@@ -1,4 +1,4 @@
-//! Runs worlds: `--seed N` one of them, with the end of its trace; `--seeds N [--from M]` many; `--mutants` shows that
+//! Runs worlds. `--seed N` runs one of them, and prints the end of its trace; `--seeds N [--from M]` runs many. `--mutants` shows that
 //! mistakes are caught.
 
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ fn many(count: u64, from: u64) -> ExitCode {
                     if report.violation.is_some() {
                         stop.store(true, Relaxed);
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        // The smallest one, whichever thread was first.
+                        // Keeps the failure with the lowest seed, whichever thread finished first.
                         if failed.as_ref().is_none_or(|(other, _)| seed < *other) {
                             *failed = Some((seed, report));
                         }

@@ -1,4 +1,4 @@
-//! The store's rows as what they mean, kept up to date commit by commit.
+//! The meaning of the store's rows, kept up to date with every commit.
 
 use bytes::Bytes;
 pub use turnwise_queue::check::{IndexRow, JobRows, Row, WorkerRow};

@@ -1,9 +1,9 @@
-//! Mistakes that the simulation must catch: each is one that a change could make, and that no compiler would see.
+//! Mistakes that the simulation must catch. A change could make each of them, and no compiler would notice.
 //!
-//! Those about locks are met in worlds with locks only ([`crate::plan::LOCKS_FROM`]), and those about which jobs may run where not all
-//! may ([`crate::plan::ELIGIBILITY_FROM`]).
+//! Mistakes about locks show only in worlds with locks ([`crate::plan::LOCKS_FROM`]). Mistakes about which jobs may start show only in worlds
+//! where not all may ([`crate::plan::ELIGIBILITY_FROM`]).
 //!
-//! `find` occurs exactly once in its file; a test holds the list to the sources.
+//! `find` occurs exactly once in its file; a test compares the list with the sources.
 
 /// One mistake.
 #[derive(Debug, Clone, Copy)]
@@ -12,15 +12,15 @@ pub struct Mutant {
     pub name: &'static str,
     /// The file, from the root of the repository.
     pub file: &'static str,
-    /// What is replaced.
+    /// The text that is replaced.
     pub find: &'static str,
-    /// By what.
+    /// Its replacement.
     pub replace: &'static str,
     /// What it breaks.
     pub why: &'static str,
 }
 
-/// All of them: those that any world may catch, and those that only worlds with locks can, or only those where not all jobs may run.
+/// All mutants: for any world, for worlds with locks, and for worlds where not all jobs may start.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
     MUTANTS.iter().chain(LOCK_MUTANTS).chain(ELIGIBILITY_MUTANTS)
 }
@@ -607,7 +607,7 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Mistakes about which jobs may run.
+/// Mistakes about which jobs may start.
 pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "awaited_unknown",

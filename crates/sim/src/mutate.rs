@@ -1,4 +1,4 @@
-//! Shows that the simulation has teeth: makes one mistake at a time in a copy of the sources, and demands that it is caught.
+//! Tests the simulation: makes one mistake at a time in a copy of the sources, and requires that the worlds catch it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use std::time::Instant;
 use crate::mutants::{ELIGIBILITY_MUTANTS, LOCK_MUTANTS, MUTANTS, Mutant, all};
 use crate::plan::{ELIGIBILITY_FROM, LOCKS_FROM};
 
-/// A mistake must be caught within so many seeds.
+/// The number of seeds within which a mistake must be caught.
 const SEEDS: u64 = 100;
-/// What a world is built from.
+/// The crates that a world is built from.
 const CRATES: [&str; 5] = ["policy", "store", "queue", "worker", "sim"];
 
 fn root() -> PathBuf {
@@ -21,7 +21,7 @@ fn root() -> PathBuf {
 /// The file's text with the mistake in it.
 ///
 /// # Errors
-/// If the place is not there, or more than once: the list must follow the sources.
+/// If the text to replace does not occur, or occurs more than once. The list must then follow the sources.
 pub fn apply(mutant: &Mutant, text: &str) -> Result<String, String> {
     match text.matches(mutant.find).count() {
         1 => Ok(text.replacen(mutant.find, mutant.replace, 1)),
@@ -55,12 +55,12 @@ pub fn run(names: &[String]) -> ExitCode {
     }
 }
 
-/// A workspace of its own, with a target folder that stays warm.
+/// A separate workspace, with a target folder that is kept for later builds.
 struct Workshop {
     folder: PathBuf,
 }
 
-/// What became of a mutant.
+/// The result of a mutant.
 enum Verdict {
     Caught { seed: u64, invariant: String },
     Survived,
@@ -80,13 +80,13 @@ impl Workshop {
                 false => format!("{line}\n"),
             })
             .collect();
-        // Most of a mutant's time is the compiler's, not the worlds'.
+        // Most of a mutant's time goes into compilation, not into its worlds.
         let quickly = |name| format!("\n[profile.sim.package.turnwise-{name}]\nopt-level = 1\n");
         write(&folder.join("Cargo.toml"), &(manifest + &CRATES.map(quickly).concat()))?;
         copy(&root().join("Cargo.lock"), &folder.join("Cargo.lock"))?;
         for name in CRATES {
             copy(&root().join("crates").join(name), &folder.join("crates").join(name))?;
-            // What only tests need is not here, and tests are not built.
+            // The copy lacks what only tests need, and tests are not built.
             let manifest = folder.join("crates").join(name).join("Cargo.toml");
             let lines = std::fs::read_to_string(&manifest)?;
             let needed = lines.lines().filter(|line| !line.starts_with("turnwise-testkit"));
@@ -163,7 +163,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// Copies files and folders; leaves alone what is the same already, so that it is not built again.
+/// Copies files and folders. Files that are the same already are left alone, so that they are not built again.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     if !from.exists() {
         return Ok(());
@@ -177,7 +177,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
     match std::fs::read_to_string(from) {
         Ok(text) => write(to, &text),
-        // Not a text: nothing that is built from.
+        // Not text, so the build does not need it.
         Err(_) => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! A node, and the processes that live on it one after the other.
+//! A node, and the processes that run on it one after the other.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -28,7 +28,7 @@ use crate::script::SimHandler;
 use crate::store::SimStore;
 use crate::trace::Place;
 
-/// What all processes need.
+/// The state that all processes of a world share.
 pub struct Setting {
     /// The world.
     pub core: Arc<Core>,
@@ -38,20 +38,20 @@ pub struct Setting {
     pub checker: Arc<Checker>,
     /// Its composition.
     pub plan: Plan,
-    /// The nodes that speak for external workers now.
+    /// The nodes that serve external workers now.
     pub servers: Mutex<BTreeMap<Place, Server>>,
-    /// What each node last heard of the membership of the first type, if it listens.
+    /// What each node last learned about the membership of the first job type, if it subscribes.
     pub heard: Mutex<BTreeMap<Place, Membership>>,
-    /// What all processes are told now.
+    /// The current settings of all processes.
     pub tunables: Mutex<Tunables>,
-    /// Where the workers of each process that lives are told.
+    /// The handles through which the workers of each live process receive their settings.
     pub told: Mutex<BTreeMap<Place, Vec<Live<Tunables>>>>,
-    /// What every process that has ever lived did with the store.
+    /// The store usage of every process that has ever run.
     pub meters: Mutex<Vec<Arc<Meter>>>,
 }
 
 impl Setting {
-    /// Tells every worker.
+    /// Changes the settings of every worker.
     pub fn change(&self, tunables: Tunables) {
         for worker in lock(&self.told).values().flatten() {
             worker.set(tunables.clone());
@@ -59,51 +59,51 @@ impl Setting {
         *lock(&self.tunables) = tunables;
     }
 
-    /// A process that is gone speaks for nobody, and is told nothing.
+    /// Removes a process that is gone: it serves no workers and receives no settings.
     fn forget(&self, place: Place) {
         lock(&self.servers).remove(&place);
         lock(&self.told).remove(&place);
     }
 }
 
-/// A process that speaks for external workers.
+/// A process that serves external workers.
 #[derive(Clone)]
 pub struct Server {
-    /// How it sees the world.
+    /// Its clock, random numbers and connection.
     pub link: Arc<Link>,
-    /// What it says for them.
+    /// The operations that it offers them.
     pub external: External,
 }
 
-/// Nodes that listen to changes of the membership.
+/// The largest number of nodes with which nodes subscribe to changes of the membership.
 const MAX_LISTENERS: u32 = 20;
 /// How long a membership must not have changed to be stable.
 pub const QUIET_PERIOD: Duration = Duration::from_secs(2);
-/// Between two looks for jobs that ended long ago.
+/// The time between two removals of jobs that ended long ago.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
-/// The pause of a process that could not start a worker.
+/// The pause of a process after it could not start a worker.
 const START_RETRY: Duration = Duration::from_secs(1);
-/// The clock of a node is wrong by this much at most, in ms.
+/// The largest error of a node's clock, in ms.
 const SKEW_MS: u64 = 60_000;
-/// A clock runs too fast or too slow by this much at most, in ppm.
+/// The largest deviation of a clock's rate, in ppm.
 const DRIFT_PPM: u64 = 20_000;
 
-/// A place where processes live.
+/// A place where processes run.
 pub struct Node {
     number: u32,
     lives: u32,
     /// By how much its clock is wrong, in µs.
     pub skew_us: i64,
     drift_ppm: i64,
-    /// Who lives there now.
+    /// The process that runs there now.
     pub process: Option<Process>,
 }
 
 /// A process with one worker of each type.
 pub struct Process {
-    /// How it sees the world.
+    /// Its clock, random numbers and connection.
     pub link: Arc<Link>,
-    /// When it began, or was disturbed last, in µs since the world began.
+    /// When it began, or when a fault last affected it, in µs since the world began.
     pub begun_us: i64,
     booted: Arc<AtomicBool>,
     stop: Option<oneshot::Sender<()>>,
@@ -116,7 +116,7 @@ impl Process {
         self.booted.load(Relaxed)
     }
 
-    /// Ends it at once.
+    /// Ends the process immediately.
     pub fn crash(self, setting: &Setting) {
         setting.forget(self.link.place);
         self.link.kill();
@@ -142,7 +142,7 @@ impl Process {
 }
 
 impl Node {
-    /// A node where nobody lives.
+    /// A node without a process.
     pub fn new(setting: &Setting, number: u32) -> Self {
         let rng = &setting.core.rng;
         let signed = |size: i64| if rng.chance(500) { size } else { -size };
@@ -156,7 +156,7 @@ impl Node {
         Node { number, lives: 0, skew_us, drift_ppm, process: None }
     }
 
-    /// Starts a process, in place of whoever lived there.
+    /// Starts a process, in place of any earlier one.
     pub fn start(&mut self, setting: &Arc<Setting>) {
         self.lives += 1;
         let place = Place::Node(self.number, self.lives);
@@ -173,7 +173,7 @@ impl Node {
     }
 }
 
-/// The life of a process.
+/// Runs a process until it is asked to leave.
 async fn live(
     setting: Arc<Setting>,
     link: Arc<Link>,
@@ -208,7 +208,7 @@ async fn live(
                 Worker::start(store.clone(), Keyspace::default(), job_type, handler.clone(), options.clone());
             match started.await {
                 Ok(worker) => {
-                    // It may have changed meanwhile.
+                    // The settings may have changed meanwhile.
                     worker.tunables().set(lock(&setting.tunables).clone());
                     lock(&setting.told).entry(link.place).or_default().push(worker.tunables().clone());
                     break workers.push(worker);
@@ -220,7 +220,7 @@ async fn live(
     }
     booted.store(true, Relaxed);
     link.core.disturb(Duration::ZERO);
-    // The world's end drops the sender, too.
+    // At the world's end, the sender is dropped, too.
     let _ = stopped.await;
     link.core.note(link.place, "shuts down", "");
     setting.forget(link.place);
@@ -229,7 +229,7 @@ async fn live(
     link.kill();
 }
 
-/// What a server runs beside its workers. They end when what is returned is dropped.
+/// Starts what a server runs beside its workers. The tasks end when the returned handles are dropped.
 fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<AbortOnDropHandle<()>> {
     let (plan, keys) = (&setting.plan, Keyspace::default());
     let Options { health_interval, health_timeout, max_history, backoff, on_lost, queue, .. } =
@@ -255,7 +255,7 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
         Monitor { store: watched, keys: keys_of, options: options.into(), external: external.clone() };
     let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
     let retention = Retention { store: store.clone(), keys: keys.clone(), options: options.into() };
-    // They never stop by themselves here: a process that has left has no more work for them.
+    // The tasks never stop by themselves here, because they have no work for a process that has left.
     let never = CancellationToken::new();
     let listener = listen(setting.clone(), link.clone(), store.clone());
     let timekeeper = Timekeeper { store: store.clone(), keys: keys.clone() };
@@ -277,7 +277,7 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     tasks.into_iter().map(AbortOnDropHandle::new).collect()
 }
 
-/// Hears of the membership of the first type. In a crowd nobody listens: everyone would read of everyone.
+/// Follows the membership of the first job type. With many nodes no node subscribes, because each would read the rows of all others.
 async fn listen(setting: Arc<Setting>, link: Arc<Link>, store: Store) {
     let plan = &setting.plan;
     if plan.nodes > MAX_LISTENERS {
@@ -286,7 +286,7 @@ async fn listen(setting: Arc<Setting>, link: Arc<Link>, store: Store) {
     let events = membership_events(store, Keyspace::default(), &plan.types[0], QUIET_PERIOD, QUIET_PERIOD);
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
-        // A dead process hears nothing.
+        // A dead process learns nothing.
         link.gate().await;
         link.core.note(link.place, "hears", format!("{event:?}"));
         lock(&setting.heard).insert(link.place, event);

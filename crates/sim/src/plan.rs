@@ -1,7 +1,7 @@
-//! What a world is made of: everything that its seed decides before it begins.
+//! The composition of a world: everything that its seed decides before it begins.
 //!
-//! Most worlds are small, since most faults need only a few nodes and jobs to meet, and small worlds are fast. Each kind of
-//! fault is left out of some worlds, frequent in others (swarm testing): what one fault hides another world shows.
+//! Most worlds are small: most faults need only a few nodes and jobs to interact, and small worlds are fast. Each kind of fault is absent
+//! from some worlds and frequent in others (swarm testing), because one fault can hide another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,38 +18,38 @@ use crate::locking::LockPlan;
 use crate::node::QUIET_PERIOD;
 use crate::rng::SeededRng;
 
-/// From this seed on worlds have jobs that lock.
+/// Worlds have jobs that lock from this seed on.
 pub const LOCKS_FROM: u64 = 1_000_000;
 
-/// From this seed on they have jobs that may not run at once, and some have jobs that lock.
+/// From this seed on, worlds have jobs that may not start immediately, and some have jobs that lock.
 pub const ELIGIBILITY_FROM: u64 = 2_000_000;
 
 /// The job type of the external workers.
 pub const EXTERNAL: &str = "x";
 
-/// Jobs that start together are spread over so much time at most.
+/// The longest time over which jobs that start together are spread.
 pub const STARTUP_JITTER: Duration = Duration::from_secs(3);
 
 /// The composition of a world.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Processes that run at the same time at most.
+    /// The highest number of processes that run at the same time.
     pub nodes: u32,
     /// Job types; each node has a worker for each.
     pub types: Vec<String>,
-    /// Workers in other processes, that reach the store through the nodes: all for one more job type, [`EXTERNAL`].
+    /// Workers in other processes, which reach the store through the nodes. All of them work for one more job type, [`EXTERNAL`].
     pub externals: u32,
     /// How long jobs are kept after their end.
     pub retention: Duration,
-    /// Whom jobs are charged to.
+    /// The number of tenants.
     pub tenants: u32,
-    /// Clients.
+    /// The number of clients.
     pub clients: u32,
-    /// Things that each client does at most.
+    /// The highest number of operations of each client.
     pub ops: u64,
-    /// The longest pause between two things that a client does, in ms.
+    /// The longest pause between two operations of a client, in ms.
     pub think_ms: u64,
-    /// Some client adds that many long jobs at once, if it is not 0.
+    /// The number of long jobs that one client adds together (the flood), or 0.
     pub flood: u64,
     /// Rounds of chaos and calm.
     pub rounds: u64,
@@ -57,35 +57,35 @@ pub struct Plan {
     pub chaos_ms: u64,
     /// The longest pause between two faults of nodes, in ms.
     pub fault_ms: u64,
-    /// What goes wrong on the way to the store.
+    /// The faults on the way to the store.
     pub rates: Rates,
-    /// Nodes crash.
+    /// Whether nodes crash.
     pub crashes: bool,
-    /// Nodes are paused.
+    /// Whether nodes are paused.
     pub pauses: bool,
-    /// Connections to the store are cut.
+    /// Whether connections to the store are cut.
     pub cuts: bool,
-    /// Settings are changed.
+    /// Whether settings change.
     pub changes: bool,
-    /// Clocks are wrong.
+    /// Whether clocks are wrong.
     pub skews: bool,
-    /// They are set by hours, forward and back.
+    /// Whether clocks are set by hours, forward and back.
     pub jumps: bool,
-    /// What a transaction may have: much, or as little as with etcd.
+    /// The limits of a transaction: large, or as small as with etcd.
     pub limits: Limits,
     /// How jobs lock, if they do.
     pub locks: Option<LockPlan>,
-    /// Which jobs may run, if not all may.
+    /// Which jobs may start, if not all may.
     pub eligibility: Option<EligibilityPlan>,
-    /// Some runs are held to their time.
+    /// Whether some runs have timeouts.
     pub timeouts: bool,
-    /// In the end, before jobs have their turns, continuous jobs take all slots.
+    /// Whether continuous jobs take all slots at the end, before the check of turns.
     pub fills: bool,
     /// The workers' settings.
     pub options: Options,
 }
 
-/// How jobs are shared out among tenants: by either scheme, most often with rotation, and with cycles as short as may be.
+/// How tenants share slots: by either scheme, mostly with rotation, and with very short cycles.
 pub fn fair_rules(rng: &SeededRng, tenants: u32) -> FairRules {
     let mut shares = Shares::default();
     for n in 0..tenants {
@@ -132,7 +132,7 @@ impl Plan {
         let locks = has_locks.then(|| LockPlan::new(rng));
         let size = rng.below(100);
         let (nodes, types, clients, ops) = match size {
-            // A crowd.
+            // A large cluster.
             0..2 => (rng.between(60, 120), rng.between(2, 4), 6, 8),
             2..15 => (rng.between(8, 20), rng.between(1, 2), rng.between(3, 6), 40),
             _ => (rng.between(2, 6), rng.between(1, 2), rng.between(1, 4), 150),
@@ -169,7 +169,7 @@ impl Plan {
         let tenants = u32::try_from(*rng.choose(&[1, 2, 3, 8])).expect("a small number");
         let queue = Arc::new(locks.as_ref().map(|locks| locks.rules.clone()).unwrap_or_default());
         let options = Options { fair: fair_rules(rng, tenants), queue, ..options };
-        // In some worlds little goes wrong, so that what happened can be compared with what was charged.
+        // Few faults happen in some worlds, so that run times can be compared with charges.
         let quiet = rng.chance(60);
         let rates = match quiet {
             true => Rates { slow: 0, unknown: 0, latency_ms: 3, ..rates },
@@ -177,7 +177,7 @@ impl Plan {
         };
         let skews = rng.chance(600) && !quiet;
         let jumps = skews && rng.chance(400);
-        // Where others come all the time nothing is late.
+        // If clients added jobs all the time, no job would be late.
         let ops = if jumps { ops.min(30) } else { ops };
         let externals = if rng.chance(300) { rng.between(1, 4) } else { 0 };
         Plan {
@@ -209,7 +209,7 @@ impl Plan {
         }
     }
 
-    /// How long a job's runs may take, where some are held to their time.
+    /// The timeouts of a job, if some runs have timeouts.
     pub fn timeouts(&self, rng: &SeededRng) -> Timeouts {
         if !self.timeouts || rng.chance(500) {
             return Timeouts::default();
@@ -229,32 +229,32 @@ impl Plan {
         types
     }
 
-    /// Whom a job is charged to: every other one to the first, so that some have more jobs than others.
+    /// The tenant of a job. At least half of the jobs belong to the first tenant, so that some tenants have more jobs than others.
     pub fn tenant(&self, rng: &SeededRng) -> String {
         let number = if rng.chance(500) { 0 } else { rng.below(u64::from(self.tenants)) };
         tenant(number)
     }
 
-    /// Who of the tenants has the largest share.
+    /// The tenant with the largest share.
     pub fn largest_tenant(&self, shares: &Shares) -> String {
         let all = (0..self.tenants).map(|number| tenant(number.into()));
         all.max_by_key(|tenant| shares.of(tenant)).expect("there are some")
     }
 
-    /// Whether the store is so slow, in a calm, too, that what is bound in time may not be done in it: a shutdown with many jobs
-    /// leaves them to the neighbours, a ping may come too late.
+    /// Whether the store is slow even without faults, so that work with a deadline may not be done in time. A shutdown with many jobs leaves
+    /// them to other workers, and a heartbeat may come too late.
     pub fn is_slow(&self) -> bool {
         self.rates.latency_ms >= SLOW_STORE_MS
     }
 
-    /// Whether nobody dies, is held up, has a wrong clock, or must ask again what became of a commit: then whoever charges a run knows
-    /// how long it was.
+    /// Whether no process dies, is paused, has a wrong clock, or has commits of unknown outcome. The process that charges a run then knows
+    /// its length.
     pub fn is_quiet(&self) -> bool {
         let Plan { crashes, pauses, cuts, skews, rates, .. } = self;
         !(crashes | pauses | cuts | skews) && rates.slow + rates.unknown == 0 && !self.is_slow()
     }
 
-    /// How long a worker may be silent.
+    /// How long a worker may go without a heartbeat.
     pub fn health_timeout(&self) -> Duration {
         self.options.health_timeout
     }

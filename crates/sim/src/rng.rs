@@ -1,23 +1,23 @@
-//! Seeded randomness: the same seed gives the same numbers for ever, whatever a dependency does.
+//! Seeded randomness. The same seed always gives the same numbers, independent of any dependency.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What SplitMix64 adds to its state at each step.
+/// The increment of SplitMix64's state in each step.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A SplitMix64 generator (Steele, Lea & Flood 2014) that many hold at once; only one thread draws.
+/// A SplitMix64 generator (Steele, Lea & Flood 2014). Many owners may share it, but only one thread draws.
 #[derive(Debug)]
 pub struct SeededRng(AtomicU64);
 
 impl SeededRng {
     /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
-        // Neighbouring seeds shall not give shifted copies of one sequence.
+        // Adjacent seeds must not give shifted copies of one sequence.
         SeededRng(AtomicU64::new(mix(seed.wrapping_add(STEP))))
     }
 
-    /// Another generator, seeded by this one and by `salt`: what one part of the world draws does not change what others draw.
+    /// Another generator, seeded by this one and by `salt`. What one part of the world draws does not change what other parts draw.
     pub fn fork(&self, salt: u64) -> Self {
         SeededRng::new(self.bits() ^ mix(salt))
     }
@@ -42,7 +42,7 @@ impl SeededRng {
         permille > 0 && self.below(1_000) < permille
     }
 
-    /// One of them.
+    /// One of `these`.
     pub fn choose<'a, T>(&self, these: &'a [T]) -> &'a T {
         &these[usize::try_from(self.below(these.len() as u64)).expect("it is below a usize")]
     }

@@ -1,8 +1,8 @@
 //! The rows of the simulated store: every version that a snapshot may still read, and the check for conflicts.
 //!
-//! A commit at version `v` appends `(v, value or tombstone)` to the chain of each key that it writes. A snapshot of version `s`
-//! reads the newest entry up to `s`; a transaction of that snapshot conflicts if what it read has a newer one. Entries that no
-//! held snapshot can tell from a newer one are dropped after each commit.
+//! A commit at version `v` appends `(v, value or tombstone)` to the chain of each key that it writes. A snapshot of version `s` reads the
+//! newest entry up to `s`. Its transaction conflicts if a key that it read has a newer entry. After each commit, entries older than those
+//! that the oldest held snapshot reads are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -15,9 +15,9 @@ use turnwise_store::{Changes, KeyValue, RangeRead, Versionstamp};
 pub struct RowChange {
     /// Its key.
     pub key: Bytes,
-    /// Its value before, if it was there.
+    /// Its value before, if it existed.
     pub old: Option<Bytes>,
-    /// Its value now, if it is there.
+    /// Its value now, if it exists.
     pub new: Option<Bytes>,
 }
 
@@ -28,7 +28,7 @@ pub struct Rows {
     version: u64,
     /// How many snapshots hold each version.
     held: BTreeMap<u64, usize>,
-    /// What was written at which version, for the cleaning.
+    /// The keys written at each version, for the cleanup.
     written: VecDeque<(u64, Bytes)>,
 }
 
@@ -44,13 +44,13 @@ pub fn versionstamp(version: u64) -> Versionstamp {
 }
 
 impl Rows {
-    /// Takes a snapshot: its version, to be given back to [`release`](Rows::release).
+    /// Takes a snapshot. Returns its version, which the caller gives back to [`release`](Rows::release).
     pub fn hold(&mut self) -> u64 {
         *self.held.entry(self.version).or_default() += 1;
         self.version
     }
 
-    /// Gives a snapshot back.
+    /// Releases a snapshot.
     pub fn release(&mut self, version: u64) {
         if let Some(count) = self.held.get_mut(&version) {
             *count -= 1;
@@ -89,7 +89,7 @@ impl Rows {
         self.chains.iter().filter_map(|(key, chain)| Some((key, as_of(chain, self.version)?)))
     }
 
-    /// Whether something that was read was written after `version`.
+    /// Whether a commit after `version` wrote anything that the transaction read.
     pub fn conflicts(&self, version: u64, changes: &Changes) -> bool {
         let newer = |chain: &Vec<(u64, Option<Bytes>)>| chain.last().is_some_and(|(last, _)| *last > version);
         changes.read_keys.iter().any(|key| self.chains.get(key).is_some_and(newer))
@@ -98,14 +98,13 @@ impl Rows {
                 begin < end && self.chains.range::<Bytes, _>(bounds).any(|(_, chain)| newer(chain))
             })
             || changes.arrivals.iter().filter(|(begin, end)| begin < end).any(|(begin, end)| {
-                // What has gone is not noticed, as on an engine that keeps nothing of it.
+                // Removed rows do not count, as on an engine that keeps no trace of them.
                 let is_there = |chain: &Vec<(u64, Option<Bytes>)>| matches!(chain.last(), Some((_, Some(_))));
                 self.chains.range::<Bytes, _>(begin..end).any(|(_, chain)| newer(chain) && is_there(chain))
             })
     }
 
-    /// How many things a commit has to prove on an engine that compares each: keys that were read, ranges, and every row
-    /// that was seen in them.
+    /// The number of comparisons that a commit needs on an engine that compares each read: keys, ranges, and every row that was seen in them.
     pub fn parts_proved(&self, version: u64, changes: &Changes) -> usize {
         let seen = changes.read_ranges.iter().filter(|(begin, end)| begin < end).map(|(begin, end)| {
             let rows = self.chains.range::<Bytes, _>(begin..end);
@@ -115,7 +114,7 @@ impl Rows {
         changes.read_keys.len() + ranges + seen.sum::<usize>()
     }
 
-    /// Writes the changes as the next version; returns it, and what became of each row that was touched.
+    /// Writes the changes as the next version. Returns the version, and each changed row before and after.
     pub fn apply(&mut self, changes: &Changes) -> (u64, Vec<RowChange>) {
         self.version += 1;
         let mut writes: BTreeMap<Bytes, Option<Bytes>> = BTreeMap::new();

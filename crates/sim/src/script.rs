@@ -20,10 +20,10 @@ use crate::link::{Link, SimRuntime};
 use crate::locking::{Ask, Asks, Reply as Answer};
 use crate::rng::SeededRng;
 
-/// What a panic of a simulated handler says: no news for the terminal.
+/// The message of a simulated panic. The terminal does not show it.
 pub const PANIC: &str = "a simulated panic";
 
-/// Reports of a run that reports.
+/// The number of reports of a run that reports.
 const REPORTS: u64 = 5;
 
 /// What a run does.
@@ -33,19 +33,19 @@ pub enum Act {
     Done,
     /// Works, and crashes.
     Crash,
-    /// Works, and fails for good.
+    /// Works, and fails permanently.
     Fail,
     /// Works, and panics.
     Panic,
-    /// Works, reports on it now and then, and completes.
+    /// Works, reports several times, and completes.
     Report,
-    /// Works, hears nothing, and completes.
+    /// Works, ignores requests to stop, and completes.
     Deaf,
-    /// Works until it is stopped, takes its time then, and completes all the same.
+    /// Works until it is stopped, takes some time then, and completes nevertheless.
     Late,
     /// Works until it is stopped.
     Forever,
-    /// Works, and says then that it has nothing to do, until it is stopped.
+    /// Works, and then reports that it has nothing to do, until it is stopped.
     Idle,
 }
 
@@ -61,33 +61,33 @@ const ACTS: [Act; 9] = [
     Act::Idle,
 ];
 
-/// Runs after those of the script that still ask for locks: a job whose order is wrong comes to its end all the same.
+/// This many runs after those of the script still request locks. Later runs do not, so that a job with a wrong lock order ends, too.
 const ASKING_RUNS: usize = 3;
 
-/// Runs of a job that goes on and on: with so many of them it is stopped and started again until its client cancels it.
+/// The number of runs of an endless job. With so many, it is stopped and started again until its client cancels it.
 const ENDLESS_RUNS: usize = 40;
 
-/// What a run says of itself.
+/// A message from a run.
 pub enum Said {
-    /// How far it is.
+    /// Its progress.
     Progress(u64),
-    /// That it has nothing to do.
+    /// It has nothing to do.
     Idle,
 }
 
-/// What the runs of a job do, one after the other; from the last one on it is done soon.
+/// What the runs of a job do, one after the other. After the last one, the job completes soon.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Script {
-    /// What each run does, and for how long, in ms.
+    /// What each run does, and for how many ms.
     pub runs: Vec<(Act, u64)>,
-    /// What each run asks for before that.
+    /// The locks that each run requests before that.
     pub asks: Vec<Ask>,
-    /// What the job declares.
+    /// The locks that the job declares.
     pub locks: Requests,
 }
 
 impl Script {
-    /// A script of any kind.
+    /// A random script.
     pub fn any(rng: &SeededRng) -> Self {
         if rng.chance(150) {
             let act = *rng.choose(&[Act::Forever, Act::Forever, Act::Idle, Act::Late]);
@@ -102,7 +102,7 @@ impl Script {
         Script { runs: runs.collect(), ..Script::default() }
     }
 
-    /// One run that is done after this long.
+    /// One run that completes after `ms`.
     pub fn long(ms: u64) -> Self {
         Script { runs: vec![(Act::Done, ms)], ..Script::default() }
     }
@@ -117,17 +117,17 @@ impl Script {
         Script { runs: vec![(Act::Idle, 0); ENDLESS_RUNS], ..Script::default() }
     }
 
-    /// Whether a run of it goes on until it is stopped.
+    /// Whether one of its runs continues until it is stopped.
     pub fn is_endless(&self) -> bool {
         self.runs.iter().any(|(act, _)| matches!(act, Act::Forever | Act::Late | Act::Idle))
     }
 
-    /// Whether it is one of a job that never ends by itself, and may be stopped so that others can run.
+    /// Whether the script is one of a continuous job, which never ends by itself and may be preempted.
     pub fn is_continuous(&self) -> bool {
         self.runs.len() == ENDLESS_RUNS
     }
 
-    /// As a job's options, now and then too large to be stored in one piece.
+    /// The script as a job's options, sometimes too large for one row.
     pub fn options(&self, rng: &SeededRng) -> Box<RawValue> {
         let padding = match rng.below(100) {
             0 => 100_000,
@@ -137,7 +137,7 @@ impl Script {
         RawValue::from_string(format!("\"{self}{}\"", " ".repeat(padding))).expect("this is JSON")
     }
 
-    /// Back from a job's options.
+    /// Parses a job's options.
     fn parse(options: &str) -> Self {
         let (words, asks) = options.trim_matches('"').split_once('|').unwrap_or((options, ""));
         let words = words.trim_matches('"').split_whitespace();
@@ -165,11 +165,11 @@ impl fmt::Display for Script {
 pub struct SimHandler {
     /// The place.
     pub link: Arc<Link>,
-    /// Who hears of it.
+    /// The checker that follows the run.
     pub checker: Arc<Checker>,
 }
 
-/// Tells what became of a run, however it ends.
+/// Reports the result of a run to the checker, however the run ends.
 struct Reply<'a> {
     handler: &'a SimHandler,
     claim: Claim,
@@ -183,10 +183,10 @@ impl Drop for Reply<'_> {
 }
 
 impl SimHandler {
-    /// Plays the next run of a job's script. `say` is called now and then.
+    /// Executes the next run of a job's script. Calls `say` with its messages.
     ///
     /// # Panics
-    /// If the script says so.
+    /// If the script asks for a panic.
     pub async fn play(
         &self,
         job: &Job,
@@ -241,7 +241,7 @@ impl SimHandler {
             }
             Act::Report => {
                 let mut stopped = false;
-                // One that is held to reports is longer than it may be silent.
+                // With a heartbeat timeout, the run lasts longer than the timeout in total, so that its reports matter.
                 let heartbeat = job.terms().timeouts.heartbeat_us.unwrap_or(0).unsigned_abs();
                 let pause = (time / 5).max(Duration::from_micros(heartbeat / 2));
                 for n in 0..REPORTS {
@@ -266,7 +266,7 @@ impl SimHandler {
         did
     }
 
-    /// Asks for a lock, or gives one back.
+    /// Requests a lock, or gives one back.
     async fn ask(&self, claim: &Claim, job: &Job, ask: &Ask, asks: &dyn Asks) -> Answer {
         let (checker, place) = (&self.checker, self.link.place);
         self.link.core.note(place, "asks", format!("{} {} {ask}", job.id, claim.number));
@@ -300,7 +300,7 @@ fn answer(answer: std::result::Result<(), LockError>) -> Answer {
     }
 }
 
-/// A run in a node asks there.
+/// The lock requests of a run inside a node.
 struct AsksHere<'a> {
     job: &'a JobContext,
     runtime: SimRuntime,
@@ -333,7 +333,7 @@ impl JobHandler for SimHandler {
         let claim = job.job.claim().cloned().expect("a claimed job has a claim");
         let say = |said| match said {
             Said::Progress(n) => job.report(&n),
-            // One that never ends may have nothing to do, and need not report then; any other is to report.
+            // A continuous job that has nothing to do need not report. Any other job must.
             Said::Idle => job.idle(job.job.continuous),
         };
         let asks = AsksHere { job: &job, runtime: SimRuntime(self.link.clone()) };

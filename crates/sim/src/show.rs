@@ -1,9 +1,9 @@
-//! Rows in words, for traces and reports.
+//! Text for rows, in traces and reports.
 
 use bytes::Bytes;
 use turnwise_store::tuple::{Element, unpack};
 
-/// Longer values are cut: a history of twenty entries says no more than its newest ones.
+/// Longer values are cut: of a history with twenty entries, only the newest ones matter.
 const MAX_VALUE: usize = 700;
 
 /// A row as `("jobs", "t0", "a") = {…}`.

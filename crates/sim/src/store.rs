@@ -1,7 +1,7 @@
-//! The simulated store itself, without faults: rows, watches, and the moment at which a commit happens.
+//! The simulated store itself, without faults: rows, watches, and the order of commits.
 //!
-//! It is one object for the whole world, as a database cluster is. Nodes reach it through [`SimEngine`](crate::engine::SimEngine),
-//! where everything that can go wrong on the way does.
+//! It is one object for the whole world, like a database cluster. Nodes reach it through [`SimEngine`](crate::engine::SimEngine), which adds
+//! the faults of the connection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use turnwise_store::{Changes, Error, KeyValue, Limits, RangeRead, Result, Versio
 
 use crate::rows::{RowChange, Rows, versionstamp};
 
-/// The clock that the age of transactions is measured on, in µs.
+/// The clock that measures the age of transactions, in µs.
 pub type Clock = Box<dyn Fn() -> i64 + Send + Sync>;
 
-/// Who hears of each commit, at the very moment it happens, with what `W`rote it.
+/// A function that receives each commit when it happens, with its writer `W`.
 pub type Observer<W> = Box<dyn Fn(&W, u64, &[RowChange]) + Send + Sync>;
 
-/// A store in memory. `W` says who writes.
+/// A store in memory. `W` is the type that identifies writers.
 pub struct SimStore<W> {
     state: Mutex<State>,
     limits: Limits,
@@ -35,13 +35,13 @@ struct State {
 
 struct Waiter {
     id: u64,
-    /// The engine that it belongs to.
+    /// The engine that created the watch.
     engine: u64,
     seen: Option<Bytes>,
     wake: oneshot::Sender<()>,
 }
 
-/// A version that someone may read, until it is dropped.
+/// A version that a snapshot may read, until this is dropped.
 pub struct Held<W> {
     store: Arc<SimStore<W>>,
     version: u64,
@@ -54,7 +54,7 @@ impl<W> SimStore<W> {
         Arc::new(SimStore { state: Mutex::default(), limits, clock, observer })
     }
 
-    /// What a commit may have.
+    /// The limits of a commit.
     pub fn limits(&self) -> Limits {
         self.limits
     }
@@ -63,7 +63,7 @@ impl<W> SimStore<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a snapshot of what is there now.
+    /// Takes a snapshot of the current state.
     pub fn hold(self: &Arc<Self>) -> Held<W> {
         let version = self.state().rows.hold();
         Held { store: self.clone(), version, taken_us: (self.clock)() }
@@ -79,7 +79,7 @@ impl<W> SimStore<W> {
         self.state().rows.all().map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    /// Begins to wait until `key` no longer holds `seen`: resolved at once if it does not.
+    /// Waits until `key` no longer holds `seen`. Resolves immediately if it does not hold it now.
     pub fn watch(self: &Arc<Self>, engine: u64, key: Bytes, seen: Option<Bytes>) -> Waiting<W>
     where
         W: 'static,
@@ -94,7 +94,7 @@ impl<W> SimStore<W> {
         Waiting { woken, _registration: Registration { store: self.clone(), key, id } }
     }
 
-    /// Ends all watches of an engine that closes.
+    /// Ends all watches of an engine that is closed.
     pub fn close(&self, engine: u64) {
         for waiters in self.state().watches.values_mut() {
             waiters.retain(|waiter| waiter.engine != engine);
@@ -113,7 +113,7 @@ impl<W> SimStore<W> {
 }
 
 impl<W> Held<W> {
-    /// Whether its transaction may still do something.
+    /// Fails if the transaction is too old to do anything.
     pub fn check_age(&self) -> Result<()> {
         let limit_ms = self.store.limits.transaction_ms;
         let age_ms = (self.store.clock)().saturating_sub(self.taken_us) / 1_000;
@@ -135,7 +135,7 @@ impl<W> Held<W> {
         Ok(self.store.state().rows.range(self.version, read))
     }
 
-    /// Commits now, or says why not.
+    /// Commits now, or returns why it cannot.
     pub fn commit(&self, changes: &Changes, writer: &W) -> Result<Versionstamp> {
         self.check_age()?;
         let mut state = self.store.state();
@@ -169,8 +169,8 @@ impl<W> Held<W> {
     }
 }
 
-/// The operations of a commit on an engine that neither writes a key twice nor clears and writes it: a range that is cleared
-/// is cleared around the keys in it that are written.
+/// The number of operations that a commit takes on an engine that allows no second write and no clear of a written key. A cleared range is
+/// split around the keys in it that are written.
 fn parts_written(changes: &Changes) -> usize {
     let keys = || changes.puts.iter().map(|(key, _)| key).chain(&changes.versionstamped);
     let within = |(begin, end): &&(Bytes, Bytes), key: &Bytes| begin <= key && key < end;
@@ -184,7 +184,7 @@ impl<W> Drop for Held<W> {
     }
 }
 
-/// A watch that has begun.
+/// A watch that is registered.
 pub struct Waiting<W> {
     woken: oneshot::Receiver<()>,
     _registration: Registration<W>,
@@ -197,7 +197,7 @@ impl<W> Waiting<W> {
     }
 }
 
-/// Ends the wait when the watch is dropped.
+/// Removes the watch when it is dropped.
 struct Registration<W> {
     store: Arc<SimStore<W>>,
     key: Bytes,

@@ -1,5 +1,4 @@
-//! What must hold of tenants, commit by commit: whoever has pending jobs is among those that wait, and what was charged to a tenant
-//! is not lost.
+//! The invariants of tenants, checked at every commit: a tenant with pending jobs is listed as waiting, and no charge of a tenant is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +16,10 @@ use crate::show;
 /// A job type and a tenant.
 pub type TenantKey = (String, String);
 
-/// A row of what was charged: type, tenant, charger.
+/// The key of a charge: type, tenant, charger.
 type UsageKey = (String, String, String);
 
-/// What is known of tenants.
+/// What the checker knows about tenants.
 #[derive(Default)]
 pub struct Tenants {
     pending: BTreeMap<TenantKey, BTreeSet<(QueuePlace, String)>>,
@@ -35,9 +34,9 @@ pub struct Tenants {
 struct Holding {
     tenant: TenantKey,
     since_us: i64,
-    /// It waits for a lock since then.
+    /// Since when it waits for a lock, if it does.
     waits_since_us: Option<i64>,
-    /// How long it did so before.
+    /// How long it waited for locks before, in µs.
     waited_us: i64,
 }
 
@@ -47,22 +46,22 @@ impl Holding {
     }
 }
 
-/// What a tenant's jobs ran, and what it was charged for that.
+/// How long a tenant's jobs ran, and what the tenant was charged for it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Account {
-    /// Claims that were given, and have ended.
+    /// Claims that were given and have ended.
     pub runs: u64,
-    /// How long they held their jobs, together.
+    /// How long they held their jobs in total.
     pub held_us: i64,
-    /// Of that, how long they waited for locks.
+    /// How much of that they waited for locks.
     pub waited_us: i64,
-    /// Of what they held their jobs, how long jobs were held that were added again under another tenant meanwhile: either may be charged.
+    /// How much of that concerns jobs that were added again under another tenant meanwhile. Either tenant may be charged for it.
     pub unclear_us: i64,
-    /// What all rows together have told of since the beginning.
+    /// The sum of all charges in all rows since the beginning.
     pub charged_us: u64,
 }
 
-/// What one commit did to them.
+/// The effects of one commit on tenants.
 #[derive(Default)]
 pub struct Touched {
     tenants: BTreeSet<TenantKey>,
@@ -70,14 +69,14 @@ pub struct Touched {
 }
 
 impl Tenants {
-    /// A job of a tenant was claimed.
+    /// Notes a claim of a tenant's job.
     pub fn claimed(&mut self, worker: &str, number: u64, job_type: &str, tenant: &str, now_us: i64) {
         let tenant = (job_type.to_owned(), tenant.to_owned());
         let holding = Holding { tenant, since_us: now_us, waits_since_us: None, waited_us: 0 };
         self.held.insert((worker.to_owned(), number), holding);
     }
 
-    /// A claim goes on to hold its job, and `waits` for a lock or does not.
+    /// Notes that a claim still holds its job, and whether it `waits` for a lock.
     pub fn goes_on(&mut self, worker: &str, number: u64, waits: bool, now_us: i64) {
         if let Some(holding) = self.held.get_mut(&(worker.to_owned(), number))
             && holding.waits_since_us.is_some() != waits
@@ -87,7 +86,7 @@ impl Tenants {
         }
     }
 
-    /// A claim has ended. `tenant` is whose job it is by now.
+    /// Notes the end of a claim. `tenant` is the current tenant of the job.
     pub fn released(&mut self, worker: &str, number: u64, tenant: &str, now_us: i64) {
         let Some(holding) = self.held.remove(&(worker.to_owned(), number)) else { return };
         let waited_us = holding.waited_us(now_us);
@@ -105,12 +104,12 @@ impl Tenants {
         account.waited_us += waited_us;
     }
 
-    /// What each tenant was charged, and for what.
+    /// The charges of each tenant, and the run times behind them.
     pub fn accounts(&self) -> impl Iterator<Item = (&TenantKey, &Account)> {
         self.accounts.iter()
     }
 
-    /// Hears of a row that was changed.
+    /// Notes a changed row, and checks it alone.
     pub fn hear(&mut self, row: &Row, change: &RowChange, touched: &mut Touched) -> Result<(), Broken> {
         match row {
             Row::Index((job_type, id), IndexRow::Pending(place)) => {
@@ -170,8 +169,8 @@ impl Tenants {
         Ok(())
     }
 
-    /// Checks what a commit has touched. `speaks_for` tells whether a charger's rows are written where the commit was made; `is_gone`,
-    /// whether a charger is no member any more; `removes`, whether the commit takes somebody out of the membership.
+    /// Checks what a commit changed. `speaks_for` returns whether a charger's rows are written where the commit was made, `is_gone` whether a
+    /// charger is no longer a member. `removes` is true if the commit ends a membership.
     pub fn check(
         &self,
         touched: &Touched,
@@ -214,7 +213,7 @@ impl Tenants {
     }
 }
 
-/// Whether a pending job was only sorted anew: by a key, or by its time alone again.
+/// Whether only a pending job's place in the queue changed: to a sort key, or back to its time.
 pub fn is_sorted_anew(old: &Job, new: &Job) -> bool {
     let same = |job: &Job| (job.tenant.clone(), job.order_us(), job.history.clone(), job.continuous);
     old.is_pending() && new.is_pending() && old.queue_place() != new.queue_place() && same(old) == same(new)

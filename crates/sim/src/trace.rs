@@ -1,4 +1,4 @@
-//! What happened, in order: a hash of everything, the last events for a report, and all of them if asked for.
+//! The events of a world, in order: a hash of all events, the last ones for a report, and on request all of them.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
@@ -10,34 +10,34 @@ use bytes::Bytes;
 use crate::rows::RowChange;
 use crate::show;
 
-/// Events that a report of a failure shows.
+/// How many events the report of a failure shows.
 const TAIL: usize = 150;
 
 /// One event.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// When, in µs since the world began.
+    /// When it happened, in µs since the world began.
     pub at_us: i64,
-    /// Where.
+    /// Where it happened.
     pub place: Place,
-    /// What.
+    /// What happened.
     pub what: &'static str,
-    /// More about it.
+    /// Details.
     pub text: String,
     /// The rows that it wrote.
     pub rows: Vec<(Bytes, Option<Bytes>)>,
 }
 
-/// Where something happened.
+/// The place where an event happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// The world itself: phases, faults.
     World,
-    /// A node, and which of its lives.
+    /// A node, and the number of the process there.
     Node(u32, u32),
     /// A client.
     Client(u32),
-    /// An external worker, and which of its lives.
+    /// An external worker, and the number of its process.
     External(u32, u32),
 }
 
@@ -71,7 +71,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace, that keeps every event or only the last ones.
+    /// An empty trace. It keeps every event, or only the last ones.
     pub fn new(keep_all: bool) -> Self {
         Trace { hasher: DefaultHasher::new(), events: VecDeque::new(), keep_all }
     }
@@ -85,12 +85,12 @@ impl Trace {
         self.events.push_back(event);
     }
 
-    /// The hash of everything so far.
+    /// The hash of all events so far.
     pub fn hash(&self) -> u64 {
         self.hasher.finish()
     }
 
-    /// The events that were kept, as lines.
+    /// The kept events, as lines.
     pub fn lines(&self) -> Vec<String> {
         self.events.iter().map(Event::to_string).collect()
     }

@@ -1,14 +1,15 @@
-//! Whether every job has its turn, and running jobs are spread over the workers: what takes many cycles without a fault to be seen.
+//! Checks that take many cycles without a fault: every job gets its turn, and running jobs are spread over the workers.
 //!
-//! It is looked at once everything has healed and no client does anything any more, before clients cancel what would run for ever.
+//! They run when all faults are over and the clients are idle, before clients cancel the endless jobs.
 //!
-//! *Turns.* With virtual time, a job that could run starts within a bound that follows from its tenant's share. A tenant gets
-//! at least its share of one slot that rotates: a cycle of every W, if W is the sum of all tenants' shares divided by its own. Jobs of one tenant start
-//! one after the other, the one that has waited for the longest time first. So each of its n jobs starts within n · W cycles; W more go by until its
-//! turn begins, and as many as it may have been ahead. Not judged are jobs of tenants with several priority classes, of which the first goes before all
-//! others, or with jobs that run and never rotate, which may use all of their tenant's share; and worlds where jobs lock, whose weights order them.
+//! *Turns.* With virtual time, a job that could run starts within a bound that follows from its tenant's share. Let W be the sum of all
+//! tenants' shares, divided by the tenant's own share. If one slot rotates, the tenant gets it in at least one of W cycles.
+//! The jobs of one tenant start one after the other, and the one that has waited the longest starts first. So each of its n jobs starts
+//! within n · W cycles. W more pass until the tenant's turn begins, and as many as its surplus lasts.
+//! Excluded are tenants with several priority classes, because the first class precedes all others, and tenants with running jobs that never
+//! rotate, because these may use the tenant's whole share. Worlds in which jobs lock are excluded, too, because weights order their jobs.
 //!
-//! *Balance.* Where all jobs of a type run, and all are continuous, no worker has more of them than its part.
+//! *Balance.* If all jobs of a type run, and all are continuous, no worker has more of them than its part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,26 +24,27 @@ use crate::core::{Violation, lock};
 use crate::ledger::JobKey;
 use crate::liveness::{Look, SLACK};
 
-/// How long it is looked at.
+/// How long the checks run.
 pub const TIME: Duration = Duration::from_secs(600);
-/// Beside what follows from shares: cycles that a tenant may have been ahead, those between two looks, and those in which nothing was decided because a
-/// job was still stopping.
+/// Cycles beyond those that follow from shares: while a tenant has a surplus, between two checks, and without a decision because a job was
+/// still stopping.
 const CYCLES: f64 = 40.0;
-/// So many times as long as it takes where every cycle gives a slot to a job that is next: other workers' parts, and churn that is shared.
+/// The bound, relative to cycles that always give a slot to the next job. It covers jobs of other workers' parts, and churn that tenants
+/// share.
 const MARGIN: f64 = 2.0;
-/// For so long no job has moved only where the workers are balanced.
+/// If no job has moved for this long, the workers must be balanced.
 const BALANCED: Duration = Duration::from_secs(150);
-/// Where cycles follow each other fast, one worker after the other gives jobs back, each for so long.
+/// With short cycles, one worker after the other gives jobs back, for this long each.
 const ROUND: Duration = Duration::from_secs(6);
 
-/// What was seen so far.
+/// The observations so far.
 #[derive(Default)]
 pub struct Turns {
-    /// For how long jobs have waited, in µs, and how many runs they had had.
+    /// How long each job has waited, in µs, and the number of its runs before.
     waited: BTreeMap<JobKey, (i64, usize)>,
-    /// Since when of each type nothing but continuous jobs that run was seen, in µs since the world began.
+    /// Since when all jobs of each type have been continuous and running, in µs since the world began.
     steady_us: BTreeMap<String, i64>,
-    /// Since when they were seen to be spread over the workers.
+    /// Since when they have been spread over the workers, in µs since the world began.
     balanced_us: BTreeMap<String, i64>,
     looked_us: Option<i64>,
 }
@@ -61,7 +63,7 @@ fn is_runnable(job: &Job, now_us: i64) -> bool {
 }
 
 impl Turns {
-    /// Looks, once every few seconds.
+    /// Checks the world, once every few seconds.
     pub fn look(&mut self, look: &Look<'_>) -> Result<(), Violation> {
         let Tunables { fair, max_jobs, .. } = lock(&look.setting.tunables).clone();
         let Some(rotation) = fair.rotation.filter(|rotation| rotation.max_churn > 0) else { return Ok(()) };
@@ -88,7 +90,7 @@ impl Turns {
             } else {
                 let since_us = *self.balanced_us.entry(job_type.clone()).or_insert(look.now_us);
                 let moved_us = look.known.moved_us.get(job_type).copied().unwrap_or(0);
-                // What was on its way when it was seen first counts for before.
+                // A move that began before the first observation does not count.
                 if moved_us > since_us + us(2 * SLACK) {
                     let story =
                         format!("type {job_type} since {since_us} µs, but a job was moved at {moved_us} µs");
@@ -99,7 +101,7 @@ impl Turns {
             let once: Vec<&str> = once.map(|(_, job)| job.tenant.as_str()).collect();
             if fair.fairness != Fairness::VirtualTime || look.known.locks.is_some() || once.len() >= max_jobs
             {
-                // All slots of a worker may be those that never rotate. Where jobs lock, weights order them.
+                // Jobs that never rotate may fill all slots of a worker. Where jobs lock, weights order them.
                 self.waited.clear();
                 continue;
             }
@@ -140,13 +142,14 @@ impl Turns {
     }
 }
 
-/// How long one of so many jobs of a tenant waits at most that has one of so many `parts` of a slot.
+/// The longest wait of one of a tenant's `jobs`, if the tenant gets one of `parts` parts of a slot.
 fn bound(rotation: RotationRules, parts: f64, jobs: usize) -> Duration {
     let cycles = MARGIN * parts * (jobs as f64 + 1.0) + CYCLES;
     rotation.interval.mul_f64(cycles)
 }
 
-/// Whether no worker has more than its part. It may take a while: workers give back as many jobs as they may, one after the other.
+/// Whether no worker has more than its part. This may take a while, because workers give jobs back one after the other, up to `max_churn`
+/// jobs each.
 fn is_balanced(
     look: &Look<'_>,
     job_type: &String,

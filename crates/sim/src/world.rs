@@ -1,8 +1,8 @@
 //! One world, from its beginning to its end.
 //!
-//! Rounds of chaos and calm: in a chaos nodes crash, pause, lose the store, restart; in the calm after it the promises that
-//! have a deadline are checked ([`liveness`]). Then everything heals, and every job must reach its end; then everyone leaves,
-//! and nothing but the records of jobs may be left.
+//! A world has rounds of chaos and calm. During chaos, nodes crash, pause, lose the store, and restart. The calm after it checks the promises
+//! that have a deadline ([`liveness`]).
+//! Then all faults end, and every job must reach its end. Finally, all processes leave, and only the records of jobs may be left.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,47 +30,47 @@ use crate::store::SimStore;
 use crate::trace::Place;
 use crate::turns::{self, Turns};
 
-/// What is still on its way when the faults stop: an operation may be slow on its way there and back, and its transaction is
-/// tried again after a pause.
+/// How long the effects of faults last after them: an operation may be slow in both directions, and its transaction is repeated after a
+/// pause.
 const AFTERMATH: Duration = Duration::from_millis(2 * SLOW_MS + Limits::DEFAULT.transaction_ms);
-/// Looks at whether the end has come, after another such time.
+/// The time between two checks whether the world's end has come.
 const POLL: Duration = Duration::from_secs(2);
-/// When everything has healed, every job reaches its end within this time, and every process leaves: far more than the longest script
-/// takes with the fewest slots, so that nothing but a job that is stuck can exceed it.
+/// The time within which every job ends once all faults are over, and every process leaves. It is far longer than the longest script takes
+/// with the fewest slots, so that only a stuck job can exceed it.
 const END: Duration = Duration::from_secs(3_600);
-/// Looks at whether jobs start, in a calm, after another such time.
+/// The time between two checks whether jobs start, in a calm.
 const LOOK: Duration = Duration::from_secs(5);
-/// Between two cycles where turns are looked at for sure.
+/// The time between two cycles, in worlds that must check turns.
 const FAST_ROTATION: Duration = Duration::from_secs(2);
-/// With more nodes turns are not looked at.
+/// Worlds with more nodes do not check turns.
 const MAX_NODES_FOR_TURNS: u32 = 6;
-/// The longest pause of a node, in ms: beyond every health timeout.
+/// The longest pause of a node, in ms. It exceeds every health timeout.
 const PAUSE_MS: u64 = 60_000;
 /// The longest time without the store, in ms.
 const CUT_MS: u64 = 40_000;
-/// The longest life of a process that is asked to leave as soon as it is there, in ms.
+/// The longest run of a process that is asked to leave right after its start, in ms.
 const HASTE_MS: u64 = 1_000;
 /// The longest time before a process that has ended is replaced, in ms.
 const RESTART_MS: u64 = 20_000;
 /// The most that a clock is set forward or back, in ms.
 const SHIFT_MS: u64 = 10_000;
-/// The same, where clocks are set by hours.
+/// The same, in worlds where clocks are set by hours.
 pub const JUMP_MS: u64 = 3 * 3_600_000;
 
-/// Between the moment from which, or up to which, a run is charged, and that in which its claim is given or ended: its transaction with
-/// its retries, and the answer.
+/// The longest time between the start or end of a charge and the commit of the claim or of its end: the transaction with its retries, and the
+/// response.
 const CHARGED_LATE: Duration = Duration::from_millis(500);
 
 /// How a world ended.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What it has been through.
+    /// The counts of what happened.
     pub stats: Stats,
     /// The hash of its whole trace.
     pub hash: u64,
-    /// The end of its trace, or all of it if it was asked for.
+    /// The end of its trace, or all of it on request.
     pub trace: Vec<String>,
-    /// What went wrong.
+    /// The first violation.
     pub violation: Option<Violation>,
     /// How long it lasted on its own clock.
     pub lasted: Duration,
@@ -121,7 +121,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
                 }
             }
         }
-        // Nothing here is larger than what every engine takes: whatever was refused, its batch was too long.
+        // Nothing in a world exceeds the limits of any engine. A refused transaction is therefore a batch that is too long.
         let refused: u64 = lock(&meters.meters).iter().map(|meter| meter.counters().too_much).sum();
         if refused > 0 {
             core.violated("every transaction fits the store's limits", format!("{refused} did not"));
@@ -132,7 +132,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
     })
 }
 
-/// Keeps the panics that simulated handlers are made for out of the terminal, in this whole process.
+/// Keeps the panics of simulated handlers out of the terminal, in this whole process.
 pub fn quiet_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -145,8 +145,7 @@ pub fn quiet_panics() {
     });
 }
 
-/// How long a pause lasts: any time, or about as long as a worker may be silent, where a race between its return and its removal
-/// is near.
+/// The length of a pause: random, or close to the health timeout, so that the return of a worker may race with its removal.
 fn pause_of(plan: &Plan, rng: &SeededRng) -> Duration {
     match rng.chance(500) {
         true => rng.ms(0, PAUSE_MS),
@@ -158,7 +157,7 @@ fn pause_of(plan: &Plan, rng: &SeededRng) -> Duration {
     }
 }
 
-/// Stops a process for a while.
+/// Pauses a process.
 fn pause(core: &Arc<Core>, link: &Arc<Link>, time: Duration) {
     core.note(link.place, "pauses", format!("{time:?}"));
     core.count(|stats| stats.pauses += 1);
@@ -172,7 +171,7 @@ fn pause(core: &Arc<Core>, link: &Arc<Link>, time: Duration) {
     });
 }
 
-/// Changes how jobs are shared out, or how many run at once, in all processes.
+/// Changes the rules of fair share, or the number of slots, in all processes.
 fn change(setting: &Arc<Setting>) {
     let (core, plan) = (&setting.core, &setting.plan);
     let mut tunables = lock(&setting.tunables).clone();
@@ -188,7 +187,7 @@ fn change(setting: &Arc<Setting>) {
     setting.change(tunables);
 }
 
-/// Lets jobs take turns so fast that many of them are seen to. Where nothing rotates it stays so.
+/// Makes rotation so fast that many turns can be checked. Has no effect without rotation.
 fn hurry(setting: &Arc<Setting>) {
     let mut tunables = lock(&setting.tunables).clone();
     if let Some(rotation) = &mut tunables.fair.rotation {
@@ -199,7 +198,7 @@ fn hurry(setting: &Arc<Setting>) {
     }
 }
 
-/// A fault of an external worker.
+/// Causes a fault of an external worker.
 fn disturb(setting: &Arc<Setting>, actor: &mut Actor) {
     let (core, plan) = (&setting.core, &setting.plan);
     let rng = &core.rng;
@@ -269,7 +268,7 @@ impl World {
         self.leave().await
     }
 
-    /// One fault after the other.
+    /// Causes one fault after the other.
     async fn chaos(&mut self) {
         let setting = self.setting.clone();
         let (core, plan) = (&setting.core, &setting.plan);
@@ -288,7 +287,7 @@ impl World {
                 if rng.chance(400) {
                     node.start(&setting);
                     if rng.chance(500) {
-                        // Hardly there, it is asked to leave.
+                        // The process is asked to leave right after its start.
                         sleep(rng.ms(0, HASTE_MS)).await;
                         self.nodes[n].process.as_mut().expect("it has just started").shut_down();
                     }
@@ -356,7 +355,7 @@ impl World {
         self.nodes.iter().filter_map(|node| node.process.as_ref()).collect()
     }
 
-    /// Waits until it has been calm for long enough, and checks what must have happened by then.
+    /// Waits until the calm has lasted long enough, and checks the promises.
     async fn calm(&mut self) -> Result<(), Violation> {
         let setting = self.setting.clone();
         let core = &setting.core;
@@ -388,7 +387,7 @@ impl World {
         liveness::look(&self.setting, &self.processes(), &lives, check)
     }
 
-    /// In the calm a clean shutdown leaves nothing behind at the moment it is done.
+    /// Checks, in the calm, that a clean shutdown leaves nothing behind when it is done.
     async fn leave_one(&mut self) -> Result<(), Violation> {
         let well =
             |process: &Process| process.is_booted() && !process.is_leaving() && !process.link.is_paused();
@@ -431,7 +430,7 @@ impl World {
         })
     }
 
-    /// Clients do nothing now: jobs have their turns. Not in a crowd, where so many cycles would take minutes.
+    /// Checks turns while clients are idle. Skipped with many nodes, where so many cycles would take minutes.
     async fn turns(&mut self, clients: &mut [Client]) -> Result<(), Violation> {
         let setting = self.setting.clone();
         if setting.plan.is_slow() || setting.plan.nodes > MAX_NODES_FOR_TURNS {
@@ -460,10 +459,10 @@ impl World {
         Ok(())
     }
 
-    /// All clocks are set forward, once workers sleep until what is next.
+    /// Sets all clocks forward, once workers sleep until their next event.
     async fn a_day_passes(&mut self) {
         sleep(liveness::SLACK).await;
-        // They may be hours behind the time that is agreed on.
+        // Clocks may be hours behind the agreed time.
         let by_us = 2 * DAY_US;
         for node in &mut self.nodes {
             node.skew_us += by_us;
@@ -489,7 +488,7 @@ impl World {
         }
     }
 
-    /// Everything works now: every job reaches its end.
+    /// Waits for the end of every job. No faults happen any more.
     async fn finish(&mut self, clients: Vec<JoinHandle<Client>>) -> Result<(), Violation> {
         let setting = self.setting.clone();
         let mut ready = Vec::new();
@@ -525,8 +524,8 @@ impl World {
         }
     }
 
-    /// Where nothing went wrong for long, each tenant was charged what its jobs ran, no less and no more. A run that waits and lends its
-    /// slot does not run.
+    /// Checks that each tenant was charged exactly the time that its jobs ran. Only valid without faults. A run that waits for a lock and
+    /// lends its slot does not run.
     fn charges(&self, known: &Known) -> Result<(), Violation> {
         let lends = !self.setting.plan.options.queue.waiting_uses_slot;
         for (tenant, account) in known.tenants.accounts().filter(|(tenant, _)| tenant.0 != EXTERNAL) {
@@ -541,11 +540,11 @@ impl World {
         Ok(())
     }
 
-    /// Everyone leaves: the records of jobs that have ended are all that is left.
+    /// Makes all processes leave, and checks that only the records of ended jobs are left.
     async fn leave(&mut self) -> Result<(), Violation> {
         self.setting.core.note(Place::World, "ends", "");
         self.calm().await?;
-        // Those first who need the others.
+        // External workers leave first, because they need the nodes.
         for actor in std::mem::take(&mut self.actors) {
             let Some(mut life) = actor.life else { continue };
             life.shut_down();

@@ -1,4 +1,4 @@
-//! The simulated store, without its faults, is a store like any other.
+//! The simulated store, without faults, passes the conformance suite of all stores.
 
 use std::sync::Arc;
 

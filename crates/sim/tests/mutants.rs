@@ -1,4 +1,4 @@
-//! The list of mutants follows the sources.
+//! The list of mutants matches the sources.
 
 use std::collections::BTreeSet;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use turnwise_sim::plan::{ELIGIBILITY_FROM, LOCKS_FROM};
 use turnwise_sim::world::{quiet_panics, run};
 
-/// Worlds of all sizes, so many with locks, and so many where not all jobs may run.
+/// The numbers of worlds: of all sizes, with locks, and where not all jobs may start.
 const SEEDS: u64 = 30;
 const SEEDS_WITH_LOCKS: u64 = 5;
 const SEEDS_OF_ELIGIBILITY: u64 = 5;

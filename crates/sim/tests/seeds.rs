@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use turnwise_sim::plan::{ELIGIBILITY_FROM, LOCKS_FROM};
 use turnwise_sim::world::{quiet_panics, run};
 
-/// As many as a run of all tests can afford; `cargo xtask sim --seeds 10000` runs more.
+/// The number of worlds that a run of all tests can afford. `cargo xtask sim --seeds 10000` runs more.
 const SEEDS: u64 = 200;
-/// Of these, worlds with locks; `cargo xtask sim --seeds 2000 --from 1000000` runs more.
+/// How many of these have locks. `cargo xtask sim --seeds 2000 --from 1000000` runs more.
 const SEEDS_WITH_LOCKS: u64 = 30;
-/// Worlds where not all jobs may run; `cargo xtask sim --seeds 2000 --from 2000000` runs more.
+/// How many of these are worlds where not all jobs may start. `cargo xtask sim --seeds 2000 --from 2000000` runs more.
 const SEEDS_OF_ELIGIBILITY: u64 = 30;
-/// Worlds that have found something that nobody else has a test for (docs/design/0006).
+/// Seeds that have found bugs without another test (docs/design/0006).
 const THAT_FOUND: [u64; 14] = [
     1_826, 1_000_157, 1_000_553, 1_000_719, 1_001_086, 1_001_116, 1_001_298, 1_001_503, 2_000_134, 2_000_162,
     2_000_180, 2_000_187, 2_000_620, 2_001_193,

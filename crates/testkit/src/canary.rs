@@ -1,17 +1,17 @@
-//! The secrets of all tests, and the watch for one that is where it must not be.
+//! The secrets of all tests, and the search for leaks of them.
 //!
-//! Each password, token and cookie that a test hands to turnwise contains [`MARK`], so that any of them is found in a text by one
-//! search, whoever wrote the text: as it is (percent-encoding and JSON leave it alone) and in base64, as HTTP Basic sends it.
+//! Each password, token and cookie that a test gives to turnwise contains [`MARK`]. One search therefore finds any of them in a text: in
+//! plain form (percent-encoding and JSON do not change it), and in base64, as HTTP Basic sends it.
 //!
-//! Looked at are, over the whole of `cargo xtask test`:
+//! The search covers the whole of `cargo xtask test`:
 //!
-//! - what servers and workers in a test's own process log, at every level ([`watch_log`]), and what they panic with;
-//! - what the started binary logs and prints: its harness holds each log against [`assert_none`] when it ends;
-//! - turnwise's answers, in the functions through which tests ask for them.
+//! - what servers and workers in a test's own process log, at every level ([`watch_log`]), and the messages of their panics;
+//! - what the started binary logs and prints: its harness passes each log to [`assert_none`] at the end;
+//! - turnwise's responses, in the functions that tests use for requests.
 //!
-//! A finding fails the test where it can, and is written to the folder that [`FOLDER_VARIABLE`] names, where `cargo xtask test` looks
-//! once all tests have ended: so a line that is logged after a test's last look fails the run all the same.
-//! Not looked at is what rightly holds secrets: the peers' own answers, and the options that a worker is given.
+//! A finding fails the test if possible. It is also written to the folder that [`FOLDER_VARIABLE`] names, which `cargo xtask test` checks
+//! after all tests. A line that is logged after a test's last check therefore still fails the run.
+//! Excluded are texts that may hold secrets: the peers' own responses, and the options that a worker receives.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -24,45 +24,45 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tracing_subscriber::filter::LevelFilter;
 
-/// What each secret of a test contains, and nothing else does. Letters and digits only, so that no encoding of texts changes it.
+/// The text that each secret of a test contains, and no other text. It has only letters and digits, so that no text encoding changes it.
 pub const MARK: &str = "hunter2";
 
 /// A password that needs no encoding in a URL.
 pub const PASSWORD: &str = "hunter2-pa55word";
 
-/// A password that does: in a URL it is [`ENCODED_PASSWORD`].
+/// A password that needs encoding. In a URL it is [`ENCODED_PASSWORD`].
 pub const ODD_PASSWORD: &str = "p@ss/ hunter2:%";
 
-/// [`ODD_PASSWORD`] as it stands in a URL.
+/// [`ODD_PASSWORD`] as a URL contains it.
 pub const ENCODED_PASSWORD: &str = "p%40ss%2F%20hunter2%3A%25";
 
-/// The value of a header that authorizes.
+/// The value of an authorization header.
 pub const TOKEN: &str = "hunter2-t0ken";
 
-/// The value of a session's cookie.
+/// The value of a session cookie.
 pub const COOKIE: &str = "hunter2-c00kie";
 
-/// Names the folder for what was found, one file for each finding. Without it, findings fail tests only.
+/// The variable that names the folder for findings, with one file per finding. Without it, findings only fail tests.
 pub const FOLDER_VARIABLE: &str = "TURNWISE_TEST_LEAKS";
 
-/// A line is shown up to so many bytes around what was found in it.
+/// How much of a line is shown before and after a finding, in bytes.
 const SHOWN_BYTES: usize = 300;
 
 /// Whether anything was found in this process.
 static FOUND: AtomicBool = AtomicBool::new(false);
 
-/// The texts to search for: the mark, and what base64 makes of it after 0, 1 or 2 bytes of a group.
+/// The texts to search for: the mark, and its base64 forms at each of the three offsets in a group.
 static FORMS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let encoded = (0..3).map(|before| {
         let text = STANDARD.encode(format!("{}{MARK}", "-".repeat(before)));
-        // Six bits to a character: those that hold bits of a neighbour are left out.
+        // Each character holds six bits. Characters that share bits with adjacent bytes are left out.
         let (first, end) = ((before * 8).div_ceil(6), (before + MARK.len()) * 8 / 6);
         text[first..end].to_owned()
     });
     std::iter::once(MARK.to_owned()).chain(encoded).collect()
 });
 
-/// The first line of `text` with a secret in it; of a long one the part around it.
+/// The first line of `text` with a secret in it. Of a long line, returns the part around the secret.
 pub fn find(text: &str) -> Option<String> {
     let line = text.lines().find(|line| FORMS.iter().any(|form| line.contains(form)))?;
     let place = FORMS.iter().find_map(|form| line.find(form)).unwrap_or_default();
@@ -70,10 +70,10 @@ pub fn find(text: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&line.as_bytes()[bounds.0..bounds.1]).into_owned())
 }
 
-/// Fails the test, and the whole run, if `text` holds a secret. `what` says where the text is from.
+/// Fails the test, and the whole run, if `text` holds a secret. `what` names the source of the text.
 ///
 /// # Panics
-/// If it does. (Not while another panic goes on.)
+/// If the text holds a secret, unless the thread already panics.
 pub fn assert_none(what: &str, text: &str) {
     if let Some(line) = find(text) {
         report(what, &line);
@@ -83,10 +83,10 @@ pub fn assert_none(what: &str, text: &str) {
     }
 }
 
-/// Fails the test if this process's log or its panics have told a secret so far.
+/// Fails the test if this process's log or its panics have contained a secret so far.
 ///
 /// # Panics
-/// If they have. (Not while another panic goes on.)
+/// If they have, unless the thread already panics.
 pub fn assert_log_clean() {
     assert!(
         std::thread::panicking() || !FOUND.load(Ordering::Relaxed),
@@ -94,12 +94,12 @@ pub fn assert_log_clean() {
     );
 }
 
-/// From now on all that this process logs, at every level, and all that it panics with, is searched. Where a test has set up a log of its
-/// own, that one stays.
+/// Starts to search everything that this process logs, at every level, and the messages of its panics. If a test has its own log subscriber,
+/// that one stays.
 pub fn watch_log() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // Fails where there is one already, and then that one is the test's own affair.
+        // Fails if there already is a subscriber. The test is then responsible for its log.
         let _ = tracing_subscriber::fmt()
             .with_max_level(LevelFilter::TRACE)
             .with_writer(|| Searched(|line| report("the log", line)))
@@ -107,7 +107,7 @@ pub fn watch_log() {
             .try_init();
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // What a test's own assertion shows is that test's failure already.
+            // A secret in a test's own assertion is already a failure of that test.
             if let Some(line) = find(&panic.to_string()) {
                 report("a panic", &line);
             }
@@ -116,7 +116,7 @@ pub fn watch_log() {
     });
 }
 
-/// Writes a finding down, for those who look at the end.
+/// Records a finding, for the check at the end.
 fn report(what: &str, line: &str) {
     FOUND.store(true, Ordering::Relaxed);
     eprintln!("{what} tells a secret: {line}");
@@ -129,18 +129,18 @@ fn write_down(folder: &Path, what: &str, line: &str) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let process = std::env::current_exe().unwrap_or_default();
     let process = process.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    // Process ids come again.
+    // Process ids repeat, so the name needs a random part.
     let number = RandomState::new().hash_one(COUNT.fetch_add(1, Ordering::Relaxed));
     let file = folder.join(format!("{process}-{number:x}"));
     let written = std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(&file, format!("{process}: {what}: {line}\n")));
-    // A panic in here could not be told from those that are searched.
+    // A panic here would look like the panics that are searched.
     if let Err(error) = written {
         eprintln!("{} cannot be written: {error}", file.display());
     }
 }
 
-/// Takes a log's lines, each in one piece, and tells of those with a secret in them. The rest is forgotten.
+/// A writer that receives each line of a log in one piece, and reports lines with a secret. It drops all lines.
 struct Searched<T: Fn(&str)>(T);
 
 impl<T: Fn(&str)> Write for Searched<T> {

@@ -1,5 +1,5 @@
-//! A real CouchDB, where there is one: an optional folder beside this repository (`../shared/peers`, or what
-//! `TURNWISE_TEST_PEERS` names) holds a program `start-couchdb DIR PORT`. Elsewhere the tests that need it say so and pass.
+//! A real CouchDB, if available. An optional folder beside this repository (`../shared/peers`, or the folder that `TURNWISE_TEST_PEERS`
+//! names) holds a program `start-couchdb DIR PORT`. Without it, the tests that need CouchDB print a line and pass.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -24,21 +24,21 @@ use tokio::sync::OnceCell;
 use crate::ports::free_ports;
 use crate::{Database, Peer, process};
 
-/// How long a server may take to start on a machine that is busy compiling.
+/// The longest time until a server has started, on a machine that is also compiling.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two looks at a server that has no event to wait for.
+/// The time between two checks of a server, if there is no event to wait for.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// New ports are tried this often where another program was quicker to take one.
+/// How often new ports are tried if another program takes one first.
 const MAX_STARTS: usize = 5;
 /// The last database that `start-couchdb` creates.
 const LAST_DATABASE: &str = "/_global_changes";
-/// How much of its log is shown when it does not start.
+/// How much of its log is shown if it does not start, in bytes.
 const SAID_BYTES: usize = 2_000;
-/// Its administrator.
+/// The name and password of its administrator.
 const LOGIN: &str = "admin:secret";
 
-/// Starts the server, says its process id, and kills it and removes its folder when its own input ends: because the value was
-/// dropped, or because the test's process is dead, however it died. It ignores what a terminal sends to the whole group of processes.
+/// Starts the server, and prints its process id. Kills the server and removes its folder when standard input ends: the value was dropped, or
+/// the test's process is dead. Ignores signals that a terminal sends to the whole process group.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 "$1" "$2" "$3" >>"$2/start.log" 2>&1 </dev/null &
@@ -49,8 +49,8 @@ wait
 rm -rf "$2"
 "#;
 
-/// A real CouchDB on loopback with data in a temporary folder, that dies with the test's process. Its administrator is
-/// `admin` with the password `secret`.
+/// A real CouchDB on loopback with data in a temporary folder. It ends with the test's process. Its administrator is `admin` with the
+/// password `secret`.
 #[derive(Debug)]
 pub struct CouchDb {
     url: String,
@@ -60,19 +60,19 @@ pub struct CouchDb {
 }
 
 impl CouchDb {
-    /// The server that all tests of a binary share; `None`, with a line about it, where there is no CouchDB to start.
+    /// The server that all tests of a binary share. Returns `None`, and prints a line, if there is no CouchDB to start.
     ///
     /// # Panics
-    /// If it does not start; what it said is in the message.
+    /// If it does not start. The message holds the end of its log.
     pub async fn shared() -> Option<&'static CouchDb> {
         static SHARED: OnceCell<Option<CouchDb>> = OnceCell::const_new();
         SHARED.get_or_init(CouchDb::start).await.as_ref()
     }
 
-    /// A server of one test's own: to be killed, or full of load. See [`CouchDb::shared`].
+    /// A server for one test, which may kill it or load it fully. See [`CouchDb::shared`].
     ///
     /// # Panics
-    /// If it does not start; what it said is in the message.
+    /// If it does not start. The message holds the end of its log.
     pub async fn start() -> Option<CouchDb> {
         let program = program()?;
         for starts in 1.. {
@@ -88,22 +88,22 @@ impl CouchDb {
         None
     }
 
-    /// The server's URL with its administrator's password, without a slash at the end.
+    /// The server's URL with its administrator's password, without a trailing slash.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The process id of the server, to measure it by or to send signals to.
+    /// The process id of the server, for measurements and signals.
     pub fn process_id(&self) -> u32 {
         self.process
     }
 
-    /// The server as a peer whose databases no other test uses, and which are deleted when it is dropped.
+    /// The server as a peer whose databases no other test uses. They are deleted when the peer is dropped.
     pub fn peer(&self) -> Peer {
         Peer::external(&self.url)
     }
 
-    /// One request to the server; its status and its JSON answer.
+    /// Sends one request to the server. Returns its status and its JSON response.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -131,7 +131,7 @@ impl CouchDb {
         CouchDb { url: format!("http://{LOGIN}@127.0.0.1:{port}"), process, guard, folder }
     }
 
-    /// Returns when it answers and has its system databases; what it said if it ends before or takes too long.
+    /// Returns when the server responds and has its system databases. The error is its log, if it ends before that or takes too long.
     async fn until_ready(&self) -> Result<(), String> {
         let last = Database::at(format!("{}{LAST_DATABASE}", self.url));
         let ready = async {
@@ -147,7 +147,7 @@ impl CouchDb {
         tokio::time::timeout(START_TIMEOUT, ready).await.unwrap_or_else(|_| Err(self.said()))
     }
 
-    /// The ends of its logs.
+    /// The ends of its logs, as text.
     fn said(&self) -> String {
         let end = |name: &str| {
             let log = std::fs::read(self.folder.join(name)).unwrap_or_default();
@@ -164,7 +164,7 @@ impl Drop for CouchDb {
     }
 }
 
-/// What starts a CouchDB, if it is there. Says once where it is not.
+/// The program that starts a CouchDB, if it exists. Prints a line once if it does not.
 fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let find = || {
@@ -174,7 +174,7 @@ fn program() -> Option<&'static Path> {
         if program.is_file() {
             return Some(program);
         }
-        // Past the test harness, which keeps what passing tests print to itself.
+        // Bypasses the test harness, which hides the output of tests that pass.
         let _ = writeln!(
             std::io::stderr(),
             "SKIPPED: the tests beside a real CouchDB; there is no {} (TURNWISE_TEST_PEERS names its folder)",

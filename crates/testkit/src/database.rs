@@ -1,4 +1,4 @@
-//! One database on one peer, and the requests that tests make of it.
+//! One database on one peer, and the requests that tests send to it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Database {
         Self { url, client: client() }
     }
 
-    /// The database's whole URL, credentials included.
+    /// The database's full URL, including credentials.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -35,18 +35,18 @@ impl Database {
         self.url.rsplit('/').next().expect("a database's URL has a path")
     }
 
-    /// What the server that holds the database says of itself: its answer to `GET /`.
+    /// The description of the server that holds the database: its response to `GET /`.
     pub async fn server_greeting(&self) -> Value {
         let (server, _) = self.url.rsplit_once('/').expect("a database's URL has a path");
         Self::at(server).get("/").await
     }
 
-    /// One request; the status and the JSON answer (`Null` if the answer is not JSON).
+    /// Sends one request. Returns the status and the JSON response (`Null` if the response is not JSON).
     ///
     /// `path` starts with a slash and is sent as it is; see [`encode_segment`].
     ///
     /// # Panics
-    /// If the peer cannot be reached or breaks off.
+    /// If the peer cannot be reached, or the connection breaks.
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> (StatusCode, Value) {
         let mut request = self.client.request(method.clone(), format!("{}{path}", self.url));
         if let Some(body) = body {
@@ -69,7 +69,7 @@ impl Database {
         self.expect(Method::PUT, "", None).await;
     }
 
-    /// Deletes the database; it need not exist.
+    /// Deletes the database, which need not exist.
     pub async fn delete(&self) {
         let (status, answer) = self.request(Method::DELETE, "", None).await;
         assert!(status.is_success() || status == StatusCode::NOT_FOUND, "DELETE answered {status} {answer}");
@@ -85,13 +85,13 @@ impl Database {
         self.expect(Method::POST, path, Some(body)).await
     }
 
-    /// Writes a document under its unencoded id (with its `_rev`, if it is an update) and gives its new revision.
+    /// Writes a document under its unencoded id (with its `_rev`, if it is an update), and returns its new revision.
     pub async fn put(&self, id: &str, body: &Value) -> String {
         let answer = self.expect(Method::PUT, &format!("/{}", encode_segment(id)), Some(body)).await;
         answer["rev"].as_str().unwrap_or_else(|| panic!("no rev in {answer}")).to_owned()
     }
 
-    /// A document by its unencoded id, or `None` when it is not there.
+    /// A document by its unencoded id, or `None` if it does not exist.
     pub async fn doc(&self, id: &str) -> Option<Value> {
         let (status, answer) = self.request(Method::GET, &format!("/{}", encode_segment(id)), None).await;
         match status {
@@ -115,20 +115,19 @@ impl Database {
     }
 }
 
-/// How long a connection is kept that nobody uses. Node's servers close theirs after 5 s, and a request that is sent at that very
-/// moment is lost.
+/// How long an unused connection is kept. Node.js servers close theirs after 5 s, and a request that is sent at that moment is lost.
 const IDLE_CONNECTION: Duration = Duration::from_secs(1);
 
-/// A client as tests use it: without timeouts, so that nothing but a test's own limit ends a request.
+/// A client for tests, without timeouts, so that only a test's own limit ends a request.
 pub fn client() -> Client {
-    // The workspace builds reqwest without a TLS provider, and such a client panics where none is installed. That another
-    // crate under test has installed one already is as good.
+    // The workspace builds reqwest without a TLS provider, and a client without an installed provider panics. Another crate under test may
+    // have installed one already, which is fine.
     let _ = ring::default_provider().install_default();
     Client::builder().pool_idle_timeout(IDLE_CONNECTION).build().expect("nothing here depends on the machine")
 }
 
-/// Percent-encodes a document id or attachment name for use as one path segment: all but RFC 3986's unreserved characters.
-/// The slash of `_design/` and `_local/` stays, because CouchDB redirects when it is encoded.
+/// Percent-encodes a document id or attachment name as one path segment: all characters except RFC 3986's unreserved ones. The slash of
+/// `_design/` and `_local/` stays, because CouchDB redirects a request in which it is encoded.
 pub fn encode_segment(text: &str) -> String {
     let (prefix, rest) = match text.split_once('/') {
         Some((special @ ("_design" | "_local"), rest)) => (format!("{special}/"), rest),

@@ -1,4 +1,4 @@
-//! What the disk does without a store: what every durable figure is to be held against.
+//! The speed of the disk without a store: the baseline for every figure about durable writes.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 const BLOCKS: usize = 2_000;
 
-/// Blocks of 4 and of 64 kB per second that are written over and forced to the disk, one after the other.
+/// Blocks of 4 kB and of 64 kB per second that are overwritten and synced to the disk, one after the other.
 pub fn fsyncs_per_s(dir: &Path) -> std::io::Result<[f64; 2]> {
     let path = dir.join("disk");
     let rate = |block: usize, blocks: usize| -> std::io::Result<f64> {

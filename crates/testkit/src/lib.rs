@@ -2,18 +2,18 @@
 //!
 //! A test of replication needs four things, and each has modules here:
 //!
-//! - servers to copy between: [`Peer`] starts a real CouchDB-protocol server (`peers/README.md` tells what it can do);
-//! - something worth copying: [`dataset`] makes conflicts, deletions, histories, attachments and unusual ids from a seed;
-//! - a verdict: [`compare()`] holds two databases against each other leaf by leaf, attachment bytes included;
-//! - trouble: [`FaultProxy`] stands before a peer and resets, hangs, lies or slows down on command, and keeps a log of what was asked;
-//!   where no real server can be made to misbehave so, [`Fake`] is one that does as it is told.
+//! - servers to copy between: [`Peer`] starts a real CouchDB-protocol server (`peers/README.md` lists its features);
+//! - data to copy: [`dataset`] generates conflicts, deletions, histories, attachments and unusual ids from a seed;
+//! - a verdict: [`compare()`] compares two databases leaf by leaf, including the bytes of attachments;
+//! - faults: [`FaultProxy`] runs in front of a peer. On request, it resets connections, or delays, breaks or falsifies responses. It keeps a
+//!   log of the requests. Where no real server can be made to misbehave, [`Fake`] can.
 //!
-//! The passwords, tokens and cookies of tests come from [`canary`], which watches for them where they must not be.
+//! The passwords, tokens and cookies of tests come from [`canary`], which searches for them where they must not occur.
 //!
-//! What turnwise imitates is compared with a real [`CouchDb`], where there is one to start.
+//! The features that turnwise takes from CouchDB are compared with a real [`CouchDb`], if one is available.
 //!
-//! A test of several nodes needs a store that they share: [`EtcdCluster`] starts real etcd members and hurts them, and a
-//! [`Link`] before one of them can be cut.
+//! A test of several nodes needs a store that they share: [`EtcdCluster`] starts real etcd members and causes faults in them. The connection
+//! through a [`Link`] in front of a member can be cut.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -31,7 +31,7 @@
 //! # }
 //! ```
 //!
-//! Everything here panics, with the reason, when a peer misbehaves: a test without its peer has nothing to say.
+//! Everything here panics, with the reason, when a peer misbehaves, because a test without its peer proves nothing.
 
 pub mod canary;
 pub mod chaos;

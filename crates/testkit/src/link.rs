@@ -1,4 +1,4 @@
-//! The way to a server, whatever it speaks, that can be cut.
+//! A connection to a server of any protocol, which can be cut.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// A TCP proxy before one address. It passes bytes on until it is told otherwise, and ends when it is dropped.
+/// A TCP proxy in front of one address. It forwards bytes until it is cut or refuses connections, and ends when it is dropped.
 #[derive(Debug)]
 pub struct Link {
     address: SocketAddr,
@@ -15,18 +15,18 @@ pub struct Link {
     listening: JoinHandle<()>,
 }
 
-/// What a link does.
+/// The state of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LinkState {
     Open,
-    /// As if a cable were pulled: connections stand and carry nothing, new ones get no answer.
+    /// Like a cable that is pulled: connections stay open but carry nothing, and new ones get no response.
     Cut,
-    /// As if the server were gone: connections are closed, new ones as soon as they are made.
+    /// Like a server that is gone: connections are closed, and new ones are closed immediately.
     Refused,
 }
 
 impl Link {
-    /// A link to `host:port`, on a port of its own.
+    /// A link to `host:port`, on its own port.
     pub async fn before(address: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let own = listener.local_addr().expect("a listener has an address");
@@ -35,22 +35,22 @@ impl Link {
         Link { address: own, state, listening }
     }
 
-    /// `127.0.0.1:port` of this side.
+    /// `127.0.0.1:port` of the link.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Pulls the cable: connections stand and carry nothing, new ones get no answer.
+    /// Cuts the link: connections stay open but carry nothing, and new ones get no response.
     pub fn cut(&self) {
         self.state.send_replace(LinkState::Cut);
     }
 
-    /// Closes all connections, and new ones as soon as they are made.
+    /// Closes all connections, and closes new ones immediately.
     pub fn refuse(&self) {
         self.state.send_replace(LinkState::Refused);
     }
 
-    /// Carries everything again. Connections that stood while it was cut are closed, as a firewall that had forgotten them would.
+    /// Opens the link again. Closes connections that were open while it was cut, like a firewall that has forgotten them.
     pub fn restore(&self) {
         self.state.send_replace(LinkState::Open);
     }
@@ -63,7 +63,7 @@ impl Drop for Link {
 }
 
 async fn listen(listener: TcpListener, address: String, state: watch::Receiver<LinkState>) {
-    // Dropped with this task, and its connections with it.
+    // The set is dropped with this task, and so are its connections.
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -81,7 +81,7 @@ async fn listen(listener: TcpListener, address: String, state: watch::Receiver<L
 async fn carry(mut client: TcpStream, address: String, mut state: watch::Receiver<LinkState>) {
     let now = *state.borrow_and_update();
     if now == LinkState::Open {
-        // Small frames are passed on as they come.
+        // Small frames are forwarded as they come.
         let _ = client.set_nodelay(true);
         let carried = async {
             let mut server = TcpStream::connect(&address).await?;
@@ -89,18 +89,18 @@ async fn carry(mut client: TcpStream, address: String, mut state: watch::Receive
             copy_bidirectional(&mut client, &mut server).await
         };
         tokio::select! {
-            // Whoever closed it, the other side now sees it closed too.
+            // Whichever side closed the connection, this closes the other side.
             _ = carried => return,
             changed = state.changed() => if changed.is_err() { return },
         }
     }
-    // Held open and silent while the link is cut.
+    // Stays open and silent while the link is cut.
     let _ = state.wait_for(|state| *state != LinkState::Cut).await;
 }
 
 #[cfg(test)]
 mod tests {
-    //! Bytes go through, or not.
+    //! A link forwards bytes only while it is open.
 
     use std::time::Duration;
 
@@ -135,7 +135,7 @@ mod tests {
 
         link.cut();
         let mut second = TcpStream::connect(link.address()).await.unwrap();
-        // That nothing comes can only be waited for.
+        // Only a wait can show that nothing comes.
         let silence = Duration::from_millis(100);
         assert!(tokio::time::timeout(silence, says(&mut first)).await.is_err());
         assert!(tokio::time::timeout(silence, says(&mut second)).await.is_err());

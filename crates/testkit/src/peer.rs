@@ -1,4 +1,4 @@
-//! A CouchDB-protocol server of one test's own.
+//! A CouchDB-protocol server for one test.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,16 +13,16 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use crate::Database;
 use crate::database::client;
 
-/// How long a server may take to start on a machine that is busy compiling.
+/// The longest time until a server has started, on a machine that is also compiling.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The environment variables that name real CouchDB servers to test against by hand, for [`Peer::pair`].
+/// The environment variables that name real CouchDB servers for manual tests, for [`Peer::pair`].
 const COUCHDB_VARIABLES: [&str; 2] = ["TURNWISE_TEST_COUCHDB_A", "TURNWISE_TEST_COUCHDB_B"];
 
-/// A server that speaks CouchDB's protocol: a pouchdb-server that lives as long as this value, or a CouchDB that runs anyway.
+/// A server that speaks CouchDB's protocol: a pouchdb-server that lives as long as this value, or a CouchDB that runs already.
 ///
-/// The server picks its own free port, so no two ever collide. It is killed when the `Peer` is dropped, and ends by itself
-/// when the test's process dies in any other way, because its standard input then ends.
+/// The server picks its own free port, so that no two collide. It is killed when the `Peer` is dropped. It ends by itself when the test's
+/// process dies in any other way, because its standard input then ends.
 #[derive(Debug)]
 pub struct Peer {
     url: String,
@@ -32,7 +32,7 @@ pub struct Peer {
 #[derive(Debug)]
 enum Server {
     Started(Box<Started>),
-    /// A server that others use too: names are made unique, and the databases are deleted in the end.
+    /// A server with other users. Names are made unique, and the databases are deleted at the end.
     External {
         prefix: String,
         used: Mutex<Vec<String>>,
@@ -43,14 +43,14 @@ enum Server {
 struct Started {
     process: Process,
     folder: TempDir,
-    /// Of a durable one: it comes back there.
+    /// The port of a durable server, which it keeps after a restart.
     port: Option<u16>,
 }
 
 #[derive(Debug)]
 struct Process {
     child: Child,
-    /// Held open: the server ends when they close.
+    /// Kept open, because the server ends when they close.
     _input: ChildStdin,
     _output: Lines<BufReader<ChildStdout>>,
 }
@@ -63,22 +63,22 @@ pub struct PeerOptions {
 }
 
 impl PeerOptions {
-    /// Asks for this user's password. [`Peer::url`] then carries it.
+    /// Requires this user's password. [`Peer::url`] then contains it.
     pub fn admin(mut self, name: &str, password: &str) -> Self {
         self.admin = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// Keeps its databases on disk, so that [`Peer::restart`] brings them back after [`Peer::kill`].
+    /// Keeps the databases on disk, so that [`Peer::restart`] restores them after [`Peer::kill`].
     pub fn durable(mut self) -> Self {
         self.durable = true;
         self
     }
 
-    /// Starts the server and returns when it listens.
+    /// Starts the server, and returns when it listens.
     ///
     /// # Panics
-    /// If `peers/node_modules` is missing, or the server does not start; what it said is in the message.
+    /// If `peers/node_modules` is missing, or the server does not start. The message holds its standard error.
     pub async fn start(self) -> Peer {
         let folder = TempDir::new().expect("a temporary folder can be made");
         let credentials = match &self.admin {
@@ -104,18 +104,18 @@ impl PeerOptions {
 }
 
 impl Peer {
-    /// A fresh, empty pouchdb-server without passwords. See [`PeerOptions::start`].
+    /// Starts a new, empty pouchdb-server without passwords. See [`PeerOptions::start`].
     pub async fn start() -> Self {
         Self::options().start().await
     }
 
-    /// To start a server that is not the default one.
+    /// Options for a server that is not the default one.
     pub fn options() -> PeerOptions {
         PeerOptions::default()
     }
 
-    /// A source and a target: two fresh pouchdb-servers, or, where `TURNWISE_TEST_COUCHDB_A` and `TURNWISE_TEST_COUCHDB_B` hold
-    /// URLs (`http://user:password@host:port`), those two servers.
+    /// A source and a target: the two servers whose URLs (`http://user:password@host:port`) are in `TURNWISE_TEST_COUCHDB_A` and
+    /// `TURNWISE_TEST_COUCHDB_B`, or otherwise two new pouchdb-servers.
     pub async fn pair() -> (Self, Self) {
         match COUCHDB_VARIABLES.map(|name| std::env::var(name).ok()) {
             [Some(source), Some(target)] => (Self::external(&source), Self::external(&target)),
@@ -123,7 +123,7 @@ impl Peer {
         }
     }
 
-    /// A server that runs already. Databases get names that no other test uses, and are deleted when this value is dropped.
+    /// A server that already runs. Databases get names that no other test uses, and are deleted when this value is dropped.
     pub fn external(url: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let prefix =
@@ -132,7 +132,7 @@ impl Peer {
         Self { url: url.trim_end_matches('/').to_owned(), server: Server::External { prefix, used } }
     }
 
-    /// The server's URL, with credentials if it asks for them, without a slash at the end.
+    /// The server's URL, with credentials if it requires them, without a trailing slash.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -161,7 +161,7 @@ impl Peer {
         database
     }
 
-    /// The started server's process id, to measure it by.
+    /// The started server's process id, for measurements.
     pub fn process_id(&self) -> Option<u32> {
         match &self.server {
             Server::Started(started) => started.process.child.id(),
@@ -169,7 +169,7 @@ impl Peer {
         }
     }
 
-    /// Whether the server's process has ended: [`Peer::kill`] does that, and some requests do (`peers/README.md`).
+    /// Whether the server's process has ended: [`Peer::kill`] ends it, and so do some requests (`peers/README.md`).
     pub fn has_ended(&mut self) -> bool {
         match &mut self.server {
             Server::Started(started) => !matches!(started.process.child.try_wait(), Ok(None)),
@@ -177,10 +177,10 @@ impl Peer {
         }
     }
 
-    /// Starts a [durable](PeerOptions::durable) server that has ended again, where it was, with all that it had.
+    /// Restarts a [durable](PeerOptions::durable) server that has ended, on the same port, with all its data.
     ///
     /// # Panics
-    /// If it keeps nothing, or does not start.
+    /// If the server is not durable, or does not start.
     pub async fn restart(&mut self) {
         let Server::Started(started) = &mut self.server else {
             panic!("a server that others use is not restarted")
@@ -189,8 +189,8 @@ impl Peer {
         (started.process, _) = spawn(started.folder.path(), Some(port)).await;
     }
 
-    /// Kills the server at once, as `kill -9` does; unless it is durable, all it held is gone. (To have such a one back later use
-    /// [`Fault::Down`](crate::Fault::Down).)
+    /// Kills the server immediately, like `kill -9`. Unless it is durable, its data are lost. [`Fault::Down`](crate::Fault::Down) makes a
+    /// server unavailable and keeps its data.
     pub async fn kill(&mut self) {
         match &mut self.server {
             Server::Started(started) => {
@@ -205,11 +205,11 @@ impl Drop for Peer {
     fn drop(&mut self) {
         match &mut self.server {
             Server::Started(started) => {
-                // A server that died of a request (peers/README.md lists them) explains a test's failure.
+                // If a request has killed the server (peers/README.md lists such requests), this explains the test's failure.
                 if std::thread::panicking() && matches!(started.process.child.try_wait(), Ok(Some(_))) {
                     eprintln!("the peer {} had died: {}", self.url, said(started.folder.path()));
                 }
-                // Its end is not waited for: `kill_on_drop` reaps it.
+                // Does not wait for its end: `kill_on_drop` reaps it.
                 let _ = started.process.child.start_kill();
             }
             Server::External { used, .. } => {
@@ -220,14 +220,14 @@ impl Drop for Peer {
     }
 }
 
-/// Deletes databases from a `drop`, that cannot await: on a thread with a runtime of its own.
+/// Deletes databases from a `drop`, which cannot await: on a thread with its own runtime.
 fn delete_databases(urls: Vec<String>) {
     let deletion = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let Ok(runtime) = runtime else { return };
         runtime.block_on(async {
             for url in urls {
-                // What is not there any more, or cannot be reached, needs no deletion.
+                // A database that no longer exists or cannot be reached needs no deletion.
                 let _ = client().delete(url).send().await;
             }
         });
@@ -235,7 +235,7 @@ fn delete_databases(urls: Vec<String>) {
     let _ = deletion.join();
 }
 
-/// Starts a pouchdb-server in a folder, and returns it when it listens: on a port of its own, or on `port`, with its databases on disk.
+/// Starts a pouchdb-server in a folder, and returns it when it listens: on a free port, or on `port` with its databases on disk.
 async fn spawn(folder: &Path, port: Option<u16>) -> (Process, u16) {
     let errors = std::fs::File::create(folder.join("stderr")).expect("the temporary folder can be written");
     let mut command = Command::new("node");
@@ -263,7 +263,7 @@ async fn spawn(folder: &Path, port: Option<u16>) -> (Process, u16) {
     (Process { child, _input: input, _output: output }, port)
 }
 
-/// Reads up to the line in which `peer.mjs` announces the port; `None` if the server ends before.
+/// Reads up to the line in which `peer.mjs` announces the port. `None` if the server ends before that.
 async fn read_port(output: &mut Lines<BufReader<ChildStdout>>) -> Option<u16> {
     while let Ok(Some(line)) = output.next_line().await {
         if let Some(port) = line.strip_prefix("listening ") {
@@ -273,7 +273,7 @@ async fn read_port(output: &mut Lines<BufReader<ChildStdout>>) -> Option<u16> {
     None
 }
 
-/// What the server wrote to its standard error.
+/// The server's standard error.
 fn said(folder: &Path) -> String {
     std::fs::read_to_string(folder.join("stderr")).unwrap_or_default()
 }

@@ -1,15 +1,15 @@
-//! Ports of loopback for servers that are to come back on the one they had.
+//! Loopback ports for servers that are restarted on the same port.
 
-/// Where ports are taken from: below those that Linux gives to outgoing connections, one of which might else hold the
-/// port of a server that is to be restarted.
+/// The range of ports. It is below the range that Linux uses for outgoing connections, because one of those might otherwise take the port of
+/// a server that is restarted.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// Ports of loopback that nobody listens on now.
+/// Loopback ports on which no process listens now.
 ///
 /// # Panics
-/// If there are not as many.
+/// If there are fewer than `count`.
 pub fn free_ports(count: usize) -> Vec<u16> {
-    // Whoever else looks for some at the same time begins elsewhere.
+    // Concurrent callers start at other ports.
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     let length = u64::from(PORTS.end - PORTS.start);
     let first = u16::try_from(random % length).expect("smaller than a port");

@@ -1,29 +1,29 @@
-//! What a process costs, read from `/proc` (Linux only).
+//! The resource usage of processes, read from `/proc` (Linux only).
 
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The kernel's unit of CPU time in `/proc/PID/stat`: 100 to the second on every Linux of today.
+/// The kernel's unit of CPU time in `/proc/PID/stat`: 100 per second on every current Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// How often the memory of a running process is looked at. Its peak is kept by the kernel: only
-/// what it grows in its last moments can be missed.
+/// The time between two readings of a running process's memory. The kernel keeps the peak, so that only growth in the last moments can be
+/// missed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A program that ran to its end.
 pub struct Run {
-    /// From its start to its end.
+    /// The time from its start to its end.
     pub seconds: f64,
-    /// User and system time, all threads.
+    /// User and system time of all threads.
     pub cpu_seconds: f64,
-    /// The largest resident set.
+    /// The largest resident set, in MiB.
     pub peak_mb: f64,
-    /// What it printed.
+    /// Its standard output.
     pub output: String,
 }
 
-/// Runs a program to its end. Panics, with what it wrote to standard error, if it fails.
+/// Runs a program to its end. Panics, with its standard error, if it fails.
 pub fn run(mut command: Command) -> Run {
     let start = Instant::now();
     let mut child = command
@@ -37,7 +37,7 @@ pub fn run(mut command: Command) -> Run {
     let errors = collect(child.stderr.take().expect("standard error is piped"));
 
     let mut peak_kb = 0;
-    // A process that has ended keeps its times in `/proc` until it is waited for.
+    // A process that has ended keeps its times in `/proc` until its parent waits for it.
     while state(process).is_some_and(|state| state != 'Z') {
         peak_kb = peak_kb.max(peak_memory_kb(process).unwrap_or(0));
         std::thread::sleep(SAMPLE_INTERVAL);
@@ -51,25 +51,25 @@ pub fn run(mut command: Command) -> Run {
     Run { seconds, cpu_seconds, peak_mb: peak_kb as f64 / 1024.0, output }
 }
 
-/// Reads a pipe to its end, on a thread of its own: a full pipe would stop the program.
+/// Reads a pipe to its end on its own thread, because a full pipe would block the program.
 fn collect(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What could be read before an error is still worth showing.
+        // What was read before an error is still useful.
         let _ = pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
-/// User and system time that a process has used so far.
+/// The user and system time that a process has used so far.
 pub fn cpu_seconds(process: u32) -> Option<f64> {
     let ticks = |index: usize| stat(process)?.get(index)?.parse::<f64>().ok();
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)
 }
 
-/// Whether a process has not ended. (It may be stopped.)
+/// Whether a process has not ended. It may be paused.
 pub fn is_alive(process: u32) -> bool {
-    // One that has ended stays in the table until its parent has looked.
+    // A process that has ended stays in the table until its parent waits for it.
     state(process).is_some_and(|state| state != 'Z')
 }
 
@@ -77,7 +77,7 @@ fn state(process: u32) -> Option<char> {
     stat(process)?.first()?.chars().next()
 }
 
-/// The fields of `/proc/PID/stat` from the third on: the second is the program's name, which may hold spaces.
+/// The fields of `/proc/PID/stat` from the third on. The second is the program's name, which may contain spaces.
 fn stat(process: u32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
@@ -103,7 +103,7 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The process on this machine that listens on a port of the loopback interface, if it can be seen.
+/// The process on this machine that listens on a loopback port, if it is visible.
 pub fn listener(port: u16) -> Option<u32> {
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     // "sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode": 0A is LISTEN.
@@ -121,7 +121,7 @@ pub fn listener(port: u16) -> Option<u32> {
     })
 }
 
-/// User and system time that a process and its children have used so far, also of those that have ended.
+/// The user and system time that a process and its children have used so far, including children that have ended.
 pub fn family_cpu_seconds(process: u32) -> f64 {
     // The fields utime, stime, cutime and cstime.
     let ticks = |stat: &[String], fields: std::ops::Range<usize>| -> f64 {
@@ -133,17 +133,17 @@ pub fn family_cpu_seconds(process: u32) -> f64 {
     (own + children.map(|stat| ticks(&stat, 11..15)).sum::<f64>()) / TICKS_PER_SECOND
 }
 
-/// What all processors of this machine have spent since its start: at work, and idle. In seconds.
+/// The time that all processors of this machine have spent since its start, busy and idle, in seconds.
 pub fn machine_cpu_seconds() -> (f64, f64) {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    // "cpu user nice system idle iowait irq softirq steal guest guest_nice": the guests' are part of user and nice.
+    // "cpu user nice system idle iowait irq softirq steal guest guest_nice": user and nice include the guests' times.
     let ticks = text.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
     let ticks: Vec<f64> = ticks.filter_map(|word| word.parse().ok()).collect();
     let idle: f64 = ticks.iter().skip(3).take(2).sum();
     ((ticks.iter().sum::<f64>() - idle) / TICKS_PER_SECOND, idle / TICKS_PER_SECOND)
 }
 
-/// The memory of a process that is in use now, in bytes.
+/// The resident memory of a process, in bytes.
 pub fn memory_bytes(process: u32) -> Option<u64> {
     Some(status_kb(process, "VmRSS:")? * 1024)
 }

@@ -1,11 +1,11 @@
-//! Seeded randomness that stays the same for ever: data sets made from a seed must not change when a dependency does.
+//! Seeded randomness that never changes: a dependency must not change the data sets of a seed.
 
-/// A SplitMix64 generator (Steele, Lea & Flood 2014): one word of state, and good enough for test data.
+/// A SplitMix64 generator (Steele, Lea & Flood 2014), which is good enough for test data and has one word of state.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose whole output follows from `seed`.
+    /// A generator whose output depends only on `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -19,12 +19,12 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `bound`, which must not be 0. (The bias of the remainder does not matter to test data.)
+    /// A number below `bound`, which must not be 0. (The bias of the remainder does not matter for test data.)
     pub fn below(&mut self, bound: u64) -> u64 {
         self.bits() % bound
     }
 
-    /// 32 random hexadecimal digits: a document id or the hash part of a revision.
+    /// 32 random hexadecimal digits: a document id or the hash of a revision.
     pub fn hex32(&mut self) -> String {
         format!("{:016x}{:016x}", self.bits(), self.bits())
     }

@@ -1,9 +1,9 @@
-//! A comparison tells equal databases from any other.
+//! A comparison distinguishes equal databases from all others.
 
 use serde_json::{Value, json};
 use turnwise_testkit::{Database, Dataset, Difference, Fault, FaultProxy, Peer, compare, compare_some};
 
-/// Two databases that hold one document, each its own version of it.
+/// The differences between two databases that hold different versions of one document.
 async fn differences_between(source: Value, target: Value) -> Vec<Difference> {
     let (left, right) = Peer::pair().await;
     let (from, to) = (left.create("from").await, right.create("to").await);

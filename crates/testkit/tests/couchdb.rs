@@ -1,4 +1,4 @@
-//! The real CouchDB of tests, where there is one.
+//! The real CouchDB for tests, if available.
 
 use reqwest::Method;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! A peer starts, answers, asks for passwords, and leaves nothing behind.
+//! A peer starts, responds, requires passwords, and leaves nothing behind.
 
 use serde_json::json;
 use turnwise_testkit::canary::PASSWORD;

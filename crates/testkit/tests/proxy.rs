@@ -1,4 +1,4 @@
-//! Each fault is what a client would see of a peer that has it, and ends when it is told to.
+//! Each fault appears to a client as if the peer had it, and ends on request.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,18 @@ use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use turnwise_testkit::{Database, Dataset, Fault, FaultProxy, Peer, client, compare};
 
-/// After this long nothing more comes. Longer than a busy machine stands still.
+/// The time after which a connection counts as silent. It is longer than the pauses of a busy machine.
 const SILENCE: Duration = Duration::from_secs(5);
 
 struct Stage {
     _peer: Peer,
     direct: Database,
     proxy: FaultProxy,
-    /// The same database by way of the proxy.
+    /// The same database through the proxy.
     proxied: Database,
 }
 
-/// A peer, a database with one document `x` in it, and a proxy before it.
+/// A peer, a database with one document `x`, and a proxy in front of the peer.
 async fn stage() -> Stage {
     let peer = Peer::pair().await.0;
     let proxy = FaultProxy::start(&peer).await;
@@ -34,7 +34,7 @@ impl Stage {
     }
 }
 
-/// What arrives of a body, and how it ends: `Ok(true)` in its end, `Ok(false)` in silence, `Err` in an error.
+/// Reads a body, and returns its bytes and how it ends: `Ok(true)` at its end, `Ok(false)` in silence, `Err` with an error.
 async fn read(answer: Response) -> (Vec<u8>, reqwest::Result<bool>) {
     let mut pieces = answer.bytes_stream();
     let mut bytes = Vec::new();
@@ -103,7 +103,7 @@ async fn down_refuses_connections_until_it_is_up_again_on_the_same_port() {
     assert!(!matches!(read(feed).await, (_, Ok(false))), "open connections end");
     stage.proxy.set(Fault::None).await;
     assert_eq!(stage.get("/x").await.unwrap().status(), 200);
-    // Again, to see that the port can be taken over from itself.
+    // Again, to check that the proxy can bind a port that it already holds.
     stage.proxy.set(Fault::Down).await;
     stage.proxy.set(Fault::Down).await;
     assert!(stage.get("/x").await.unwrap_err().is_connect());
@@ -138,7 +138,7 @@ async fn a_reset_comes_before_the_answer_or_within_it() {
     assert_eq!(bytes.len(), 100);
     assert!(format!("{end:?}").contains("ConnectionReset"), "{end:?}");
 
-    // Further away than the answer is long: its last byte is missing all the same.
+    // The limit exceeds the response's length, but its last byte is still missing.
     stage.proxy.set(Fault::Reset { after: 1 << 20 }).await;
     let (bytes, end) = read(stage.get("/x").await.unwrap()).await;
     assert!(end.is_err() && bytes.ends_with(b"}"), "{end:?}");

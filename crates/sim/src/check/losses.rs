@@ -1,22 +1,22 @@
-//! What becomes of a run that its worker did not end: lost, or past its deadline, and the streak of crashes.
+//! Runs that their worker did not end, because it was lost or the run exceeded a deadline; and the number of consecutive crashes.
 
 use super::*;
 
 impl Checker {
-    /// A run is taken from a worker that lives only when it is over its time.
+    /// A live worker loses a run only after the run exceeded its time.
     pub(super) fn check_expired(&self, known: &Known, commit: &Commit<'_>, old: &Job) -> Result<(), Broken> {
         let Some(claim) = old.claim().map(|claim| (claim.worker.clone(), claim.number)) else {
             return Ok(());
         };
         let external = known.externals.contains(&claim.0);
         let lasted = |since_us: Option<&i64>| since_us.map_or(i64::MAX, |since_us| commit.now_us - since_us);
-        // Clocks run up to 2 % too fast. Of what a run in a process reports the store hears later.
+        // Clocks run up to 2 % too fast. The reports of a run inside a process reach the store later.
         let is_over = |timeout_us: i64, since_us| lasted(since_us) >= timeout_us - timeout_us / 40;
         let begun_us = known.claims.get(&claim).map(|(_, begun_us)| begun_us);
         let beat_us = if external { known.beats.get(&claim) } else { begun_us };
         let Timeouts { run_us, heartbeat_us } = old.terms().timeouts;
-        // How long a run has lasted that another node has given is told by that one's clock: since it was decided on. Its commit
-        // may be some seconds late.
+        // For an external worker, another node may have claimed the job. Its clock then measures the run, from the decision to start it. The
+        // commit may be some seconds late.
         let decided_us = old.started_us.map(|started_us| started_us - EPOCH_US);
         let since_us = if external { decided_us.as_ref() } else { begun_us };
         let run_over = run_us.is_some_and(|run_us| external && self.skews || is_over(run_us, since_us));
@@ -31,8 +31,8 @@ impl Checker {
         })
     }
 
-    /// The loss of a worker is an attempt that crashed, if it counts: with a backoff, and the last one fails the job. A worker that has
-    /// left gives its jobs back. One whose next run was refused is cancelled in both cases.
+    /// If the loss of a worker counts, it is an attempt that crashed: with a backoff, and the last attempt fails the job. A worker that has
+    /// left gives its jobs back. In both cases, a job whose next run was refused is cancelled.
     pub(super) fn check_lost(
         &self,
         known: &Known,
@@ -48,7 +48,7 @@ impl Checker {
             EventKind::Cancelled => goes && (refused || !again) && new.state() == State::Cancelled,
             EventKind::Stopped { .. } => again || refused || new.state() == State::Pending,
             EventKind::Crashed { .. } => again || refused || new.state() == State::Crashing,
-            // Added again with fewer attempts than it has had, it has this one.
+            // The job was added again with fewer attempts than it has had, and this attempt counts.
             EventKind::Failed { .. } => {
                 new.state() == State::Failed && old.max_attempts.is_some_and(|most| new.attempts >= most)
             }
@@ -57,7 +57,7 @@ impl Checker {
         ensure(state, "a lost worker's jobs are given back", story)?;
         let counted = matches!(event, EventKind::Crashed { .. } | EventKind::Failed { .. });
         let worker = old.claim().map(|claim| claim.worker.as_str()).unwrap_or_default();
-        // A worker that leaves gives back what it has not ended itself; where it dies at that, others go on with it.
+        // A worker that leaves gives back the jobs that it has not ended. If it dies meanwhile, other processes finish its removal.
         let may_have_left = known.left.contains(worker) || known.home(worker) == Some(commit.place);
         let expired = event.reason().is_some_and(|reason| reason.contains(OVER));
         let counts = (expired || old.terms().on_lost == OnLost::Count) && !goes;
@@ -75,7 +75,7 @@ impl Checker {
         ensure(counted && waits && ends, "a lost worker counts as an attempt", story)
     }
 
-    /// A healthy run ends the streak of crashes, however it ends; a shorter one that did not crash leaves it as it is.
+    /// A healthy run resets the number of consecutive crashes, however it ends. A shorter run that did not crash leaves the number unchanged.
     pub(super) fn check_streak(
         &self,
         known: &Known,
@@ -90,11 +90,11 @@ impl Checker {
         let crashed = matches!(event, EventKind::Crashed { .. } | EventKind::Failed { .. });
         let did = known.executions.get(&claim).map(|run| &run.did);
         let well = matches!(did, Some(Did::Completed | Did::Failed)) && !lost;
-        // Of a job that was cancelled nobody asks.
+        // The number does not matter for a cancelled job.
         if self.skews || well || *event == EventKind::Cancelled {
             return Ok(());
         }
-        // It ran until its handler was done, or until that was recorded; one whose worker is lost until a time that nobody knows.
+        // The run lasted until its handler was done, or until that was recorded. When the run of a lost worker stopped is unknown.
         let given_us = known.claims.get(&claim).map_or(commit.now_us, |(_, given_us)| *given_us);
         let longest_us = commit.now_us - given_us;
         let done = known.executions.get(&claim).filter(|run| run.did != Did::Runs && !lost);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use turnwise_store::StoreUrl;
 use turnwise_testkit::{EtcdCluster, process};
 
-/// Which store.
+/// The kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Etcd,
@@ -40,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// Why it cannot be measured here, if it cannot.
+    /// Why this store cannot be measured here, if it cannot.
     pub async fn missing(self) -> Option<String> {
         match self {
             Self::Etcd => {
@@ -63,7 +63,7 @@ fn cluster_file() -> Option<PathBuf> {
     std::env::var_os("FDB_CLUSTER_FILE").map(PathBuf::from)
 }
 
-/// A store that runs.
+/// A running store.
 pub enum Backend {
     Etcd(Box<EtcdCluster>),
     Foundationdb { cluster_file: PathBuf, servers: Vec<u32> },
@@ -84,7 +84,7 @@ impl Backend {
         }
     }
 
-    /// The URL of a store in it, as an argument.
+    /// The URL of a store in it, as an argument of a program.
     pub fn url_text(&self, prefix: &str) -> String {
         match self {
             Self::Etcd(cluster) => cluster.url(prefix),
@@ -99,7 +99,7 @@ impl Backend {
         self.url_text(prefix).parse().expect("this is a store's URL")
     }
 
-    /// CPU that its processes have used, those of this machine.
+    /// The CPU time that its processes on this machine have used.
     pub fn cpu_seconds(&self) -> f64 {
         let servers = match self {
             Self::Etcd(cluster) => {
@@ -112,8 +112,8 @@ impl Backend {
     }
 }
 
-/// The ports of the coordinators that a cluster file names: `description:id@host:port,host:port:tls`. In a small cluster
-/// they are all its processes.
+/// The ports of the coordinators in a cluster file: `description:id@host:port,host:port:tls`. In a small cluster, these are all its
+/// processes.
 fn coordinators(text: &str) -> Vec<u16> {
     let line = text.lines().find(|line| !line.starts_with('#')).unwrap_or_default();
     let addresses = line.rsplit_once('@').map_or("", |(_, addresses)| addresses);

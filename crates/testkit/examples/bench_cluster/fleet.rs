@@ -1,4 +1,4 @@
-//! The nodes, from outside: processes that are told what to do, all at the same time.
+//! The nodes as seen by the main process: processes that receive orders, all at the same time.
 
 use std::process::Stdio;
 
@@ -10,14 +10,14 @@ use turnwise_testkit::process;
 use crate::options::Options;
 use crate::report::Counts;
 
-/// What all nodes are to do together.
+/// An order to all nodes.
 #[derive(Clone, Copy)]
 pub enum Order {
     /// Add jobs as fast as the submitters can.
     Add { first: usize, jobs: usize, batch: usize },
-    /// Add jobs at a rate.
+    /// Add jobs at a given rate.
     Rate { first: usize, jobs: usize, per_s: f64 },
-    /// Count from here on.
+    /// Reset the counters.
     Reset,
 }
 
@@ -56,7 +56,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Gives an order, and returns when every node has done its part.
+    /// Sends an order, and returns when every node has completed its part.
     pub async fn order(&self, order: Order) -> Result<(), String> {
         let count = self.nodes.len();
         let orders = self.nodes.iter().enumerate().map(|(number, node)| async move {
@@ -76,7 +76,7 @@ impl Fleet {
         futures::future::try_join_all(orders).await.map(drop)
     }
 
-    /// What all nodes have done since the latest reset.
+    /// The counters of all nodes since the last reset.
     pub async fn counters(&self) -> Result<Counts, String> {
         let mut counts = Counts::default();
         for node in &self.nodes {
@@ -87,7 +87,7 @@ impl Fleet {
         Ok(counts)
     }
 
-    /// When jobs were acknowledged and started since the latest reset, as the nodes' lines.
+    /// When jobs were acknowledged and started since the last reset, as lines from the nodes.
     pub async fn moments(&self) -> Result<Vec<String>, String> {
         let mut moments = Vec::new();
         for node in &self.nodes {
@@ -96,7 +96,7 @@ impl Fleet {
         Ok(moments)
     }
 
-    /// CPU that the nodes have used.
+    /// The CPU time that the nodes have used.
     pub fn cpu_seconds(&self) -> f64 {
         self.ids.iter().filter_map(|id| process::cpu_seconds(*id)).sum()
     }
@@ -116,7 +116,7 @@ impl Fleet {
 }
 
 impl Node {
-    /// Gives a line, and returns what is answered before `done`.
+    /// Sends a line, and returns the lines of the response before `done`.
     async fn tell(&mut self, line: &str) -> Result<Vec<String>, String> {
         let told = self.input.write_all(format!("{line}\n").as_bytes()).await;
         told.map_err(|error| format!("a node is gone: {error}"))?;
@@ -136,7 +136,7 @@ impl Node {
     }
 }
 
-/// Where the `number`th of `nodes` equal parts begins, and how large it is.
+/// The start and the size of part `number` of `nodes` equal parts.
 fn share(whole: usize, nodes: usize, number: usize) -> (usize, usize) {
     let begin = whole * number / nodes;
     (begin, whole * (number + 1) / nodes - begin)

@@ -1,8 +1,8 @@
-//! Jobs that do nothing, through one, two and three nodes on one shared store.
+//! Jobs that do nothing, run by one, two and three nodes on one shared store.
 //!
-//! Run it with `cargo xtask bench cluster`. A node is a process of this program ([`node`]): a worker with a handler that
-//! does nothing, and submitters, on a store of their own. This process starts the stores ([`backend`]) and the nodes
-//! ([`fleet`]), says when what begins, and watches the queue until every end is recorded.
+//! Run it with `cargo xtask bench cluster`. A node is a process of this program ([`node`]): a worker with a handler that does nothing, and
+//! submitters, with their own store handle. This process starts the stores ([`backend`]) and the nodes ([`fleet`]), sends orders, and reads
+//! the queue until every end is recorded.
 
 mod backend;
 mod fleet;
@@ -20,11 +20,11 @@ use options::{Options, USAGE};
 use report::{Ceiling, Latency, Run, Runs};
 use turnwise_testkit::process::machine_cpu_seconds;
 
-/// A part of the jobs goes through before anything is measured, so that every node has its worker and its connections.
+/// A tenth of the jobs runs before the measurement, so that every node has its worker and its connections.
 const WARM_UP_PART: usize = 10;
-/// How long jobs come in while the latency is measured, in seconds.
+/// How long jobs are added while the latency is measured, in seconds.
 const LATENCY_S: f64 = 5.0;
-/// How long the store's own speed is measured.
+/// How long the speed of the store alone is measured.
 const CEILING_TIME: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -82,7 +82,7 @@ async fn measure_kind(options: &Options, kind: backend::Kind) -> Result<(), Stri
         report::print_ceiling(&ceiling);
         ceilings.push(ceiling);
         for turn in 0..runs.len() {
-            // Each begins once, so that none always follows the same one.
+            // Each number of nodes comes first once, so that none always follows the same one.
             let index = (round + turn) % options.nodes.len();
             let run = measure_run(options, kind, options.nodes[index], round).await?;
             report::print_run(options.nodes[index], &(round + 1).to_string(), &run);
@@ -93,7 +93,7 @@ async fn measure_kind(options: &Options, kind: backend::Kind) -> Result<(), Stri
     Ok(())
 }
 
-/// What the machine and the store do without any queue.
+/// The speed of the machine and the store without a queue.
 async fn measure_ceiling(options: &Options, kind: backend::Kind) -> Result<Ceiling, String> {
     let fsyncs_per_s = turnwise_testkit::disk::fsyncs_per_s(&std::env::temp_dir());
     let [fsyncs_per_s, _] = fsyncs_per_s.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! A node: a worker whose jobs do nothing, and submitters, in a process of their own. Does what it is told line by line.
+//! A node: a worker whose jobs do nothing, and submitters, in their own process. It executes orders line by line.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
 use crate::queue::{self, JOB_TYPE};
 
-/// When something happened to a job, in µs since the epoch: all nodes share a machine and its clock.
+/// When events happened to jobs, in µs since the epoch. All nodes share a machine and its clock.
 type Moments = Arc<Mutex<Vec<(usize, i64)>>>;
 
-/// Does nothing, and notes when.
+/// A handler that does nothing, and notes the time.
 struct Noop {
     store: Store,
     started: Moments,
@@ -59,7 +59,7 @@ pub async fn main(arguments: &[String]) {
     std::thread::spawn(move || {
         std::io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.blocking_send(line))
     });
-    // Ends with its parent, too.
+    // The loop also ends with the parent process.
     while let Some(line) = lines.recv().await {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |n: usize| words[n].parse::<usize>().expect("a number");
@@ -85,7 +85,7 @@ impl Node {
         self.acknowledged.lock().expect("nobody panics").clear();
     }
 
-    /// Adds `jobs` jobs from `first` on; every submitter waits for its acknowledgement.
+    /// Adds `jobs` jobs from `first` on. Every submitter waits for its acknowledgement.
     async fn add(&self, first: usize, jobs: usize, batch: usize) {
         let next = Arc::new(AtomicUsize::new(0));
         let submitters: Vec<_> = (0..self.submitters)
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Adds so many jobs a second, each when its time has come, and notes when it was acknowledged.
+    /// Adds jobs at the rate `per_s`, each when it is due, and notes when it was acknowledged.
     async fn add_at(&self, first: usize, jobs: usize, per_s: f64) {
         let begin = std::time::Instant::now();
         let mut due: VecDeque<usize> = (first..first + jobs).collect();

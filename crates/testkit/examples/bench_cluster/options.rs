@@ -24,13 +24,13 @@ pub struct Options {
     pub only: Option<Vec<String>>,
 }
 
-/// Everything that `--only` may name.
+/// The values of `--only`.
 const SUBJECTS: [&str; 2] = ["etcd", "foundationdb"];
-/// Most nodes: each is a process.
+/// The highest number of nodes. Each is a process.
 const MAX_NODES: usize = 32;
 
 impl Options {
-    /// From the program's arguments; `Err` says what is wrong with them.
+    /// Parses the program's arguments. `Err` states what is wrong with them.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options =
             Self { jobs: 10_000, submitters: 96, batch: 1, nodes: vec![1, 2, 3], rounds: 3, only: None };
@@ -69,7 +69,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether `--only` lets it be measured.
+    /// Whether `--only` allows this subject.
     pub fn wants(&self, subject: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.iter().any(|word| word == subject))
     }

@@ -1,4 +1,4 @@
-//! What this benchmark does with a store besides the queue's own transactions.
+//! The transactions of this benchmark other than the queue's own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use turnwise_queue::{Keyspace, NewJob, State, jobs};
 use turnwise_store::{Isolation, RangeRead, Store, StoreUrl, runtime};
 
 pub const JOB_TYPE: &str = "noop";
-/// Between two looks whether all ends are recorded.
+/// The time between two checks whether all ends are recorded.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// Rows that are cleared in one transaction.
+/// The number of rows that one transaction clears.
 const CLEARED: usize = 100;
 
 pub async fn open(url: &StoreUrl) -> Result<Store, String> {
     turnwise_store::open(url, Arc::new(runtime::System)).await.map_err(|error| error.to_string())
 }
 
-/// One small row of the writer's own, without having read anything.
+/// Writes one small row of this writer, without a read.
 pub async fn put(store: &Store, writer: usize) {
     let key = Bytes::from(turnwise_store::tuple::pack(&("bench", writer)));
     let put = store.transact(|tx| {
@@ -28,7 +28,7 @@ pub async fn put(store: &Store, writer: usize) {
     put.await.expect("the store takes rows");
 }
 
-/// Adds the jobs of these numbers, in one transaction.
+/// Adds the jobs with these numbers in one transaction.
 pub async fn add(store: &Store, numbers: std::ops::Range<usize>) {
     let new: Vec<NewJob> = numbers
         .map(|number| {
@@ -46,14 +46,14 @@ pub async fn add(store: &Store, numbers: std::ops::Range<usize>) {
     added.await.expect("the store takes jobs");
 }
 
-/// Waits until the ends of all `jobs` jobs that were ever added are recorded. All are added when this is called.
+/// Waits until the ends of all `jobs` jobs that were ever added are recorded. All must be added before the call.
 pub async fn ended(store: &Store, jobs: usize) {
     while waits(store).await || !last_ended(store, jobs).await {
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
-/// Whether a place of the queue holds a job: pending, delayed, active.
+/// Whether the queue holds a job: pending, delayed or active.
 async fn waits(store: &Store) -> bool {
     let keys = Keyspace::default();
     let tx = store.begin().await.expect("the store can be read");
@@ -73,7 +73,7 @@ async fn last_ended(store: &Store, jobs: usize) -> bool {
     job.is_some_and(|job| job.state().is_final())
 }
 
-/// Every job is there, and has ended well, at the first attempt.
+/// Checks that every job exists, and completed at its first attempt.
 pub async fn check(store: &Store, jobs: usize) -> Result<(), String> {
     const PAGE: usize = 1_000;
     let (mut after, mut completed) = (None::<String>, 0);
@@ -88,7 +88,7 @@ pub async fn check(store: &Store, jobs: usize) -> Result<(), String> {
     if completed == jobs { Ok(()) } else { Err(format!("{completed} of {jobs} jobs have ended well")) }
 }
 
-/// Removes everything that is under the store's prefix: it may be in a cluster that stays.
+/// Removes everything under the store's prefix, because the cluster may continue to exist.
 pub async fn clear(store: &Store) {
     let everything = (Bytes::new(), Bytes::from_static(b"\xff"));
     loop {

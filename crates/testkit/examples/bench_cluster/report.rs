@@ -1,19 +1,19 @@
-//! What was measured, and what it says.
+//! The measured values, and their interpretation.
 
 use std::collections::HashMap;
 
-/// What the machine and the store do without any queue.
+/// The speed of the machine and the store without a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Ceiling {
-    /// One block of 4 kB after another, forced to the disk.
+    /// Blocks of 4 kB per second, synced to the disk one after the other.
     pub fsyncs_per_s: f64,
-    /// Transactions of one row that read nothing, as many at a time as there are submitters.
+    /// Transactions of one row per second that read nothing, with as many concurrent writers as submitters.
     pub commits_per_s: f64,
-    /// CPU of the store's processes for one of them.
+    /// CPU time of the store's processes per such transaction, in µs.
     pub store_cpu_us: f64,
 }
 
-/// What the nodes did with the store, all together.
+/// The store usage of all nodes together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
     pub transactions: f64,
@@ -24,12 +24,12 @@ pub struct Counts {
     pub rows_read: f64,
     pub rows_written: f64,
     pub commit_us: f64,
-    /// Anything that was neither done nor a conflict.
+    /// Operations that neither succeeded nor conflicted.
     pub failures: f64,
 }
 
 impl Counts {
-    /// Adds what a node has told.
+    /// Adds the counters in a node's line.
     pub fn add(&mut self, line: &str) -> Result<(), String> {
         let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let own = [
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// From a job's acknowledgement to the start of its handler, on whatever node.
+/// The time from a job's acknowledgement to the start of its handler, on any node.
 #[derive(Debug, Clone, Copy)]
 pub struct Latency {
     pub p50_us: f64,
@@ -61,7 +61,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// From lines of `started NUMBER US` and `acknowledged NUMBER US`.
+    /// Computes the latency from lines `started NUMBER US` and `acknowledged NUMBER US`.
     pub fn of(lines: Vec<String>, jobs: usize) -> Result<Self, String> {
         let mut moments: HashMap<usize, [Option<i64>; 2]> = HashMap::new();
         for line in &lines {
@@ -80,28 +80,28 @@ impl Latency {
     }
 }
 
-/// One run of some nodes.
+/// One run with a number of nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     pub seconds: f64,
     pub jobs: usize,
-    /// From the first add to the last recorded end.
+    /// From the first addition to the last recorded end.
     pub jobs_per_s: f64,
-    /// From the first add to the last acknowledgement, while the workers work.
+    /// From the first addition to the last acknowledgement, while the workers work.
     pub adds_per_s: f64,
     pub nodes_cpu_us: f64,
     pub store_cpu_us: f64,
     pub cores: f64,
-    /// The part of the machine's CPU that was used, by whomever.
+    /// The part of the machine's CPU time that was used by any program.
     pub busy: f64,
     pub counters: Counts,
     pub latency: Option<Latency>,
 }
 
-/// All runs of one store: by number of nodes, in the order of the rounds.
+/// All runs on one store: by number of nodes, in the order of the rounds.
 pub type Runs = Vec<(usize, Vec<Run>)>;
 
-/// The middle one, or the mean of the two middle ones.
+/// The middle number, or the mean of the two middle ones.
 fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_unstable_by(f64::total_cmp);
@@ -178,7 +178,7 @@ pub fn print_run(nodes: usize, round: &str, run: &Run) {
     }
 }
 
-/// The medians of all rounds, and what bounds them.
+/// Prints the medians of all rounds, and what limits them.
 pub fn print_summary(runs: &Runs, ceilings: &[Ceiling]) {
     let ceiling = median(ceilings.iter().map(|ceiling| ceiling.commits_per_s));
     for (nodes, runs) in runs {
@@ -189,7 +189,7 @@ pub fn print_summary(runs: &Runs, ceilings: &[Ceiling]) {
     }
 }
 
-/// What a run was bound by.
+/// What limited a run.
 fn bound(run: &Run, ceiling: f64) -> String {
     let commits_per_s = run.counters.commits / run.seconds;
     let reached = commits_per_s / ceiling;
@@ -212,7 +212,7 @@ fn bound(run: &Run, ceiling: f64) -> String {
     )
 }
 
-/// Each figure's median.
+/// The median of each value.
 fn middle(runs: &[Run]) -> Run {
     let of = |figure: fn(&Run) -> f64| median(runs.iter().map(figure));
     let latency =

@@ -1,8 +1,8 @@
-//! What idle continuous replications cost: memory and processor time of turnwise and of both servers while nothing happens, and how long a
-//! write then takes.
+//! The cost of idle continuous replications: memory and CPU time of turnwise and of both servers while nothing happens, and how long a write
+//! then takes.
 //!
-//! Sources are databases with one shard (`q=1`), so that thousands fit on one CouchDB. Several replications may share a source, each
-//! with a target of its own; a write to it then starts all of them.
+//! Sources are databases with one shard (`q=1`), so that one CouchDB can hold thousands. Several replications may share a source, each with
+//! its own target. A write to such a source then starts all of them.
 
 mod options;
 
@@ -16,15 +16,15 @@ use turnwise_testkit::{Random, client, free_ports};
 
 use options::{Options, USAGE};
 
-/// Requests to the servers at once while databases are made.
+/// The number of concurrent requests to the servers while databases are created.
 const AT_ONCE: usize = 8;
-/// Documents that are added with one request.
+/// The number of documents that one request adds.
 const BULK: usize = 100;
-/// Between two looks for a document.
+/// The time between two checks for a document.
 const LOOK: Duration = Duration::from_millis(5);
-/// A write that has not arrived after this long is lost.
+/// The longest time until a write arrives. A write that takes longer is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The source's own replications that are not at rest after this long never will be.
+/// The longest time until the source's own replications are idle.
 const SETTLES: Duration = Duration::from_secs(600);
 
 #[tokio::main]
@@ -49,7 +49,7 @@ struct Bench {
     options: Options,
 }
 
-/// A turnwise process with a store of its own.
+/// A turnwise process with its own store.
 struct Turnwise {
     child: Child,
     url: String,
@@ -58,7 +58,7 @@ struct Turnwise {
 
 impl Drop for Turnwise {
     fn drop(&mut self) {
-        // Its store goes with it.
+        // The store is removed with the process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -73,12 +73,12 @@ impl Bench {
         format!("{}/{}-t{n}", self.options.target, self.options.prefix)
     }
 
-    /// Source and target of a job.
+    /// The numbers of a job's source and target.
     fn ends(&self, job: usize) -> (usize, usize) {
         (job % self.options.databases, job / self.options.databases)
     }
 
-    /// Makes all databases, or deletes them.
+    /// Creates or deletes all databases.
     async fn databases(&self, method: &str) {
         let began = Instant::now();
         let targets = self.options.jobs.div_ceil(self.options.databases);
@@ -144,7 +144,7 @@ impl Bench {
                 println!("  CPU until then, {name}: {:.1} s", now - before);
             }
         }
-        // What the start has left behind (caches, reports under way) is not what idling costs.
+        // The effects of the start (caches, pending reports) are no cost of idle replications.
         tokio::time::sleep(Duration::from_secs(10)).await;
         println!("turnwise: {:.1} MB, {} connections to the source", memory_mb(process), self.connections());
         self.idle(&meters).await;
@@ -156,7 +156,7 @@ impl Bench {
         }
     }
 
-    /// The same of the first replications by the source's own replicator.
+    /// Measures the first replications with the source's own replicator.
     async fn couchdbs_own(&self, meters: &[(&str, Option<u32>)]) {
         let count = self.options.beside;
         println!("{count} of the source's own replicator:");
@@ -200,7 +200,7 @@ impl Bench {
         }
     }
 
-    /// Prints what each process takes while nothing happens.
+    /// Prints the CPU usage of each process while nothing happens.
     async fn idle(&self, meters: &[(&str, Option<u32>)]) {
         let seconds = self.options.seconds;
         let before: Vec<_> = meters.iter().map(|(_, process)| process.and_then(cpu_seconds)).collect();
@@ -231,7 +231,7 @@ impl Bench {
         }
     }
 
-    /// Waits until every job is parked, or, without a multiplexer, runs and has caught up.
+    /// Waits until every job is parked, or, without a multiplexer, runs and has copied everything.
     async fn settle(&self, server: &Turnwise, began: Instant) {
         let mut told = Instant::now();
         loop {
@@ -259,7 +259,7 @@ impl Bench {
         }
     }
 
-    /// Writes to one source after the other of the first `jobs`, and waits for the document at one of its targets.
+    /// Writes to random sources of the first `jobs` jobs, and waits for each document at a target.
     async fn latency(&self, jobs: usize) {
         let mut random = Random::new(7);
         let mut waits = Vec::new();
@@ -292,12 +292,12 @@ impl Bench {
         listener(reqwest::Url::parse(url).ok()?.port_or_known_default()?)
     }
 
-    /// Connections that are open to the source's port, from whomever.
+    /// The number of open connections to the source's port, from any process.
     fn connections(&self) -> usize {
         let port = reqwest::Url::parse(&self.options.source).ok().and_then(|url| url.port_or_known_default());
         let end = format!(":{:04X}", port.unwrap_or_default());
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-        // The remote address is the third field, and 01 an established connection.
+        // The remote address is the third field. State 01 is an established connection.
         let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         fields
             .filter(|fields| {
@@ -307,7 +307,7 @@ impl Bench {
     }
 }
 
-/// The memory that a process holds now.
+/// The resident memory of a process, in MiB.
 fn memory_mb(process: u32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

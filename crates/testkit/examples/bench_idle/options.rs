@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// From the program's arguments; `Err` says what is wrong with them.
+    /// Parses the program's arguments. `Err` states what is wrong with them.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut databases, mut max_jobs) = (None, None);
         let mut options = Self {

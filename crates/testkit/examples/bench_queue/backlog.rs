@@ -1,4 +1,4 @@
-//! Many jobs that wait: what they cost in memory, and how long it takes to open their store after `kill -9`.
+//! Many pending jobs: their memory, and the time to open their store after `kill -9`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const JOB_TYPE: &str = "noop";
 const BATCH: usize = 1_000;
 const SUBMITTERS: usize = 4;
 
-/// Fills a store with one process that is killed, and opens it with another.
+/// Fills a store with one process, kills that process, and opens the store with another one.
 pub fn measure(dir: &Path, jobs: usize) -> Result<(), String> {
     println!("\n{jobs} jobs that wait");
     let filled = talk("fill", dir, jobs)?;
@@ -42,7 +42,7 @@ pub fn measure(dir: &Path, jobs: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a part as a process, reads the one line of numbers that it says, and kills it.
+/// Runs a part as a process, reads its one line of numbers, and kills it.
 fn talk(part: &str, dir: &Path, jobs: usize) -> Result<Vec<f64>, String> {
     let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
     command.args(["backlog", part]).arg(dir).arg(jobs.to_string()).stdout(Stdio::piped());
@@ -57,7 +57,7 @@ fn talk(part: &str, dir: &Path, jobs: usize) -> Result<Vec<f64>, String> {
     if numbers.len() == 3 { Ok(numbers) } else { Err(format!("the part {part} said {line:?}")) }
 }
 
-/// A part, as a process of its own. Says `seconds bytes seconds`.
+/// Runs a part in its own process. Prints `seconds bytes seconds`.
 pub fn main(words: &[String]) {
     let [part, dir, jobs] = words else { panic!("three words are expected, not {words:?}") };
     let (dir, jobs) = (PathBuf::from(dir), jobs.parse().expect("a number of jobs"));
@@ -126,7 +126,7 @@ async fn open(dir: &Path) {
     let front = front.expect("the store can be read");
     assert_eq!(front[0].id, "job-000000000000");
     let first = start.elapsed().as_secs_f64() - opened;
-    // What opening left to be done in the background belongs to its memory.
+    // The background work of opening counts for its memory.
     std::thread::sleep(std::time::Duration::from_secs(2));
     println!("{opened} {} {first}", memory_bytes().saturating_sub(before));
     std::future::pending().await

@@ -1,4 +1,4 @@
-//! Who is measured: a program that adds and runs jobs, and the server behind it, if it has one.
+//! The programs that are measured. Each adds and runs jobs, and may have a server behind it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -9,7 +9,7 @@ use turnwise_testkit::{peers_folder, process};
 use crate::options::Options;
 use crate::server::{self, Server};
 
-/// Who is measured.
+/// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// turnwise as a library, in the submitters' process.
@@ -21,7 +21,7 @@ pub enum Contender {
     Apalis,
 }
 
-/// What it shall do.
+/// What the program has to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
     pub jobs: usize,
@@ -35,25 +35,25 @@ pub struct Task {
 #[derive(Clone, Copy, Debug)]
 pub struct Phase {
     pub jobs_per_s: f64,
-    /// Of the program and of its server.
+    /// The CPU time of the program and of its server.
     pub cpu_us_per_job: f64,
 }
 
-/// From a job's acknowledgement to the start of its handler.
+/// The time from a job's acknowledgement to the start of its handler.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     pub p50_us: f64,
     pub p99_us: f64,
 }
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     pub add: Option<Phase>,
     pub process: Option<Phase>,
     pub both: Option<Phase>,
     pub latency: Option<Latency>,
-    /// What the program says about itself.
+    /// The program's own notes.
     pub notes: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Contender {
         }
     }
 
-    /// What an acknowledgement of it means.
+    /// What its acknowledgement means.
     pub fn durability(self) -> &'static str {
         match self {
             Self::Turnwise => {
@@ -101,7 +101,7 @@ impl Contender {
         }
     }
 
-    /// Whether it is one of ours.
+    /// Whether it is turnwise.
     pub fn is_turnwise(self) -> bool {
         matches!(self, Self::Turnwise | Self::Http)
     }
@@ -128,7 +128,7 @@ impl Contender {
         }
     }
 
-    /// Runs it in the empty folder `dir`.
+    /// Runs the program in the empty folder `dir`.
     pub fn run(self, options: &Options, dir: &Path, task: Task) -> Result<Run, String> {
         let server = match self {
             Self::BullMq => Some(Server::redis(dir)?),
@@ -167,7 +167,7 @@ impl Contender {
     }
 }
 
-/// Runs a program and reads what it tells, line by line: `peers/bench/common.mjs` has the lines.
+/// Runs a program and reads its output line by line. `peers/bench/common.mjs` describes the lines.
 fn listen(mut command: Command, server: Option<&Server>) -> Result<Run, String> {
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|error| format!("{command:?} cannot be started: {error}"))?;

@@ -1,13 +1,13 @@
-//! The least HTTP client that will do: JSON over one connection that is kept, so that the server is measured and not the client.
+//! A minimal HTTP client: JSON over one persistent connection, so that the benchmark measures the server and not the client.
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Largest head of an answer.
+/// The largest head of a response, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// A connection to a server of this machine.
+/// A connection to a server on this machine.
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -20,7 +20,7 @@ impl Connection {
         Connection { stream, buffer: Vec::new() }
     }
 
-    /// Posts JSON and returns the answer's. Panics if it is not one of success.
+    /// Posts JSON, and returns the JSON of the response. Panics if the response is no success.
     pub async fn post(&mut self, path: &str, body: &str) -> Value {
         let length = body.len();
         let request = format!(
@@ -53,7 +53,7 @@ impl Connection {
     }
 }
 
-/// Status, length of the head, length of the body; `None` as long as the head is not complete.
+/// The status, the length of the head, and the length of the body. `None` while the head is incomplete.
 fn parse(bytes: &[u8]) -> Option<(u16, usize, usize)> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);

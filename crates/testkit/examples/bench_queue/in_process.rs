@@ -1,4 +1,4 @@
-//! turnwise as a library: the submitters, the store and a worker in one process. Talks as the peers' programs do.
+//! turnwise as a library: the submitters, the store and a worker in one process. It prints the same lines as the peers' programs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -14,10 +14,10 @@ use turnwise_testkit::process;
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
 const JOB_TYPE: &str = "noop";
-/// Between two looks whether all ends are recorded.
+/// The time between two checks whether all ends are recorded.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What to do, from the command line.
+/// The task, from the command line.
 pub struct Arguments {
     pub dir: PathBuf,
     pub jobs: usize,
@@ -46,11 +46,11 @@ struct Bench {
     keys: Keyspace,
 }
 
-/// Does nothing, and counts.
+/// A handler that does nothing, and counts.
 #[derive(Default)]
 struct Noop {
     started: AtomicUsize,
-    /// When each job started, in µs after the first; by its number. Empty if nobody asks.
+    /// When each job started, by its number, in µs after the clock's start. Empty unless the latency is measured.
     started_us: Vec<AtomicU32>,
     clock: Option<Instant>,
 }
@@ -76,7 +76,7 @@ impl Bench {
         Bench { arguments: Arc::new(arguments), engine, store, keys: Keyspace::default() }
     }
 
-    /// Add all, process all; then both at once.
+    /// Adds all jobs, then processes all; then does both at the same time.
     async fn throughput(&self) {
         let jobs = self.arguments.jobs;
         let warm_up = jobs / 10;
@@ -132,7 +132,7 @@ impl Bench {
         worker.await.expect("the worker starts")
     }
 
-    /// Adds the jobs `from..from + jobs`; every submitter waits for its acknowledgement.
+    /// Adds the jobs `from..from + jobs`. Every submitter waits for its acknowledgement.
     async fn submit(&self, from: usize, jobs: usize) {
         let next = Arc::new(AtomicUsize::new(0));
         let submitters: Vec<_> = (0..self.arguments.submitters)
@@ -173,14 +173,14 @@ impl Bench {
         added.await.expect("the store takes jobs");
     }
 
-    /// Waits until the ends of all `jobs` jobs that were ever added are recorded: the last one of each is in the index.
+    /// Waits until the ends of all `jobs` jobs that were ever added are recorded: no job waits or runs, and the last job has ended.
     async fn ended(&self, jobs: usize) {
         while self.count_waiting().await > 0 || self.newest(jobs).await != Some(true) {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 
-    /// Whether the last job has ended; `None` if it is not there.
+    /// Whether the last job has ended. `None` if it does not exist.
     async fn newest(&self, jobs: usize) -> Option<bool> {
         let id = format!("job-{:012}", jobs - 1);
         let tx = self.store.begin().await.expect("the store can be read");
@@ -188,7 +188,7 @@ impl Bench {
         job.map(|job| job.state().is_final())
     }
 
-    /// How many places of the queue hold a job: pending, delayed, active.
+    /// In how many places the queue holds jobs: pending, delayed, active.
     async fn count_waiting(&self) -> usize {
         let tx = self.store.begin().await.expect("the store can be read");
         let mut places = 0;
@@ -201,7 +201,7 @@ impl Bench {
         places
     }
 
-    /// Every job is there, and has ended well.
+    /// Checks that every job exists, and has completed.
     async fn check(&self, jobs: usize) {
         const PAGE: usize = 1_000;
         let (mut after, mut completed) = (None::<String>, 0);
@@ -218,7 +218,7 @@ impl Bench {
         assert_eq!(completed, jobs, "every job has ended well");
     }
 
-    /// Adds `rate` jobs a second, and tells how long after its acknowledgement a job's handler started.
+    /// Adds `rate` jobs per second, and prints the time from a job's acknowledgement to the start of its handler.
     async fn latency(&self, rate: f64) {
         let jobs = self.arguments.jobs;
         let clock = Instant::now();

@@ -1,8 +1,8 @@
-//! Jobs that do nothing, through turnwise and through other job servers, all of them durable.
+//! Jobs that do nothing, run by turnwise and by other job servers, all of them durable.
 //!
-//! Run it with `cargo xtask bench queue`, which builds what it measures; `cargo xtask bench --setup` installs the others.
-//! Every contender is a program of its own that adds and runs the jobs: this one again for turnwise, `peers/bench/*.mjs` and `peers/apalis`
-//! for the others.
+//! Run it with `cargo xtask bench queue`, which builds what it measures; `cargo xtask bench --setup` installs the other servers. Every
+//! contender is a separate program that adds and runs the jobs: this program for turnwise, `peers/bench/*.mjs` and `peers/apalis` for the
+//! others.
 
 mod backlog;
 mod contender;
@@ -21,11 +21,11 @@ use options::{Options, USAGE};
 use report::Runs;
 use turnwise_testkit::disk;
 
-/// Jobs per transaction where they come in batches.
+/// The number of jobs per transaction, if jobs are added in batches.
 const BATCH: usize = 100;
-/// A lone submitter waits for every fsync: it is measured with this part of the jobs.
+/// A single submitter waits for every fsync, so it gets only this fraction of the jobs.
 const LONE_PART: usize = 10;
-/// How long jobs come in while the latency is measured, in seconds.
+/// How long jobs are added while the latency is measured, in seconds.
 const LATENCY_S: f64 = 3.0;
 
 fn main() -> ExitCode {
@@ -134,7 +134,7 @@ fn measure(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Measures all contenders in one mode, in turns. With `latency`, each one's latency at half its own speed from add to finished.
+/// Measures all contenders in one mode, in turns. With `latency`, also measures the latency of each one at half its own end-to-end rate.
 fn throughput(
     options: &Options,
     contenders: &[Contender],
@@ -147,7 +147,7 @@ fn throughput(
     for round in 0..options.rounds {
         print_disk(options)?;
         for turn in 0..contenders.len() {
-            // Each begins once, so that none always follows the same one.
+            // Each contender comes first once, so that none always follows the same one.
             let index = (round + turn) % contenders.len();
             let contender = contenders[index];
             let mut run = run(options, contender, task)?;
@@ -180,7 +180,7 @@ fn print_disk(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// An empty folder.
+/// Creates an empty folder.
 fn empty(dir: &Path) -> Result<PathBuf, String> {
     remove(dir)?;
     std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;

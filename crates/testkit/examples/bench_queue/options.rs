@@ -32,13 +32,13 @@ pub struct Options {
     pub apalis: PathBuf,
 }
 
-/// Everything that `--only` may name.
+/// The values of `--only`.
 pub const SUBJECTS: [&str; 6] = ["turnwise", "http", "bullmq", "graphile", "apalis", "backlog"];
-/// Everything that `--modes` may name.
+/// The values of `--modes`.
 pub const MODES: [&str; 4] = ["one", "lone", "batch", "latency"];
 
 impl Options {
-    /// From the program's arguments; `Err` says what is wrong with them.
+    /// Parses the program's arguments. `Err` states what is wrong with them.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self {
             jobs: 20_000,
@@ -77,12 +77,12 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether `--only` lets it be measured.
+    /// Whether `--only` allows this subject.
     pub fn wants(&self, subject: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.iter().any(|word| word == subject))
     }
 
-    /// Whether `--modes` asks for it.
+    /// Whether `--modes` includes this mode.
     pub fn wants_mode(&self, mode: &str) -> bool {
         self.modes.as_ref().is_none_or(|modes| modes.iter().any(|word| word == mode))
     }

@@ -1,4 +1,4 @@
-//! turnwise as a server: clients and workers speak `/v1` over connections of their own. Talks as the peers' programs do.
+//! turnwise as a server: clients and workers use `/v1` over their own connections. It prints the same lines as the peers' programs.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,18 +9,18 @@ use tokio::sync::mpsc;
 
 use crate::http_client::Connection;
 
-/// Programs that take jobs.
+/// The number of workers.
 const WORKERS: usize = 4;
-/// Jobs that each holds at the same time at most.
+/// The highest number of jobs that a worker holds at the same time.
 const SLOTS: usize = 100;
-/// Jobs that one answer gives at most: what the server allows.
+/// The highest number of jobs in one response, which is the server's limit.
 const ACCEPT: usize = 50;
-/// Connections of each worker over which it ends jobs, one per request.
+/// The number of connections over which each worker ends jobs, one per request.
 const FINISHERS: usize = 16;
-/// How long a worker's question for jobs stays open.
+/// How long a worker's request for jobs waits, in ms.
 const WAIT_MS: u64 = 1_000;
 
-/// What to do, from the command line.
+/// The task, from the command line.
 pub struct Arguments {
     pub port: u16,
     pub jobs: usize,
@@ -53,14 +53,14 @@ pub fn main(arguments: Arguments) {
 struct Bench {
     arguments: Arc<Arguments>,
     clock: Instant,
-    /// Jobs of which the end was acknowledged.
+    /// The number of jobs whose end was acknowledged.
     ended: Arc<AtomicUsize>,
-    /// When each job came to its worker, in µs.
+    /// When each job reached its worker, in µs.
     started_us: Arc<Vec<AtomicU32>>,
 }
 
 impl Bench {
-    /// Add all, process all; then both at once.
+    /// Adds all jobs, then processes all; then does both at the same time.
     async fn throughput(&self) {
         let jobs = self.arguments.jobs;
         let warm_up = jobs / 10;
@@ -100,7 +100,7 @@ impl Bench {
         }
     }
 
-    /// Adds the jobs `from..from + jobs`; every submitter waits for its acknowledgement.
+    /// Adds the jobs `from..from + jobs`. Every submitter waits for its acknowledgement.
     async fn submit(&self, from: usize, jobs: usize) {
         let next = Arc::new(AtomicUsize::new(0));
         let mut submitters = tokio::task::JoinSet::new();
@@ -121,7 +121,7 @@ impl Bench {
         submitters.join_all().await;
     }
 
-    /// Starts workers that take and end jobs until they are stopped.
+    /// Starts workers that accept and end jobs until they are stopped.
     async fn work(&self) -> Workers {
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let mut tasks = tokio::task::JoinSet::new();
@@ -179,7 +179,7 @@ impl Bench {
         }
     }
 
-    /// Adds `rate` jobs a second, and tells how long after its acknowledgement a job came to its worker.
+    /// Adds `rate` jobs per second, and prints the time from a job's acknowledgement to its arrival at its worker.
     async fn latency(&self, rate: f64) {
         let jobs = self.arguments.jobs;
         let workers = self.work().await;

@@ -5,14 +5,14 @@ use crate::contender::{Contender, Phase, Run};
 /// All runs of one mode: by contender, in the order of the rounds.
 pub type Runs = Vec<(Contender, Vec<Run>)>;
 
-/// The middle one, or the mean of the two middle ones.
+/// The middle number, or the mean of the two middle ones.
 pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_unstable_by(f64::total_cmp);
     let last = numbers.len().checked_sub(1)?;
     Some((numbers[last / 2] + numbers[numbers.len() / 2]) / 2.0)
 }
 
-/// The head of a table of throughputs.
+/// Prints the head of a table of throughputs.
 pub fn print_head(title: &str) {
     println!("\n{title}");
     println!(
@@ -29,7 +29,7 @@ pub fn print_head(title: &str) {
     );
 }
 
-/// One line of it.
+/// Prints one line of the table.
 pub fn print_run(contender: Contender, round: &str, run: &Run) {
     let part = |phase: Option<Phase>, width: usize| match phase {
         Some(Phase { jobs_per_s, cpu_us_per_job }) => format!("{jobs_per_s:>width$.0}{cpu_us_per_job:>8.0}"),
@@ -45,7 +45,7 @@ pub fn print_run(contender: Contender, round: &str, run: &Run) {
     }
 }
 
-/// The medians of all rounds, and how turnwise stands to the others: the median of the rounds' ratios.
+/// Prints the medians of all rounds, and turnwise's ratios to the others: the median of the rounds' ratios.
 pub fn print_summary(runs: &Runs) {
     for (contender, runs) in runs {
         print_run(*contender, "median", &middle(runs));
@@ -71,7 +71,7 @@ pub fn print_summary(runs: &Runs) {
     }
 }
 
-/// Each figure's median.
+/// The median of each value.
 fn middle(runs: &[Run]) -> Run {
     let phase = |phase: fn(&Run) -> Option<Phase>| {
         let phases: Vec<Phase> = runs.iter().filter_map(phase).collect();

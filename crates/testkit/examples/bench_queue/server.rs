@@ -1,13 +1,13 @@
-//! The servers that peers need: started on a free port, in a folder of their own, gone when dropped.
+//! The servers that peers need. Each is started on a free port, in its own folder, and ends when dropped.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it accepts connections.
+/// The longest time until a server accepts connections.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// The account that Debian's package makes: PostgreSQL refuses to run as root.
+/// The account that Debian's package creates. PostgreSQL refuses to run as root.
 const POSTGRES_USER: &str = "postgres";
 
 /// A running server.
@@ -17,7 +17,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a program that will listen on `port` of the loopback interface.
+    /// Starts a program that will listen on this loopback port.
     pub fn start(mut command: Command, port: u16, log: &Path) -> Result<Self, String> {
         let file = std::fs::File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
         let copy = file.try_clone().map_err(|error| error.to_string())?;
@@ -39,7 +39,7 @@ impl Server {
         self.child.id()
     }
 
-    /// turnwise on its embedded store.
+    /// Starts turnwise on its embedded store.
     pub fn turnwise(binary: &Path, dir: &Path) -> Result<Self, String> {
         let port = free_port();
         let mut command = Command::new(binary);
@@ -48,7 +48,7 @@ impl Server {
         Self::start(command, port, &dir.join("log"))
     }
 
-    /// Redis with its log of commands forced to the disk before each answer.
+    /// Starts Redis, which syncs its command log to the disk before each response.
     pub fn redis(dir: &Path) -> Result<Self, String> {
         let port = free_port();
         let mut command = Command::new("redis-server");
@@ -57,7 +57,7 @@ impl Server {
         Self::start(command, port, &dir.join("log"))
     }
 
-    /// PostgreSQL as it comes, which forces its log to the disk before each answer.
+    /// Starts PostgreSQL with its default settings, so that it syncs its log to the disk before each response.
     pub fn postgres(dir: &Path) -> Result<Self, String> {
         let bin = postgres_bin().ok_or("PostgreSQL is not installed")?;
         let dir = std::path::absolute(dir).map_err(|error| error.to_string())?;
@@ -85,13 +85,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Everything that it leaves is deleted: it need not end well. PostgreSQL's other processes follow this one.
+        // All its data are deleted, so a clean end is not needed. PostgreSQL's other processes end with this one.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A port that nobody listened on a moment ago.
+/// A port without a listener a moment ago.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("the loopback interface has free ports");
     listener.local_addr().expect("a bound socket has an address").port()
@@ -103,7 +103,7 @@ pub fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// The folder of PostgreSQL's programs: Debian keeps them out of the PATH.
+/// The folder of PostgreSQL's programs, which Debian does not put into the PATH.
 pub fn postgres_bin() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();

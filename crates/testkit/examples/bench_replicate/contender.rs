@@ -1,4 +1,4 @@
-//! Who copies, and how each is asked to.
+//! The replicators, and how each is started.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::turnwise::Turnwise;
 pub enum Contender {
     Turnwise,
     PouchDb,
-    /// The target server's own; its CPU time is the target's.
+    /// The target server's own replicator. Its CPU time is part of the target's.
     CouchDb,
 }
 
@@ -52,7 +52,7 @@ impl Contender {
         }
     }
 
-    /// Copies many databases, as the documents of a `_replicator` database where there is such a thing.
+    /// Copies many databases, as documents of a `_replicator` database if the replicator supports these.
     pub async fn copy_many(
         self,
         binary: &Path,
@@ -78,7 +78,7 @@ impl Contender {
             Self::PouchDb => run(pouchdb(pairs())).await,
             Self::CouchDb => {
                 let replicator = target.create("bench%2F_replicator").await;
-                // The server finds a new replicator database by its feed of all databases.
+                // The server finds a new replicator database through its feed of all databases.
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 let seconds = documents::replicate(&replicator, pairs()).await;
                 replicator.delete().await;
@@ -95,7 +95,7 @@ fn pouchdb<'a>(pairs: impl IntoIterator<Item = (&'a Database, &'a Database)>) ->
     command
 }
 
-/// Runs a replicator's process. The seconds are its own account, if it gives one.
+/// Runs a replicator's process. The seconds come from its own output, if it states them.
 async fn run(command: Command) -> Cost {
     let run = tokio::task::spawn_blocking(|| process::run(command)).await.expect("the replicator succeeds");
     let account = serde_json::from_str::<Value>(&run.output).ok();

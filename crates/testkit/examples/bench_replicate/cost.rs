@@ -1,6 +1,6 @@
-//! What replications cost: measured, printed, and put beside each other.
+//! The costs of replications: measured, printed, and compared.
 
-/// What one replication cost, or several in the median. What cannot be seen from here is `None`.
+/// The cost of one replication, or the median of several. Values that cannot be measured from here are `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     pub seconds: f64,
@@ -10,7 +10,7 @@ pub struct Cost {
     pub target_cpu_seconds: Option<f64>,
 }
 
-/// How fast a work was done is told in these, of which it has so many.
+/// The number of units in a work, and the unit of its rates.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
     pub units: f64,
@@ -18,7 +18,7 @@ pub struct Amount {
 }
 
 impl Cost {
-    /// Each figure's own median.
+    /// The median of each value.
     pub fn median(costs: &[Self]) -> Self {
         let median = |field: fn(&Self) -> Option<f64>| {
             let mut values = costs.iter().map(field).collect::<Option<Vec<f64>>>()?;
@@ -56,7 +56,7 @@ impl Cost {
         );
     }
 
-    /// This cost beside `other`'s.
+    /// Prints this cost relative to `other`.
     pub fn print_ratio(&self, other: &Self, name: &str, amount: Amount) {
         let rate = other.seconds / self.seconds;
         print!(

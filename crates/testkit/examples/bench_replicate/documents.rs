@@ -1,4 +1,4 @@
-//! Replications as documents of a `_replicator` database, turnwise's or CouchDB's: the same requests for both.
+//! Replications as documents of a `_replicator` database, with the same requests for turnwise and CouchDB.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use turnwise_testkit::Database;
 
-/// The documents are looked at this often. (Only what has changed since is read, so that it costs the server little.)
+/// The time between two checks of the documents. Each check reads only changes since the last one, so that it costs the server little.
 const LOOK: Duration = Duration::from_millis(100);
-/// Far more than any takes: then something is wrong.
+/// Far longer than any replication takes. Exceeding it means that something is wrong.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// Writes a document for each pair and waits until all have completed. Answers the seconds that it took.
+/// Writes a document for each pair, and waits until all have completed. Returns the seconds that it took.
 pub async fn replicate<'a>(
     replicator: &Database,
     pairs: impl Iterator<Item = (&'a Database, &'a Database)>,

@@ -1,7 +1,7 @@
-//! turnwise beside PouchDB's own replicator (and CouchDB's, where there is one), between the same two servers.
+//! Compares turnwise with PouchDB's own replicator (and with CouchDB's, if available), between the same two servers.
 //!
-//! Run it with `cargo xtask bench replicate`, which builds what it measures. The replicators take turns, so that a machine that
-//! others use too is as slow for one as for the others; what counts are the ratios of the medians.
+//! Run it with `cargo xtask bench replicate`, which builds what it measures. The replicators take turns, so that other programs on the
+//! machine slow all of them equally. The results are the ratios of the medians.
 
 mod contender;
 mod cost;
@@ -37,7 +37,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The two servers and who copies between them.
+/// The two servers, and the replicators between them.
 struct Bench {
     options: Options,
     source: Peer,
@@ -76,7 +76,7 @@ impl Bench {
         Cost::print_head(amount);
         let mut costs = vec![Vec::new(); self.contenders.len()];
         for round in 0..self.options.rounds {
-            // Each begins once, so that none always finds the servers as another left them.
+            // Each contender comes first once, so that none always finds the servers as the same other one left them.
             for turn in 0..self.contenders.len() {
                 let index = (round + turn) % self.contenders.len();
                 let cost = self.replicate(work, self.contenders[index], round).await;
@@ -96,7 +96,7 @@ impl Bench {
         }
     }
 
-    /// One replication into new databases, which are compared with the sources and deleted again.
+    /// Runs one replication into new databases. Compares these with the sources, and deletes them.
     async fn replicate(&self, work: &Work, contender: Contender, round: usize) -> Cost {
         let mut targets = Vec::with_capacity(work.sources.len());
         for nth in 0..work.sources.len() {
@@ -115,7 +115,7 @@ impl Bench {
         let spent = |server: usize| Some(after[server]? - before[server]?);
         (cost.source_cpu_seconds, cost.target_cpu_seconds) = (spent(0), spent(1));
 
-        // The first copy of each is looked at leaf by leaf, which takes longer than the copy.
+        // The first copy of each contender is compared leaf by leaf, which takes longer than the copy.
         work.check(&targets, round > 0, contender.name()).await;
         for target in targets {
             target.delete().await;

@@ -19,7 +19,7 @@ cargo xtask bench replicate [OPTION]...
   --target URL     a server to copy to (another pouchdb-server is started)
   --turnwise FILE  the binary to measure (target/release/turnwise, built by the command)";
 
-/// One of the things to be copied.
+/// What is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Documents,
@@ -31,11 +31,11 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Options {
     pub kinds: Vec<Kind>,
-    /// `None`: as many as the work has by default.
+    /// `None` for the default of the work.
     pub documents: Option<usize>,
     pub databases: usize,
     pub rounds: usize,
-    /// In lower case; empty: all that there are.
+    /// In lower case; empty for all.
     pub only: Vec<String>,
     pub source: Option<String>,
     pub target: Option<String>,
@@ -43,7 +43,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// From the program's arguments; `Err` says what is wrong with them.
+    /// Parses the program's arguments. `Err` states what is wrong with them.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self {
             kinds: vec![Kind::Documents],

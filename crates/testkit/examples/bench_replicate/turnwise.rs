@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use turnwise_testkit::{client, free_ports};
 
-/// Replications begin at once, as CouchDB's do in these measurements: the jitter spares servers that others need too.
+/// Replications start immediately, as CouchDB's do in these measurements. The jitter protects shared servers, which these are not.
 const CONFIG: &str = "[replicator]\nstartup_jitter = 0\n";
 
-/// A server on an embedded store of its own; ends when it is dropped.
+/// A server with its own embedded store. It ends when it is dropped.
 pub struct Turnwise {
     child: Child,
     url: String,
@@ -50,7 +50,7 @@ impl Turnwise {
 
 impl Drop for Turnwise {
     fn drop(&mut self) {
-        // Its store is deleted with it: it need not end well.
+        // Its store is deleted with it, so a clean end is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

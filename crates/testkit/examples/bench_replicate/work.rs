@@ -1,4 +1,4 @@
-//! What is copied: the source databases of each work, and whether a copy is whole.
+//! The data that are copied: the source databases of each work, and the check that a copy is complete.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,22 +8,22 @@ use turnwise_testkit::{Database, Dataset, Peer, Random, compare};
 use crate::cost::Amount;
 use crate::options::{Kind, Options};
 
-/// Attachments to a document.
+/// The number of attachments per document.
 const ATTACHMENTS: usize = 3;
 const ATTACHMENT_BYTES: usize = 32 * 1000;
-/// Documents with attachments in one `_bulk_docs`: 5 MB.
+/// The number of documents with attachments in one `_bulk_docs`: 5 MB.
 const BATCH: usize = 40;
 
-/// Databases that are to be copied.
+/// Databases to copy.
 pub struct Work {
     pub kind: Kind,
     pub sources: Vec<Database>,
-    /// Documents in each.
+    /// The number of documents in each database.
     documents: usize,
 }
 
 impl Work {
-    /// Makes and fills the sources.
+    /// Creates and fills the sources.
     pub async fn load(kind: Kind, options: &Options, source: &Peer) -> Self {
         let (databases, documents) = match kind {
             Kind::Documents => {
@@ -68,7 +68,7 @@ impl Work {
         }
     }
 
-    /// Panics unless `targets` hold what the sources do: leaf by leaf and byte by byte, or (`quick`) as many documents.
+    /// Panics unless `targets` equal the sources: leaf by leaf and byte by byte, or (`quick`) in the number of documents.
     pub async fn check(&self, targets: &[Database], quick: bool, by: &str) {
         for (from, to) in self.sources.iter().zip(targets) {
             if quick {

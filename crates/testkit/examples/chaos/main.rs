@@ -1,4 +1,4 @@
-//! Many clients and workers, with everything failing that can, and the verdict in the end.
+//! Many clients and workers during all kinds of faults, and the verdict at the end.
 //!
 //! Run it with `cargo xtask chaos`, which builds what it runs.
 
@@ -45,7 +45,7 @@ async fn main() -> ExitCode {
     };
     let done = tokio::select! {
         done = chaos::run(options) => done,
-        // What was started ends with it.
+        // All started processes end with this one.
         _ = tokio::signal::ctrl_c() => Err(vec!["interrupted".to_owned()]),
     };
     match done {
@@ -60,7 +60,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// From the program's arguments; `Err` says what is wrong with them.
+/// Parses the program's arguments. `Err` states what is wrong with them.
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut options = Options::new(PathBuf::from("target/release/turnwise"), Engine::Embedded);
     let (mut store, mut foundationdb) = ("embedded".to_owned(), None);

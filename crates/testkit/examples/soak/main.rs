@@ -1,4 +1,4 @@
-//! Random writes on both sides of two-way replications, with everything failing that can, and the verdict in the end.
+//! Random writes on both sides of two-way replications during all kinds of faults, and the verdict at the end.
 //!
 //! Run it with `cargo xtask soak`, which builds what it runs.
 

@@ -1,4 +1,4 @@
-//! The command line of the soak.
+//! The command line of the soak test.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ cargo xtask soak [OPTION]...
   --log LEVEL            turnwise's --log (debug)
   --turnwise FILE        the binary (target/release/turnwise, built by the command)";
 
-/// From the program's arguments; `Err` says what is wrong with them.
+/// Parses the program's arguments. `Err` states what is wrong with them.
 pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut options = Options::new(PathBuf::from("target/release/turnwise"));
     let mut sides: [Side; 2] = Default::default();
@@ -57,7 +57,7 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
     Ok(options)
 }
 
-/// What was said of one server.
+/// The options of one server.
 #[derive(Default)]
 struct Side {
     url: Option<String>,

@@ -1,4 +1,4 @@
-//! Requests to whichever node answers, and what is known of their outcome.
+//! Requests to any node that responds, and what is known about their outcome.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use crate::client;
 
-/// No request takes longer, unless it waits for jobs.
+/// The time limit of a request, unless it waits for jobs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Status and body.
+    /// The status and the body.
     Got(StatusCode, Value),
-    /// It has changed nothing: no node took it, or its store did not answer.
+    /// The request changed nothing: no node accepted it, or the node's store did not respond.
     NotDone,
-    /// It was sent, and whether it has changed something is unknown.
+    /// The request was sent, but whether it changed anything is unknown.
     Unknown,
 }
 
@@ -31,7 +31,7 @@ impl Answer {
     }
 }
 
-/// The way to all nodes. Cheap to clone.
+/// A client for all nodes. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Api {
     client: Client,
@@ -47,12 +47,12 @@ impl Api {
         &self.urls
     }
 
-    /// One request to the node of this number.
+    /// Sends one request to the node with this number.
     pub async fn ask(&self, node: usize, method: Method, path: &str, body: Option<&Value>) -> Answer {
         self.ask_within(ANSWER_TIMEOUT, node, method, path, body).await
     }
 
-    /// The same, with a time limit of its own.
+    /// The same, with its own time limit.
     pub async fn ask_within(
         &self,
         limit: Duration,
@@ -82,7 +82,7 @@ impl Api {
         }
     }
 
-    /// A GET, by way of each node in turn.
+    /// Sends a GET to each node in turn, until one succeeds.
     pub async fn get(&self, path: &str) -> Option<Value> {
         for node in 0..self.urls.len() {
             if let Some(body) = self.ask(node, Method::GET, path, None).await.success() {

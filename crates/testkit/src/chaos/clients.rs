@@ -1,4 +1,4 @@
-//! The clients: they add jobs of every kind, and change their mind.
+//! The clients: they add jobs of every kind, and later cancel, repeat and change them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,26 +14,26 @@ use super::workers::TYPES;
 use super::{Engine, World};
 use crate::Random;
 
-/// Clients wait while so many jobs have not ended: in the end all of them are to be done in time.
+/// Clients wait while this many jobs have not ended, so that all jobs can end in time.
 const MAX_OPEN: usize = 3_000;
-/// Jobs of one request, at most.
+/// The highest number of jobs in one request.
 const MAX_BATCH: u64 = 40;
-/// Jobs that a request adds on average: seven of ten add some, a quarter of those many.
+/// The average number of jobs in a request: seven of ten requests add jobs, and a quarter of those add many.
 const MEAN_JOBS: f64 = 0.7 * (0.75 + 0.25 * MAX_BATCH as f64 / 2.0);
-/// Between two tries of a request.
+/// The pause before a request is repeated.
 const AGAIN: Duration = Duration::from_millis(200);
-/// The largest options of a few jobs, in bytes.
+/// The largest size of a job's options, in bytes. Only a few jobs have large options.
 const BIG_BYTES: u64 = 2 << 20;
-/// Requests beyond this may be too large for one transaction of etcd or FoundationDB, in bytes.
+/// Larger requests may exceed one transaction of etcd or FoundationDB, in bytes.
 const BIG_REQUEST_BYTES: usize = 1_000_000;
-/// Recent jobs of a client, which it may wait for, cancel, or add again.
+/// The number of recent jobs that a client keeps. New jobs may depend on these, and the client may cancel them or add them again.
 const RECENT: usize = 200;
-/// The newest of them, which half of all choices are among: most others have ended.
+/// Half of all choices are among this many newest jobs, because most others have ended.
 const NEWEST: u64 = 8;
-/// One request in so many follows the one before at once, while its jobs are young.
+/// One in this many requests follows immediately after the previous one, while that one's jobs are new.
 const AT_ONCE: u64 = 3;
 
-/// Starts them.
+/// Starts the clients.
 pub(super) fn start(world: &Arc<World>) -> Vec<JoinHandle<()>> {
     let mut seeds = Random::new(world.options.seed ^ 0xc11e);
     let clients = 0..world.options.clients;
@@ -93,7 +93,7 @@ impl Client {
         self.recent.get(index).cloned()
     }
 
-    /// One job, or many, in a request that is repeated until it is acknowledged, most times.
+    /// Adds one job or many. In most cases, repeats the request until it is acknowledged.
     async fn add(&mut self) {
         let count = if self.random.below(4) == 0 { 1 + self.random.below(MAX_BATCH) } else { 1 };
         let (mut jobs, mut entries) = (Vec::new(), Vec::new());
@@ -118,7 +118,7 @@ impl Client {
         loop {
             match self.world.ask_some(&mut self.random, Method::POST, "/v1/jobs", Some(&body)).await {
                 Answer::Got(status, _) if status.is_success() => break,
-                // A transaction of etcd's takes less than the API: documented, and for requests that are large alone.
+                // A transaction of etcd is smaller than a request may be. This is documented, and allowed only for large requests.
                 Answer::Got(StatusCode::PAYLOAD_TOO_LARGE, _)
                     if self.world.options.engine == Engine::Etcd && (jobs.len() > 1 || big) =>
                 {
@@ -149,7 +149,7 @@ impl Client {
         self.recent.drain(..excess);
     }
 
-    /// A job as one of many users would add it.
+    /// A random job, as one of many users would add it.
     fn job(&mut self) -> (Value, String, Entry) {
         self.added += 1;
         let random = &mut self.random;
@@ -205,7 +205,7 @@ impl Client {
         if random.below(8) == 0 {
             let instance = format!("web{}", random.below(20));
             job["locks"] = json!({ "instance": { "exclusive": [instance] }, "node": { "shared": ["n1"] } });
-            // Levels have one set of names for all types.
+            // Resource names of a level are common to all job types.
             entry.exclusive.push(format!("instance {instance}"));
         }
         if random.below(10) == 0 {
@@ -232,7 +232,7 @@ impl Client {
         (job, key, entry)
     }
 
-    /// Ends a job, in whatever state it is.
+    /// Cancels a job in any state.
     async fn cancel(&mut self) {
         let Some((job_type, id)) = self.recent() else { return };
         let key = format!("{job_type}/{id}");
@@ -247,7 +247,7 @@ impl Client {
         }
     }
 
-    /// Runs one again, with the same options, whether it has ended or not.
+    /// Adds a job again with the same kind, whether it has ended or not.
     async fn add_again(&mut self) {
         let Some((job_type, id)) = self.recent() else { return };
         if !TYPES.contains(&job_type.as_str()) {
@@ -256,7 +256,7 @@ impl Client {
         let key = format!("{job_type}/{id}");
         let Some(kind) = self.world.ledger.change(&key, |entry| {
             entry.again += 1;
-            // It may lock other things from now on, or nothing.
+            // The job may lock other resources from now on, or none.
             (entry.exclusive, entry.limit) = (vec![key.clone()], None);
             entry.kind
         }) else {
@@ -281,7 +281,7 @@ impl Client {
         }
     }
 
-    /// Retries one: if it has failed or was cancelled, it runs again.
+    /// Retries a job. If it has failed or was cancelled, it runs again.
     async fn retry(&mut self) {
         let Some((job_type, id)) = self.recent() else { return };
         let key = format!("{job_type}/{id}");
@@ -293,7 +293,7 @@ impl Client {
         let _ = self.world.ask_some(&mut self.random, Method::POST, &path, None).await;
     }
 
-    /// Asks for something that must not change how the job ends.
+    /// Makes a change that must not affect how the job ends.
     async fn change(&mut self, what: &str, method: Method, body: Option<Value>) {
         let Some((job_type, id)) = self.recent() else { return };
         let path = format!("/v1/jobs/{job_type}/{id}/{what}");

@@ -1,4 +1,4 @@
-//! Continuous replications: jobs that never end, beside all those that do.
+//! Continuous replications: jobs that never end, in addition to all others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use super::World;
 use super::api::Answer;
 use crate::Fake;
 
-/// Replications, each from a database of its own to another one.
+/// The number of replications. Each has its own source and target.
 const REPLICATIONS: usize = 4;
-/// Between two documents in each source.
+/// The time between two documents in each source.
 const WRITE: Duration = Duration::from_millis(500);
 
-/// Sources and targets.
+/// The pairs of source and target.
 pub(super) struct Replications(Vec<(Fake, Fake)>);
 
 impl Replications {
@@ -27,7 +27,7 @@ impl Replications {
         Replications(pairs)
     }
 
-    /// What is in the sources and not in their targets.
+    /// The replications whose target lacks documents of the source, as text.
     fn missing(&self) -> Vec<String> {
         let leaves = self.0.iter().map(|(source, target)| (source.leaves(), target.leaves()));
         let differ = leaves.enumerate().filter(|(_, (source, target))| source != target);
@@ -37,12 +37,12 @@ impl Replications {
     }
 }
 
-/// Adds the replications, and documents to their sources, until the end.
+/// Adds the replications, and then documents to their sources until the end.
 pub(super) async fn run(world: Arc<World>) {
     for (n, (source, target)) in world.replications.0.iter().enumerate() {
         let doc = json!({ "source": source.url(), "target": target.url(), "continuous": true });
         let path = format!("/_replicator/chaos-{n}");
-        // 409 is the answer where an earlier request was executed, and its answer lost.
+        // The response is 409 if an earlier request took effect, but its response was lost.
         while !matches!(world.api.ask(0, Method::PUT, &path, Some(&doc)).await, Answer::Got(..)) {
             tokio::time::sleep(WRITE).await;
         }
@@ -59,7 +59,7 @@ pub(super) async fn run(world: Arc<World>) {
     }
 }
 
-/// Every document arrives, as soon as nothing fails any more.
+/// Checks that every document arrives once no faults happen any more.
 pub(super) async fn judge(world: &World) {
     let deadline = Instant::now() + Duration::from_secs(world.options.settle_seconds);
     while !world.replications.missing().is_empty() && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! What goes wrong, one after the other; and that every node works again soon afterwards.
+//! The faults, one after the other; and the check that every node works soon after each of them.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use super::World;
 use super::ledger::{Entry, Kind};
 use crate::Random;
 
-/// A node works again within this time after a fault, on a machine that is busy compiling.
+/// The time within which a node works again after a fault, on a machine that is also compiling.
 const RECOVERY: Duration = Duration::from_secs(60);
-/// Between two looks at a node.
+/// The time between two checks of a node.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// A store in use is checked after so many faults.
+/// The number of faults after which a store in use is checked.
 const CHECK_EACH: u64 = 5;
 /// How far clocks jump, in seconds.
 const JUMPS: [i64; 6] = [7_200, -7_200, 90, -90, 86_400, 0];
@@ -49,7 +49,7 @@ const ALL: [Fault; 12] = [
     Fault::CutStore,
 ];
 
-/// Lets one fault follow the other until the end: each kind comes once before any comes again.
+/// Causes one fault after the other until the end. Each kind occurs once before any kind occurs again.
 pub(super) async fn run(world: &World) {
     let mut random = Random::new(world.options.seed ^ 0xfa17);
     let mut left: Vec<Fault> = Vec::new();
@@ -88,13 +88,13 @@ pub(super) async fn run(world: &World) {
 }
 
 impl Fault {
-    /// Whether a list names it.
+    /// Whether a list names this fault.
     fn is_in(self, names: &[String]) -> bool {
         names.iter().any(|name| name.eq_ignore_ascii_case(&format!("{self:?}")))
     }
 }
 
-/// What is wrong with the names of faults.
+/// Checks the names of faults.
 pub(super) fn check_names(names: &[String]) -> Result<(), String> {
     match names.iter().find(|name| !ALL.iter().any(|fault| fault.is_in(std::slice::from_ref(name)))) {
         Some(unknown) => Err(format!("there is no fault {unknown}; there are {ALL:?}")),
@@ -106,7 +106,7 @@ fn between(random: &mut Random, (least, most): (u64, u64)) -> Duration {
     Duration::from_millis(least + random.below(most - least))
 }
 
-/// One fault, to its end. Whether it was possible here.
+/// Causes one fault and ends it. Returns whether it was possible here.
 async fn happen(world: &World, fault: Fault, random: &mut Random) -> bool {
     let away = between(random, world.options.fault_ms);
     let number = usize::try_from(random.below(64)).expect("small");
@@ -176,11 +176,11 @@ async fn happen(world: &World, fault: Fault, random: &mut Random) -> bool {
     true
 }
 
-/// Stops everything, checks the store, copies it to another one, checks that, and goes on with the copy.
+/// Stops all nodes, checks the store, copies it to another one, checks that one, and continues with the copy.
 async fn copy(world: &World) {
     for (number, node) in world.nodes.iter().enumerate() {
         world.down(number, true);
-        // A store is copied from whatever state it was left in.
+        // The first node is killed, because a store can be copied in any state that a process left.
         if number == 0 {
             node.kill().await;
         } else if let Err(problem) = node.stop().await {
@@ -201,7 +201,7 @@ async fn copy(world: &World) {
     }
 }
 
-/// Copies from each of these stores to the next, and checks it.
+/// Copies from each of these stores to the next one, and checks the copy.
 async fn copy_along(world: &World, way: &[String]) -> Result<(), String> {
     for step in way.windows(2) {
         world.binary.store(&["copy", &step[0], &step[1]]).await?;
@@ -210,7 +210,7 @@ async fn copy_along(world: &World, way: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// `turnwise store check` finds nothing.
+/// Requires that `turnwise store check` finds nothing.
 pub(super) async fn check(world: &World) {
     world.counts.add("store checks", 1);
     if let Err(problem) = world.binary.store(&["check", &world.store.url(0)]).await {
@@ -218,7 +218,7 @@ pub(super) async fn check(world: &World) {
     }
 }
 
-/// Every node answers again, and takes jobs.
+/// Checks that every node responds again, and accepts jobs.
 async fn recover(world: &World, fault: Fault) {
     for (number, node) in world.nodes.iter().enumerate() {
         if works_within(world, number, RECOVERY).await {

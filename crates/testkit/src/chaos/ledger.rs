@@ -1,8 +1,8 @@
-//! What clients and workers know: which jobs were acknowledged, who held them when, and how they ended.
+//! What clients and workers know: which jobs were acknowledged, which worker held them when, and how they ended.
 //!
-//! Two claims of a job must never be live at once. Two observations show it when they are:
-//! - a worker that was heard a moment ago loses its job, or its lock, to another one;
-//! - a write that was *sent* after another run had been handed the job is accepted.
+//! Two claims of a job must never be live at the same time. Two observations prove that they are:
+//! - a worker whose last heartbeat is recent loses its job, or its lock, to another worker;
+//! - the server accepts a write that was *sent* after another run had received the job.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Findings that are kept.
+/// The highest number of findings that are kept.
 const MAX_FINDINGS: usize = 50;
 
-/// What a job does to its worker, and so how it must end.
+/// What the worker does with a job, which determines how the job must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It is done, at once or after a while.
+    /// It completes, immediately or after a while.
     Done,
-    /// It fails for good.
+    /// It fails permanently.
     Failing,
     /// It crashes until its attempts are used up.
     Crashing,
-    /// It crashes once or twice, and is done then.
+    /// It crashes once or twice, and then completes.
     Flaky,
-    /// A process of `turnwise work`, or of the server (`command`), that exits with 0.
+    /// A process of `turnwise work`, or of the server (`command`), which exits with 0.
     Process,
-    /// The same with 65: it fails for good.
+    /// The same with exit code 65: it fails permanently.
     FailingProcess,
 }
 
@@ -41,16 +41,16 @@ impl Kind {
         }
     }
 
-    /// Whether its worker is one of [`workers`](super::workers), which tells a run's number as the result.
+    /// Whether its worker is one of [`workers`](super::workers), which return the run's number as the result.
     pub fn is_told(self) -> bool {
         matches!(self, Kind::Done | Kind::Flaky)
     }
 }
 
-/// A worker's life, between its registration and its end.
+/// One registration of a worker, until its end.
 #[derive(Debug, Default)]
 pub(super) struct Life {
-    /// When the last ping that was acknowledged had been sent.
+    /// When the last acknowledged heartbeat was sent.
     heard: Mutex<Option<Instant>>,
 }
 
@@ -64,30 +64,31 @@ impl Life {
     }
 }
 
-/// A job that was added, or perhaps was.
+/// A job that was added, or may have been added.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub kind: Kind,
     pub acknowledged: bool,
-    /// The request that added it, and its jobs: all or none of them are there. 0 where it may need several transactions.
+    /// The request that added the job, and its number of jobs. Either all or none of them exist. The number is 0 if the request may need
+    /// several transactions.
     pub batch: (u64, usize),
-    /// How often it was, perhaps, added again.
+    /// How often the job was added again, or may have been.
     pub again: u32,
-    /// Its user wanted it to end.
+    /// Whether a client tried to cancel it.
     pub cancel_tried: bool,
-    /// When its end by its user was acknowledged.
+    /// When a client's cancellation was acknowledged.
     pub cancelled: Option<Instant>,
-    /// What it waits for, and whether it is cancelled where that does not complete.
+    /// Its dependencies, and for each whether the job is cancelled if that one does not complete.
     pub after: Vec<(String, bool)>,
-    /// What no other run may hold at the same time; this job's key among it.
+    /// The resources that no other run may hold at the same time. They include the job's key.
     pub exclusive: Vec<String>,
-    /// At most this many jobs with this name run at the same time.
+    /// A rate limit bucket and its limit.
     pub limit: Option<(String, usize)>,
-    /// The numbers of runs that said that they had completed it.
+    /// The numbers of the runs that reported its completion.
     pub told: Vec<u64>,
-    /// A run has said that it ended the job.
+    /// Whether a run has reported an end that ends the job.
     pub end_sent: bool,
-    /// Final ends that were acknowledged.
+    /// The number of acknowledged final ends.
     pub ends: u32,
 }
 
@@ -110,7 +111,7 @@ impl Entry {
     }
 }
 
-/// A run that may be going on.
+/// A run that may still be active.
 #[derive(Debug)]
 struct Run {
     job: String,
@@ -118,7 +119,7 @@ struct Run {
     life: std::sync::Arc<Life>,
     /// When its end was first sent.
     end_sent: Option<Instant>,
-    /// When another run was handed something that this one held.
+    /// When another run received something that this run held.
     superseded: Option<(Instant, String)>,
     counted: bool,
 }
@@ -126,9 +127,9 @@ struct Run {
 #[derive(Default)]
 struct State {
     jobs: BTreeMap<String, Entry>,
-    /// By what is held: the run that holds it.
+    /// For each held resource, the run that holds it.
     holds: HashMap<String, u64>,
-    /// By a limit's name: runs under it.
+    /// For each bucket, the runs in it.
     limited: HashMap<String, HashSet<u64>>,
     runs: HashMap<u64, Run>,
     next_run: u64,
@@ -137,12 +138,12 @@ struct State {
     findings: Vec<String>,
 }
 
-/// All that is known.
+/// The combined knowledge of all clients and workers.
 pub(super) struct Ledger {
     state: Mutex<State>,
     file: Mutex<BufWriter<File>>,
     begun: Instant,
-    /// A worker that was heard within this time cannot have been removed.
+    /// A worker with a heartbeat within this time cannot have been removed.
     safe: Duration,
 }
 
@@ -151,7 +152,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Ledger {
-    /// With a log of all runs in `file`, and the time without a ping after which a worker is removed.
+    /// A ledger with a log of all runs in `file`. A worker is removed when it has sent no heartbeat for `health_timeout`.
     pub fn new(file: &Path, health_timeout: Duration) -> Self {
         let file = File::create(file).expect("the folder can be written");
         Ledger {
@@ -164,11 +165,11 @@ impl Ledger {
 
     fn log(&self, line: &str) {
         let at = self.begun.elapsed().as_secs_f64();
-        // It helps to understand a finding, and is none itself.
+        // The log helps to understand a finding. A failure to write it is no finding.
         let _ = writeln!(lock(&self.file), "{at:.3} {line}");
     }
 
-    /// Notes what does not hold.
+    /// Records a violation.
     pub fn finding(&self, text: String) {
         self.log(&format!("BROKEN {text}"));
         let findings = &mut lock(&self.state).findings;
@@ -183,7 +184,7 @@ impl Ledger {
         lock(&self.state).findings.clone()
     }
 
-    /// Jobs that are about to be added.
+    /// Notes jobs that are about to be added.
     pub fn adding(&self, jobs: Vec<(String, Entry)>) {
         let mut state = lock(&self.state);
         for (key, entry) in jobs {
@@ -196,7 +197,7 @@ impl Ledger {
         lock(&self.state).jobs.get_mut(key).map(change)
     }
 
-    /// The next jobs whose end is not known, to be looked at; they come again after all others.
+    /// The next jobs to check whose end is not known. They move behind all others.
     pub fn open(&self, count: usize) -> Vec<String> {
         let mut state = lock(&self.state);
         let count = count.min(state.open.len());
@@ -213,12 +214,12 @@ impl Ledger {
         lock(&self.state).jobs.len()
     }
 
-    /// These have ended, or are not there.
+    /// Notes that jobs have ended or do not exist.
     pub fn close(&self, keys: &HashSet<String>) {
         lock(&self.state).open.retain(|key| !keys.contains(key));
     }
 
-    /// One that has ended goes on.
+    /// Notes that a job that has ended may run again.
     pub fn reopen(&self, key: &str) {
         let mut state = lock(&self.state);
         if !state.open.iter().any(|open| open == key) {
@@ -231,7 +232,7 @@ impl Ledger {
         lock(&self.state).jobs.clone()
     }
 
-    /// A worker was handed a job. Returns the run's number.
+    /// Notes that a worker received a job. Returns the run's number.
     pub fn accepted(&self, job: &str, claim: &str, life: &std::sync::Arc<Life>, sent: Instant) -> u64 {
         let mut state = lock(&self.state);
         state.next_run += 1;
@@ -269,10 +270,10 @@ impl Ledger {
         if entry.again == 0 && entry.cancelled.is_some_and(|at| at < sent) {
             findings.push(format!("{claim} was handed {job}, whose cancelling was acknowledged before"));
         }
-        // Added again or retried, it waits for nothing.
+        // A job that was added again or retried has no dependencies.
         let after = if entry.again == 0 { entry.after.as_slice() } else { &[] };
         for (before, _) in after {
-            // Of the others, a server may know the end before any client does.
+            // For other kinds, a server may know the end before any client does.
             let told = |entry: &Entry| {
                 matches!(entry.kind, Kind::Done | Kind::Flaky | Kind::Failing)
                     && entry.after.iter().all(|(_, cancels)| !cancels)
@@ -310,7 +311,7 @@ impl Ledger {
         }
     }
 
-    /// A run is about to say how it ended; `last` if the job has ended with it.
+    /// Notes that a run is about to report its end. `last` if this ends the job.
     pub fn ending(&self, number: u64, end: &str, last: bool) {
         let mut state = lock(&self.state);
         let State { runs, jobs, holds, .. } = &mut *state;
@@ -332,7 +333,8 @@ impl Ledger {
         self.log(&line);
     }
 
-    /// A write of a run was accepted. `sent` is when it was first sent; `end` how the run ended, and `state` where the job stands.
+    /// Notes that a write of a run was accepted. `sent` is when it was first sent, `end` how the run ended, and `answer` holds the job's
+    /// state.
     pub fn took(&self, number: u64, sent: Instant, end: Option<&str>, answer: &Value) {
         let mut state = lock(&self.state);
         let State { runs, jobs, .. } = &mut *state;
@@ -361,10 +363,10 @@ impl Ledger {
         findings.into_iter().for_each(|finding| self.finding(finding));
     }
 
-    /// A run whose end was answered: nothing more is known of it.
+    /// Forgets a run whose end has been answered.
     pub fn forget(&self, number: u64) {
         let mut state = lock(&self.state);
-        // One that never said its end is kept: it may hold what another one is handed.
+        // A run that never reported its end is kept: it may hold what another run receives.
         if state.runs.get(&number).is_some_and(|run| run.end_sent.is_some()) {
             state.runs.remove(&number);
         }

@@ -1,14 +1,17 @@
-//! The chaos: many clients and workers of a server, or two on one store, while everything fails that can.
+//! The chaos test: many clients and workers use one server, or two on one store, while all kinds of faults happen.
 //!
-//! Clients ([`clients`]) add jobs of many tenants: with delays, priorities, locks, limits, dependencies and large options; they cancel,
-//! retry and add them again. A few continuous replications ([`continuous`]) run beside them. Workers ([`workers`]) run them; they crash, hang, answer late or twice, and die. Meanwhile ([`faults`])
-//! nodes are killed, stopped and paused, the disk is full, descriptors are few, clocks jump, the servers of the store die, and the
-//! store is copied to another one, which everything goes on with.
+//! Clients ([`clients`]) add jobs of many tenants, with delays, priorities, locks, rate limits, dependencies and large options. They cancel
+//! jobs, retry them, and add them again. A few continuous replications ([`continuous`]) run beside them. Workers ([`workers`]) run the jobs;
+//! they crash, hang, respond late or twice, and die.
+//! Meanwhile, faults ([`faults`]) happen: nodes are killed, stopped and paused, the disk is full, descriptors are few, clocks jump, and the
+//! servers of the store die. The store is also copied to another one, with which the test continues.
 //!
-//! All of them note what they did ([`ledger`]): no two runs may hold a job, a lock, or a place under a limit at the same time. In the
-//! end ([`verdict`]) what is left is done, every acknowledged job must be in its one right end, and `turnwise store check` finds nothing.
+//! Clients and workers note what they did ([`ledger`]): no two runs may hold a job, a lock, or a place in a full bucket at the same time. In
+//! the end ([`verdict`]), the remaining jobs run, every acknowledged job must be in its one right final state, and `turnwise store check`
+//! must find nothing.
 //!
-//! Jobs, faults and their times follow from the seed. Which of them meet does not: processes run as fast as the machine lets them.
+//! Jobs, faults and their times follow from the seed. Their order relative to each other does not: processes run as fast as the machine
+//! allows.
 
 mod api;
 mod clients;
@@ -40,62 +43,62 @@ use ledger::Ledger;
 use node::{Binary, HEALTH_TIMEOUT, Node};
 use store::Store;
 
-/// Between two looks at what runs.
+/// The time between two checks of nodes and jobs.
 const LOOK: Duration = Duration::from_millis(500);
-/// Jobs that are looked at each time.
+/// The number of jobs in each check.
 const SWEEP: usize = 40;
-/// Processes of `turnwise work`.
+/// The number of `turnwise work` processes.
 const EXECS: usize = 2;
-/// Nodes that a shared store has.
+/// The number of nodes on a shared store.
 const NODES: usize = 2;
 
-/// Where jobs are kept.
+/// The store of a chaos test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// The embedded store, with one node.
     Embedded,
     /// Three members of etcd, with two nodes.
     Etcd,
-    /// One process of FoundationDB, with two nodes. This program starts it: `PROGRAM DIR PORT ssd`, in the foreground; it is ready when
-    /// there is a file `DIR/ready`, and its cluster file is `DIR/fdb.cluster`.
+    /// One process of FoundationDB, with two nodes. This program starts it in the foreground, as `PROGRAM DIR PORT ssd`. It is ready when the
+    /// file `DIR/ready` exists, and its cluster file is `DIR/fdb.cluster`.
     Foundationdb(PathBuf),
 }
 
-/// What to run, and for how long.
+/// The settings of a chaos test.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The binary.
+    /// The path of the binary.
     pub turnwise: PathBuf,
-    /// Where jobs are kept.
+    /// The store.
     pub engine: Engine,
-    /// How long jobs and faults go on, in seconds.
+    /// How long clients and faults are active, in seconds.
     pub seconds: u64,
-    /// All jobs and faults follow from it.
+    /// The seed of all jobs and faults.
     pub seed: u64,
-    /// Clients that add jobs.
+    /// The number of clients.
     pub clients: usize,
-    /// External workers.
+    /// The number of external workers.
     pub workers: usize,
-    /// Jobs that are added in a second.
+    /// The number of jobs added per second.
     pub jobs_per_second: f64,
-    /// Tenants that they are charged to.
+    /// The number of tenants.
     pub tenants: u64,
-    /// In the end: how long it may take until the next job ends.
+    /// The longest time until the next job ends, after the clients have stopped, in seconds.
     pub settle_seconds: u64,
-    /// Between two lines that tell how it goes.
+    /// The time between two status lines, in seconds.
     pub status_seconds: u64,
     /// The nodes' `--log`.
     pub log: String,
-    /// Only these faults, by their names.
+    /// The names of the faults to cause, or empty for all.
     pub faults: Vec<String>,
-    /// The least and the most between two faults.
+    /// The shortest and the longest time between two faults, in ms.
     pub calm_ms: (u64, u64),
-    /// The least and the most that a fault lasts: often less than the health timeout, often more.
+    /// The shortest and the longest time of a fault, in ms. Many faults are shorter than the health timeout, and many are longer.
     pub fault_ms: (u64, u64),
 }
 
 impl Options {
-    /// Ten minutes with 32 clients and 32 workers.
+    /// A test of ten minutes with 32 clients and 32 workers.
     pub fn new(turnwise: PathBuf, engine: Engine) -> Self {
         Options {
             turnwise,
@@ -116,7 +119,7 @@ impl Options {
     }
 }
 
-/// What all parts share.
+/// The state that all parts share.
 struct World {
     options: Options,
     binary: Binary,
@@ -128,23 +131,23 @@ struct World {
     ledger: Ledger,
     counts: Counts,
     begun: Instant,
-    /// Clients stop, and faults; workers do as they should from then on.
+    /// Stops clients and faults. From then on, workers behave correctly.
     stop: CancellationToken,
     workers_stop: CancellationToken,
-    /// A third of the workers dies whenever it changes.
+    /// A third of the workers dies whenever this changes.
     kill_workers: watch::Sender<usize>,
-    /// Requests that add jobs.
+    /// The number of requests that add jobs.
     batches: AtomicU64,
-    /// Nodes that are down on purpose.
+    /// The nodes that are down on purpose.
     down: Vec<AtomicBool>,
-    /// What goes wrong now.
+    /// The current fault.
     fault: Mutex<String>,
     has_faketime: bool,
-    /// The furthest that a clock was ahead, in seconds.
+    /// The largest forward jump of the clocks, in seconds.
     largest_jump: AtomicI64,
 }
 
-/// Numbers of the whole chaos.
+/// Counters of the whole test.
 #[derive(Default)]
 struct Counts(Mutex<BTreeMap<String, u64>>);
 
@@ -159,10 +162,10 @@ impl Counts {
     }
 }
 
-/// Runs a chaos to its end. `Err` lists what did not hold; the folder with logs, ledger and store is then kept.
+/// Runs a chaos test to its end. `Err` lists the violations; the folder with logs, ledger and store is then kept.
 ///
 /// # Errors
-/// What was wrong, or why it cannot be run here.
+/// The violations, or why the test cannot run here.
 pub async fn run(options: Options) -> Result<(), Vec<String>> {
     faults::check_names(&options.faults).map_err(|problem| vec![problem])?;
     let folder = store::folder();
@@ -204,7 +207,7 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
     }
     let kept = folder.keep();
     if world.store.disk.is_some() {
-        // What is in memory goes with it.
+        // The disk is a file system in memory, so the store is copied.
         let (from, to) = (kept.join("disk").display().to_string(), kept.join("store").display().to_string());
         node::run("cp", &["-r", &from, &to]).await;
     }
@@ -212,7 +215,7 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
     Err(findings)
 }
 
-/// Says what cannot be done here, past the test harness, which keeps what passing tests print to itself.
+/// Prints what cannot be tested here. Bypasses the test harness, which hides the output of tests that pass.
 fn left_out(what: &str) {
     let _ = writeln!(std::io::stderr(), "left out: {what}");
 }
@@ -266,7 +269,7 @@ impl World {
         !self.down[node % self.down.len()].load(Ordering::Relaxed)
     }
 
-    /// A request to a node of the random generator's choice.
+    /// Sends a request to a random node.
     async fn ask_some(
         &self,
         random: &mut Random,
@@ -279,13 +282,13 @@ impl World {
         self.api.ask(node, method, path, body).await
     }
 
-    /// A request to the first node that is up.
+    /// Sends a request to the first node that is up.
     async fn api_any(&self, method: Method, path: &str) -> Answer {
         let node = (0..self.nodes.len()).find(|node| self.is_up(*node)).unwrap_or_default();
         self.api.ask(node, method, path, None).await
     }
 
-    /// Lets paused jobs go on, as soon as a node takes that.
+    /// Removes the filter that pauses jobs, and retries until a node responds.
     async fn remove_filter(&self) {
         loop {
             match self.api_any(Method::DELETE, "/v1/filters/chaos").await {
@@ -295,21 +298,21 @@ impl World {
         }
     }
 
-    /// How it goes, in a line.
+    /// The status line.
     fn status(&self) -> String {
         let (jobs, open) = (self.ledger.job_count(), self.ledger.open_count());
         format!("{:>5} s: {jobs} jobs, {open} open; {}", self.begun.elapsed().as_secs(), self.counts.text())
     }
 }
 
-/// Starts nodes that have ended, follows what becomes of jobs, and prints a line now and then.
+/// Restarts nodes that have ended, follows the states of jobs, and prints status lines.
 async fn watch(world: Arc<World>) {
     let interval = Duration::from_secs(world.options.status_seconds);
     let mut next = Instant::now() + interval;
     while !world.workers_stop.is_cancelled() {
         tokio::time::sleep(LOOK).await;
         for (number, node) in world.nodes.iter().enumerate() {
-            // As its supervisor does.
+            // Like a supervisor of the service.
             if world.is_up(number) && node.has_ended().await {
                 let fault = world.fault.lock().expect("no holder of this lock panics").clone();
                 world.counts.add(&format!("node ended by itself ({fault})"), 1);
@@ -326,7 +329,7 @@ async fn watch(world: Arc<World>) {
     }
 }
 
-/// Processes of `turnwise work`, which are killed now and then.
+/// Processes of `turnwise work`, which are killed sometimes.
 struct Execs {
     binary: Binary,
     servers: String,
@@ -363,7 +366,7 @@ impl Execs {
         command.spawn().expect("turnwise can be started")
     }
 
-    /// Kills one as `kill -9` does, and starts another one.
+    /// Kills a process like `kill -9`, and starts another one.
     async fn replace(&self, number: usize) {
         let mut running = self.running.lock().await;
         let index = number % running.len();

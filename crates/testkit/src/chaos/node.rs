@@ -1,4 +1,4 @@
-//! A `turnwise serve` that faults happen to, and the commands on its store.
+//! A `turnwise serve` process that faults affect, and the commands on its store.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,13 +9,13 @@ use tokio::sync::Mutex;
 
 use crate::process::is_alive;
 
-/// Where Debian's package `faketime` has the library that changes a process's clock.
+/// The library of Debian's package `faketime`, which changes a process's clock.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
-/// How long a node may take until it has stopped.
+/// The longest time until a node has stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Quick settings: a chaos meets in minutes what takes hours else.
+/// Short intervals, so that the test reaches in minutes what otherwise takes hours.
 const CONFIG: &str = "\
 [replicator]
 startup_jitter = 100
@@ -36,16 +36,16 @@ enabled = true
 max_jobs = 4
 ";
 
-/// `health_timeout`, as above.
+/// The `health_timeout` of `CONFIG`.
 pub(super) const HEALTH_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How to start programs of turnwise, and where they write.
+/// How to start turnwise's programs, and where they write.
 #[derive(Clone)]
 pub(super) struct Binary {
     pub path: PathBuf,
     pub folder: PathBuf,
     pub log: String,
-    /// A process's clock can be changed.
+    /// Whether a process's clock can be changed.
     pub has_faketime: bool,
 }
 
@@ -57,7 +57,7 @@ impl Binary {
         Binary { path, folder: folder.to_owned(), log: log.to_owned(), has_faketime }
     }
 
-    /// A command that writes to a log of its own.
+    /// A command with its own log.
     pub fn command(&self, log: &str) -> Command {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.folder.join(log));
         let log = log.expect("the log can be written");
@@ -67,7 +67,7 @@ impl Binary {
         command
     }
 
-    /// Runs `turnwise store …` to its end; `Err` is the end of what it printed.
+    /// Runs `turnwise store …` to its end. `Err` is the end of its output.
     pub async fn store(&self, words: &[&str]) -> Result<(), String> {
         let output = Command::new(&self.path).arg("store").args(words).kill_on_drop(true).output().await;
         let output = output.map_err(|error| format!("turnwise cannot be started: {error}"))?;
@@ -80,12 +80,12 @@ impl Binary {
     }
 }
 
-/// One server. Its log is `node-N.log`, its clock's offset stands in `node-N.clock`.
+/// One server. Its log is `node-N.log`, and its clock's offset is in `node-N.clock`.
 pub(super) struct Node {
     number: usize,
     pub listen: String,
     binary: Binary,
-    /// None while it is down on purpose.
+    /// `None` while the node is down on purpose.
     child: Mutex<Option<Child>>,
 }
 
@@ -96,14 +96,14 @@ impl Node {
         node
     }
 
-    /// Starts the process; it may take a while until it answers.
+    /// Starts the process. It may take a while until it responds.
     pub async fn start(&self, store: &str) {
         let mut command = self.binary.command(&format!("node-{}.log", self.number));
         command.args(["--log", &self.binary.log, "serve", "--listen", &self.listen, "--config"]);
         command.arg(self.binary.folder.join("turnwise.ini")).env("TURNWISE_STORE", store);
         if self.binary.has_faketime {
             command.env("LD_PRELOAD", FAKETIME).env("FAKETIME_TIMESTAMP_FILE", self.clock_file());
-            // Sleeps and timeouts go on as they are: what jumps is the time of day.
+            // Sleeps and timeouts are not affected. Only the time of day jumps.
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_CACHE_DURATION", "1");
         }
         *self.child.lock().await = Some(command.spawn().expect("turnwise can be started"));
@@ -113,9 +113,9 @@ impl Node {
         self.binary.folder.join(format!("node-{}.clock", self.number))
     }
 
-    /// Sets the time of day that the process sees, in seconds from the real one.
+    /// Sets the time of day that the process sees, as an offset from the real one in seconds.
     pub fn set_clock(&self, offset: i64) {
-        // Renamed into its place: the process never reads half of it.
+        // Renamed into place, so that the process never reads a part of it.
         let (new, file) = (self.clock_file().with_extension("new"), self.clock_file());
         let written =
             std::fs::write(&new, format!("{offset:+}\n")).and_then(|()| std::fs::rename(&new, file));
@@ -126,21 +126,21 @@ impl Node {
         self.child.lock().await.as_ref()?.id()
     }
 
-    /// Whether it should run and has ended.
+    /// Whether the process has ended although it should run.
     pub async fn has_ended(&self) -> bool {
         let child = self.child.lock().await;
         child.as_ref().is_some_and(|child| child.id().is_none_or(|process| !is_alive(process)))
     }
 
-    /// As `kill -9` does.
+    /// Kills the process like `kill -9`.
     pub async fn kill(&self) {
         if let Some(mut child) = self.child.lock().await.take() {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = child.kill().await;
         }
     }
 
-    /// Stops it as an operator does. `Err` says what was wrong with its end.
+    /// Stops the process like an operator. `Err` describes an unclean end.
     pub async fn stop(&self) -> Result<(), String> {
         self.signal("-TERM").await;
         let Some(mut child) = self.child.lock().await.take() else { return Ok(()) };
@@ -152,14 +152,14 @@ impl Node {
         }
     }
 
-    /// Sends it a signal, unless it is down.
+    /// Sends a signal to the process, unless it is down.
     pub async fn signal(&self, signal: &str) {
         if let Some(process) = self.process().await {
             run("kill", &[signal, &process.to_string()]).await;
         }
     }
 
-    /// Leaves it `spare` descriptors beside those that it has open. Returns how many it might have before.
+    /// Limits the process to `spare` descriptors beyond those that it has open. Returns its earlier limit.
     pub async fn take_descriptors(&self, spare: usize) -> Option<String> {
         let folder = PathBuf::from(format!("/proc/{}", self.process().await?));
         let limits = std::fs::read_to_string(folder.join("limits")).ok()?;
@@ -170,7 +170,7 @@ impl Node {
         Some(before.to_owned())
     }
 
-    /// Lets it have so many descriptors.
+    /// Sets the process's limit of descriptors.
     pub async fn limit_descriptors(&self, most: &str) {
         if let Some(process) = self.process().await {
             run("prlimit", &["--pid", &process.to_string(), &format!("--nofile={most}:")]).await;
@@ -178,7 +178,7 @@ impl Node {
     }
 }
 
-/// Runs a program of the system; whether it succeeded.
+/// Runs a program of the system. Returns whether it succeeded.
 pub(super) async fn run(program: &str, arguments: &[&str]) -> bool {
     let output = Command::new(program).args(arguments).output().await;
     output.is_ok_and(|output| output.status.success())

@@ -1,4 +1,4 @@
-//! The store below the nodes, and what can be done to it.
+//! The store of the nodes, and the faults that affect it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,23 +12,23 @@ use super::node::run;
 use super::{Engine, left_out};
 use crate::{EtcdCluster, Link, free_ports};
 
-/// Between two looks at a server that has no event to wait for.
+/// The time between two checks of a server, if there is no event to wait for.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How long FoundationDB may take to start.
+/// The longest time until FoundationDB has started.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// What a disk in memory holds. It takes memory for what is in it alone.
+/// The size of the file system in memory. It takes memory only for what it contains.
 const DISK_SIZE: &str = "8g";
-/// etcd's largest sensible quota: the copy, the original and a minute of history fit, whatever an hour adds.
+/// The largest sensible quota of etcd. The copy, the original and a minute of history fit, even after an hour.
 const ETCD_QUOTA_BYTES: u64 = 8 << 30;
-/// What is left on a disk that is full, in bytes.
+/// The free space of a full disk, in bytes.
 const SPARE_BYTES: u64 = 64 << 10;
 
 /// A store that nodes use.
 pub(super) struct Store {
     servers: Servers,
-    /// What the data are on, where it can be filled.
+    /// The disk with the data, if it can be filled.
     pub disk: Option<Disk>,
-    /// It changes with every copy.
+    /// A number that changes with every copy.
     generation: std::sync::atomic::AtomicU64,
     folder: PathBuf,
 }
@@ -40,7 +40,7 @@ enum Servers {
 }
 
 impl Store {
-    /// `Err` says what is missing on this machine.
+    /// Starts the store. `Err` states what is missing on this machine.
     pub async fn start(engine: &Engine, folder: &Path) -> Result<Store, String> {
         let mut disk = None;
         let servers = match engine {
@@ -65,7 +65,7 @@ impl Store {
         Ok(Store { servers, disk, generation: 1.into(), folder: folder.to_owned() })
     }
 
-    /// The URL for the node of this number. The way of the second one can be cut, where there is one.
+    /// The URL for the node with this number. With etcd, the connection of the second node can be cut.
     pub fn url(&self, node: usize) -> String {
         let generation = self.generation.load(std::sync::atomic::Ordering::Relaxed);
         self.url_of(generation, node)
@@ -83,12 +83,12 @@ impl Store {
         }
     }
 
-    /// Whether others may use it while it is checked.
+    /// Whether other processes may use the store while it is checked.
     pub fn is_shared(&self) -> bool {
         !matches!(self.servers, Servers::None)
     }
 
-    /// A way through another store: the URL of the copy, and a place in between on another engine.
+    /// The URL of the next copy, and the URL of a store in between on another engine, if any.
     pub fn next(&self) -> (String, Option<String>) {
         let generation = 1 + self.generation.load(std::sync::atomic::Ordering::Relaxed);
         let between = self.folder.join("disk").join(format!("between-{generation}"));
@@ -96,7 +96,8 @@ impl Store {
         (self.url_of(generation, 0), between)
     }
 
-    /// Goes on with the copy. The original is removed, but from FoundationDB: no client of it is here, and it has no quota.
+    /// Switches to the copy, and removes the original. FoundationDB's original stays: no client for it is available here, and it has no
+    /// quota.
     pub async fn copied(&self) {
         let before = self.generation.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         if let Servers::Etcd { cluster, .. } = &self.servers {
@@ -107,7 +108,7 @@ impl Store {
         }
     }
 
-    /// Kills a server of the store, keeps it away for this long, and starts it again. Whether there is one.
+    /// Kills a server of the store, waits, and starts it again. Returns whether there is one.
     pub async fn kill_server(&self, number: usize, away: Duration) -> bool {
         match &self.servers {
             Servers::None => return false,
@@ -126,7 +127,7 @@ impl Store {
         true
     }
 
-    /// Stops a server of the store as it stands. Whether there is one.
+    /// Pauses a server of the store. Returns whether there is one.
     pub async fn pause_server(&self, number: usize, away: Duration) -> bool {
         match &self.servers {
             Servers::None => return false,
@@ -145,7 +146,7 @@ impl Store {
         true
     }
 
-    /// Cuts the way of the second node. Whether it can be cut.
+    /// Cuts the connection of the second node. Returns whether it can be cut.
     pub async fn cut(&self, away: Duration) -> bool {
         let Servers::Etcd { links, .. } = &self.servers else { return false };
         links.iter().for_each(Link::cut);
@@ -155,11 +156,11 @@ impl Store {
     }
 }
 
-/// A file system in memory, that can be full at once and have room again.
+/// A file system in memory, which can be filled in one step and have room again.
 pub(super) struct Disk(PathBuf);
 
 impl Disk {
-    /// `None`, with a line about it, where it cannot be mounted.
+    /// Mounts it. Returns `None`, and prints a line, if it cannot be mounted.
     async fn mount(folder: &Path) -> Option<Disk> {
         std::fs::create_dir_all(folder).ok()?;
         let disk = Disk(folder.to_owned());
@@ -167,7 +168,7 @@ impl Disk {
         if run("mount", &["-t", "tmpfs", "-o", &options, "turnwise-chaos", &disk.path()]).await {
             return Some(disk);
         }
-        // Nothing to unmount.
+        // There is nothing to unmount.
         std::mem::forget(disk);
         left_out("a full disk, which only root can make (a file system in memory that is made smaller)");
         None
@@ -177,7 +178,7 @@ impl Disk {
         self.0.display().to_string()
     }
 
-    /// Leaves a few kB.
+    /// Leaves only 64 kB free.
     pub async fn fill(&self) {
         let df = Command::new("df").args(["--output=used", "-B1", &self.path()]).output().await;
         let df = df.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -185,7 +186,7 @@ impl Disk {
         self.resize(&(used + SPARE_BYTES).to_string()).await;
     }
 
-    /// Has room again.
+    /// Makes room again.
     pub async fn free(&self) {
         self.resize(DISK_SIZE).await;
     }
@@ -198,12 +199,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: a process that was killed may hold it for a moment more.
+        // Lazily, because a killed process may hold it for another moment.
         let _ = std::process::Command::new("umount").args(["--lazy", &self.path()]).status();
     }
 }
 
-/// A FoundationDB of one process, that a program starts in the foreground.
+/// A FoundationDB of one process, which a program starts in the foreground.
 struct Foundationdb {
     program: PathBuf,
     folder: PathBuf,
@@ -234,12 +235,12 @@ impl Foundationdb {
 
     async fn restart(&self) -> Result<(), String> {
         let mut command = Command::new(&self.program);
-        // On disk: what it has in memory alone does not survive `kill -9`.
+        // On disk, because data in memory does not survive `kill -9`.
         command.arg(&self.folder).arg(self.port.to_string()).arg("ssd");
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).spawn();
         *self.child.lock().await = Some(child.map_err(|error| error.to_string())?);
         let ready = async {
-            // The program removes the file of an earlier start first.
+            // The program first removes the file of an earlier start.
             tokio::time::sleep(LOOK_AGAIN * 10).await;
             while !self.folder.join("ready").exists() {
                 tokio::time::sleep(LOOK_AGAIN).await;
@@ -263,7 +264,7 @@ impl Foundationdb {
     }
 }
 
-/// The folder of a chaos, and whether it is kept.
+/// The folder of a chaos test. It is removed when dropped, unless it is kept.
 pub(super) fn folder() -> TempDir {
     tempfile::Builder::new().prefix("turnwise-chaos-").tempdir().expect("a folder can be made")
 }

@@ -1,4 +1,4 @@
-//! The end: everything heals, what is left is done, and every job must be in its one right end.
+//! The end: all faults are over, the remaining jobs run, and every job must be in its one right final state.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -15,18 +15,18 @@ use super::faults;
 use super::ledger::Entry;
 use super::workers::TYPES;
 
-/// Requests at the same time.
+/// The number of concurrent requests.
 const IN_FLIGHT: usize = 8;
-/// Jobs that are looked at in one go.
+/// The number of jobs that are checked in one sweep.
 const BATCH: usize = 500;
-/// Findings of one kind that are told.
+/// The number of jobs that do not end and are shown.
 const SHOWN: usize = 5;
-/// Between two looks at what is left.
+/// The time between two checks of the remaining jobs.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 const FINAL: [&str; 3] = ["completed", "failed", "cancelled"];
 
-/// Looks at some of the jobs that are not known to have ended; `last` when no more are added.
+/// Checks some of the jobs that are not known to have ended. `last` when no more jobs are added.
 pub(super) async fn sweep(world: &World, count: usize, last: bool) {
     let keys = world.ledger.open(count);
     let looks = stream::iter(keys).map(|key| async move {
@@ -55,7 +55,7 @@ pub(super) async fn sweep(world: &World, count: usize, last: bool) {
     world.ledger.close(&closed);
 }
 
-/// Waits until every job has ended. What does not end for so long is told, with its reason.
+/// Waits until every job has ended. Reports jobs that do not end in time, with their reasons.
 async fn drain(world: &World) {
     let (mut least, mut since) = (usize::MAX, Instant::now());
     loop {
@@ -104,7 +104,7 @@ async fn listed(world: &World) -> BTreeMap<String, Value> {
     jobs
 }
 
-/// What is wrong with how a job has ended.
+/// What is wrong with a job's final state, if anything.
 fn wrong(
     entry: &Entry,
     job: &Value,
@@ -123,7 +123,7 @@ fn wrong(
     for (before, cancels) in &entry.after {
         let end = jobs.get(before).and_then(|job| job["state"].as_str());
         if *cancels && end != Some("completed") {
-            // It may have ended otherwise before it was added again.
+            // The dependency may have ended in another state before it was added again.
             must_be_cancelled |= entries.get(before).is_some_and(|before| before.again == 0);
             right.push("cancelled");
         } else if *cancels && entries.get(before).is_some_and(|before| before.again > 0) {
@@ -146,10 +146,10 @@ fn wrong(
     None
 }
 
-/// Heals, waits, and judges. What is wrong is a finding of the ledger's.
+/// Ends all faults, waits, and checks all jobs. Records violations in the ledger.
 pub(super) async fn judge(world: &World) {
     world.remove_filter().await;
-    // What was delayed while a clock was ahead is due then.
+    // Jobs that were delayed while a clock was ahead are due at that clock's time.
     let ahead = world.largest_jump.load(Ordering::Relaxed);
     world.nodes.iter().for_each(|node| node.set_clock(ahead));
     drain(world).await;
@@ -185,7 +185,7 @@ pub(super) async fn judge(world: &World) {
     println!("{} jobs, {acknowledged} of them acknowledged when they were added", jobs.len());
 }
 
-/// Stops the nodes, checks the store, and looks at what the nodes have logged.
+/// Stops the nodes, checks the store, and searches the nodes' logs for panics.
 pub(super) async fn close(world: &World) {
     for (number, node) in world.nodes.iter().enumerate() {
         world.down(number, true);

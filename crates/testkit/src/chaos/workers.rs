@@ -1,4 +1,4 @@
-//! The workers: most do their work; some crash, hang, answer late or twice, or die without a word.
+//! The workers: most do their work. Some crash, hang, respond late or twice, or die without notice.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,31 +18,31 @@ use crate::Random;
 /// The types of the jobs that they run.
 pub(super) const TYPES: [&str; 3] = ["mail", "report", "backup"];
 
-/// Of a ping, and of the first try of anything.
+/// The interval of heartbeats, and the pause before a request is repeated.
 const AGAIN: Duration = Duration::from_millis(300);
-/// How long a request for jobs waits on the server.
+/// How long a request for jobs waits on the server, in ms.
 const WAIT_MS: u64 = 3_000;
-/// And how long for its answer.
+/// How long the worker waits for its response.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(8);
-/// A silent worker is silent for so long: it is removed meanwhile.
+/// How long a silent worker sends nothing. It is removed meanwhile.
 const SILENCE: Duration = Duration::from_secs(7);
-/// What a run that hangs takes.
+/// The longest time by which a run hangs, in ms.
 const HANG_MS: u64 = 6_000;
-/// How long a worker lives.
+/// The shortest and the longest life of a worker, in ms.
 const LIFE_MS: (u64, u64) = (4_000, 40_000);
 
-/// How a worker's life ends.
+/// How a worker ends.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
-    /// As by `kill -9`: nothing more is heard of it.
+    /// Like `kill -9`: it sends nothing more.
     Dies,
-    /// It is stopped for a while, and then goes on as if nothing had been: its answers are late.
+    /// It pauses for a while, and then continues as if nothing had happened: its requests are late.
     Silent,
-    /// It gives back what it has, and leaves.
+    /// It gives back its jobs, and leaves.
     Leaves,
 }
 
-/// Starts them.
+/// Starts the workers.
 pub(super) fn start(world: &Arc<World>) -> Vec<JoinHandle<()>> {
     let mut seeds = Random::new(world.options.seed ^ 0x303c);
     (0..world.options.workers)
@@ -50,7 +50,7 @@ pub(super) fn start(world: &Arc<World>) -> Vec<JoinHandle<()>> {
         .collect()
 }
 
-/// A worker's place: one life after the other.
+/// Runs one worker after the other.
 async fn work(world: Arc<World>, number: usize, mut random: Random) {
     let mut killed = world.kill_workers.subscribe();
     while !world.workers_stop.is_cancelled() {
@@ -77,7 +77,7 @@ async fn work(world: Arc<World>, number: usize, mut random: Random) {
             let (stop, over) = if calm {
                 (&world.workers_stop, Duration::MAX)
             } else {
-                // In the end all of them are replaced by ones that do as they should.
+                // In the end, correct workers replace all others.
                 (&world.stop, span)
             };
             tokio::select! {
@@ -92,7 +92,7 @@ async fn work(world: Arc<World>, number: usize, mut random: Random) {
     }
 }
 
-/// Waits until workers are killed, this one among them.
+/// Waits until workers are killed, including this one.
 async fn chosen(killed: &mut watch::Receiver<usize>, number: usize) {
     while killed.changed().await.is_ok() {
         if number % 3 == *killed.borrow_and_update() % 3 {
@@ -105,14 +105,14 @@ async fn chosen(killed: &mut watch::Receiver<usize>, number: usize) {
 struct Member {
     world: Arc<World>,
     job_type: &'static str,
-    /// Which node it asks first.
+    /// The node that it asks first.
     node: usize,
     id: String,
     slots: u64,
     life: Arc<Life>,
-    /// Closed while it is silent.
+    /// Closed while the worker is silent.
     gate: watch::Sender<bool>,
-    /// The server does not know it any more.
+    /// Cancelled when the server no longer knows the worker.
     gone: CancellationToken,
     calm: bool,
 }
@@ -127,7 +127,7 @@ impl Member {
         self.id = answer["worker"].as_str().unwrap_or_default().to_owned();
         self.life.is_heard(Some(sent));
         let member = Arc::new(self);
-        // What it does ends with it.
+        // The tasks end with the worker.
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&member).ping());
         tasks.spawn(Arc::clone(&member).accept(Random::new(random.bits())));
@@ -142,7 +142,7 @@ impl Member {
                 member.gate.send_replace(false);
                 tokio::time::sleep(SILENCE).await;
                 member.gate.send_replace(true);
-                // Late answers, each of which is to be refused.
+                // Time for late requests, all of which the server must refuse.
                 tokio::time::sleep(AGAIN * 4).await;
             }
             Fate::Leaves => {
@@ -154,9 +154,9 @@ impl Member {
         tasks.shutdown().await;
     }
 
-    /// A request of this worker, when it is not silent.
+    /// Sends a request of this worker, when it is not silent.
     async fn ask(&self, limit: Duration, path: &str, body: &Value) -> Answer {
-        // The gate is a part of it.
+        // The sender is a part of `self`, so this cannot fail.
         let _ = self.gate.subscribe().wait_for(|open| *open).await;
         let path = format!("/v1/workers/{}/{}{path}", self.job_type, self.id);
         let node = if self.world.is_up(self.node) { self.node } else { self.node + 1 };
@@ -200,7 +200,7 @@ impl Member {
                 json!({ "received": received, "limit": self.slots - runs.len() as u64, "wait_ms": WAIT_MS });
             let answer = self.ask(ACCEPT_TIMEOUT, "/accept", &body).await;
             if self.is_gone(&answer) {
-                // Its runs are late from now on.
+                // The runs' requests are late from now on.
                 return while runs.join_next().await.is_some() {};
             }
             let Some(answer) = answer.success() else {
@@ -223,7 +223,7 @@ impl Member {
     }
 }
 
-/// A run of a job.
+/// One run of a job.
 struct Run {
     member: Arc<Member>,
     key: String,
@@ -257,7 +257,7 @@ impl Run {
         }
         tokio::time::sleep(Duration::from_millis(work_ms / 2)).await;
         if wild && random.below(60) == 0 {
-            // It never says how it ended; its worker's death ends it.
+            // The run never reports its end. Only the worker's removal ends it.
             return std::future::pending().await;
         }
         let attempt = self.job["attempt"].as_u64().unwrap_or_default();
@@ -292,10 +292,11 @@ impl Run {
         self.member.ask(Duration::from_secs(10), &format!("/jobs/{id}/{what}"), body).await
     }
 
-    /// Says how it ended until that is answered; sometimes once more. `last` is the job's end that it makes, if it does.
+    /// Reports the end of the run until a response arrives, and sometimes once more. `last` is the job's final state, if this run ends the
+    /// job.
     async fn end(&self, what: &str, body: Value, last: Option<&str>, random: &mut Random) {
         let ledger = &self.member.world.ledger;
-        // A silent worker's answer is late: it is sent when it can be.
+        // A silent worker's report is late: it is sent when the worker continues.
         let _ = self.member.gate.subscribe().wait_for(|open| *open).await;
         ledger.ending(self.number, last.unwrap_or(what), last.is_some());
         let mut twice = random.below(15) == 0;

@@ -1,4 +1,4 @@
-//! What a comparison found.
+//! The differences that a comparison finds.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Difference {
         /// The revision.
         rev: String,
     },
-    /// A revision that is listed among the changes and cannot be read on one side.
+    /// A revision that is in the changes feed, but cannot be read on one side.
     Unreadable {
         /// The document.
         id: String,
@@ -37,13 +37,13 @@ pub enum Difference {
         /// The target's.
         target: String,
     },
-    /// A revision that is a deletion on one side only.
+    /// A revision that is a deletion on only one side.
     Deleted {
         /// The document.
         id: String,
         /// The revision.
         rev: String,
-        /// Whether it is one in the source.
+        /// Whether it is a deletion in the source.
         source: bool,
     },
     /// The same revision with other fields.
@@ -61,7 +61,7 @@ pub enum Difference {
         rev: String,
         /// The attachment.
         name: String,
-        /// In what it differs.
+        /// What differs.
         what: String,
     },
 }
@@ -82,23 +82,23 @@ impl fmt::Display for Difference {
     }
 }
 
-/// How much was compared, and found the same.
+/// How much was compared and found equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Documents, deleted ones included.
     pub documents: usize,
     /// Leaf revisions.
     pub leaves: usize,
-    /// Those of them that are deletions.
+    /// How many of the leaf revisions are deletions.
     pub deleted_leaves: usize,
-    /// Attachments, whose bytes were read from both sides.
+    /// Attachments whose bytes were read from both sides.
     pub attachments: usize,
-    /// Their bytes, on one side.
+    /// The size of these attachments on one side, in bytes.
     pub attachment_bytes: u64,
 }
 
 impl Summary {
-    /// Adds what a part of the comparison found; documents are counted by the whole.
+    /// Adds the counts of a part of the comparison. Documents are counted for the whole comparison.
     pub(crate) fn add(&mut self, part: &Self) {
         self.leaves += part.leaves;
         self.deleted_leaves += part.deleted_leaves;

@@ -1,8 +1,8 @@
-//! Whether two databases hold the same: every document, every leaf revision with its history, its body, and the
-//! bytes of its attachments.
+//! Compares two databases: every document, every leaf revision with its history, its body, and the bytes of its attachments.
 //!
-//! What is not compared, because a faithful copy may differ in it: `seq`, an attachment's `revpos`, the order of the changes, `_local`
-//! documents, and digests between servers of different kinds (CouchDB digests the compressed bytes of a text; see `peers/README.md`).
+//! A faithful copy may differ in some things, which are not compared: `seq`, an attachment's `revpos`, the order of the changes, and `_local`
+//! documents. Digests are not compared between different kinds of servers, because CouchDB computes them from the compressed bytes of a text
+//! (see `peers/README.md`).
 
 mod difference;
 mod read;
@@ -17,13 +17,13 @@ pub use difference::{Difference, Summary};
 use read::{Revision, attachment_hash, server_kind};
 pub(crate) use read::{leaves, revisions};
 
-/// Leaf revisions in one `_bulk_get`.
+/// The number of leaf revisions in one `_bulk_get`.
 const BATCH: usize = 250;
 
-/// Batches, or attachments, that are read at once.
+/// The number of batches, or of attachments, that are read at the same time.
 const IN_FLIGHT: usize = 4;
 
-/// Holds `target` against `source`, leaf by leaf. `Ok` tells how much was compared; `Err` lists every difference.
+/// Compares `target` with `source`, leaf by leaf. `Ok` states how much was compared; `Err` lists every difference.
 ///
 /// # Panics
 /// If one of the databases cannot be read.
@@ -31,7 +31,7 @@ pub async fn compare(source: &Database, target: &Database) -> Result<Summary, Ve
     compare_some(source, target, |_| true).await
 }
 
-/// As [`compare`], for a replication of some documents: `target` must hold exactly those of `source` whose id is `wanted`.
+/// Like [`compare`], for a replication of some documents: `target` must hold exactly the documents of `source` whose id is `wanted`.
 ///
 /// # Panics
 /// If one of the databases cannot be read.
@@ -61,10 +61,10 @@ pub async fn compare_some(
     if differences.is_empty() { Ok(summary) } else { Err(differences) }
 }
 
-/// The leaves, by document, of a whole database.
+/// The leaf revisions of each document of a database.
 pub(crate) type Leaves = BTreeMap<String, BTreeSet<String>>;
 
-/// Notes which leaves are on one side only, and gives those that are on both.
+/// Records leaves that are on only one side, and returns those on both.
 fn compare_leaves(
     expected: &Leaves,
     found: &Leaves,
@@ -88,7 +88,7 @@ fn compare_leaves(
     common
 }
 
-/// Reads the same leaves from both sides and compares them.
+/// Reads the same leaves from both sides, and compares them.
 async fn compare_batch(
     source: &Database,
     target: &Database,
@@ -165,7 +165,7 @@ fn compare_revision(
     }
 }
 
-/// What two servers say about an attachment. `Ok` is its length; `Err` says what differs.
+/// Compares the stubs of an attachment. `Ok` is its length; `Err` states the difference.
 fn compare_stubs(pair: (Option<&Value>, Option<&Value>), digests: bool) -> Result<u64, String> {
     let (expected, found) = match pair {
         (Some(expected), Some(found)) => (expected, found),

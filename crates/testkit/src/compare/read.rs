@@ -1,4 +1,4 @@
-//! Reading what is to be compared.
+//! Reads what a comparison needs.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,18 +9,18 @@ use serde_json::{Map, Value, json};
 use super::Leaves;
 use crate::{Database, encode_segment};
 
-/// A leaf revision, taken apart.
+/// A leaf revision, split into its parts.
 pub(crate) struct Revision {
     /// `_revisions`: `{"start": generation, "ids": [hash, …]}`.
     pub history: Value,
     pub deleted: bool,
-    /// All fields but those of the protocol.
+    /// All fields except those of the protocol.
     pub body: Map<String, Value>,
     /// The attachments' stubs, by name.
     pub attachments: BTreeMap<String, Value>,
 }
 
-/// All leaves of a database, deleted ones included. `None` if it cannot be read.
+/// All leaf revisions of a database, including deleted ones. `None` if the database cannot be read.
 pub(crate) async fn leaves(database: &Database) -> Option<Leaves> {
     let answer =
         database.client().get(format!("{}/_changes?style=all_docs", database.url())).send().await.ok()?;
@@ -42,7 +42,7 @@ pub(crate) async fn revisions(
 ) -> HashMap<(String, String), Revision> {
     let docs: Vec<Value> = batch.iter().map(|(id, rev)| json!({ "id": id, "rev": rev })).collect();
     let mut answer = database.post("/_bulk_get?revs=true", &json!({ "docs": docs })).await;
-    // Servers disagree about the order of the results and about what stands for a missing one: only what is there counts.
+    // Servers differ in the order of the results, and in the result for a missing revision. Only revisions that exist count.
     let results = answer["results"].as_array_mut().expect("_bulk_get answers with results");
     let docs = results.iter_mut().filter_map(|result| result["docs"].as_array_mut()).flatten();
     docs.filter_map(|doc| match doc["ok"].take() {
@@ -71,7 +71,7 @@ fn take_apart(mut fields: Map<String, Value>) -> ((String, String), Revision) {
     (leaf, revision)
 }
 
-/// The MD5 of an attachment's bytes, or `None` when the server does not give them.
+/// The MD5 of an attachment's bytes, or `None` if the server does not return them.
 pub(super) async fn attachment_hash(
     database: &Database,
     id: &str,
@@ -92,7 +92,7 @@ pub(super) async fn attachment_hash(
     Some(hash.finalize().into())
 }
 
-/// Which server software holds the database: CouchDB, PouchDB Server, or another that names itself in its greeting.
+/// The server software that holds the database: CouchDB, PouchDB Server, or another one that names itself in its greeting.
 pub(super) async fn server_kind(database: &Database) -> Option<String> {
     let greeting = database.server_greeting().await;
     let fields = greeting.as_object().expect("a server greets with an object");

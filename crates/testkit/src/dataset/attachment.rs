@@ -5,14 +5,14 @@ use crate::Random;
 /// How many times an attachment's size is halved before sizes start over.
 const SIZES: usize = 16;
 
-/// Names for attachments that are small enough to be written inline. Large ones have plain names, so that
-/// the `multipart/related` body that carries them needs no quoting rules that servers disagree about.
+/// Names for attachments that are small enough to be inline. Large attachments have plain names, because servers differ in the quoting rules
+/// of `multipart/related` bodies.
 const UNUSUAL_NAMES: [&str; 4] = ["ümläut ☃.txt", "folder/file.txt", "plus+and space.bin", "100%.bin"];
 
 /// One attachment.
 #[derive(Clone, Debug)]
 pub struct Attachment {
-    /// Unencoded.
+    /// The name, unencoded.
     pub name: String,
     /// Its MIME type.
     pub content_type: &'static str,
@@ -21,7 +21,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// The `index`-th attachment of a data set: even ones are binary, odd ones text, which CouchDB compresses.
+    /// The attachment of a data set at `index`. Even ones are binary, and odd ones are text, which CouchDB compresses.
     pub(super) fn make(index: usize, max_bytes: usize, random: &mut Random) -> Self {
         let step = index % SIZES;
         let size = if step == SIZES - 1 { 0 } else { max_bytes >> step };

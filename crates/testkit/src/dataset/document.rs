@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::{Attachment, Dataset, UNUSUAL_IDS};
 use crate::Random;
 
-/// The documents of a data set are shuffled by stepping through them in strides of this prime,
-/// so that special ones do not stand together and none is met twice.
+/// The step that shuffles the documents of a data set, so that special documents are not adjacent. It is prime, so that each document occurs
+/// once.
 const STRIDE: usize = 7_919;
 
 /// JSON around a document's text, in bytes: `_id`, `_rev`, and the few other fields.
@@ -15,22 +15,22 @@ const FRAME_BYTES: usize = 180;
 /// A document with all its leaf revisions.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// Unencoded.
+    /// The id, unencoded.
     pub id: String,
-    /// At least one.
+    /// The leaf revisions, at least one.
     pub leaves: Vec<Leaf>,
 }
 
 /// One leaf of a document's revision tree.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// The hash parts of the revisions on the way to the root, the leaf's own first. Its generation is their number.
+    /// The hashes of the revisions from the leaf to the root, starting with the leaf's own. Their number is the leaf's generation.
     pub history: Vec<String>,
     /// Whether the leaf is a deletion.
     pub deleted: bool,
-    /// The document's own fields, without any that starts with an underscore.
+    /// The document's own fields, without fields that start with an underscore.
     pub body: Value,
-    /// May be empty.
+    /// The attachments, if any.
     pub attachments: Vec<Attachment>,
 }
 
@@ -40,7 +40,7 @@ impl Leaf {
         format!("{}-{}", self.history.len(), self.history[0])
     }
 
-    /// The leaf as `_bulk_docs` with `new_edits: false` takes it, without attachments.
+    /// The leaf in the form for `_bulk_docs` with `new_edits: false`, without attachments.
     pub fn to_json(&self, id: &str) -> Value {
         let mut doc = self.body.clone();
         doc["_id"] = json!(id);
@@ -52,7 +52,7 @@ impl Leaf {
         doc
     }
 
-    /// Whether this leaf wins over `other`: live before deleted, then by generation, then by hash.
+    /// Whether this leaf wins over `other`: a live leaf over a deleted one, then the higher generation, then the higher hash.
     fn beats(&self, other: &Self) -> bool {
         let rank = |leaf: &Self| (!leaf.deleted, leaf.history.len(), leaf.history[0].clone());
         rank(self) > rank(other)
@@ -60,7 +60,7 @@ impl Leaf {
 }
 
 impl Document {
-    /// The leaf that a plain `GET` answers with.
+    /// The leaf that a plain `GET` returns.
     pub fn winner(&self) -> &Leaf {
         self.leaves
             .iter()
@@ -70,12 +70,12 @@ impl Document {
 }
 
 impl Dataset {
-    /// The document at `position` (below `documents`) in the order of loading.
+    /// The document at `position` (below `documents`) in the order in which documents are loaded.
     pub fn document(&self, position: usize) -> Document {
         let mut random = Random::new(Random::new(self.seed).bits() ^ (position as u64) << 20);
         let mut id = random.hex32();
 
-        // `index` runs through the kinds one after the other.
+        // `index` goes through the kinds of documents, one after the other.
         let stride = if self.documents.is_multiple_of(STRIDE) { 1 } else { STRIDE };
         let mut index = position * stride % self.documents;
         let mut is_next = |count: usize| {
@@ -104,7 +104,7 @@ impl Dataset {
         Document { id, leaves }
     }
 
-    /// A leaf for each entry of `deleted`, on branches of different lengths over a common trunk of 1 to 5 generations.
+    /// One leaf for each entry of `deleted`, on branches of different lengths with a common trunk of 1 to 5 generations.
     fn branches(&self, random: &mut Random, deleted: &[bool]) -> Vec<Leaf> {
         let trunk: Vec<String> = (0..1 + random.below(5)).map(|_| random.hex32()).collect();
         let mut leaf = |&deleted: &bool| {
@@ -114,7 +114,7 @@ impl Dataset {
         deleted.iter().map(&mut leaf).collect()
     }
 
-    /// A leaf `length` generations above the end of `trunk` (whose first entry is its newest).
+    /// A leaf that is `length` generations above the end of `trunk`, whose first entry is its newest revision.
     fn leaf(&self, random: &mut Random, trunk: Vec<String>, length: usize, deleted: bool) -> Leaf {
         let mut history: Vec<String> = (0..length).map(|_| random.hex32()).collect();
         history.extend(trunk);

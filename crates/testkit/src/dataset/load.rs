@@ -1,4 +1,4 @@
-//! Writing a data set into a database.
+//! Writes a data set into a database.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 use super::{Attachment, Dataset, Leaf, Loaded};
 use crate::{Database, encode_segment};
 
-/// Revisions in one `_bulk_docs`.
+/// The number of revisions in one `_bulk_docs`.
 const BATCH: usize = 500;
 
-/// Requests at once: enough to keep CouchDB busy on a small machine.
+/// The number of concurrent requests: enough to keep CouchDB busy on a small machine.
 const IN_FLIGHT: usize = 4;
 
-/// A leaf with at most this many bytes of attachments travels inline, in base64; others are streamed.
+/// The largest total size of a leaf's attachments that are written inline, in base64, in bytes. Larger ones are streamed.
 pub(super) const INLINE_MAX_BYTES: usize = 64 << 10;
 
-/// The boundary of the multipart bodies: too long to be met in the random bytes of an attachment.
+/// The boundary of the multipart bodies. It is too long to occur in the random bytes of an attachment.
 const BOUNDARY: &str = "turnwise-testkit-0f1e2d3c4b5a69788796a5b4c3d2e1f0";
 
-/// The size of the pieces in which a multipart body is handed to the connection.
+/// The size of the chunks of a multipart body, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
 impl Dataset {
@@ -69,7 +69,7 @@ fn attachment_bytes(leaf: &Leaf) -> usize {
     leaf.attachments.iter().map(|attachment| attachment.bytes.len()).sum()
 }
 
-/// The leaf's JSON with its attachments inside.
+/// The leaf's JSON with its attachments inline.
 fn inline(leaf: &Leaf, id: &str) -> Value {
     let mut doc = leaf.to_json(id);
     for Attachment { name, content_type, bytes } in &leaf.attachments {
@@ -78,7 +78,7 @@ fn inline(leaf: &Leaf, id: &str) -> Value {
     doc
 }
 
-/// Writes a leaf as `multipart/related`, which is what servers take large attachments in without holding them as text.
+/// Writes a leaf as `multipart/related`. In this form, servers accept large attachments without holding them as text.
 async fn put_streamed(database: &Database, id: &str, leaf: &Leaf) {
     let mut doc = leaf.to_json(id);
     for Attachment { name, content_type, bytes } in &leaf.attachments {
@@ -86,7 +86,7 @@ async fn put_streamed(database: &Database, id: &str, leaf: &Leaf) {
             json!({ "follows": true, "content_type": content_type, "length": bytes.len() });
     }
     let mut body = format!("--{BOUNDARY}\r\nContent-Type: application/json\r\n\r\n{doc}").into_bytes();
-    // The parts must come in the order of the document's own keys, which serde_json sorts.
+    // The parts must have the order of the keys in the document, which serde_json sorts.
     let mut attachments: Vec<&Attachment> = leaf.attachments.iter().collect();
     attachments.sort_by(|left, right| left.name.cmp(&right.name));
     for Attachment { name, content_type, bytes } in attachments {

@@ -1,6 +1,7 @@
-//! Databases worth copying, made from a seed.
+//! Test databases, generated from a seed.
 //!
-//! [`Dataset`] says how much of what; [`document`] makes the n-th document, always the same for the same seed; [`load`] writes them.
+//! [`Dataset`] states how many documents of which kinds there are. [`document`] generates the n-th document, always the same for the same
+//! seed. [`load`] writes the documents.
 
 mod attachment;
 mod document;
@@ -9,32 +10,32 @@ mod load;
 pub use attachment::Attachment;
 pub use document::{Document, Leaf};
 
-/// What a data set holds. Start from [`Dataset::plain`] or [`Dataset::standard`] and change what matters to the test.
+/// The content of a data set. Start from [`Dataset::plain`] or [`Dataset::standard`], and change what matters to the test.
 ///
-/// `documents` is the total; the special ones below are among them, spread evenly over the order of loading.
+/// `documents` is the total. It includes the special documents below, which are spread evenly over the order in which documents are loaded.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// Everything follows from it.
+    /// The seed of all content.
     pub seed: u64,
-    /// All documents together.
+    /// The total number of documents.
     pub documents: usize,
-    /// About how many bytes of JSON a document has, its history not counted.
+    /// The approximate size of a document's JSON in bytes, without its history.
     pub body_bytes: usize,
-    /// Documents with two to four leaf revisions, of different generations, that share the start of their history.
+    /// Documents with two to four leaf revisions of different generations and a common start of their histories.
     pub conflicts: usize,
-    /// Deleted documents; every other one has a live branch beside the deleted one, and so is not deleted after all.
+    /// Documents with a deleted leaf. Every other one also has a live branch, and so is not deleted.
     pub deletions: usize,
     /// Documents with a history of 1 to 20 generations.
     pub histories: usize,
-    /// Attachments, two to a document, binary and text in turns; every fourth document has them on two conflicting leaves.
+    /// Attachments, two per document, alternately binary and text. Every fourth document with attachments has them on two conflicting leaves.
     pub attachments: usize,
-    /// The size of the largest attachment in bytes. Each further one is half as large, down to an empty one, then it starts over.
+    /// The size of the largest attachment in bytes. Each further one has half the size, down to an empty one, and then the sizes repeat.
     pub attachment_max_bytes: usize,
-    /// Whether ids that are easily mangled on the way are among the documents: see [`UNUSUAL_IDS`].
+    /// Whether the documents include ids that are easily corrupted in transit: see [`UNUSUAL_IDS`].
     pub unusual_ids: bool,
 }
 
-/// Ids that get mangled when a URL is put together or taken apart carelessly.
+/// Ids that are corrupted if code assembles or parses a URL carelessly.
 pub const UNUSUAL_IDS: [&str; 16] = [
     "ünï ☃ 😀",
     "日本語",
@@ -56,7 +57,7 @@ pub const UNUSUAL_IDS: [&str; 16] = [
 ];
 
 impl Dataset {
-    /// `documents` documents of one revision and about 500 bytes, with random ids.
+    /// `documents` documents with random ids, each with one revision and about 500 bytes.
     pub fn plain(documents: usize) -> Self {
         Self {
             seed: 1,
@@ -71,8 +72,8 @@ impl Dataset {
         }
     }
 
-    /// What a replication must be able to copy: 10,000 documents with conflicts, deletions, revision histories, unusual ids,
-    /// and 50 attachments of up to 8 MiB.
+    /// The data that a replication must be able to copy: 10,000 documents with conflicts, deletions, revision histories, unusual ids, and 50
+    /// attachments of up to 8 MiB.
     pub fn standard() -> Self {
         Self {
             conflicts: 500,
@@ -84,7 +85,7 @@ impl Dataset {
         }
     }
 
-    /// As [`Dataset::standard`], but loaded and compared in a second: 300 documents, attachments of up to 256 KiB.
+    /// Like [`Dataset::standard`], but loaded and compared in a second: 300 documents, with attachments of up to 256 KiB.
     pub fn small() -> Self {
         Self {
             conflicts: 30,
@@ -97,22 +98,22 @@ impl Dataset {
         }
     }
 
-    /// The same with another seed: none of the random ids are the same.
+    /// The same with another seed: no random id is the same.
     pub fn seeded(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// All documents, in the order of loading.
+    /// All documents, in the order in which they are loaded.
     pub fn iter(&self) -> impl Iterator<Item = Document> + '_ {
         (0..self.documents).map(|position| self.document(position))
     }
 }
 
-/// What a loaded database holds.
+/// The content of a loaded database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Documents, deleted ones included.
+    /// Documents, including deleted ones.
     pub documents: usize,
     /// Documents whose winner is not deleted: the database's `doc_count`.
     pub live_documents: usize,
@@ -120,6 +121,6 @@ pub struct Loaded {
     pub leaves: usize,
     /// Attachments on all leaves.
     pub attachments: usize,
-    /// Their bytes.
+    /// The total size of the attachments, in bytes.
     pub attachment_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! What a test asks of etcd itself, by way of its JSON gateway.
+//! The requests of tests to etcd itself, through its JSON gateway.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::{ANSWER_TIMEOUT, EtcdCluster, HEALTH_TIMEOUT, LOOK_AGAIN};
 
-/// The role of users who are not root.
+/// The prefix of the roles of users other than root.
 const ROLE: &str = "prefix-of-";
 
 fn encode(text: &str) -> String {
     BASE64_STANDARD.encode(text)
 }
 
-/// The key behind all keys that begin with `prefix`.
+/// The first key after all keys that begin with `prefix`.
 fn end_of(prefix: &str) -> String {
     let mut end = prefix.as_bytes().to_vec();
     let last = end.last_mut().expect("a prefix is not empty");
@@ -22,7 +22,8 @@ fn end_of(prefix: &str) -> String {
 }
 
 impl EtcdCluster {
-    /// One request, to the first member that answers; or what it was refused with. Not for what must not happen twice.
+    /// Sends one request to each member until one accepts it. Returns the last refusal if none does. Only for requests that may take effect
+    /// twice.
     async fn try_call(&self, path: &str, body: &Value) -> Result<Value, String> {
         let token = self.token().await;
         let mut refusal = "no member answers".to_owned();
@@ -35,7 +36,7 @@ impl EtcdCluster {
         Err(refusal)
     }
 
-    /// The same, again until it succeeds: for clusters that are on their way back.
+    /// The same, repeated until it succeeds: for clusters that are recovering.
     async fn call(&self, path: &str, body: &Value) -> Value {
         let mut refusal = String::new();
         let answer = async {
@@ -58,7 +59,7 @@ impl EtcdCluster {
         body: &Value,
         token: Option<&str>,
     ) -> Result<Value, String> {
-        // One installs the TLS provider; the other makes a client that may differ.
+        // The first client installs the TLS provider. The second one has other settings.
         let _ = crate::client();
         let builder = reqwest::Client::builder().timeout(ANSWER_TIMEOUT);
         let (scheme, builder) = match &self.certificates {
@@ -79,12 +80,12 @@ impl EtcdCluster {
         }
     }
 
-    /// The right to do everything, if that needs one.
+    /// An authentication token of the administrator, if one is necessary.
     async fn token(&self) -> Option<String> {
         let (name, password) = self.options.user.as_ref()?;
         let body = json!({ "name": name, "password": password });
         for member in 0..self.members() {
-            // Refused while passwords are not asked for yet.
+            // Refused while authentication is not enabled yet.
             if let Ok(answer) = self.call_member(member, "auth/authenticate", &body, None).await {
                 return answer["token"].as_str().map(str::to_owned);
             }
@@ -92,19 +93,19 @@ impl EtcdCluster {
         None
     }
 
-    /// Asks for passwords from now on, if the options say so.
+    /// Enables authentication, if the options ask for it.
     pub(super) async fn enable_auth(&self) {
         let Some((name, password)) = &self.options.user else { return };
-        // etcd insists on a user of this name.
+        // etcd requires a user of this name.
         for (name, password) in [("root", password), (name.as_str(), password)] {
-            // Refused if it is there already, from an answer that was lost.
+            // Refused if the user exists already, because an earlier response was lost.
             let _ = self.try_call("auth/user/add", &json!({ "name": name, "password": password })).await;
             self.call("auth/user/grant", &json!({ "user": name, "role": "root" })).await;
         }
         self.call("auth/enable", &json!({})).await;
     }
 
-    /// A user who may read and write what is under `prefix`, and nothing else.
+    /// Adds a user who may read and write only the keys under `prefix`.
     pub async fn add_user(&self, name: &str, password: &str, prefix: &str) {
         let role = format!("{ROLE}{name}");
         let permission =
@@ -115,12 +116,12 @@ impl EtcdCluster {
         self.call("auth/user/grant", &json!({ "user": name, "role": role })).await;
     }
 
-    /// Sets a key, in whatever part of the store.
+    /// Sets a key in any part of the store.
     pub async fn put(&self, key: &str, value: &str) {
         self.call("kv/put", &json!({ "key": encode(key), "value": encode(value) })).await;
     }
 
-    /// The same once; or what it was refused with.
+    /// The same, only once. Returns the refusal, if any.
     pub async fn try_put(&self, key: &str, value: &str) -> Result<(), String> {
         self.try_call("kv/put", &json!({ "key": encode(key), "value": encode(value) })).await.map(drop)
     }
@@ -157,14 +158,14 @@ impl EtcdCluster {
         revision.and_then(|revision| revision.parse().ok()).expect("an answer has a revision")
     }
 
-    /// Forgets all revisions before the latest.
+    /// Removes all revisions before the latest one.
     pub async fn compact(&self) {
         let revision = self.revision().await;
-        // Refused if it was done already, by an answer that was lost.
+        // Refused if it was done already, because an earlier response was lost.
         let _ = self.try_call("kv/compaction", &json!({ "revision": revision, "physical": true })).await;
     }
 
-    /// Frees the room of what was deleted, on every member, and disarms the alarm NOSPACE.
+    /// Frees the space of deleted keys on every member, and disarms the alarm NOSPACE.
     pub async fn make_room(&self) {
         self.compact().await;
         let token = self.token().await;

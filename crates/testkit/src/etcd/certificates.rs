@@ -1,4 +1,4 @@
-//! An authority of a test's own, and what it certifies: members on loopback, and one client.
+//! A test's own certificate authority, with certificates for members on loopback and for one client.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-/// The files, PEM all of them.
+/// The certificate and key files, all in PEM.
 #[derive(Debug)]
 pub(super) struct Certificates {
     folder: PathBuf,
 }
 
 impl Certificates {
-    /// Makes and writes them.
+    /// Generates and writes the files.
     pub(super) fn write(folder: &Path) -> Self {
         let certificates = Certificates { folder: folder.to_owned() };
         let key = || KeyPair::generate().expect("there is randomness");
@@ -25,12 +25,12 @@ impl Certificates {
         let authority = CertifiedIssuer::self_signed(authority, key()).expect("the parameters are fine");
         certificates.put("ca.pem", &authority.pem());
 
-        // Members are clients too, of themselves: etcd's JSON gateway is one.
+        // Members are also their own clients: etcd's JSON gateway is one.
         let both = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         for (name, usages) in [("member", both), ("client", vec![ExtendedKeyUsagePurpose::ClientAuth])] {
             let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
             let mut params = CertificateParams::new(names).expect("the names are fine");
-            // etcd would take the common name for a user's.
+            // etcd would treat the common name as a user's name.
             params.distinguished_name = rcgen::DistinguishedName::new();
             params.extended_key_usages = usages;
             let key = key();
@@ -49,7 +49,7 @@ impl Certificates {
         std::fs::read(self.folder.join(name)).expect("it was written")
     }
 
-    /// The part of a member's configuration.
+    /// The TLS part of a member's configuration.
     pub(super) fn server(&self) -> Value {
         json!({
             "trusted-ca-file": self.folder.join("ca.pem"),
@@ -59,13 +59,13 @@ impl Certificates {
         })
     }
 
-    /// `ca=…`, `cert=…` and `key=…` of a store's URL.
+    /// The options `ca=…`, `cert=…` and `key=…` of a store's URL.
     pub(super) fn url_options(&self) -> Vec<String> {
         let option = |name: &str, file: &str| format!("{name}={}", self.folder.join(file).display());
         vec![option("ca", "ca.pem"), option("cert", "client.pem"), option("key", "client.key")]
     }
 
-    /// A client that trusts the members and shows them the client's certificate.
+    /// A client that trusts the members, and presents the client's certificate.
     pub(super) fn trusted_by(&self, builder: reqwest::ClientBuilder) -> reqwest::ClientBuilder {
         let authority = reqwest::Certificate::from_pem(&self.get("ca.pem")).expect("it was written");
         let identity = [self.get("client.pem"), self.get("client.key")].concat();

@@ -1,14 +1,14 @@
-//! The members' parent: a shell that outlives the test's process by the moment that it takes to clean up.
+//! The members' parent: a shell that outlives the test's process only for the cleanup.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
-/// Starts the member that each line names and answers with its process id. When its input ends, because the cluster
-/// was dropped or the test's process is dead however it died, it kills the members and removes the folder.
+/// Starts the member that each line names, and responds with its process id. When its input ends, it kills the members and removes the
+/// folder. Its input ends when the cluster is dropped, or when the test's process is dead.
 ///
-/// It ignores what a terminal sends to the whole group of processes: else it would die before it has cleaned up.
+/// It ignores signals that a terminal sends to the whole process group. Otherwise, it would die before the cleanup.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 while read -r member; do
@@ -25,7 +25,7 @@ wait
 rm -rf "$1"
 "#;
 
-/// How much of a member's log is shown when something fails.
+/// How much of a member's log is shown after a failure, in bytes.
 const SAID_BYTES: usize = 2_000;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Guard {
 struct State {
     shell: Child,
     answers: BufReader<ChildStdout>,
-    /// The latest process of each member.
+    /// The latest process id of each member.
     processes: Vec<Option<u32>>,
 }
 
@@ -83,12 +83,12 @@ impl Guard {
         assert!(sent.success(), "member {member} is gone: {}", self.said());
     }
 
-    /// Whether a member has not ended. (It may be stopped.)
+    /// Whether a member has not ended. It may be paused.
     pub(super) fn is_alive(&self, member: usize) -> bool {
         self.process(member).is_some_and(crate::process::is_alive)
     }
 
-    /// The ends of the members' logs.
+    /// The ends of the members' logs, as text.
     pub(super) fn said(&self) -> String {
         let members = self.state.lock().expect("no holder of this lock panics").processes.len();
         let said = |member| {

@@ -1,4 +1,4 @@
-//! A real etcd cluster of one test's, or one test binary's, own.
+//! A real etcd cluster for one test, or for one test binary.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -9,7 +9,7 @@
 //! # }
 //! ```
 //!
-//! Who hurts a cluster starts one of its own: `EtcdCluster::options()…start().await`.
+//! A test that damages a cluster starts its own: `EtcdCluster::options()…start().await`.
 
 mod api;
 mod certificates;
@@ -27,15 +27,15 @@ use crate::ports::free_ports;
 use certificates::Certificates;
 use guard::Guard;
 
-/// Members of a cluster, unless the options say otherwise: as many as survive the loss of one.
+/// The default number of members. The cluster survives the loss of one.
 const MEMBERS: usize = 3;
-/// How long a cluster may take to start or to find itself together again, on a machine that is busy compiling.
+/// The longest time until a cluster has started or recovered, on a machine that is also compiling.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two looks at a cluster that has no event to wait for.
+/// The time between two checks of a cluster, if there is no event to wait for.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// What a member that works answers within. One that is stopped never does.
+/// The time within which a working member responds. A paused member never does.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// New ports are tried this often where another program was quicker to take one.
+/// How often new ports are tried if another program takes one first.
 const MAX_STARTS: usize = 5;
 /// How to start an [`EtcdCluster`].
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl Default for EtcdOptions {
     fn default() -> Self {
         EtcdOptions {
             members: MEMBERS,
-            // etcd's own defaults: shorter ones lose their leader on a machine that compiles.
+            // etcd's own defaults. With shorter times, a cluster loses its leader on a machine that is compiling.
             heartbeat_ms: 100,
             election_ms: 1_000,
             quota_bytes: None,
@@ -65,41 +65,40 @@ impl Default for EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// So many members instead of three.
+    /// Sets the number of members, instead of three.
     pub fn members(self, members: usize) -> Self {
         EtcdOptions { members, ..self }
     }
 
-    /// How often a leader says that it is there, and how long its silence is borne.
+    /// Sets the leader's heartbeat interval, and the time without heartbeats after which an election starts, both in ms.
     pub fn election_ms(self, heartbeat_ms: u64, election_ms: u64) -> Self {
         EtcdOptions { heartbeat_ms, election_ms, ..self }
     }
 
-    /// `--quota-backend-bytes`: a larger database raises the alarm NOSPACE.
+    /// Sets `--quota-backend-bytes`. A larger database raises the alarm NOSPACE.
     pub fn quota_bytes(self, bytes: u64) -> Self {
         EtcdOptions { quota_bytes: Some(bytes), ..self }
     }
 
-    /// `--max-txn-ops`.
+    /// Sets `--max-txn-ops`.
     pub fn max_txn_ops(self, operations: usize) -> Self {
         EtcdOptions { max_txn_ops: Some(operations), ..self }
     }
 
-    /// Asks for passwords. This user may do everything; [`EtcdCluster::url`] carries it. See
-    /// [`EtcdCluster::add_user`] for others.
+    /// Requires passwords. This user may do everything, and [`EtcdCluster::url`] contains it. For other users, see [`EtcdCluster::add_user`].
     pub fn user(self, name: &str, password: &str) -> Self {
         EtcdOptions { user: Some((name.to_owned(), password.to_owned())), ..self }
     }
 
-    /// Encrypts its clients' connections and asks for a certificate of theirs. [`EtcdCluster::url`] carries the files.
+    /// Encrypts clients' connections, and requires a certificate from clients. [`EtcdCluster::url`] contains the files.
     pub fn tls(self) -> Self {
         EtcdOptions { tls: true, ..self }
     }
 
-    /// Starts the cluster and returns when every member is healthy; `None`, with a line about it, where etcd is not installed.
+    /// Starts the cluster, and returns when every member is healthy. Returns `None`, and prints a line, if etcd is not installed.
     ///
     /// # Panics
-    /// If it does not start (what the members said is in the message), or if etcd is not installed and `CI` is `true`.
+    /// If the cluster does not start (the message holds the members' logs), or if etcd is not installed and `CI` is `true`.
     pub async fn start(self) -> Option<EtcdCluster> {
         if !is_installed() {
             return None;
@@ -121,7 +120,7 @@ impl EtcdOptions {
     }
 }
 
-/// Whether there is an etcd to start. Says once where there is not.
+/// Whether etcd is installed. Prints a line once if it is not.
 fn is_installed() -> bool {
     static INSTALLED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *INSTALLED.get_or_init(|| {
@@ -132,14 +131,14 @@ fn is_installed() -> bool {
             "etcd is not installed (Debian's etcd-server; `cargo xtask test` installs it where it may)";
         assert!(installed || std::env::var("CI").as_deref() != Ok("true"), "{missing}");
         if !installed {
-            // Past the test harness, which keeps what passing tests print to itself.
+            // Bypasses the test harness, which hides the output of tests that pass.
             let _ = writeln!(std::io::stderr(), "SKIPPED: the tests that need an etcd cluster; {missing}");
         }
         installed
     })
 }
 
-/// A cluster of real etcd members on loopback, with data in a temporary folder, that dies with the test's process.
+/// A cluster of real etcd members on loopback, with data in a temporary folder. It ends with the test's process.
 #[derive(Debug)]
 pub struct EtcdCluster {
     options: EtcdOptions,
@@ -153,28 +152,28 @@ pub struct EtcdCluster {
 struct Member {
     /// `127.0.0.1:port` for clients.
     address: String,
-    /// `http://127.0.0.1:port` of `/health` and `/metrics`, which ask nobody for a password.
+    /// `http://127.0.0.1:port` of `/health` and `/metrics`, which require no password.
     status_url: String,
 }
 
 impl EtcdCluster {
-    /// To start a cluster that is not the default one.
+    /// Options for a cluster that is not the default one.
     pub fn options() -> EtcdOptions {
         EtcdOptions::default()
     }
 
-    /// Three fresh members without passwords. See [`EtcdOptions::start`].
+    /// Starts three new members without passwords. See [`EtcdOptions::start`].
     pub async fn start() -> Option<Self> {
         Self::options().start().await
     }
 
-    /// The cluster that all tests of this binary share, each under a prefix of its own. It lives as long as the process.
+    /// The cluster that all tests of this binary share, each under its own prefix. It lives as long as the process.
     pub async fn shared() -> Option<&'static Self> {
         static SHARED: OnceCell<Option<EtcdCluster>> = OnceCell::const_new();
         SHARED.get_or_init(Self::start).await.as_ref()
     }
 
-    /// Writes the members' configurations and starts them.
+    /// Writes the members' configurations, and starts the members.
     fn spawn(options: EtcdOptions) -> Self {
         let folder = TempDir::new().expect("a temporary folder can be made").keep();
         let certificates = options.tls.then(|| Certificates::write(&folder));
@@ -200,9 +199,9 @@ impl EtcdCluster {
                 "initial-cluster-token": format!("turnwise-{}-{}", std::process::id(), first),
                 "heartbeat-interval": options.heartbeat_ms,
                 "election-timeout": options.election_ms,
-                // On by default, but not where there is a file.
+                // On by default, but not with a configuration file.
                 "enable-grpc-gateway": true,
-                // Quick passwords: these guard nothing.
+                // Fast password hashes are enough here: the passwords protect nothing.
                 "bcrypt-cost": 4,
                 "logger": "zap",
                 "log-level": "warn",
@@ -217,7 +216,7 @@ impl EtcdCluster {
             if let Some(certificates) = &certificates {
                 config["client-transport-security"] = certificates.server();
             }
-            // etcd reads YAML, of which JSON is a part.
+            // etcd reads YAML, and JSON is a subset of YAML.
             std::fs::write(folder.join(format!("{n}.yaml")), config.to_string())
                 .expect("the temporary folder can be written");
             members.push(Member { address, status_url: url(ports[2]) });
@@ -227,7 +226,7 @@ impl EtcdCluster {
         EtcdCluster { options, members, certificates, guard }
     }
 
-    /// How many members there are, alive or not.
+    /// The number of members, alive or not.
     pub fn members(&self) -> usize {
         self.members.len()
     }
@@ -237,12 +236,12 @@ impl EtcdCluster {
         self.members.iter().map(|member| member.address.clone()).collect()
     }
 
-    /// The URL of a store under `prefix`, with user, password and certificates if the cluster asks for them.
+    /// The URL of a store under `prefix`, with user, password and certificates if the cluster requires them.
     pub fn url(&self, prefix: &str) -> String {
         self.url_at(&self.endpoints(), prefix)
     }
 
-    /// The same by way of other addresses, for example those of [`Link`](crate::Link)s that stand before the members.
+    /// The same with other addresses, for example those of [`Link`](crate::Link)s in front of the members.
     pub fn url_at(&self, endpoints: &[String], prefix: &str) -> String {
         let user = match &self.options.user {
             Some((name, password)) => format!("{name}:{password}@"),
@@ -257,7 +256,7 @@ impl EtcdCluster {
         format!("{scheme}://{user}{}/{prefix}{options}", endpoints.join(","))
     }
 
-    /// Kills a member at once, as `kill -9` does, and returns when it is gone. Its data stay.
+    /// Kills a member immediately, like `kill -9`, and returns when it is gone. Its data stay.
     pub async fn kill(&self, member: usize) {
         self.guard.signal(member, "-KILL");
         while self.guard.is_alive(member) {
@@ -265,19 +264,19 @@ impl EtcdCluster {
         }
     }
 
-    /// Stops a member as it stands (SIGSTOP): it keeps its connections and answers nobody.
+    /// Pauses a member (SIGSTOP): it keeps its connections, and does not respond.
     pub fn stop(&self, member: usize) {
         self.guard.signal(member, "-STOP");
     }
 
-    /// Lets a stopped member go on.
+    /// Resumes a paused member.
     pub fn resume(&self, member: usize) {
         self.guard.signal(member, "-CONT");
     }
 
-    /// Starts a member that was killed, with the data it had, and returns when it is healthy.
+    /// Starts a killed member with the data that it had, and returns when it is healthy.
     pub async fn restart(&self, member: usize) {
-        // It may be on its way out only, and two of them would fight for data and ports.
+        // A member that is still ending would conflict with the new one over data and ports.
         assert!(!self.guard.is_alive(member), "member {member} lives");
         self.guard.start(member);
         let healthy = async {
@@ -290,7 +289,7 @@ impl EtcdCluster {
         }
     }
 
-    /// The member that leads, as soon as one does.
+    /// The leader, as soon as there is one.
     ///
     /// # Panics
     /// If the cluster gets no leader.
@@ -320,7 +319,7 @@ impl EtcdCluster {
         health["health"] == "true"
     }
 
-    /// Waits until all members are healthy; the error is what they said.
+    /// Waits until all members are healthy. The error holds the members' logs.
     async fn until_healthy(&self) -> Result<(), String> {
         let healthy = async {
             for member in 0..self.members() {
@@ -336,7 +335,7 @@ impl EtcdCluster {
         tokio::time::timeout(HEALTH_TIMEOUT, healthy).await.unwrap_or_else(|_| Err(self.guard.said()))
     }
 
-    /// What a member says on the port that is for this.
+    /// A member's response on its port for status requests.
     async fn status(&self, member: usize, path: &str) -> Option<String> {
         let url = format!("{}{path}", self.members[member].status_url);
         let answer = crate::client().get(url).timeout(ANSWER_TIMEOUT).send().await.ok()?;
@@ -346,7 +345,7 @@ impl EtcdCluster {
 
 #[cfg(test)]
 mod tests {
-    //! A cluster survives what its tests will do to it.
+    //! A cluster survives the faults that tests cause.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What a fake database holds, and how it answers.
+//! The content of a fake database, and its responses.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use serde_json::{Map, Value, json};
 
 use super::{Asked, Reply, Shared, Step};
 
-/// When the first incarnation was created, in seconds, as CouchDB says it.
+/// The creation time of the first incarnation, in seconds, in CouchDB's form.
 const FIRST_CREATED: u64 = 1_795_000_000;
 
-/// Rows that a feed sends at once.
+/// The number of rows that a feed sends together.
 const ROWS_AT_ONCE: usize = 1_000;
 
 #[derive(Debug)]
 pub(super) struct Database {
     /// `instance_start_time`.
     pub started: String,
-    /// How often it has been created; part of its sequences.
+    /// How often the database has been recreated. It is a part of the sequences.
     incarnation: u64,
     pub local: BTreeMap<String, Value>,
     docs: BTreeMap<String, Doc>,
@@ -32,11 +32,11 @@ pub(super) struct Database {
 #[derive(Debug, Default)]
 struct Doc {
     seq: u64,
-    /// Whole documents, one for each leaf.
+    /// Full documents, one for each leaf.
     leaves: Vec<Value>,
-    /// Revisions that it has had.
+    /// All revisions that it has had.
     known: HashSet<String>,
-    /// Its rows remain, and it is gone.
+    /// Whether the document is gone, although its rows remain.
     lost: bool,
 }
 
@@ -114,7 +114,7 @@ impl Database {
         format!("{number}-incarnation{}", self.incarnation)
     }
 
-    /// A sequence of another incarnation is the beginning, as in CouchDB.
+    /// The number of a sequence. A sequence of another incarnation counts as the beginning, as in CouchDB.
     fn after(&self, since: Option<&str>) -> u64 {
         let since = since.unwrap_or("0");
         match since.split_once('-') {
@@ -125,7 +125,7 @@ impl Database {
         }
     }
 
-    /// Rows after `since`, at most `limit` looked at; and the sequence up to which this goes.
+    /// The rows after `since` that pass, among at most `limit` rows, and the sequence of the last row read.
     fn rows(&self, since: u64, limit: usize, passes: impl Fn(&str, &Doc) -> bool) -> (Vec<Value>, u64) {
         let mut last = since;
         let mut rows = Vec::new();
@@ -168,7 +168,7 @@ impl Database {
     }
 }
 
-/// What CouchDB would answer.
+/// CouchDB's response to a request.
 pub(super) fn answer(shared: &Arc<Shared>, asked: &Asked) -> Reply {
     let path = asked.path.as_str();
     match (asked.method.as_str(), path) {
@@ -243,7 +243,7 @@ fn local(shared: &Shared, method: &str, path: &str, asked: &Asked) -> Reply {
         },
         _ => {
             let mut doc = asked.json();
-            // No conflicts: the revision that is named is the one before, whatever was there.
+            // There are no conflicts: the new revision follows the one that the request names.
             let rev = doc["_rev"].as_str().and_then(|rev| rev.strip_prefix("0-")?.parse::<u64>().ok());
             doc["_rev"] = json!(format!("0-{}", rev.unwrap_or(0) + 1));
             let answer = json!({ "ok": true, "id": doc["_id"], "rev": doc["_rev"] });
@@ -253,12 +253,12 @@ fn local(shared: &Shared, method: &str, path: &str, asked: &Asked) -> Reply {
     }
 }
 
-/// A single document, with or without attachments; of these only the document is kept.
+/// Writes one document, with or without attachments, but does not keep the attachments.
 fn put(shared: &Shared, path: &str, asked: &Asked) -> Reply {
     let body = &asked.body;
     let doc =
         if asked.headers.iter().any(|(name, value)| name == "content-type" && value.contains("multipart")) {
-            // The document stands behind the first empty line, and ends before the next delimiter.
+            // The document begins after the first empty line, and ends before the next delimiter.
             let start = find(body, b"\r\n\r\n").map_or(0, |at| at + 4);
             let end = find(&body[start..], b"\r\n--").map_or(body.len(), |at| start + at);
             serde_json::from_slice::<Value>(&body[start..end])
@@ -328,7 +328,7 @@ fn changes(shared: &Arc<Shared>, asked: &Asked) -> Reply {
     Reply::steps(200, steps)
 }
 
-/// Rows while there are any, and otherwise heartbeats, for ever.
+/// Sends rows while there are any, and otherwise heartbeats, forever.
 fn continuous(
     shared: &Arc<Shared>,
     asked: &Asked,
@@ -347,7 +347,7 @@ fn continuous(
                 if database.incarnation == incarnation {
                     database.rows(since, ROWS_AT_ONCE, &passes)
                 } else {
-                    // What it has followed is gone.
+                    // The incarnation that the feed followed is gone.
                     return None;
                 }
             };

@@ -1,9 +1,9 @@
-//! A database that does what a test tells it, where no real server can be made to.
+//! A database that a test controls, for cases in which no real server can be made to misbehave.
 //!
-//! A [`Fake`] is one CouchDB database behind HTTP, kept in memory: what a replication asks for it answers as CouchDB does, `_local` documents
-//! included (written whatever revision they name). A test changes single answers ([`Fake::rule`]): feeds that send heartbeats and
-//! nothing else, servers that need long, attachments larger than memory. A document passes every filter that has a
-//! member `"pass": true`.
+//! A [`Fake`] is one CouchDB database behind HTTP, kept in memory. It responds to a replication's requests like CouchDB, including `_local`
+//! documents, which it writes without checking their revision. A test replaces single responses ([`Fake::rule`]): feeds that send only
+//! heartbeats, slow servers, attachments larger than memory.
+//! A document passes every filter if it has a member `"pass": true`.
 
 mod database;
 mod server;
@@ -23,13 +23,13 @@ pub use server::{Asked, Reply, Step};
 /// How long a test waits for a request before it fails.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Connections that wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// What replaces an answer: `None` leaves it as it is.
+/// A function that replaces a response. `None` leaves it unchanged.
 type Rule = Box<dyn FnMut(&Asked) -> Option<Reply> + Send>;
 
-/// The database and its server; both end when this is dropped.
+/// The database and its server. Both end when this is dropped.
 #[derive(Debug)]
 pub struct Fake {
     address: SocketAddr,
@@ -39,11 +39,11 @@ pub struct Fake {
 
 struct Shared {
     database: Mutex<Database>,
-    /// Told whenever the database has changed, for continuous feeds.
+    /// Notified whenever the database has changed, for continuous feeds.
     changed: watch::Sender<()>,
     rules: Mutex<Vec<Rule>>,
     asked: Mutex<Vec<Asked>>,
-    /// Told whenever something was asked.
+    /// Notified whenever a request arrives.
     heard: watch::Sender<()>,
 }
 
@@ -60,7 +60,7 @@ impl Shared {
 
     fn reply(self: &Arc<Self>, asked: Asked) -> Reply {
         let mut kept = asked.clone();
-        // Bodies are looked at by rules; the log keeps their beginning.
+        // Rules receive more of the body. The log keeps only its beginning.
         kept.body.truncate(64 << 10);
         self.asked.lock().expect("no holder of this lock panics").push(kept);
         self.heard.send_replace(());
@@ -73,7 +73,7 @@ impl Shared {
 }
 
 impl Fake {
-    /// An empty database on a port of its own.
+    /// Starts an empty database on its own port.
     pub async fn start() -> Self {
         let socket = TcpSocket::new_v4().expect("there is IPv4");
         socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("loopback has a free port");
@@ -95,12 +95,12 @@ impl Fake {
         format!("http://{}/db", self.address)
     }
 
-    /// From now on `rule` is asked first, before the rules that were added earlier: what it answers is the answer.
+    /// Adds a rule before all earlier rules. If it returns a response, that response is sent.
     pub fn rule(&self, rule: impl FnMut(&Asked) -> Option<Reply> + Send + 'static) {
         self.shared.rules.lock().expect("a rule does not panic").insert(0, Box::new(rule));
     }
 
-    /// From now on answers to requests for which `condition` holds break off after so many bytes.
+    /// Makes responses to requests for which `condition` holds break off after this many bytes.
     pub fn cut(&self, bytes: usize, condition: impl Fn(&Asked) -> bool + Send + 'static) {
         let shared = Arc::downgrade(&self.shared);
         self.rule(move |asked| {
@@ -109,7 +109,7 @@ impl Fake {
         });
     }
 
-    /// From now on answers begin after the pause that `pause` names for their requests, if it names one.
+    /// Delays responses by the pause that `pause` returns for their requests, if it returns one.
     pub fn delay(&self, pause: impl Fn(&Asked) -> Option<Duration> + Send + 'static) {
         let shared = Arc::downgrade(&self.shared);
         self.rule(move |asked| {
@@ -118,13 +118,13 @@ impl Fake {
         });
     }
 
-    /// No more rules.
+    /// Removes all rules.
     pub fn well(&self) {
         self.shared.rules.lock().expect("a rule does not panic").clear();
     }
 
-    /// Writes documents: each with `_id`, and with `_rev` unless it is a first revision. A revision that does not follow the
-    /// one before becomes one more leaf.
+    /// Writes documents: each with `_id`, and with `_rev` unless it is a first revision. A revision that does not follow the one before
+    /// becomes another leaf.
     pub fn put(&self, docs: impl IntoIterator<Item = Value>) {
         {
             let mut database = self.shared.database();
@@ -141,28 +141,28 @@ impl Fake {
         self.put((0..documents).map(|n| json!({ "_id": format!("{prefix}{n:06}"), "text": text })));
     }
 
-    /// Deletes the database and creates it anew: empty, with a later `instance_start_time` and other sequences.
+    /// Deletes the database and creates it again: empty, with a later `instance_start_time` and other sequences.
     pub fn create_anew(&self) {
         self.shared.database().create_anew();
         self.shared.changed.send_replace(());
     }
 
-    /// What `instance_start_time` says from now on.
+    /// Sets `instance_start_time`.
     pub fn say_started(&self, instance_start_time: &str) {
         instance_start_time.clone_into(&mut self.shared.database().started);
     }
 
-    /// Removes a document as a purge does: its row stays in a feed that is being read, and the document is nowhere.
+    /// Removes a document like a purge: its row stays in a feed that is being read, but the document is gone.
     pub fn lose(&self, id: &str) {
         self.shared.database().lose(id);
     }
 
-    /// Deletes a `_local` document.
+    /// Deletes all `_local` documents.
     pub fn forget_local(&self) {
         self.shared.database().local.clear();
     }
 
-    /// How many leaf revisions there are.
+    /// The number of leaf revisions.
     pub fn leaves(&self) -> usize {
         self.shared.database().leaves()
     }
@@ -182,20 +182,20 @@ impl Fake {
         self.shared.asked.lock().expect("no holder of this lock panics").clone()
     }
 
-    /// How many requests so far `condition` holds for.
+    /// The number of requests so far for which `condition` holds.
     pub fn count(&self, condition: impl Fn(&Asked) -> bool) -> usize {
         self.requests().iter().filter(|asked| condition(asked)).count()
     }
 
-    /// Forgets the requests so far.
+    /// Clears the log of requests.
     pub fn clear(&self) {
         self.shared.asked.lock().expect("no holder of this lock panics").clear();
     }
 
-    /// Waits until `count` requests have come for which `condition` holds.
+    /// Waits until `count` requests have arrived for which `condition` holds.
     ///
     /// # Panics
-    /// After a minute; the message lists what came instead.
+    /// After a minute. The message lists the requests that arrived.
     pub async fn wait_for(&self, count: usize, condition: impl Fn(&Asked) -> bool) {
         let mut heard = self.shared.heard.subscribe();
         let enough = async {

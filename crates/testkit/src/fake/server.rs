@@ -1,4 +1,4 @@
-//! The HTTP side of a fake: requests in, replies out, piece by piece.
+//! The HTTP side of a fake: reads requests, and sends replies chunk by chunk.
 
 use std::io;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use tokio::task::JoinSet;
 use super::Shared;
 use crate::proxy::wire::{Body, Framing, Head, Reader, write_end, write_piece};
 
-/// So much of a request's body is kept for whoever answers it; the rest is only counted.
+/// How much of a request's body is kept for rules, in bytes. The rest is only counted.
 const BODY_KEPT_BYTES: usize = 16 << 20;
 
-/// A request as the fake sees it.
+/// A request as the fake receives it.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// In upper case.
+    /// The method, in upper case.
     pub method: String,
-    /// Without the database: `/_changes`, or empty for the database itself.
+    /// The path without the database: `/_changes`, or empty for the database itself.
     pub path: String,
     /// The parameters, decoded.
     pub query: Vec<(String, String)>,
-    /// The whole request line's target, as it was sent.
+    /// The target of the request line, as sent.
     pub target: String,
-    /// Header fields, names in lower case.
+    /// Header fields, with names in lower case.
     pub headers: Vec<(String, String)>,
     /// The start of the body, up to 16 MiB.
     pub body: Bytes,
-    /// How long the body was.
+    /// The full length of the body, in bytes.
     pub body_bytes: u64,
 }
 
@@ -42,7 +42,7 @@ impl Asked {
         self.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body as JSON; `Null` if it is none.
+    /// The body as JSON, or `Null` if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
@@ -63,20 +63,20 @@ impl Asked {
     }
 }
 
-/// What a reply does next.
+/// A step of a reply.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// More of its body.
+    /// Sends more of the body.
     Send(Bytes),
-    /// Nothing, for so long.
+    /// Sends nothing for this long.
     Pause(Duration),
-    /// Nothing any more; the connection stays.
+    /// Sends nothing more, and keeps the connection open.
     Hang,
-    /// The connection ends, in the middle.
+    /// Closes the connection in the middle of the body.
     Break,
 }
 
-/// The answer to a request: a head, and a body that may take its time.
+/// The response to a request: a head, and a body whose steps may take time.
 pub struct Reply {
     status: u16,
     content_type: String,
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Reply {
 }
 
 impl Reply {
-    /// A whole JSON answer.
+    /// A complete JSON response.
     pub fn json(status: u16, body: &Value) -> Self {
         Self::steps(status, [Step::Send(body.to_string().into())])
     }
@@ -100,7 +100,7 @@ impl Reply {
         Self::json(status, &serde_json::json!({ "error": error, "reason": "as the test wants it" }))
     }
 
-    /// A body in steps, of type JSON.
+    /// A JSON body in steps.
     pub fn steps<I>(status: u16, steps: I) -> Self
     where
         I: IntoIterator<Item = Step>,
@@ -109,12 +109,12 @@ impl Reply {
         Self::stream(status, stream::iter(steps).boxed())
     }
 
-    /// A body in steps that come when they come.
+    /// A JSON body in steps that come from a stream.
     pub fn stream(status: u16, steps: BoxStream<'static, Step>) -> Self {
         Self { status, content_type: "application/json".to_owned(), steps }
     }
 
-    /// The same, and after so many bytes the connection ends.
+    /// The same reply, but the connection ends after this many bytes.
     pub fn cut(mut self, bytes: usize) -> Self {
         let steps = self.steps.scan(Some(bytes), |left, step| {
             let next = match (*left, step) {
@@ -135,20 +135,20 @@ impl Reply {
         self
     }
 
-    /// The same, after a pause.
+    /// The same reply after a pause.
     pub fn after(mut self, pause: Duration) -> Self {
         self.steps = stream::once(std::future::ready(Step::Pause(pause))).chain(self.steps).boxed();
         self
     }
 
-    /// Of another type.
+    /// The same reply with another content type.
     pub fn content_type(mut self, content_type: &str) -> Self {
         self.content_type = content_type.to_owned();
         self
     }
 }
 
-/// Accepts connections for ever; those that are open end with this future.
+/// Accepts connections forever. Open connections end with this future.
 pub(super) async fn listen(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
@@ -163,7 +163,7 @@ pub(super) async fn listen(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// An error is the client's going away.
+/// Serves one connection. An error means that the client has disconnected.
 async fn serve(connection: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let (reader, mut writer) = connection.into_split();
     let mut reader = Reader::new(reader);

@@ -16,10 +16,11 @@ use super::log::Request;
 use super::wire::{Body, Framing, Head, Reader, write_end, write_piece};
 use super::{Fault, Shared, multipart, updates};
 
-/// A slow answer is written so many times a second.
+/// How many times per second a slow response is written.
 const SLOW_STEPS_PER_SECOND: u64 = 20;
 
-/// The chunks of a multipart answer: odd, so that boundaries and heads of parts are cut at every place sooner or later.
+/// The size of a multipart response's chunks, in bytes. It is odd, so that chunks end at every position in boundaries and part heads
+/// eventually.
 const MULTIPART_CHUNK_BYTES: usize = 1_021;
 
 /// Whether the connection can take another request.
@@ -27,16 +28,16 @@ const MULTIPART_CHUNK_BYTES: usize = 1_021;
 pub(super) enum After {
     Next,
     Close,
-    /// It ends, with a TCP RST.
+    /// The connection ends with a TCP RST.
     Reset,
 }
 
-/// Serves one client until it leaves or a fault ends the connection.
+/// Serves one client until it disconnects, or a fault ends the connection.
 pub(super) async fn serve(shared: Arc<Shared>, client: TcpStream) {
     let _ = client.set_nodelay(true);
     let (reader, mut writer) = client.into_split();
     let mut reader = Reader::new(reader);
-    // An error is the other side's going away, or a fault that ends the connection: either way it ends here.
+    // An error means that the other side has disconnected, or that a fault ends the connection. In both cases it ends here.
     while let Ok(Some(head)) = reader.head(true).await {
         let mut request = Request::new(&head);
         let fault = shared.fault_for(&request);
@@ -48,7 +49,7 @@ pub(super) async fn serve(shared: Arc<Shared>, client: TcpStream) {
             Ok(After::Next) if !head.closes() => {}
             Ok(After::Reset) => {
                 let _ = writer.as_ref().set_zero_linger();
-                // Dropped, it would first end the stream in good order.
+                // A drop would first end the stream properly.
                 writer.forget();
                 return;
             }
@@ -57,7 +58,7 @@ pub(super) async fn serve(shared: Arc<Shared>, client: TcpStream) {
     }
 }
 
-/// One request and its answer.
+/// One request and its response.
 pub(super) struct Exchange<'a> {
     pub(super) shared: &'a Shared,
     pub(super) number: usize,
@@ -101,13 +102,13 @@ impl Exchange<'_> {
         Ok(whole)
     }
 
-    /// Answers in the peer's place.
+    /// Responds instead of the peer.
     pub(super) async fn answer(&mut self, status: u16, body: &str) -> io::Result<After> {
         self.drain().await?;
         self.answer_drained(status, body).await
     }
 
-    /// The same, once the request's body was read.
+    /// The same, after the request's body was read.
     pub(super) async fn answer_drained(&mut self, status: u16, body: &str) -> io::Result<After> {
         let authenticate = if status == 401 { "WWW-Authenticate: Basic realm=\"server\"\r\n" } else { "" };
         let answer = format!(
@@ -120,7 +121,7 @@ impl Exchange<'_> {
         Ok(After::Next)
     }
 
-    /// Asks the peer for JSON, and answers with multipart.
+    /// Requests JSON from the peer, and responds with multipart.
     async fn answer_multipart(&mut self, truncated: bool) -> io::Result<After> {
         let body = self.drain().await?;
         let url = format!("http://{}{}", self.shared.upstream, self.head.path);
@@ -163,7 +164,7 @@ impl Exchange<'_> {
         });
     }
 
-    /// Passes the request on and the answer back, both streaming and at the same time: a peer may answer before it has read all.
+    /// Forwards the request and the response, both streaming and at the same time: a peer may respond before it has read the whole request.
     async fn relay(&mut self, fault: &Fault) -> io::Result<After> {
         let (shared, number, head) = (self.shared, self.number, self.head);
         if *fault == (Fault::Reset { after: 0 }) {
@@ -177,7 +178,7 @@ impl Exchange<'_> {
         let all_sent = AtomicBool::new(framing == Framing::Length(0));
         let reader = &mut *self.reader;
 
-        // Ends only when the client goes away: then nobody waits for the answer any more.
+        // Ends only when the client disconnects. Nothing waits for the response then.
         let client_side = async {
             let mut body = Body::new(framing);
             let mut peer_reads = requests.write_all(&head.raw).await.is_ok();
@@ -186,7 +187,7 @@ impl Exchange<'_> {
                 peer_reads = peer_reads && write_piece(&mut requests, framing, &piece).await.is_ok();
             }
             if peer_reads {
-                // A peer that stopped reading has an answer under way, which is passed on all the same.
+                // A peer that has stopped reading is sending a response, which is still forwarded.
                 let _ = write_end(&mut requests, framing).await;
             }
             all_sent.store(body.is_done(), Ordering::Relaxed);
@@ -194,7 +195,7 @@ impl Exchange<'_> {
         };
         let answer = relay_answer(shared, number, head, fault, Reader::new(answers), self.writer);
         tokio::select! {
-            // Both may be ready: the answer counts.
+            // Both may be ready. The response takes precedence.
             biased;
             after = answer => match after? {
                 After::Next if !all_sent.load(Ordering::Relaxed) => Ok(After::Close),
@@ -205,7 +206,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Passes an answer on, as far as the fault lets it.
+/// Forwards a response as far as the fault allows.
 async fn relay_answer(
     shared: &Shared,
     number: usize,
@@ -254,7 +255,7 @@ async fn relay_answer(
     Ok(if ends { After::Close } else { After::Next })
 }
 
-/// Ends an answer in the middle: with a reset, with the connection's end, or by never going on.
+/// Ends a response in the middle: with a reset, with the end of the connection, or by hanging.
 async fn cut(fault: &Fault) -> io::Result<After> {
     match fault {
         Fault::HangMidBody { .. } => std::future::pending().await,
@@ -263,7 +264,7 @@ async fn cut(fault: &Fault) -> io::Result<After> {
     }
 }
 
-/// Writes a piece at the fault's pace, or at once.
+/// Writes a chunk at the fault's pace, or immediately.
 async fn write_paced(
     fault: &Fault,
     writer: &mut OwnedWriteHalf,

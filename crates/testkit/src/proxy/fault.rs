@@ -1,72 +1,72 @@
-//! What can be wrong with a peer, and with which requests.
+//! The faults of a peer, and the requests that they apply to.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::Request;
 
-/// What the proxy does with a request instead of passing it on.
+/// What the proxy does with a request instead of forwarding it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing: request and answer stream through unchanged.
+    /// No fault: request and response stream through unchanged.
     None,
-    /// The port is closed: connections are refused, and those that are open end. Concerns the whole proxy, whatever
-    /// the rule's condition; the next [`FaultProxy::set`](super::FaultProxy::set) opens the same port again.
+    /// The port is closed: connections are refused, and open ones end. This applies to the whole proxy, independent of the rule's condition.
+    /// The next [`FaultProxy::set`](super::FaultProxy::set) opens the same port again.
     Down,
-    /// The connection is reset (TCP RST) after this many bytes of the answer's body, or before its last byte;
-    /// with 0 before anything was answered.
+    /// The connection is reset (TCP RST) after this many bytes of the response's body, or before its last byte. With 0, it is reset before
+    /// any response.
     Reset {
         /// Bytes of the body that still arrive.
         after: u64,
     },
-    /// The answer ends after this many bytes of its body, or before its last byte, and the connection with it: in good order (TCP FIN),
-    /// so that only the framing tells that something is missing.
+    /// The response and its connection end after this many bytes of the body, or before its last byte. They end properly (TCP FIN), so that
+    /// only the framing shows that something is missing.
     Truncated {
         /// Bytes of the body that still arrive.
         after: u64,
     },
-    /// The head of the answer and this many bytes of its body arrive (its last byte never does), then nothing more,
-    /// and the connection stays open. An answer without a body does not arrive at all.
+    /// The head of the response and this many bytes of its body arrive (never its last byte). Then nothing more arrives, and the connection
+    /// stays open. A response without a body does not arrive at all.
     HangMidBody {
         /// Bytes of the body that still arrive.
         after: u64,
     },
-    /// The proxy answers with this status and an error as CouchDB words it; the peer does not see the request.
+    /// The proxy responds with this status and an error with CouchDB's text. The request does not reach the peer.
     Status(u16),
-    /// As `Status`, with a body (`application/json`) of the test's own.
+    /// Like `Status`, with the test's own body (`application/json`).
     Answer {
         /// The HTTP status.
         status: u16,
-        /// The body, sent as it is.
+        /// The body, sent unchanged.
         body: String,
     },
-    /// The proxy answers 200, `application/json`, and a body that is broken off in the middle of an object.
+    /// The proxy responds with 200, `application/json`, and a body that breaks off in the middle of an object.
     InvalidJson,
-    /// `GET doc?open_revs=…`, and `POST _bulk_get?attachments=true` where it accepts nothing else, are answered as CouchDB does and
-    /// pouchdb-server cannot: with `multipart/mixed`, a `multipart/related` part
-    /// for each revision that has attachments. Not a fault, but what the ones below are deviations of. Other requests pass.
+    /// The proxy responds like CouchDB, which pouchdb-server cannot: with `multipart/mixed`, and a `multipart/related` part for each revision
+    /// with attachments. This applies to `GET doc?open_revs=…`, and to `POST _bulk_get?attachments=true` whose `Accept` contains
+    /// `multipart/mixed`. Other requests pass. It is no fault, but the base of the variant below.
     Multipart,
-    /// As `Multipart`, but the body ends in the middle of a part, although its HTTP framing is complete. Other requests pass.
+    /// Like `Multipart`, but the body ends in the middle of a part, although its HTTP framing is complete. Other requests pass.
     TruncatedMultipart,
-    /// The answer arrives at this pace.
+    /// The response arrives at this pace.
     Slow {
-        /// Bytes of the body in a second.
+        /// Bytes of the body per second.
         bytes_per_second: u64,
     },
 }
 
 impl Fault {
-    /// Only for requests that `condition` holds for.
+    /// Only for requests for which `condition` holds.
     pub fn when(self, condition: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Rule {
         Rule::from(self).when(condition)
     }
 
-    /// Only for the next `count` requests (that the condition holds for).
+    /// Only for the next `count` requests (for which the condition holds).
     pub fn times(self, count: usize) -> Rule {
         Rule::from(self).times(count)
     }
 
-    /// Whether the fault can be inflicted on this request at all.
+    /// Whether the fault can apply to this request at all.
     fn fits(&self, request: &Request) -> bool {
         match self {
             Self::Multipart | Self::TruncatedMultipart => {
@@ -85,7 +85,7 @@ impl Fault {
 pub struct Rule {
     fault: Fault,
     condition: Arc<dyn Fn(&Request) -> bool + Send + Sync>,
-    /// How many more requests it is for; `None` is all.
+    /// How many more requests the rule applies to; `None` means all.
     left: Option<usize>,
 }
 
@@ -96,13 +96,13 @@ impl From<Fault> for Rule {
 }
 
 impl Rule {
-    /// Only for requests that `condition` holds for.
+    /// Only for requests for which `condition` holds.
     pub fn when(mut self, condition: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Self {
         self.condition = Arc::new(condition);
         self
     }
 
-    /// Only for the next `count` requests (that the condition holds for).
+    /// Only for the next `count` requests (for which the condition holds).
     pub fn times(mut self, count: usize) -> Self {
         self.left = Some(count);
         self
@@ -113,7 +113,7 @@ impl Rule {
         self.fault == Fault::Down
     }
 
-    /// The fault to inflict on `request`, if this rule is for it; uses up one of its times.
+    /// The fault for `request`, if this rule applies to it. Uses up one of the rule's times.
     pub(super) fn take(&mut self, request: &Request) -> Option<Fault> {
         let applies = self.left != Some(0) && self.fault.fits(request) && (self.condition)(request);
         if !applies {
@@ -132,7 +132,7 @@ impl fmt::Debug for Rule {
     }
 }
 
-/// CouchDB's words for a status, as the JSON body of its answer.
+/// CouchDB's text for a status, as the JSON body of a response.
 pub(super) fn error_body(status: u16) -> String {
     let (error, reason) = match status {
         400 => ("bad_request", "invalid UTF-8 JSON"),

@@ -1,4 +1,4 @@
-//! What a proxy has seen.
+//! The log of a proxy's requests.
 
 use std::sync::Mutex;
 
@@ -7,29 +7,29 @@ use tokio::sync::watch;
 use super::Fault;
 use super::wire::Head;
 
-/// So much of a request's body is kept.
+/// How much of a request's body is kept, in bytes.
 const BODY_KEPT_BYTES: usize = 256 << 10;
 
-/// A request that came through the proxy, as far as it got.
+/// A request through the proxy, with its progress so far.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// In upper case.
+    /// The method, in upper case.
     pub method: String,
-    /// Path and query as they were sent.
+    /// Path and query, as sent.
     pub path: String,
-    /// Header fields in their order, names in lower case.
+    /// Header fields in their order, with names in lower case.
     pub headers: Vec<(String, String)>,
     /// The start of the body, up to 256 KiB.
     pub body: Vec<u8>,
-    /// How long the body was.
+    /// The full length of the body, in bytes.
     pub body_bytes: u64,
-    /// What was done to it, if anything.
+    /// The fault that was applied, if any.
     pub fault: Option<Fault>,
-    /// The answer's status, once there is one.
+    /// The status of the response, once there is one.
     pub status: Option<u16>,
-    /// How much of the answer's body was passed on so far.
+    /// How much of the response's body was forwarded so far, in bytes.
     pub answer_bytes: u64,
-    /// Whether the whole answer was passed on.
+    /// Whether the whole response was forwarded.
     pub answered: bool,
 }
 
@@ -56,7 +56,7 @@ impl Request {
     }
 }
 
-/// The requests in the order of their arrival. Those who wait for one are woken at each change.
+/// The requests in the order of their arrival. Each change wakes the callers that wait for a request.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     entries: Mutex<Entries>,
@@ -66,12 +66,12 @@ pub(super) struct Log {
 #[derive(Debug, Default)]
 struct Entries {
     requests: Vec<Request>,
-    /// How many were cleared away: numbers of requests are never used twice.
+    /// How many requests were removed. Numbers of requests are never reused.
     cleared: usize,
 }
 
 impl Log {
-    /// Adds a request and gives its number.
+    /// Adds a request, and returns its number.
     pub fn add(&self, request: Request) -> usize {
         let mut entries = self.entries();
         entries.requests.push(request);
@@ -81,7 +81,7 @@ impl Log {
         number
     }
 
-    /// Changes the request of that number, if it was not cleared away.
+    /// Changes the request with this number, unless it was removed.
     pub fn update(&self, number: usize, change: impl FnOnce(&mut Request)) {
         let mut entries = self.entries();
         let position = number.checked_sub(entries.cleared);
@@ -106,7 +106,7 @@ impl Log {
         entries.requests.clear();
     }
 
-    /// The first request that `condition` holds for, as soon as there is one.
+    /// The first request for which `condition` holds, as soon as there is one.
     pub async fn wait_for(&self, condition: impl Fn(&Request) -> bool) -> Request {
         let mut changed = self.changed.subscribe();
         loop {

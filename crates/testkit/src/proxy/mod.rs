@@ -1,7 +1,7 @@
-//! A proxy that stands before a peer and does it harm on command.
+//! A proxy in front of a peer, which causes faults on request.
 //!
-//! It is a real one: a TCP listener that reads HTTP/1.1 and opens a connection to the peer for each request, so that what a client
-//! sees of a reset, a hang or a closed port is what it would see of the peer's own.
+//! It is a real proxy: a TCP listener that reads HTTP/1.1 and opens a connection to the peer for each request. A client therefore observes a
+//! reset, a hang or a closed port as if the peer had caused it.
 
 mod connection;
 mod fault;
@@ -30,10 +30,10 @@ use updates::Updates;
 /// How long [`FaultProxy::wait_for`] waits before it fails the test.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Connections that wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// A proxy before one peer. It passes everything on until it is told otherwise, and ends when it is dropped.
+/// A proxy in front of one peer. It forwards everything until it gets a fault, and ends when it is dropped.
 #[derive(Debug)]
 pub struct FaultProxy {
     /// `http://[user:password@]127.0.0.1:port`.
@@ -43,7 +43,7 @@ pub struct FaultProxy {
     port: Mutex<Port>,
 }
 
-/// What the connections of a proxy have in common.
+/// The state that all connections of a proxy share.
 #[derive(Debug)]
 struct Shared {
     /// `host:port` of the peer.
@@ -52,20 +52,20 @@ struct Shared {
     log: Log,
     connections: AtomicUsize,
     client: Client,
-    /// Once it answers `_db_updates` in the peer's place.
+    /// Set once the proxy responds to `_db_updates` instead of the peer.
     updates: OnceLock<Updates>,
 }
 
 #[derive(Debug)]
 enum Port {
     Open {
-        /// Dropping it ends the listening.
+        /// A drop of this ends the listening.
         stop: oneshot::Sender<()>,
         listening: JoinHandle<()>,
     },
-    /// The port is bound, so that nobody else gets it, and not listened on, so that connections are refused.
+    /// The port is bound, so that no other process gets it, but has no listener, so that connections are refused.
     Closed(TcpSocket),
-    /// Only while one of the others is made from the other.
+    /// Only during the change from one of the others to the other.
     Changing,
 }
 
@@ -77,12 +77,12 @@ impl Shared {
 }
 
 impl FaultProxy {
-    /// A proxy before `peer`, on a port of its own.
+    /// A proxy in front of `peer`, on its own port.
     pub async fn start(peer: &Peer) -> Self {
         Self::before(peer.url()).await
     }
 
-    /// A proxy before the server at `url` (`http://[user:password@]host[:port]`).
+    /// A proxy in front of the server at `url` (`http://[user:password@]host[:port]`).
     pub async fn before(url: &str) -> Self {
         let url = Url::parse(url).expect("a peer's URL can be parsed");
         let host = url.host_str().expect("a peer's URL has a host");
@@ -105,23 +105,23 @@ impl FaultProxy {
         Self { url: format!("http://{credentials}{address}"), address, shared, port }
     }
 
-    /// The peer's URL by way of the proxy, with the same credentials.
+    /// The peer's URL through the proxy, with the same credentials.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The URL of one of the peer's databases by way of the proxy.
+    /// The URL of one of the peer's databases through the proxy.
     pub fn through(&self, database: &Database) -> String {
         format!("{}/{}", self.url, database.name())
     }
 
-    /// From now on `rule`, and only it. Returns when it holds: after [`Fault::Down`] the port is closed.
+    /// Replaces all rules by `rule`. Returns when it applies: after [`Fault::Down`], the port is closed.
     pub async fn set(&self, rule: impl Into<Rule>) {
         let rule = rule.into();
         let mut port = self.port.lock().await;
         *port = match (std::mem::replace(&mut *port, Port::Changing), rule.is_down()) {
             (Port::Open { stop, listening }, true) => {
-                // Before the listener closes the port, so that no other socket of this machine can take it.
+                // Binds the port before the listener closes it, so that no other socket of this machine can take it.
                 let socket = bind(self.address);
                 drop(stop);
                 listening.await.expect("listening does not panic");
@@ -133,43 +133,43 @@ impl FaultProxy {
         *self.shared.rules.lock().expect("a rule's condition does not panic") = vec![rule];
     }
 
-    /// One more rule, for requests that none of the earlier ones is for.
+    /// Adds a rule for requests that no earlier rule applies to.
     pub fn add(&self, rule: impl Into<Rule>) {
         let rule = rule.into();
         assert!(!rule.is_down(), "Fault::Down is for `set`: it closes the port, whatever else is asked");
         self.shared.rules.lock().expect("a rule's condition does not panic").push(rule);
     }
 
-    /// From now on the proxy answers `_db_updates` and `_dbs_info` itself: the peer has neither.
+    /// Makes the proxy respond to `_db_updates` and `_dbs_info` itself, because the peer supports neither.
     pub fn tell_updates(&self) {
         self.shared.updates.get_or_init(Updates::default);
     }
 
-    /// The feed of [`tell_updates`](Self::tell_updates) says that a database was changed.
+    /// Adds an event to the feed of [`tell_updates`](Self::tell_updates): this database has changed.
     pub fn updated(&self, database: &str) {
         self.shared.updates.get().expect("`tell_updates` comes first").add(database);
     }
 
-    /// All requests seen so far.
+    /// All requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.shared.log.requests()
     }
 
-    /// How many of the requests seen so far `condition` holds for.
+    /// The number of requests so far for which `condition` holds.
     pub fn count(&self, condition: impl Fn(&Request) -> bool) -> usize {
         self.shared.log.count(condition)
     }
 
-    /// Forgets the requests seen so far.
+    /// Clears the log of requests.
     pub fn clear(&self) {
         self.shared.log.clear();
     }
 
-    /// The first request seen that `condition` holds for, as soon as there is one. It is looked at when it comes
-    /// and again as it proceeds: wait for `request.answered` to wait for its end.
+    /// The first request for which `condition` holds, as soon as there is one. The condition is checked when a request arrives, and again as
+    /// it proceeds: use `request.answered` to wait for its end.
     ///
     /// # Panics
-    /// After a minute without one; the message lists what came instead.
+    /// After a minute without such a request. The message lists the requests that arrived.
     pub async fn wait_for(&self, condition: impl Fn(&Request) -> bool) -> Request {
         match tokio::time::timeout(WAIT_TIMEOUT, self.shared.log.wait_for(condition)).await {
             Ok(request) => request,
@@ -184,7 +184,7 @@ impl FaultProxy {
         }
     }
 
-    /// How many connections were accepted so far.
+    /// The number of connections accepted so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
@@ -192,9 +192,9 @@ impl FaultProxy {
 
 fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("a socket can be made");
-    // The connections of the last listener on this port linger in TIME_WAIT and must not stand in the way.
+    // Connections of the last listener on this port remain in TIME_WAIT, and must not prevent the bind.
     socket.set_reuseaddr(true).expect("an own socket can be configured");
-    // One that does not listen may share the port with one that does.
+    // A socket that does not listen may share the port with one that does.
     socket.set_reuseport(true).expect("an own socket can be configured");
     socket.bind(address).unwrap_or_else(|error| panic!("{address} cannot be bound: {error}"));
     socket
@@ -207,14 +207,14 @@ fn open(socket: TcpSocket, shared: &Arc<Shared>) -> Port {
     Port::Open { stop, listening }
 }
 
-/// Accepts connections until `stopped` ends, then closes the port and all of them.
+/// Accepts connections until `stopped` ends. Then closes the port and all connections.
 async fn listen(listener: TcpListener, shared: Arc<Shared>, mut stopped: oneshot::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             _ = &mut stopped => break,
             accepted = listener.accept() => {
-                // A connection that ended before it was accepted is its client's affair.
+                // A connection that ended before it was accepted needs no action.
                 let Ok((client, _)) = accepted else { continue };
                 shared.connections.fetch_add(1, Ordering::Relaxed);
                 connections.spawn(connection::serve(Arc::clone(&shared), client));

@@ -1,4 +1,4 @@
-//! CouchDB's `multipart/mixed` answers to `open_revs` and `_bulk_get`, made from the JSON answers that every peer can give.
+//! CouchDB's `multipart/mixed` responses to `open_revs` and `_bulk_get`, generated from the JSON responses that every peer supports.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 const MIXED: &str = "mixed-5d2f0c7e9b1a48d6a3f4";
 const RELATED: &str = "related-71c9e4b08a2d4f6fb5c3";
 
-/// The answer's `Content-Type`.
+/// The `Content-Type` of the response.
 pub(super) fn content_type() -> String {
     format!("multipart/mixed; boundary=\"{MIXED}\"")
 }
 
-/// The answer's body, from `[{"ok": doc}, {"missing": rev}, …]`, or `{"results": [{"docs": […]}, …]}`, with inline attachments.
+/// The body of the response, from `[{"ok": doc}, {"missing": rev}, …]` or `{"results": [{"docs": […]}, …]}`, with inline attachments.
 pub(super) fn body(answer: &Value) -> Vec<u8> {
     let mut body = Vec::new();
     let results = answer["results"].as_array().into_iter().flatten();
@@ -35,7 +35,7 @@ pub(super) fn body(answer: &Value) -> Vec<u8> {
     body
 }
 
-/// A document with its attachments, each as a part of its own.
+/// A document with its attachments, each as its own part.
 fn related(body: &mut Vec<u8>, doc: &Value) {
     let mut doc = doc.clone();
     let mut parts = Vec::new();

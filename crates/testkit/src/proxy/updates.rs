@@ -1,7 +1,7 @@
-//! `_db_updates` and `_dbs_info` before a peer that has neither: a feed of the databases that a test says were changed.
+//! `_db_updates` and `_dbs_info` in front of a peer that supports neither: a feed of the databases that a test reports as changed.
 //!
-//! Like CouchDB's, the feed names a database once, with its latest event, and goes on from any `since`. Unlike it, it knows only what
-//! the test tells it ([`super::FaultProxy::updated`]): so a test can lose an event.
+//! Like CouchDB's feed, it names a database once, with its latest event, and continues from any `since`. Unlike CouchDB's, it contains only
+//! the events that the test reports ([`super::FaultProxy::updated`]), so that a test can lose an event.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::connection::{After, Exchange};
 use super::wire::{Framing, write_end, write_piece};
 
-/// A feed that names no pause between heartbeats has this one.
+/// The heartbeat of a feed whose request states none.
 const HEARTBEAT: Duration = Duration::from_secs(60);
 
 /// The events of a proxy's peer.
@@ -59,13 +59,13 @@ impl Updates {
     }
 }
 
-/// Whether the proxy answers this itself.
+/// Whether the proxy responds to this path itself.
 pub(super) fn answers(path: &str) -> bool {
     ["/_db_updates", "/_dbs_info"].iter().any(|own| path.split('?').next() == Some(own))
 }
 
 impl Exchange<'_> {
-    /// Answers `_db_updates` or `_dbs_info` in the peer's place.
+    /// Responds to `_db_updates` or `_dbs_info` instead of the peer.
     pub(super) async fn answer_updates(&mut self, updates: &Updates) -> io::Result<After> {
         if self.head.path.starts_with("/_dbs_info") {
             return self.answer_infos().await;

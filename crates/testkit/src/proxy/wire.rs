@@ -1,26 +1,26 @@
-//! As much of HTTP/1.1's framing as it takes to see where a message ends.
+//! The part of HTTP/1.1's framing that shows where a message ends.
 
 use std::io;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// A head (request or status line and header fields) longer than this is refused.
+/// The largest head (request or status line, and header fields), in bytes. A larger one is refused.
 const HEAD_MAX_BYTES: usize = 1 << 20;
 
-/// Header fields in one head.
+/// The highest number of header fields in one head.
 const HEADERS_MAX: usize = 128;
 
-/// The receiving half of a connection, with what was read too far.
+/// The receiving half of a connection, with the bytes that were read ahead.
 pub(crate) struct Reader<R> {
     stream: R,
     buffer: BytesMut,
 }
 
-/// A message's head: the bytes as they came, and what they mean.
+/// A message's head: its bytes as received, and their meaning.
 pub(crate) struct Head {
     pub raw: Bytes,
-    /// Method and path of a request; empty for an answer.
+    /// Method and path of a request; empty for a response.
     pub method: String,
     pub path: String,
     /// 0 for a request.
@@ -28,7 +28,7 @@ pub(crate) struct Head {
     pub headers: Vec<(String, String)>,
 }
 
-/// Where a message's body ends.
+/// How a message's body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// After this many bytes.
@@ -39,10 +39,10 @@ pub(crate) enum Framing {
     UntilClose,
 }
 
-/// The reading of one body, piece by piece, without its framing.
+/// A reader of one body, chunk by chunk, without its framing.
 pub(crate) struct Body {
     framing: Framing,
-    /// Bytes that are left of the body (`Length`) or of the current chunk (`Chunked`).
+    /// The remaining bytes of the body (`Length`) or of the current chunk (`Chunked`).
     left: u64,
     done: bool,
 }
@@ -56,13 +56,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Self { stream, buffer: BytesMut::new() }
     }
 
-    /// Reads more; `false` at the end of the stream. Nothing is lost when it is cancelled.
+    /// Reads more. Returns `false` at the end of the stream. Loses no data when cancelled.
     async fn fill(&mut self) -> io::Result<bool> {
         self.buffer.reserve(32 << 10);
         Ok(self.stream.read_buf(&mut self.buffer).await? > 0)
     }
 
-    /// Returns when the sender has closed its side. What it sends before is kept.
+    /// Returns when the sender has closed its side. Keeps what the sender sends before.
     pub async fn closed(&mut self) -> io::Result<()> {
         while self.buffer.len() < HEAD_MAX_BYTES {
             if !self.fill().await? {
@@ -72,7 +72,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         std::future::pending().await
     }
 
-    /// The next head, parsed as a request or as an answer; `None` if the stream ends before it.
+    /// The next head, parsed as a request or as a response. `None` if the stream ends before it.
     pub async fn head(&mut self, is_request: bool) -> io::Result<Option<Head>> {
         loop {
             let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -90,7 +90,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// A line of chunked framing, without its end.
+    /// A line of chunked framing, without its line end.
     async fn line(&mut self) -> io::Result<String> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\r\n") {
@@ -105,7 +105,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 }
 
 impl Head {
-    /// Parses a head at the start of `bytes`, or gives `None` while it is not all there.
+    /// Parses a head at the start of `bytes`. `None` if it is not complete.
     fn parse<'b>(
         bytes: &'b [u8],
         is_request: bool,
@@ -164,7 +164,7 @@ impl Head {
         Ok(self.declared_framing()?.unwrap_or(Framing::Length(0)))
     }
 
-    /// The framing of this answer's body, to a request with `method`.
+    /// The framing of this response's body, for a request with `method`.
     pub fn answer_framing(&self, method: &str) -> io::Result<Framing> {
         if method == "HEAD" || matches!(self.status, 100..=199 | 204 | 304) {
             return Ok(Framing::Length(0));
@@ -179,12 +179,12 @@ impl Body {
         Self { framing, left, done: framing == Framing::Length(0) }
     }
 
-    /// Whether all of it was read.
+    /// Whether the whole body was read.
     pub fn is_done(&self) -> bool {
         self.done
     }
 
-    /// The next piece; `None` after the last one.
+    /// The next chunk, or `None` after the last one.
     pub async fn next<R: AsyncRead + Unpin>(&mut self, reader: &mut Reader<R>) -> io::Result<Option<Bytes>> {
         if self.done {
             return Ok(None);
@@ -194,7 +194,7 @@ impl Body {
             let size = line.split(';').next().unwrap_or("").trim();
             self.left = u64::from_str_radix(size, 16).map_err(|_| broken("a chunk without a size"))?;
             if self.left == 0 {
-                // Trailers are dropped; none of the peers sends any.
+                // Trailers are dropped, because no peer sends any.
                 while !reader.line().await?.is_empty() {}
                 self.done = true;
                 return Ok(None);
@@ -224,7 +224,7 @@ impl Body {
     }
 }
 
-/// Writes a piece of a body in its framing.
+/// Writes a chunk of a body in its framing.
 pub(crate) async fn write_piece<W: AsyncWrite + Unpin>(
     stream: &mut W,
     framing: Framing,
@@ -243,7 +243,7 @@ pub(crate) async fn write_piece<W: AsyncWrite + Unpin>(
     stream.write_all(&chunk).await
 }
 
-/// Writes what follows the last piece of a body in its framing.
+/// Writes the end of a body in its framing.
 pub(crate) async fn write_end<W: AsyncWrite + Unpin>(stream: &mut W, framing: Framing) -> io::Result<()> {
     if framing == Framing::Chunked { stream.write_all(b"0\r\n\r\n").await } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! What has happened so far, and a line about it now and then.
+//! Counts of what has happened so far, and status lines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,20 +10,19 @@ use tokio::time::Instant;
 
 use super::World;
 
-/// Between two looks at what runs: its memory, and whether it runs.
+/// The time between two checks of the processes and their memory.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Numbers of the whole soak.
+/// Counters of the whole test.
 #[derive(Default)]
 pub(super) struct Counts {
-    /// Requests that write and were acknowledged; and those that were refused, or got no answer while their
-    /// server was down.
+    /// The number of acknowledged writes; and the number of writes that were refused, or got no response while their server was down.
     pub written: AtomicU64,
     pub unwritten: AtomicU64,
-    /// What was done to requests and processes.
+    /// The numbers of faults in requests and processes.
     faults: Mutex<BTreeMap<String, u64>>,
-    /// turnwise's memory: when it was started last, and what it had since, once a second, in bytes. Without what its store holds of the
-    /// rows in its log until the next checkpoint, which grows from nothing to a known bound again and again.
+    /// The process id of turnwise, and its memory in bytes since its last start, once per second. Excludes the rows that its store keeps in
+    /// memory until the next checkpoint. These repeatedly grow from zero to a known limit.
     memory: Mutex<(Option<u32>, Vec<u64>)>,
 }
 
@@ -32,13 +31,13 @@ impl Counts {
         *self.faults.lock().expect("no holder of this lock panics").entry(what.into()).or_default() += 1;
     }
 
-    /// All faults so far, in words.
+    /// All faults so far, as text.
     fn faults(&self) -> String {
         let faults = self.faults.lock().expect("no holder of this lock panics");
         faults.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// turnwise's memory since its last start, once a second.
+    /// turnwise's memory since its last start, once per second, in bytes.
     pub fn memory(&self) -> Vec<u64> {
         self.memory.lock().expect("no holder of this lock panics").1.clone()
     }
@@ -55,7 +54,7 @@ impl Counts {
 }
 
 impl World {
-    /// How it goes, in a line.
+    /// The status line.
     pub async fn status(&self) -> String {
         let counts = &self.counts;
         let process = self.turnwise.process_id().await;
@@ -72,7 +71,7 @@ impl World {
     }
 }
 
-/// Looks after the processes and prints a line now and then, until the end.
+/// Checks the processes and prints status lines, until the end.
 pub(super) async fn watch(world: Arc<World>) {
     let interval = Duration::from_secs(world.options.status_seconds);
     let mut next = Instant::now() + interval;
@@ -90,13 +89,13 @@ pub(super) async fn watch(world: Arc<World>) {
 }
 
 impl World {
-    /// Notes turnwise's memory, and starts servers that ended on their own.
+    /// Records turnwise's memory, and restarts servers that ended by themselves.
     pub async fn look(&self) {
         if let Some(process) = self.turnwise.process_id().await {
             self.counts.look_at_memory(process, self.turnwise.store_log_bytes());
         }
         for side in &self.sides {
-            // It keeps what it saw, and sees a lot.
+            // The proxy keeps all requests, and receives many.
             side.proxy.clear();
             if side.server.revive().await {
                 self.counts.fault(format!("{} ended by itself", side.name));

@@ -1,15 +1,16 @@
-//! The soak: random writes on both sides of many two-way continuous replications, while everything fails that can.
+//! The soak test: random writes on both sides of many two-way continuous replications, while all kinds of faults happen.
 //!
-//! Two servers hold the same databases. turnwise replicates each of them in both directions, by way of a [`FaultProxy`] before each server.
-//! Writers ([`workload`]) add, change and delete documents, make conflicts and attach files, on both sides at once. Meanwhile ([`storm`])
-//! connections are reset, answers are cut, slow, or refusals, ports close, and turnwise and both servers are killed (`kill -9`) and
-//! started again on what they had on disk.
+//! Two servers hold the same databases. turnwise replicates each database in both directions, through a [`FaultProxy`] in front of each
+//! server. Writers ([`workload`]) add, change and delete documents, create conflicts and attach files, on both sides at the same time.
+//! Meanwhile, faults ([`storm`]) happen: connections are reset, responses are truncated, slow or refusals, and ports close. turnwise and both
+//! servers are killed (`kill -9`) and restarted with their data on disk.
 //!
-//! In the end ([`verdict`]) all that stops, and a bounded time later both sides must be equal leaf by leaf, with all that was
-//! acknowledged on either of them; no job may have failed for good, turnwise's memory must not have grown, its store must pass its check, and its log and its answers must hold no
-//! secret.
+//! In the end ([`verdict`]), all that stops. A limited time later, both sides must be equal leaf by leaf, and hold all writes that either of
+//! them acknowledged. No job may have failed permanently, turnwise's memory must not have grown, its store must pass its check, and its log
+//! and its responses must hold no secret.
 //!
-//! Writes, faults and their times follow from the seed. Which of them meet does not: processes run as fast as the machine lets them.
+//! Writes, faults and their times follow from the seed. Their order relative to each other does not: processes run as fast as the machine
+//! allows.
 
 mod counts;
 mod server;
@@ -33,35 +34,35 @@ use turnwise::Turnwise;
 
 pub use server::Given;
 
-/// What to run, and for how long.
+/// The settings of a soak test.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The binary.
+    /// The path of the binary.
     pub turnwise: PathBuf,
-    /// How long writes and faults go on, in seconds.
+    /// How long writers and faults are active, in seconds.
     pub seconds: u64,
-    /// Databases on each side; there are twice as many replications.
+    /// The number of databases on each side. There are twice as many replications.
     pub databases: usize,
-    /// All writes and faults follow from it.
+    /// The seed of all writes and faults.
     pub seed: u64,
-    /// Requests that write, on both sides together, in a second.
+    /// The number of write requests per second, on both sides together.
     pub writes_per_second: f64,
-    /// Attachments are up to this large.
+    /// The largest size of an attachment, in bytes.
     pub attachment_max_bytes: usize,
-    /// How long it may take in the end until both sides are equal.
+    /// The longest time after the end of writes until both sides are equal, in seconds.
     pub settle_seconds: u64,
-    /// Between two lines that tell how it goes.
+    /// The time between two status lines, in seconds.
     pub status_seconds: u64,
     /// turnwise's `--log`.
     pub log: String,
-    /// One of the servers, where it is not to be a pouchdb-server of the soak's own.
+    /// One of the servers, unless the test starts its own pouchdb-server.
     pub source: Option<Given>,
     /// The other one.
     pub target: Option<Given>,
 }
 
 impl Options {
-    /// Half an hour with 50 databases.
+    /// A test of half an hour with 50 databases.
     pub fn new(turnwise: PathBuf) -> Self {
         Self {
             turnwise,
@@ -79,14 +80,14 @@ impl Options {
     }
 }
 
-/// What all parts of a soak share.
+/// The state that all parts share.
 struct World {
     options: Options,
     sides: [Side; 2],
     turnwise: Turnwise,
     counts: Counts,
     begun: Instant,
-    /// The writers stop, and the faults.
+    /// Stops the writers and the faults.
     stop: CancellationToken,
 }
 
@@ -98,7 +99,7 @@ struct Side {
     databases: Vec<Database>,
 }
 
-/// Runs a soak to its end. `Err` lists what did not hold; turnwise's folder, with its log, is then kept.
+/// Runs a soak test to its end. `Err` lists the violations; turnwise's folder, with its log, is then kept.
 ///
 /// # Panics
 /// If one of the servers, or turnwise, cannot be started.
@@ -163,7 +164,7 @@ impl World {
     }
 }
 
-/// Unlike those of another soak on the same servers.
+/// Names that differ from those of another soak test on the same servers.
 fn names(options: &Options) -> Vec<String> {
     (0..options.databases).map(|n| format!("soak-{}-{n}", std::process::id())).collect()
 }

@@ -1,4 +1,4 @@
-//! A database server that can be killed, and comes back with what it had.
+//! A database server that can be killed, and restarts with its data.
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,25 +9,25 @@ use tokio::sync::Mutex;
 
 use crate::{Peer, canary, client};
 
-/// How long a server may take until it answers again.
+/// The longest time until a restarted server responds.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Between two looks at a server that starts.
+/// The time between two checks of a server that starts.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// A server that runs already.
+/// A server that already runs.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// `http://user:password@host:port`
     pub url: String,
-    /// A command of the shell that kills it as `kill -9` does, and one that starts it again. Without them it is never killed.
+    /// A shell command that kills the server like `kill -9`, and one that starts it again. Without them, the server is never killed.
     pub kill_and_restart: Option<(String, String)>,
 }
 
 pub(super) struct Server {
     url: String,
     kind: Kind,
-    /// Killed on purpose, and not to be started before its time.
+    /// Whether it was killed on purpose, and must not be restarted yet.
     killed: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl Server {
         Server { url: url.trim_end_matches('/').to_owned(), kind, killed: AtomicBool::new(false) }
     }
 
-    /// With credentials.
+    /// The server's URL, with credentials.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    /// Starts it again, and returns when it answers.
+    /// Restarts the server, and returns when it responds.
     pub async fn restart(&self) {
         match &self.kind {
             Kind::Pouch(peer) => {
@@ -91,7 +91,7 @@ impl Server {
         client().get(&self.url).send().await.is_ok_and(|answer| answer.status().is_success())
     }
 
-    /// Starts it again if it has ended without being told to, as a pouchdb-server does after some requests. Whether it had.
+    /// Restarts a pouchdb-server that ended by itself, as it does after some requests. Returns whether it had.
     pub async fn revive(&self) -> bool {
         let Kind::Pouch(peer) = &self.kind else { return false };
         let mut peer = peer.lock().await;
@@ -103,7 +103,7 @@ impl Server {
     }
 }
 
-/// Runs a command whose output nobody needs unless it fails.
+/// Runs a command whose output matters only if it fails.
 async fn shell(command: &str) {
     let done = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).output().await;
     let done = done.unwrap_or_else(|error| panic!("`{command}` cannot be run: {error}"));

@@ -1,4 +1,4 @@
-//! What goes wrong meanwhile, and when.
+//! The faults of a soak test, and their times.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::World;
 use crate::{Fault, Random, Rule};
 
-/// What a proxy can do to requests. Each comes once before any comes again.
+/// The faults that a proxy can cause. Each one occurs once before any occurs again.
 const KINDS: [Kind; 11] = [
     Kind::ResetAtOnce,
     Kind::ResetWithin,
@@ -25,28 +25,28 @@ const KINDS: [Kind; 11] = [
     Kind::Down,
 ];
 
-/// A `_bulk_docs` beyond this is answered 413. More than any single document of the workload has, attachments within it in base64
-/// included: turnwise passes over one that the target finds too large, as CouchDB does, and the two sides would rightly differ.
+/// A larger `_bulk_docs` gets the status 413. The limit exceeds any single document of the workload, including its inline attachments in
+/// base64. turnwise skips a document that the target considers too large, as CouchDB does, and the two sides would then rightly differ.
 const TOO_LARGE_BYTES: u64 = 64 << 10;
 
-/// Answers that are broken off have so many bytes, at most.
+/// The largest number of bytes before a response breaks off.
 const CUT_MAX_BYTES: u64 = 64 << 10;
 
-/// Slow answers come at this pace.
+/// The pace of slow responses.
 const SLOW_BYTES_PER_SECOND: u64 = 30_000;
 
-/// How long a fault lasts, in a soak of `SCALE` or more.
+/// The shortest and the longest time of a fault, in a test of `SCALE` or more.
 const FAULT_MS: (u64, u64) = (500, 6_000);
-/// And how long it is fair between two.
+/// The shortest and the longest time between two faults.
 const FAIR_MS: (u64, u64) = (500, 8_000);
-/// How long what was killed is away.
+/// The shortest and the longest time until a killed process is restarted.
 const AWAY_MS: (u64, u64) = (100, 4_000);
-/// Between two kills.
+/// The shortest and the longest time between two kills.
 const LIFE_MS: (u64, u64) = (10_000, 40_000);
-/// A soak that is shorter than this has shorter faults, in proportion.
+/// A shorter test has proportionally shorter faults.
 const SCALE: Duration = Duration::from_secs(200);
 
-/// turnwise is killed within this part of the time only. In the rest its memory is watched.
+/// turnwise is killed only in this part of the time. In the rest, its memory is measured.
 const KILL_PART: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Kind {
     }
 }
 
-/// Starts what happens to requests on either side, and to processes.
+/// Starts the faults in requests on both sides, and in processes.
 pub(super) fn start(world: &Arc<World>) -> Vec<JoinHandle<()>> {
     let mut seeds = Random::new(world.options.seed ^ 0x5708);
     let mut tasks: Vec<JoinHandle<()>> = (0..2)
@@ -103,7 +103,7 @@ pub(super) fn start(world: &Arc<World>) -> Vec<JoinHandle<()>> {
     tasks
 }
 
-/// Each of `all` once in random order, again and again.
+/// Returns each of `all` once in random order, repeatedly.
 struct Turns<T> {
     all: Vec<T>,
     left: Vec<T>,
@@ -124,13 +124,13 @@ impl<T: Copy> Turns<T> {
 }
 
 impl World {
-    /// A random time between two numbers of milliseconds, shorter in a short soak.
+    /// A random time between two numbers of milliseconds, shorter in a short test.
     fn time(&self, random: &mut Random, (least, most): (u64, u64)) -> Duration {
         let scale = (self.options.seconds as f64 / SCALE.as_secs_f64()).min(1.0);
         Duration::from_millis(least + random.below(most - least)).mul_f64(scale)
     }
 
-    /// Waits, unless the end comes first. Whether it goes on.
+    /// Waits for `time`, or until the test ends. Returns whether the test continues.
     async fn goes_on(&self, time: Duration) -> bool {
         tokio::select! {
             () = self.stop.cancelled() => false,
@@ -155,13 +155,13 @@ async fn requests(world: Arc<World>, side: usize, mut random: Random) {
     }
 }
 
-/// The fault, for some of the requests that it makes sense for. `hits` counts those.
+/// A rule that applies the fault to some of the requests that it fits. `hits` counts these.
 fn rule(kind: Kind, random: &mut Random, hits: &Arc<AtomicU64>) -> Rule {
     let fault = kind.fault(random);
     if kind == Kind::Down {
         return fault.into();
     }
-    // One in one, two, three or four.
+    // One of every one, two, three or four requests.
     let one_in = 1 + random.below(4);
     let (rng, hits) = (Mutex::new(Random::new(random.bits())), Arc::clone(hits));
     fault.when(move |request| {
@@ -170,7 +170,7 @@ fn rule(kind: Kind, random: &mut Random, hits: &Arc<AtomicU64>) -> Rule {
             Kind::TooLarge => {
                 request.path.contains("/_bulk_docs") && length.is_some_and(|length| length > TOO_LARGE_BYTES)
             }
-            // Success that is none would be a lie about a write, which no server tells: only questions are answered with nonsense.
+            // A false success would be a lie about a write, which no server tells. Only reads get invalid JSON.
             Kind::Nonsense => {
                 request.method == "GET"
                     || ["/_revs_diff", "/_bulk_get", "/_changes"]
@@ -185,7 +185,7 @@ fn rule(kind: Kind, random: &mut Random, hits: &Arc<AtomicU64>) -> Rule {
     })
 }
 
-/// Kills turnwise and the servers, one after the other, and starts them again.
+/// Kills turnwise and the servers, one after the other, and restarts them.
 async fn processes(world: Arc<World>, mut random: Random) {
     #[derive(Clone, Copy, PartialEq)]
     enum Victim {

@@ -1,4 +1,4 @@
-//! The turnwise under test: a process that dies and comes back, on the same store and the same port.
+//! The turnwise under test: a process that is killed and restarted on the same store and port.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use tokio::sync::Mutex;
 use super::{Options, Side};
 use crate::{canary, client, free_ports};
 
-/// How long it may take until it answers.
+/// The longest time until it responds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long it may take until it has stopped.
+/// The longest time until it has stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// No answer takes longer.
+/// The longest time of a response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Between two looks at it while it starts.
+/// The time between two checks while it starts.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Everything is quicker than it is by default, so that a soak meets in minutes what takes hours else.
+/// Short intervals, so that the test reaches in minutes what otherwise takes hours.
 const CONFIG: &str = "\
 [replicator]
 retries_per_request = 3
@@ -35,7 +35,7 @@ backoff_max_exponent = 3
 startup_jitter = 500
 ";
 
-/// A shorter soak is a test, and has no time to wait for silence to end.
+/// A shorter test has no time to wait for long connection timeouts.
 const SHORT_SECONDS: u64 = 120;
 
 pub(super) struct Turnwise {
@@ -44,13 +44,13 @@ pub(super) struct Turnwise {
     listen: String,
     log: String,
     client: Client,
-    /// None while it is killed.
+    /// `None` while it is killed.
     child: Mutex<Option<Child>>,
 }
 
 impl Turnwise {
     pub async fn start(options: &Options, folder: &Path) -> Turnwise {
-        // All of them run all the time: whose turn it is is not what is tested here.
+        // All replications run all the time, because this test is not about fair share.
         let max_jobs = 2 * options.databases + 10;
         let silence_ms = if options.seconds < SHORT_SECONDS { 1_000 } else { 5_000 };
         let config = format!("{CONFIG}max_jobs = {max_jobs}\nconnection_timeout = {silence_ms}\n");
@@ -71,16 +71,16 @@ impl Turnwise {
         format!("embedded:{}", self.folder.join("store").display())
     }
 
-    /// The size of the segment that the store's log is at: its rows are in memory, too.
+    /// The size of the current segment of the store's log. Its rows are in memory, too.
     pub fn store_log_bytes(&self) -> u64 {
         let segments = std::fs::read_dir(self.folder.join("store/store/log")).into_iter().flatten().flatten();
         let sizes =
             segments.filter_map(|segment| Some((segment.file_name(), segment.metadata().ok()?.len())));
-        // The one after it is made before it is needed.
+        // The next segment is created before it is needed.
         sizes.filter(|(_, bytes)| *bytes > 0).max().map_or(0, |(_, bytes)| bytes)
     }
 
-    /// All that it has printed and logged goes there.
+    /// The file for all that it prints and logs.
     pub fn log_file(&self) -> PathBuf {
         self.folder.join("log")
     }
@@ -94,14 +94,14 @@ impl Turnwise {
         command
     }
 
-    /// As `kill -9` does.
+    /// Kills the process like `kill -9`.
     pub async fn kill(&self) {
         if let Some(mut child) = self.child.lock().await.take() {
             child.kill().await.expect("an own child can be killed");
         }
     }
 
-    /// Starts it, and returns when it answers.
+    /// Starts the process, and returns when it responds.
     pub async fn restart(&self) {
         let mut command = self.command();
         command.args(["serve", "--listen", &self.listen, "--store", &self.store(), "--config"]);
@@ -120,19 +120,19 @@ impl Turnwise {
         up.unwrap_or_else(|_| panic!("turnwise does not start: {}", self.log_file().display()));
     }
 
-    /// `None` if it does not run; also where it has ended without being told to.
+    /// The process id. `None` if it does not run, even if it ended by itself.
     pub async fn process_id(&self) -> Option<u32> {
         let id = self.child.lock().await.as_ref()?.id()?;
         crate::process::is_alive(id).then_some(id)
     }
 
-    /// Whether it runs, or was killed on purpose.
+    /// Whether the process runs, or was killed on purpose.
     pub async fn is_as_it_should(&self) -> bool {
         let killed = self.child.lock().await.is_none();
         killed || self.process_id().await.is_some()
     }
 
-    /// Stops it as an operator does. `Err` says what was wrong with its end.
+    /// Stops the process like an operator. `Err` describes an unclean end.
     pub async fn stop(&self) -> Result<(), String> {
         let Some(mut child) = self.child.lock().await.take() else {
             return Err("turnwise did not run".to_owned());
@@ -147,7 +147,7 @@ impl Turnwise {
         }
     }
 
-    /// `turnwise store check`, of a store that nobody uses.
+    /// Runs `turnwise store check` on the store, which no other process may use.
     pub async fn check_store(&self) -> Result<(), String> {
         let check = self.command().args(["store", "check", &self.store()]).status().await;
         match check {
@@ -158,7 +158,7 @@ impl Turnwise {
         }
     }
 
-    /// An answer, or `None` where it does not come. No answer may hold a secret.
+    /// Sends a request. Returns the response, or `None` if there is none. No response may hold a secret.
     async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Option<(StatusCode, Value)> {
         let url = format!("http://{}{path}", self.listen);
         let mut request = self.client.request(method, url).timeout(ANSWER_TIMEOUT);
@@ -172,7 +172,7 @@ impl Turnwise {
         Some((status, serde_json::from_str(&text).unwrap_or(Value::Null)))
     }
 
-    /// Writes two documents for each database, with the credentials in each of the ways there are.
+    /// Writes two documents for each database, with credentials in every supported form.
     pub async fn replicate_both_ways(&self, sides: &[Side; 2]) {
         for (n, database) in sides[0].databases.iter().enumerate() {
             let name = database.name();
@@ -188,7 +188,7 @@ impl Turnwise {
         }
     }
 
-    /// All replications, as `_scheduler/docs` tells of them.
+    /// All replications, as `_scheduler/docs` lists them.
     pub async fn replications(&self) -> Vec<Value> {
         match self.request(Method::GET, "/_scheduler/docs?limit=10000", None).await {
             Some((StatusCode::OK, mut answer)) => match answer["docs"].take() {
@@ -199,7 +199,7 @@ impl Turnwise {
         }
     }
 
-    /// How many of them are in which state, in words.
+    /// The number of replications in each state, as text.
     pub async fn states(&self) -> String {
         let mut states: BTreeMap<String, usize> = BTreeMap::new();
         for doc in self.replications().await {

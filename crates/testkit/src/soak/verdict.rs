@@ -1,4 +1,4 @@
-//! What must hold once all is quiet.
+//! The checks after the writers and the faults have stopped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,32 +14,32 @@ use super::workload::Acknowledged;
 use crate::compare::{Leaves, leaves, revisions};
 use crate::{Database, Difference, Fault, Summary, canary, compare};
 
-/// Between two looks at databases that are not equal yet.
+/// The time between two checks of databases that are not equal yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Databases that are read at once.
+/// The number of databases that are read at the same time.
 const IN_FLIGHT: usize = 2;
 
-/// Revisions in one request.
+/// The number of revisions in one request.
 const BATCH: usize = 250;
 
-/// Differences that are shown of one database.
+/// The number of differences that are shown per database.
 const SHOWN: usize = 5;
 
-/// turnwise's memory counts from so long after its last start, in seconds: pools and buffers have then reached their size.
+/// How long after its last start turnwise's memory counts, in seconds. Pools and buffers have reached their size by then.
 const WARM_UP: usize = 60;
 
-/// With fewer seconds after that, nothing is said about memory.
+/// With fewer seconds after that, the test does not check memory.
 const MEMORY_SECONDS: usize = 180;
 
-/// The median memory of the last third of the time may be above that of the first by this factor, and this many bytes.
+/// The median memory in the last third of the time may exceed that in the first third by this factor, plus this many bytes.
 const GROWTH: f64 = 1.25;
 const GROWTH_BYTES: f64 = (8 << 20) as f64;
 
-/// Shorter pieces of base64 are met by chance.
+/// Shorter base64 texts occur by chance.
 const ENCODED_MIN: usize = 8;
 
-/// Everything that does not hold, in words.
+/// All violations, as text.
 pub(super) async fn judge(world: &World, acknowledged: &Acknowledged) -> Vec<String> {
     let mut broken = Vec::new();
     broken.extend(memory(&world.counts.memory()));
@@ -68,7 +68,7 @@ pub(super) async fn judge(world: &World, acknowledged: &Acknowledged) -> Vec<Str
     broken
 }
 
-/// Waits until both sides have the same leaves. Returns the databases that have not.
+/// Waits until both sides have the same leaves. Returns the names of the databases that do not.
 async fn until_equal(world: &World) -> Vec<String> {
     let deadline = Instant::now() + Duration::from_secs(world.options.settle_seconds);
     let mut left: Vec<usize> = (0..world.options.databases).collect();
@@ -88,8 +88,8 @@ async fn until_equal(world: &World) -> Vec<String> {
     }
 }
 
-/// All replications run, or wait for something to do; none has failed for good, or passed over a document. Those that still recover
-/// from the last fault are waited for.
+/// Checks that all replications run or wait for changes, and that none has failed permanently or skipped a document. Waits for replications
+/// that still recover from the last fault.
 async fn jobs(world: &World, quiet: Instant) -> Vec<String> {
     let deadline = quiet + Duration::from_secs(world.options.settle_seconds);
     loop {
@@ -113,7 +113,7 @@ async fn jobs(world: &World, quiet: Instant) -> Vec<String> {
     }
 }
 
-/// Both sides hold the same, and all that was acknowledged.
+/// Checks that both sides are equal and hold all acknowledged writes.
 async fn contents(world: &World, acknowledged: &Acknowledged) -> Vec<String> {
     let mut broken = Vec::new();
     let databases = stream::iter(0..world.options.databases).map(|number| async move {
@@ -157,7 +157,7 @@ fn number_of(world: &World, database: &Database) -> usize {
     world.sides[0].databases.iter().position(same).expect("one of side A's databases")
 }
 
-/// The acknowledged revisions that are in no history of the database.
+/// The acknowledged revisions that no history in the database contains.
 async fn lost(database: &Database, acknowledged: &[(String, String)]) -> Vec<String> {
     let Some(leaves) = leaves(database).await else { return vec!["the database cannot be read".to_owned()] };
     let histories = histories(database, &leaves).await;
@@ -189,7 +189,7 @@ async fn histories(database: &Database, leaves: &Leaves) -> HashMap<String, BTre
     histories
 }
 
-/// Whether turnwise's memory has grown, from what it had every second since its last start.
+/// Whether turnwise's memory has grown, from one sample per second since its last start.
 fn memory(samples: &[u64]) -> Option<String> {
     let warm = samples.get(WARM_UP..).unwrap_or_default();
     if warm.len() < MEMORY_SECONDS {
@@ -218,7 +218,7 @@ fn median(samples: &[u64]) -> f64 {
     sorted[sorted.len() / 2] as f64
 }
 
-/// Secrets in all that turnwise has printed: those of tests, and the passwords of servers that were given.
+/// Secrets in all that turnwise has printed: those of tests, and the passwords of servers in the options.
 fn secrets(world: &World) -> Vec<String> {
     let log = std::fs::read(world.turnwise.log_file()).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
@@ -230,7 +230,8 @@ fn secrets(world: &World) -> Vec<String> {
         let url = reqwest::Url::parse(side.server.url()).expect("a server's URL can be parsed");
         let Some(password) = url.password() else { continue };
         let in_url = format!("{}:{password}@", url.username());
-        // Of Basic, and of a CouchDB's session cookie, which begins in the same way: what base64 makes of whole groups of `user:`.
+        // The start of Basic credentials, and of CouchDB's session cookie, which begins the same way: the base64 form of the complete groups
+        // of `user:`.
         let user = format!("{}:", url.username());
         let encoded = STANDARD.encode(&user[..user.len() / 3 * 3]);
         let tells =

@@ -14,26 +14,26 @@ use tokio::task::JoinHandle;
 use super::World;
 use crate::{Database, Random, encode_segment};
 
-/// Documents that are written again and again, on both sides: so few that the two often meet.
+/// The number of documents that both sides write repeatedly. It is small, so that writes often conflict.
 const POOL: u64 = 60;
 
-/// Documents in one `_bulk_docs`, and their size: together often more than a proxy lets through.
+/// The most documents in one `_bulk_docs`, and their largest size in bytes. Together, they often exceed a proxy's limit.
 const BURST_DOCUMENTS: u64 = 100;
 const BURST_DOCUMENT_BYTES: u64 = 4_000;
 
-/// Attachments that travel within their document. Three of them at most are on one.
+/// The largest size of an inline attachment, in bytes. A document has at most three of them.
 const SMALL_ATTACHMENT_BYTES: u64 = 10_000;
 
-/// Attachments that travel on their own have at least so many.
+/// The smallest size of an attachment with its own request, in bytes.
 const LARGE_ATTACHMENT_MIN_BYTES: u64 = 300_000;
 
-/// How long a database is left alone: longer than turnwise waits before it parks its jobs.
+/// How long a database has no writes: longer than turnwise waits before it parks its jobs.
 const QUIET_SECONDS: u64 = 16;
 
-/// Longer than a server that is up takes for anything.
+/// Longer than any request to a running server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Revisions whose write was acknowledged, by database.
+/// Acknowledged revisions, by database.
 #[derive(Default)]
 pub(super) struct Acknowledged(pub HashMap<usize, Vec<(String, String)>>);
 
@@ -43,7 +43,7 @@ impl Acknowledged {
     }
 }
 
-/// A writer, which ends with its database's number and what was acknowledged.
+/// A writer's task, which returns the number of its database and the acknowledged revisions.
 type Writing = JoinHandle<(usize, Vec<(String, String)>)>;
 
 /// Starts the writers.
@@ -75,7 +75,7 @@ struct Writer {
     acknowledged: Vec<(String, String)>,
 }
 
-/// What became of a request: the answer, or that there was none.
+/// The response to a request, if there is one.
 type Answer = Option<(StatusCode, Value)>;
 
 impl Writer {
@@ -99,13 +99,14 @@ impl Writer {
         }
     }
 
-    /// A third of the databases is left alone for a while, on both sides, then the next third: jobs without news are parked, and woken.
+    /// Whether this database currently has no writes. On both sides, each third of the databases has none in turn, so that jobs without
+    /// changes are parked and later woken.
     fn is_quiet(&self) -> bool {
         let phase = self.world.begun.elapsed().as_secs() / QUIET_SECONDS;
         (usize::try_from(phase).unwrap_or_default() + self.number).is_multiple_of(3)
     }
 
-    /// One of the things that people do. `None` if it did not work out: the server is down, or somebody else was first.
+    /// Makes one random change. `None` if it failed, because the server is down or another writer was first.
     async fn write(&mut self) -> Option<()> {
         let id = format!("{}", self.random.below(POOL));
         match self.random.below(1_000) {
@@ -147,7 +148,7 @@ impl Writer {
         self.delete_revision(id, stored["_rev"].as_str()?).await
     }
 
-    /// A branch of its own beside the winner, as a replication from elsewhere brings one.
+    /// Adds a branch beside the winner, as a replication from another server does.
     async fn branch(&mut self, id: &str) -> Option<()> {
         let stored = self.read(id, "?revs=true").await??;
         let mut ids = stored["_revisions"]["ids"].as_array()?.clone();
@@ -174,7 +175,7 @@ impl Writer {
         Some(())
     }
 
-    /// Deletes one of the branches that lost.
+    /// Deletes one of the losing branches.
     async fn resolve(&mut self, id: &str) -> Option<()> {
         let stored = self.read(id, "?conflicts=true").await??;
         let Some(rev) = stored["_conflicts"].get(0).and_then(Value::as_str) else { return Some(()) };
@@ -242,7 +243,7 @@ impl Writer {
         Some(())
     }
 
-    /// A document's winner; `Some(None)` if there is none.
+    /// A document's winner. `Some(None)` if the document does not exist.
     async fn read(&self, id: &str, query: &str) -> Option<Option<Value>> {
         let path = format!("/{}{query}", encode_segment(id));
         match self.request(Method::GET, &path, None).await? {
@@ -266,7 +267,7 @@ impl Writer {
         Some(())
     }
 
-    /// Notes a revision that the server says it has written.
+    /// Notes a revision that the server reports as written.
     fn acknowledge(&mut self, answer: &Value) {
         if let (Some(id), Some(rev)) = (answer["id"].as_str(), answer["rev"].as_str()) {
             self.acknowledged.push((id.to_owned(), rev.to_owned()));
