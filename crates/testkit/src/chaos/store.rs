@@ -22,6 +22,8 @@ const DISK_SIZE: &str = "8g";
 const ETCD_QUOTA_BYTES: u64 = 8 << 30;
 /// The free space of a full disk, in bytes.
 const SPARE_BYTES: u64 = 64 << 10;
+/// Attempts to make a disk that full.
+const FILLS: usize = 100;
 
 /// A store that nodes use.
 pub(super) struct Store {
@@ -180,20 +182,26 @@ impl Disk {
 
     /// Leaves only 64 kB free.
     pub async fn fill(&self) {
-        let df = Command::new("df").args(["--output=used", "-B1", &self.path()]).output().await;
-        let df = df.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        let used: u64 = df.lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or_default();
-        self.resize(&(used + SPARE_BYTES).to_string()).await;
+        // A size below what is used is refused: more may be written while the size is on its way.
+        for _ in 0..FILLS {
+            let df = Command::new("df").args(["--output=used", "-B1", &self.path()]).output().await;
+            let df =
+                df.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+            let used: u64 = df.lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or_default();
+            if self.resize(&(used + SPARE_BYTES).to_string()).await {
+                return;
+            }
+        }
+        panic!("{} cannot be made smaller", self.path());
     }
 
     /// Makes room again.
     pub async fn free(&self) {
-        self.resize(DISK_SIZE).await;
+        assert!(self.resize(DISK_SIZE).await, "{} cannot be made larger", self.path());
     }
 
-    async fn resize(&self, size: &str) {
-        let done = run("mount", &["-o", &format!("remount,size={size}"), &self.path()]).await;
-        assert!(done, "{} can be made larger and smaller", self.path());
+    async fn resize(&self, size: &str) -> bool {
+        run("mount", &["-o", &format!("remount,size={size}"), &self.path()]).await
     }
 }
 
