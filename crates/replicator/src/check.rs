@@ -1,5 +1,5 @@
-//! What must hold of the rows of `_replicator` databases: of one document, of one job that belongs to a document, of one
-//! database. As [`turnwise_queue::check`], each is a function from rows, read in one snapshot, to findings.
+//! The invariants of the rows of `_replicator` databases: of one document, of one job that belongs to a document, and of one database. As in
+//! [`turnwise_queue::check`], each check is a function from the rows of one snapshot to findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,27 +16,27 @@ use crate::documents::{Counters, Head, local::Local, names};
 /// A document: its database and its id.
 pub type DocumentKey = (String, String);
 
-/// What is known of one document.
+/// The rows of one document.
 #[derive(Debug, Clone, Default)]
 pub struct DocumentRows {
-    /// Its head, if it is there and can be read.
+    /// Its head, if the row exists and can be parsed.
     pub head: Option<Head>,
     /// The pieces of its body.
     pub body: BTreeMap<u32, Bytes>,
     /// The numbers of the changes that name it.
     pub changes: BTreeSet<i64>,
-    /// The state of its replication, if it is there and can be read.
+    /// The state of its replication, if the row exists and can be parsed.
     pub replication: Option<Row>,
-    /// Its entries among the unresolved.
+    /// Its entries in the index of unresolved documents.
     pub unresolved: BTreeSet<i64>,
-    /// Its entries among those whose filter functions are looked at again.
+    /// Its entries in the index of filter functions to check again.
     pub filter_checks: BTreeSet<i64>,
-    /// What cannot be read.
+    /// The rows that cannot be parsed.
     pub unreadable: Vec<Finding>,
 }
 
 impl DocumentRows {
-    /// Adds a row, if it is one of a document's.
+    /// Adds a row, if it belongs to a document.
     pub fn add(&mut self, row: &Key, key: &[u8], value: &Bytes) {
         match row {
             Key::Document(..) => self.head = self.read(key, value),
@@ -68,7 +68,7 @@ impl DocumentRows {
     }
 }
 
-/// Why the value of a row of a `_replicator` database cannot be read, if it cannot. Rows of other families can.
+/// The reason why the value of a row of a `_replicator` database cannot be parsed; `None` if it can. Rows of other families always can.
 pub fn unreadable(row: &Key, value: &[u8]) -> Option<String> {
     let read = match row {
         Key::Database(_) => serde_json::from_slice::<Database>(value).map(drop),
@@ -83,12 +83,12 @@ pub fn unreadable(row: &Key, value: &[u8]) -> Option<String> {
     read.err().map(|error| error.to_string())
 }
 
-/// Whether a document that is there has a replication, done or to be done.
+/// Whether a document exists and has a replication, finished or not.
 pub fn is_replicated(id: &str, head: &Head) -> bool {
     !head.deleted && !names::is_design(id)
 }
 
-/// The document that a job belongs to, as long as it must know of the job: not if it has ended, or is about to go.
+/// The document that a job belongs to, as long as its row must name the job. A job that has ended, or that is about to be removed, has none.
 pub fn document_of(job: &Job) -> Option<DocumentKey> {
     if job.job_type != JOB_TYPE || job.state().is_final() || job.then() == Then::Remove {
         return None;
@@ -146,7 +146,7 @@ pub fn check_document(
         found(Invariant::BodyWhole, keys.body_piece(db, id, n), &problem);
     }
     let Some(row) = &rows.replication else {
-        // A database that is being deleted loses these rows first.
+        // The deletion of a database removes these rows first.
         if is_replicated(id, head) && !database.deleting {
             found(Invariant::Scheduled, head_key, "nothing is known of its replication");
         }
@@ -211,7 +211,7 @@ pub fn check_document(
     findings
 }
 
-/// Whether the pieces are a JSON object.
+/// Checks that the pieces form a JSON object.
 fn check_body(pieces: &BTreeMap<u32, Bytes>) -> Result<(), (u32, String)> {
     if pieces.is_empty() {
         return Err((0, "there is no piece of it".to_owned()));
@@ -219,13 +219,13 @@ fn check_body(pieces: &BTreeMap<u32, Bytes>) -> Result<(), (u32, String)> {
     whole(&pieces.iter().map(|(n, piece)| (*n, piece.len())).collect())?;
     let mut body = BytesMut::with_capacity(pieces.values().map(Bytes::len).sum());
     pieces.values().for_each(|piece| body.extend_from_slice(piece));
-    // Without the parser's words: they may repeat what is secret.
+    // The parser's message is left out, because it may repeat secrets.
     serde_json::from_slice::<Map<String, Value>>(&body)
         .map(drop)
         .map_err(|_| (0, "it is no JSON object".to_owned()))
 }
 
-/// Checks that the document that a job belongs to knows of it. `row` is that document's.
+/// Checks that the row of a job's document names the job. `row` is the row of this document.
 pub fn check_documents_job(keys: &Keyspace, job: &Job, row: Option<&Row>) -> Option<Finding> {
     let (db, id) = document_of(job)?;
     let known = row.and_then(|row| row.job.as_ref()) == Some(&job.id);
@@ -233,10 +233,10 @@ pub fn check_documents_job(keys: &Keyspace, job: &Job, row: Option<&Row>) -> Opt
     (!known).then(|| Finding::new(Invariant::DocumentsJob, &keys.job(JOB_TYPE, &job.id), problem()))
 }
 
-/// What the heads of a database's documents add up to.
+/// The totals over the heads of a database's documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Documents that are there.
+    /// Documents that are not deleted.
     pub documents: u64,
     /// Tombstones.
     pub deleted: u64,
@@ -253,7 +253,7 @@ impl Tally {
     }
 }
 
-/// Checks a database of which there are rows.
+/// Checks a database that has rows.
 pub fn check_database(
     keys: &Keyspace,
     db: &str,
@@ -280,7 +280,7 @@ fn words(Counters { sequence, documents, deleted }: &Counters) -> String {
     format!("{documents} documents, {deleted} deleted, sequence {sequence}")
 }
 
-/// Checks every `_replicator` database of a store, given all of its rows. Holds all of them in memory: for tests.
+/// Checks every `_replicator` database of a store, given all of its rows. Holds all of them in memory, so it is for tests.
 pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut documents: BTreeMap<DocumentKey, DocumentRows> = BTreeMap::new();
     let mut databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)> = BTreeMap::new();

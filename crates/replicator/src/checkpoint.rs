@@ -1,13 +1,12 @@
-//! Checkpoints: `_local` documents on both sides that say how far a replication has come.
+//! Checkpoints: `_local` documents on both sides that record how far a replication has come.
 //!
-//! Both documents are named after the replication's base id and hold the same thing: the session that wrote them, its
-//! sequence, and up to 50 sessions before it. A checkpoint counts only as far as *both* sides know of it: if the
-//! target was deleted and created anew, or one side was restored from a backup, the latest session that both
-//! remember is where the next run starts; if there is none, it starts over.
+//! Both documents are named after the replication's base id and have the same content: the session that wrote them, its sequence, and up to 50
+//! earlier sessions. A checkpoint counts only as far as *both* sides have it. A target may have been deleted and created again, or a side restored
+//! from a backup. The next run then starts at the latest session in both documents or, if there is none, from the beginning.
 //!
-//! While a run goes on, a database may be deleted and created anew under it. CouchDB takes a `_local` document whatever revision
-//! it names, so that writing one finds nothing out; and a checkpoint in the new database would be a lie for
-//! ever. So both databases are looked at before it is written ([`Checkpoints::verify`]), and now and then while there is none to write.
+//! During a run, a client may delete a database and create it again. CouchDB accepts a `_local` document with any revision, so a write does not
+//! detect this. A checkpoint in the new database would then be wrong permanently. The run therefore verifies both databases before it writes a
+//! checkpoint ([`Checkpoints::verify`]), and from time to time while it has none to write.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,14 +16,14 @@ use crate::http::{Peer, Request};
 use crate::report::{REPLICATION_ID_VERSION, Session};
 use crate::seq::Seq;
 
-/// How many sessions a checkpoint remembers, as CouchDB does.
+/// The number of sessions in a checkpoint, as in CouchDB.
 pub(crate) const MAX_HISTORY: usize = 50;
 /// More than 50 sessions need, even with the sequences of a large cluster.
 const DOC_BYTES: usize = 4 * 1024 * 1024;
-/// How often a checkpoint is read again because somebody else wrote it in between.
+/// How often a checkpoint is read again after another client has changed it.
 const CONFLICT_ATTEMPTS: usize = 5;
 
-/// What both documents hold.
+/// The content of both documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Log {
@@ -55,7 +54,7 @@ struct Written {
     rev: Option<String>,
 }
 
-/// Where a run starts, and what came before it.
+/// Where a run starts, and the sessions before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Start {
     /// `None`: from the beginning.
@@ -66,26 +65,26 @@ pub(crate) struct Start {
     pub session_id: Option<String>,
 }
 
-/// Both sides' checkpoint documents.
+/// The checkpoint documents of both sides.
 pub(crate) struct Checkpoints {
     sides: [Document; 2],
-    /// What was found at the start.
+    /// The result of the comparison at the start.
     pub start: Start,
 }
 
-/// One side's document.
+/// The checkpoint document of one side.
 struct Document {
     peer: Peer,
     id: String,
     rev: Option<String>,
-    /// The session in it, if there is one.
+    /// The session in the document, if there is one.
     session_id: Option<String>,
-    /// What the database said of itself at the start.
+    /// The database's description at the start.
     info: Info,
 }
 
 impl Checkpoints {
-    /// Reads both sides and finds the last point that both know.
+    /// Reads both sides and finds the last session that both have.
     pub async fn find(sides: [(&Peer, &Info); 2], base_id: &str) -> Result<Self, Error> {
         let mut sides = sides.map(|(peer, info)| Document {
             peer: peer.clone(),
@@ -99,25 +98,25 @@ impl Checkpoints {
         Ok(Self { sides, start: compare(&on_source, &on_target) })
     }
 
-    /// What was found does not count: the run starts from the beginning.
+    /// Discards what was found: the run starts from the beginning.
     pub fn distrust(&mut self) {
         self.start = Start::default();
     }
 
-    /// Makes sure that both databases are still those with which the run began.
+    /// Verifies that both databases are still those with which the run began.
     ///
     /// # Errors
-    /// [`Fault::Replaced`] of the side that is not; and what the requests come to, such as 404 for a database that is gone.
+    /// [`Fault::Replaced`] of the side whose database was replaced, and errors of the requests, such as 404 for a database that was deleted.
     pub async fn verify(&mut self) -> Result<(), Error> {
         let [source, target] = &mut self.sides;
         tokio::try_join!(source.verify(), target.verify())?;
         Ok(())
     }
 
-    /// Writes `session` in front of the sessions before it, on both sides.
+    /// Writes `session` in front of the earlier sessions, on both sides.
     ///
     /// # Errors
-    /// Those of [`Checkpoints::verify`], which comes first.
+    /// Those of [`Checkpoints::verify`], which runs first.
     pub async fn write(&mut self, session: &Session) -> Result<(), Error> {
         self.verify().await?;
         let mut history = vec![session.clone()];
@@ -155,7 +154,7 @@ impl Document {
         let info = database::info(&self.peer).await?;
         let another = match info.is_another_than(&self.info) {
             Some(another) => another,
-            // Nothing of it has been written or found so far, so nothing can be missing.
+            // No checkpoint was written or found so far, so none can be missing.
             None if self.session_id.is_none() => false,
             None => {
                 self.read().await?;
@@ -181,7 +180,7 @@ impl Document {
                     self.session_id = Some(log.session_id.clone());
                     return Ok(());
                 }
-                // Our own write whose answer was lost, or another process that runs the same replication.
+                // This run's own write whose response was lost, or another process that runs the same replication.
                 Err(error) if error.status() == Some(409) && attempt < CONFLICT_ATTEMPTS => {
                     let had_one = self.session_id.is_some();
                     self.read().await?;
@@ -196,20 +195,20 @@ impl Document {
     }
 }
 
-/// The last point that both sides know.
+/// The last session that both sides have.
 fn compare(source: &Log, target: &Log) -> Start {
     if source.session_id.is_empty() || target.session_id.is_empty() {
         return Start::default();
     }
     if source.session_id == target.session_id {
-        // A crash between the two writes leaves one side further. The target's word is about its own documents.
+        // A crash between the two writes leaves one side further. The target's record counts, because it describes the target's own documents.
         return Start {
             seq: Some(target.source_last_seq.clone()),
             history: target.history.clone(),
             session_id: Some(target.session_id.clone()),
         };
     }
-    // Latest first on both sides; the first of the target's sessions that the source remembers is the latest common one.
+    // The latest session comes first on both sides. The first of the target's sessions that the source also has is the latest common one.
     for (nth, session) in target.history.iter().enumerate() {
         if !session.session_id.is_empty()
             && source.history.iter().any(|other| other.session_id == session.session_id)

@@ -1,4 +1,4 @@
-//! The work on one batch: what does the target lack, read it, write it.
+//! The work on one batch: find out what the target lacks, read it, write it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,47 +20,46 @@ use crate::spec::Replication;
 use crate::stats::Tally;
 use crate::write::WriteBuffer;
 
-/// Documents in one `_bulk_get`: enough to make the request's own cost vanish, few enough to be asked again when
-/// the answer breaks off.
+/// Documents in one `_bulk_get`: enough to make the request's fixed cost negligible, and few enough to repeat when the response breaks off.
 pub(crate) const BULK_GET_DOCS: usize = 500;
 
-/// How much of documents with attachments is kept until their turn comes; the others are read again.
+/// The bytes of documents with attachments that are kept until their attachments are copied; documents beyond are read again.
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Attachments of one document that are no larger than this together travel inside it, in base64: a request of its own
-/// costs CouchDB more (2,000 documents with three of 32 kB: 7.5 CPU seconds at the target inside, 16.6 by themselves).
+/// Attachments of one document whose total size is at most this travel inside the document, in base64. Separate requests cost CouchDB more: for 2,000
+/// documents with three attachments of 32 kB, the target needs 7.5 CPU seconds inside and 16.6 separately.
 const INLINE_BYTES: u64 = 256 * 1024;
-/// Where the target has earlier revisions, and so perhaps the attachments, sending them again is worth while up to here.
+/// The same limit where the target has earlier revisions, and so perhaps already has the attachments.
 const INLINE_AGAIN_BYTES: u64 = 16 * 1024;
-/// Attachments in one request for documents with attachments inside.
+/// The most attachment bytes in one request for documents with attachments inside.
 const INLINE_BATCH_BYTES: u64 = 3 * 1024 * 1024;
 
-/// Such batches in flight at once, in all: each is some 10 MB of memory, and more than keep both servers busy gain nothing.
+/// Such batches in flight concurrently, in total. Each takes some 10 MB of memory, and more than keep both servers busy gain nothing.
 const INLINE_BATCHES: usize = 4;
 
-/// Revisions about which a target is not asked that had nothing when the run began. Of a small database that is all, and one of the
-/// ten requests that it would take. Were another replication to fill the same target, each would have no more than these in vain.
+/// Revisions about which no `_revs_diff` asks, if the target was empty when the run began. For a small database, these are all revisions, which saves
+/// one of about ten requests. If another replication fills the same target, each writes at most this many revisions needlessly.
 const FRESH_REVISIONS: u64 = 2_000;
 
-/// Copies batches; shared by all that are in flight.
+/// Copies batches; all batches in flight share it.
 pub(crate) struct Copier {
     target: Peer,
     fetcher: Fetcher,
     attachments: attachments::Copier,
     target_is_pouchdb: bool,
-    /// Room for batches of [`INLINE_BATCHES`].
+    /// Room for [`INLINE_BATCHES`] batches.
     inline_room: Semaphore,
-    /// Whether the changes feed is to bring documents.
+    /// Whether the changes feed should include documents.
     pub demand: Arc<Demand>,
     /// How large batches are.
     pub pace: Arc<Pace>,
-    /// Revisions that the target lacks without being asked.
+    /// The remaining number of revisions that the target lacks without being asked.
     fresh: AtomicU64,
     pub tally: Tally,
 }
 
 impl Copier {
-    /// `on_target` is what the target says of itself. (A PouchDB cannot take attachments in the encoding in which CouchDB stores them.)
+    /// `on_target` is the target's description. A PouchDB does not accept attachments in the encoding in which CouchDB stores them.
     pub fn new(
         source: Peer,
         target: Peer,
@@ -91,11 +90,11 @@ impl Copier {
         }
     }
 
-    /// Copies what the target lacks of `batch`. When it answers, everything of it is on the target or was refused there.
+    /// Copies what the target lacks of `batch`. When it returns, the target has stored or permanently rejected every document of the batch.
     pub async fn copy(&self, batch: Batch) -> Result<(), Error> {
         self.tally.doc_write_failures.add(batch.left_out);
         if batch.changes == 0 {
-            // It only says how far the feed has come.
+            // The batch only reports how far the feed has come.
             return Ok(());
         }
         self.tally.revisions_checked.add(batch.revisions);
@@ -119,7 +118,7 @@ impl Copier {
             let part;
             (part, left) = left.split_at(self.pace.of(Side::Source, BULK_GET_DOCS).min(left.len()));
             self.fetcher.fetch(part, &mut writer, &self.tally).await?;
-            // Only now that the source's answer has been read: these requests need connections of their own.
+            // Only after the source's response has been read completely: these requests need connections of their own.
             self.copy_attachments(&mut writer).await?;
         }
         writer.buffer.flush(&self.target, &self.pace, &self.tally).await
@@ -132,7 +131,7 @@ impl Copier {
         revs_diff::all(revs)
     }
 
-    /// Hands those documents to `writer` that are missing and came with the feed; answers how many, and the others.
+    /// Passes missing documents that came with the feed to `writer`. Returns their number, and the remaining documents.
     async fn take_from_feed(
         &self,
         docs: &FeedDocs,
@@ -160,18 +159,18 @@ impl Copier {
         Ok((came, others))
     }
 
-    /// Copies the revisions with attachments that `writer` has gathered.
+    /// Copies the revisions with attachments that `writer` has collected.
     async fn copy_attachments(&self, writer: &mut Writer<'_>) -> Result<(), Error> {
         writer.kept_bytes = 0;
         let mut batches = in_batches(std::mem::take(&mut writer.small));
         if batches.len() <= 1 {
-            // They may share a write with documents that have none.
+            // A single batch may share a write with documents that have no attachments.
             for batch in batches {
                 let left = self.fetcher.fetch_inline(batch, writer).await?;
                 writer.large.extend(left);
             }
         } else {
-            // While one is written, the next is read.
+            // The next batch is read while one is written.
             let copies = batches.drain(..).map(|batch| self.copy_inline(batch));
             let left: Vec<Vec<Revision>> =
                 stream::iter(copies).buffer_unordered(INLINE_BATCHES).try_collect().await?;
@@ -180,7 +179,7 @@ impl Copier {
         self.attachments.copy(std::mem::take(&mut writer.large), &self.tally).await
     }
 
-    /// Copies one batch of revisions whose attachments are small; answers those that did not come.
+    /// Copies one batch of revisions with small attachments; returns the revisions that did not come.
     async fn copy_inline(&self, batch: Vec<Revision>) -> Result<Vec<Revision>, Error> {
         let _room = self.inline_room.acquire().await.expect("never closed");
         let mut writer = Writer::new(self);
@@ -190,12 +189,12 @@ impl Copier {
     }
 }
 
-/// Whether nothing but a revision of the first generation is missing.
+/// Whether only one revision is missing, and it is of the first generation.
 fn is_first(missing: &Missing) -> bool {
     matches!(&missing.revs[..], [rev] if rev.starts_with("1-"))
 }
 
-/// Batches of at most [`INLINE_BATCH_BYTES`], in the same order. No single revision has more.
+/// Splits into batches of at most [`INLINE_BATCH_BYTES`], in the same order. No single revision has more.
 fn in_batches(revisions: Vec<(Revision, u64)>) -> Vec<Vec<Revision>> {
     let (mut batches, mut bytes) = (Vec::new(), u64::MAX);
     for (revision, more) in revisions {
@@ -209,15 +208,15 @@ fn in_batches(revisions: Vec<(Revision, u64)>) -> Vec<Vec<Revision>> {
     batches
 }
 
-/// Gathers documents until a write is worth while.
+/// Collects documents until a write is worthwhile.
 struct Writer<'a> {
     copier: &'a Copier,
     buffer: WriteBuffer,
-    /// Revisions whose attachments can travel inside, and the bytes of these.
+    /// Revisions whose attachments can travel inside, with the bytes of these attachments.
     small: Vec<(Revision, u64)>,
-    /// Those whose attachments are streamed.
+    /// Revisions whose attachments are streamed.
     large: Vec<Revision>,
-    /// How much of their documents is kept.
+    /// How many bytes of their documents are kept.
     kept_bytes: usize,
 }
 
@@ -226,7 +225,7 @@ impl<'a> Writer<'a> {
         Self { copier, buffer: WriteBuffer::default(), small: Vec::new(), large: Vec::new(), kept_bytes: 0 }
     }
 
-    /// Whether attachments travel inside their document.
+    /// The bytes of the attachments, if they can travel inside their document.
     fn inline(&self, missing: &Missing, summary: &attachments::Summary) -> Option<u64> {
         if matches!(missing.id.as_str(), "." | "..") {
             // No URL can name these documents, so there is no other way.
@@ -234,7 +233,7 @@ impl<'a> Writer<'a> {
                 .bytes
                 .filter(|&bytes| bytes <= INLINE_BATCH_BYTES && self.copier.fetcher.has_inline());
         }
-        // Inside, they are not encoded; between two CouchDBs they stay as they are stored, so that digests agree.
+        // Inside a document, attachments are not encoded. Between two CouchDBs they stay as stored, so that digests agree.
         let as_stored = !summary.encoded || self.copier.target_is_pouchdb;
         let limit = if missing.possible_ancestors.is_empty() { INLINE_BYTES } else { INLINE_AGAIN_BYTES };
         summary.bytes.filter(|&bytes| bytes <= limit && as_stored && self.copier.fetcher.has_inline())

@@ -1,4 +1,4 @@
-//! The two databases before anything is copied: that they are there, and what they say of themselves.
+//! The preparation of a run: checks that both databases exist, and reads their descriptions.
 
 use http::Method;
 use serde::Deserialize;
@@ -11,15 +11,15 @@ use crate::replication_id::{self, ReplicationId};
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
 
-/// A database's own description is short, also on a cluster of many shards.
+/// A database's description is short, also on a cluster with many shards.
 const INFO_BYTES: usize = 1024 * 1024;
 /// A design document may hold a whole application.
 const DESIGN_DOC_BYTES: usize = 64 * 1024 * 1024;
 
-/// What `GET /db` tells.
+/// The response of `GET /db`.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Info {
-    /// The last change.
+    /// The sequence of the last change.
     #[serde(default)]
     pub update_seq: Seq,
     #[serde(default)]
@@ -33,7 +33,7 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    /// Whether nothing has ever been written there, so that it lacks whatever it may be asked about.
+    /// Whether nothing has ever been written to the database, so that it lacks every document and revision.
     pub fn is_empty(&self) -> bool {
         self.doc_count == Some(0) && self.doc_del_count == 0 && self.update_seq.number() == Some(0)
     }
@@ -43,22 +43,21 @@ impl Info {
         self.backend_adapter.is_some() || self.adapter.is_some()
     }
 
-    /// When the database was created, in seconds, if the server says so.
+    /// When the database was created, in seconds, if the server states it.
     ///
-    /// That is what `instance_start_time` means since CouchDB 3.3. Before it was always `"0"`, before 2.0 the microseconds at
-    /// which the database was last opened, and PouchDB Server gives the milliseconds of its own start: these say nothing
-    /// of the database, and are told by their length.
+    /// Since CouchDB 3.3, `instance_start_time` has this meaning. Before 3.3 it was always `"0"`. Before 2.0 it held the microseconds at which the
+    /// database was last opened. PouchDB Server returns the milliseconds of its own start. Only the length of the value distinguishes these forms.
     pub fn created(&self) -> Option<u64> {
         let text = self.instance_start_time.as_str()?;
         text.parse().ok().filter(|_| (9..=11).contains(&text.len()))
     }
 
-    /// Whether this describes another database than `before` did, under the same name. `None`: it cannot be told from here.
+    /// Whether this describes another database than `before`, under the same name. `None`: the descriptions do not show it.
     pub fn is_another_than(&self, before: &Self) -> Option<bool> {
         match (before.created(), self.created()) {
             (Some(before), Some(now)) => Some(before != now),
-            // A database does not lose updates. (That of a cluster is a sum over whichever copies of its shards have answered,
-            // which count differently: its number goes up and down.)
+            // A database does not lose updates. The number of a cluster is no proof: it sums over the shard copies that responded, which count
+            // differently.
             _ => match (before.update_seq.plain(), self.update_seq.plain()) {
                 (Some(before), Some(now)) if now < before => Some(true),
                 _ => None,
@@ -67,14 +66,14 @@ impl Info {
     }
 }
 
-/// Reads a database's description; fails if there is no such database.
+/// Reads a database's description; fails if the database does not exist.
 pub(crate) async fn info(peer: &Peer) -> Result<Info, Error> {
     peer.json(&Request::get(""), INFO_BYTES).await
 }
 
-/// Reads the target's description, and creates it before if it is not there and the replication asks for that.
+/// Reads the target's description. If the database does not exist and the replication asks for it, creates it first.
 ///
-/// It is not created on trust: a user who may write to a database need not be one who may create it.
+/// The read comes first: a user who may write to a database is not always allowed to create it.
 pub(crate) async fn open_target(target: &Peer, replication: &Replication) -> Result<Info, Error> {
     match info(target).await {
         Err(error) if error.status() == Some(404) && replication.create_target => {
@@ -92,22 +91,22 @@ async fn create(target: &Peer, replication: &Replication) -> Result<(), Error> {
     }
     let request = Request::new(Method::PUT, query.on(""));
     match target.json::<IgnoredAny>(&request, INFO_BYTES).await {
-        // Somebody else was faster.
+        // Another client created it first.
         Err(error) if error.status() == Some(412) => Ok(()),
         result => result.map(|_| ()),
     }
 }
 
-/// How many changes there are after `since`, if the source knows.
+/// The number of changes after `since`, if the source reports it.
 pub(crate) async fn pending(source: Peer, info: Info, since: Seq) -> Option<u64> {
     if info.is_pouchdb() {
         return Some(info.update_seq.number()?.saturating_sub(since.number()?));
     }
-    // Only a progress bar depends on it: no retries, and no error.
+    // Only a progress bar depends on the number, so there are no retries and no error.
     ask_pending(&source, &since).await.ok()?
 }
 
-/// How many changes a CouchDB says that it has after `since`.
+/// The number of changes after `since` that a CouchDB reports.
 async fn ask_pending(source: &Peer, since: &Seq) -> Result<Option<u64>, Error> {
     #[derive(Deserialize)]
     struct Pending {
@@ -120,7 +119,7 @@ async fn ask_pending(source: &Peer, since: &Seq) -> Result<Option<u64>, Error> {
     Ok(answer.json::<Pending>(INFO_BYTES).await?.pending)
 }
 
-/// Whether the source has changes after `since`, of whatever documents; `None` if it does not say.
+/// Whether the source has changes after `since`, of any documents; `None` if it does not report it.
 pub(crate) async fn has_more(source: &Peer, is_pouchdb: bool, since: &Seq) -> Result<Option<bool>, Error> {
     if is_pouchdb {
         let update_seq = source.send(&Request::get("")).await?.json::<Info>(INFO_BYTES).await?.update_seq;
@@ -129,10 +128,10 @@ pub(crate) async fn has_more(source: &Peer, is_pouchdb: bool, since: &Seq) -> Re
     Ok(ask_pending(source, since).await?.map(|pending| pending > 0))
 }
 
-/// The source text of the replication's filter function, where its id depends on it.
+/// The source text of the replication's filter function, if the replication id depends on it.
 ///
 /// # Errors
-/// If the source does not answer, or has no such function.
+/// If the source does not respond, or has no such function.
 pub async fn filter_code(replication: &Replication, client: &Client) -> Result<Option<String>, Error> {
     let Some(Filter::Function { name, .. }) = &replication.filter else {
         return Ok(None);
@@ -154,8 +153,8 @@ pub async fn filter_code(replication: &Replication, client: &Client) -> Result<O
     }
 }
 
-/// The replication's id: the job's name, and that of its checkpoints. Asks the source for the code of a filter
-/// function, if there is one; otherwise it talks to nobody.
+/// The replication id, which names the job and its checkpoints. Reads the code of a filter function from the source, if there is one; otherwise it
+/// sends no request.
 ///
 /// # Errors
 /// Those of [`filter_code`].
@@ -184,10 +183,10 @@ mod tests {
         let cases = [
             (("1795297690", 7), ("1795297690", 9), Some(false)),
             (("1795297690", 7), ("1795299999", 7), Some(true)),
-            // An upgrade to a version that tells, and back.
+            // An upgrade to a version that reports the time, and the downgrade.
             (("0", 7), ("1795297690", 7), None),
             (("1795297690", 7), ("0", 7), None),
-            // A restart, where it is the time at which the database was opened.
+            // A restart, where the value is the time at which the database was opened.
             (("1795297690123456", 7), ("1795299999123456", 7), None),
             (("1795297908712", 7), ("1795299999712", 8), None),
             (("0", 7), ("0", 7), None),
@@ -198,7 +197,7 @@ mod tests {
             let (before, now) = (info(started, opaque(seq)), info(started_now, opaque(seq_now)));
             assert_eq!(now.is_another_than(&before), another, "{before:?} {now:?}");
         }
-        // One process counts for itself.
+        // A number that does not come from a cluster never decreases.
         let (before, now) = (info("0", json!(7)), info("0", json!(6)));
         assert_eq!(now.is_another_than(&before), Some(true));
         assert_eq!(before.is_another_than(&now), None);

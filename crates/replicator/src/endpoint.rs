@@ -1,8 +1,7 @@
-//! One side of a replication: a database's URL, who asks, and the headers that go along.
+//! One side of a replication: a database's URL, the login, and the headers of each request.
 //!
-//! Credentials come from three places, in this order: the `auth` object, the URL's userinfo, an
-//! `Authorization: Basic` header. Whatever the place, they end up in one form here, so that the same login gives
-//! the same replication id.
+//! Credentials come from three places, in this order: the `auth` object, the URL's userinfo, and an `Authorization: Basic` header. [`Endpoint`]
+//! stores them in one form, so that the same login gives the same replication id.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -18,15 +17,15 @@ use crate::written::Written;
 /// A database on a CouchDB-protocol server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Ends in `/`, holds neither userinfo nor query.
+    /// Ends in `/`, and has neither userinfo nor query.
     url: Url,
-    /// What it is called in replication ids.
+    /// The form that enters replication ids.
     written: Written,
     /// HTTP Basic credentials.
     credentials: Option<Credentials>,
-    /// Further headers, as given, without Basic credentials. Their values may be tokens.
+    /// Further headers as the user wrote them, without Basic credentials. Their values may be tokens.
     headers: Vec<(String, Secret)>,
-    /// The way there, if it is not the direct one.
+    /// The proxy, if the connection is not direct.
     proxy: Option<Proxy>,
 }
 
@@ -35,7 +34,7 @@ pub struct Endpoint {
 pub struct Credentials {
     /// The user's name, not secret.
     pub user: String,
-    /// The password; empty if the URL names none.
+    /// The password; empty if the URL has none.
     pub password: Secret,
 }
 
@@ -44,7 +43,7 @@ impl Endpoint {
     /// `{"url", "headers": {…}, "auth": {"basic": {"username", "password"}}}`.
     ///
     /// # Errors
-    /// Names the field and what would be right; never repeats the URL, which may hold a password.
+    /// The error names the field and what would be right. It never repeats the URL, which may hold a password.
     pub fn parse(field: &str, value: &Value, schemes: &[String]) -> Result<Self, Error> {
         match value {
             Value::String(text) => Self::from_parts(field, text, &Map::new(), schemes),
@@ -74,7 +73,7 @@ impl Endpoint {
         let userinfo = take_userinfo(&mut url);
         let (mut headers, from_header) = parse_headers(field, object.get("headers"))?;
         let from_object = parse_auth(field, object.get("auth"))?;
-        // A name alone is a login here, and none in CouchDB.
+        // A user's name without a password is a login here, but not in CouchDB.
         let (named, userinfo) = match written.user {
             Some(_) => (None, userinfo),
             None => (userinfo, None),
@@ -94,32 +93,32 @@ impl Endpoint {
         &self.url
     }
 
-    /// What it is called in replication ids.
+    /// The form that enters replication ids.
     pub(crate) fn written(&self) -> &Written {
         &self.written
     }
 
-    /// Who asks, if not an anonymous user.
+    /// The login, unless requests are anonymous.
     pub fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
     }
 
-    /// Further headers for every request, as given.
+    /// Further headers of every request, as the user wrote them.
     pub fn headers(&self) -> &[(String, Secret)] {
         &self.headers
     }
 
-    /// The proxy by which the database is reached.
+    /// The proxy through which the database is reached.
     pub fn proxy(&self) -> Option<&Proxy> {
         self.proxy.as_ref()
     }
 
-    /// The same database, reached by a proxy.
+    /// The same database, reached through a proxy.
     pub fn by(self, proxy: Option<Proxy>) -> Self {
         Self { proxy, ..self }
     }
 
-    /// The URL as it may be shown: `http://user:*****@host/db/`.
+    /// The URL without its password, for display: `http://user:*****@host/db/`.
     pub fn redacted_url(&self) -> String {
         let mut shown = self.url.to_string();
         if let Some(credentials) = &self.credentials {
@@ -137,7 +136,7 @@ impl Endpoint {
         percent_decode_str(name).decode_utf8_lossy().into_owned()
     }
 
-    /// The server that the database is on, with the same login: the URL without its last segment.
+    /// The server that holds the database, with the same login: the URL without its last segment.
     pub(crate) fn server(&self) -> Self {
         let mut url = self.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -146,7 +145,7 @@ impl Endpoint {
         Self { url, ..self.clone() }
     }
 
-    /// Tells `scrubber` every secret of this endpoint.
+    /// Adds every secret of this endpoint to `scrubber`.
     pub fn add_secrets(&self, scrubber: &mut Scrubber) {
         if let Some(credentials) = &self.credentials {
             scrubber.add(Some(&credentials.user), &credentials.password);
@@ -163,7 +162,7 @@ impl Endpoint {
     }
 }
 
-/// Characters of a user's name that would not survive in a URL.
+/// Characters of a user's name that a URL must encode.
 pub(crate) const USERINFO: &percent_encoding::AsciiSet =
     &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -208,20 +207,20 @@ fn take_userinfo(url: &mut Url) -> Option<Credentials> {
 
 type Headers = Vec<(String, Secret)>;
 
-/// Headers of an endpoint at most, and their bytes: most servers read no more of a head than twice as many.
+/// The most headers of an endpoint, and their most bytes. Most servers limit a request's head to twice as many bytes.
 const MAX_HEADERS: usize = 100;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
-/// Headers that an endpoint may not have. Connections are shared by all jobs: one of these would make the server read a message's end elsewhere
-/// than where it is, so that the rest of it becomes a part of another job's request; or take the connection out of HTTP's order; or change which
-/// server, or how much of an answer, is asked for.
+/// Headers that an endpoint may not set, because all jobs share connections. Such a header could make the server see a message's end in the wrong
+/// place. The rest would become a part of another job's request. It could also change the connection's protocol, the server that is addressed, or the
+/// part of a response that is requested.
 const OWN_AFFAIRS: &[&str] = &[
-    // Framing, and who is spoken to.
+    // Framing, and the server that is addressed.
     "content-length",
     "transfer-encoding",
     "host",
     "expect",
-    // Of one connection, and not of a request (RFC 9110, 7.6.1; RFC 2616, 13.5.1).
+    // Headers of a connection, not of a request (RFC 9110, 7.6.1; RFC 2616, 13.5.1).
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -232,7 +231,7 @@ const OWN_AFFAIRS: &[&str] = &[
     "trailers",
     "upgrade",
     "http2-settings",
-    // A part of an answer, or none, would be copied as if it was all.
+    // A partial or empty response would be copied as if it were complete.
     "range",
     "if-range",
     "if-match",
@@ -279,7 +278,7 @@ fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<
             return Err(Error::new(at(), "holds characters that an HTTP header may not have"));
         }
         match basic_authorization(value) {
-            // One that cannot be read is none, as in CouchDB.
+            // Credentials that cannot be decoded are ignored, as in CouchDB.
             Some(encoded) if name.eq_ignore_ascii_case("authorization") => {
                 credentials = basic_credentials(encoded).or(credentials);
             }
@@ -289,7 +288,7 @@ fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<
     Ok((kept, credentials))
 }
 
-/// What stands behind `Basic`.
+/// The part after `Basic`.
 fn basic_authorization(value: &str) -> Option<&str> {
     let (scheme, encoded) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("basic").then_some(encoded)
@@ -395,7 +394,7 @@ mod tests {
             assert_eq!(error.field, format!("source.headers.{name}"));
             assert!(error.problem.starts_with("cannot be chosen: "), "{error}");
         }
-        // What only describes the request, or says who asks, may be given.
+        // Headers that only describe the request or its login are allowed.
         for name in [
             "Authorization",
             "Cookie",

@@ -1,9 +1,8 @@
-//! Why a replication did not go on, sorted by what the caller does next.
+//! Why a replication stopped, grouped by what the caller does next.
 //!
-//! [`Error::Spec`] will fail again the same way: the job has failed. Everything else is the world's weather, also a
-//! wrong password or a missing database (an administrator may mend it): the job crashes, backs off, and is run again.
-//! No message contains a password; all texts of peers and of the HTTP client pass through a
-//! [`Scrubber`](crate::secret::Scrubber) and are cut to [`MAX_REASON_BYTES`].
+//! [`Error::Spec`] repeats in the same way, so the job fails. Every other error may pass, even a wrong password or a missing database, which an
+//! administrator may correct: the job crashes, backs off, and runs again. No message contains a password. All texts of peers and of the HTTP client
+//! pass through a [`Scrubber`](crate::secret::Scrubber) and are cut to [`MAX_REASON_BYTES`].
 
 use std::fmt;
 use std::time::Duration;
@@ -11,30 +10,30 @@ use std::time::Duration;
 use crate::secret::CUT;
 use crate::spec;
 
-/// How much of a peer's own words goes into an error.
+/// The most bytes of a peer's text that an error holds.
 pub const MAX_REASON_BYTES: usize = 500;
 
 /// Why a replication ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request itself is wrong; running it again cannot help.
+    /// The request itself is wrong; another run cannot help.
     #[error(transparent)]
     Spec(#[from] spec::Error),
-    /// A peer did not do what was asked; it may do so later.
+    /// A request to a peer failed; it may succeed later.
     #[error(transparent)]
     Peer(#[from] Box<PeerError>),
-    /// This process cannot do its part (no TLS roots, no random numbers); another one, or a later one, may.
+    /// This process cannot do its part (no TLS roots, no random numbers). Another process may, or this one later.
     #[error("{0}")]
     Local(String),
 }
 
 impl Error {
-    /// Whether the job has failed for good; otherwise it should be tried again after a backoff.
+    /// Whether the job fails permanently. Otherwise it is retried after a backoff.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Spec(_))
     }
 
-    /// Whose error it is, if it is a peer's.
+    /// The side of the peer, if this is a peer's error.
     pub(crate) fn side(&self) -> Option<Side> {
         match self {
             Self::Peer(error) => Some(error.side),
@@ -42,7 +41,7 @@ impl Error {
         }
     }
 
-    /// The HTTP status that a peer answered, if it answered one.
+    /// The HTTP status of the peer's response, if there was a response.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Peer(error) => match &error.fault {
@@ -60,19 +59,19 @@ impl Error {
                 Fault::Unreachable(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
                 Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut => true,
                 Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
-                // Another attempt would be given as much time again.
+                // Another attempt would get the same time limit.
                 Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } => false,
             },
             _ => false,
         }
     }
 
-    /// Whether nothing came for too long.
+    /// Whether the connection was silent for too long.
     pub(crate) fn is_silence(&self) -> bool {
         matches!(self, Self::Peer(error) if matches!(error.fault, Fault::Silent(_)))
     }
 
-    /// How long was waited for an answer that took too long.
+    /// How long a response that took too long was awaited.
     pub(crate) fn took_too_long(&self) -> Option<Duration> {
         match self {
             Self::Peer(error) => match error.fault {
@@ -83,17 +82,17 @@ impl Error {
         }
     }
 
-    /// Whether what has been copied, or what of it is remembered, is gone with a database.
+    /// Whether a database was replaced, and with it copied documents or checkpoints were lost.
     pub(crate) fn is_replaced(&self) -> bool {
         matches!(self, Self::Peer(error) if error.fault == Fault::Replaced)
     }
 
-    /// Whether a session has ended, and the next attempt has a new one.
+    /// Whether a session has ended. The next attempt uses a new one.
     pub(crate) fn is_logged_out(&self) -> bool {
         matches!(self, Self::Peer(error) if error.fault == Fault::LoggedOut)
     }
 
-    /// How long the peer asked to wait before the next attempt.
+    /// The time that the peer asked to wait before the next attempt.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Peer(error) => match &error.fault {
@@ -105,12 +104,12 @@ impl Error {
     }
 }
 
-/// Which side of a replication.
+/// A side of a replication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Where documents come from.
+    /// The peer that documents are read from.
     Source,
-    /// Where they go.
+    /// The peer that documents are written to.
     Target,
 }
 
@@ -123,13 +122,13 @@ impl fmt::Display for Side {
     }
 }
 
-/// A request that did not end well.
+/// A failed request.
 ///
 /// Reads as `source GET http://u:*****@host/db/: 404 not_found: missing`.
 #[derive(Debug, thiserror::Error)]
 #[error("{side} {method} {url}: {fault}")]
 pub struct PeerError {
-    /// Which peer.
+    /// The side of the peer.
     pub side: Side,
     /// The request's method.
     pub method: String,
@@ -142,41 +141,41 @@ pub struct PeerError {
 /// What went wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// No connection, or it was lost before an answer began.
+    /// No connection, or the connection was lost before a response began.
     Unreachable(String),
-    /// Nothing came for this long.
+    /// No data arrived for this long.
     Silent(Duration),
-    /// The answer had not ended after this long, though it may have been coming all the time.
+    /// The response had not ended after this long, although data may have arrived all the time.
     TooLong(Duration),
-    /// Of the answer there came something all the time, and too little.
+    /// Data of the response arrived all the time, but too little.
     TooSlow {
-        /// Bytes that came.
+        /// Bytes that arrived.
         came: u64,
-        /// Bytes that have to come.
+        /// Bytes that must arrive.
         least: u64,
-        /// In so much time of waiting for them.
+        /// The interval, in waiting time, in which they must arrive.
         interval: Duration,
     },
-    /// The answer, or the request's body, ended too early.
+    /// The response, or the request's body, ended too early.
     BrokeOff(String),
-    /// The answer is not what the protocol promises.
+    /// The response violates the protocol.
     Malformed(String),
-    /// An answer with an error status.
+    /// A response with an error status.
     Status {
         /// The HTTP status.
         status: u16,
-        /// The body's `error`, or the status' own name.
+        /// The body's `error`, or the name of the status.
         error: String,
-        /// The body's `reason`, or the beginning of a body that is no JSON.
+        /// The body's `reason`, or the beginning of a body that is not JSON.
         reason: String,
         /// The `Retry-After` header.
         retry_after: Option<Duration>,
     },
-    /// The session has ended before the request, whose body cannot be sent again; there is a new session now.
+    /// The session ended before the request, whose body cannot be sent again. A new session exists now.
     LoggedOut,
-    /// A proper answer that makes going on impossible.
+    /// A valid response that makes it impossible to continue.
     Unexpected(String),
-    /// The database was deleted, and there is another one of its name.
+    /// The database was deleted, and another one has its name now.
     Replaced,
 }
 
@@ -209,8 +208,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The first [`MAX_REASON_BYTES`] of `text`, on one line, without what would steer a terminal. It has no secrets any more: a part of one could
-/// not be told from other text.
+/// The first [`MAX_REASON_BYTES`] of `text`, on one line, without characters that control a terminal. The caller must have removed all secrets: a cut
+/// secret cannot be recognized.
 pub(crate) fn shorten(text: &str) -> String {
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.contains(is_control) {
@@ -226,19 +225,19 @@ pub(crate) fn shorten(text: &str) -> String {
     line
 }
 
-/// Whether a character does something to a line in place of standing in it: the control characters, and those that change a line's direction.
+/// Whether a character controls a terminal line and is not displayed in it: control characters, and those that change the text direction.
 fn is_control(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The beginning of a body for an error's text, of which much more is left than is shown in the end: its secrets are found before it is cut
-/// to that.
+/// The beginning of a body for an error's text. It is much longer than the final text, so that secrets are found before the text is cut to its final
+/// length.
 pub(crate) fn excerpt(body: &[u8]) -> String {
     const MAX_EXCERPT_BYTES: usize = 4 << 10;
     let mut text = String::from_utf8_lossy(&body[..body.len().min(MAX_EXCERPT_BYTES)]).into_owned();
     if body.len() > MAX_EXCERPT_BYTES {
-        // Half of a character.
+        // Removes a character that was cut in half.
         text.truncate(text.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
         text.push(CUT);
     }

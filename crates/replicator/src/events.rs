@@ -1,21 +1,21 @@
-//! The event bus: what the parts of a replicator tell each other, and tests.
+//! The event bus between the parts of a replicator; tests listen to it, too.
 //!
-//! A small broadcast within one process. An event says that something has happened and may be worth a look; what is so stands
-//! in the store. So nothing depends on an event to arrive: who is late misses the oldest ones and is told how many
-//! ([`Event::Missed`]), and nobody waits for who listens.
+//! A small broadcast within one process. An event only hints that something has happened; the store holds the actual state. Correctness therefore
+//! never depends on the delivery of an event. A slow listener loses the oldest events and learns how many ([`Event::Missed`]), and no sender waits
+//! for a listener.
 
 use std::sync::Arc;
 
 use tokio::sync::broadcast::{self, error::RecvError};
 use turnwise_worker::Membership;
 
-/// Events that wait for a slow listener, at most; further ones push out the oldest.
+/// The most events that wait for a slow listener; further events replace the oldest.
 const CAPACITY: usize = 1_024;
 
 /// What has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The nodes among which work is shared out have changed, or have settled: their names.
+    /// The nodes that divide the work have changed, or are stable again: their names.
     Cluster(Membership),
     /// A run of a job begins on this node.
     JobStarted {
@@ -26,47 +26,47 @@ pub enum Event {
     JobEnded {
         /// The job.
         id: Arc<str>,
-        /// How.
+        /// How it ended.
         end: JobEnd,
     },
-    /// The state of an upstream CouchDB's document was committed here.
+    /// The state of an upstream's document was committed here.
     Mirrored {
         /// The local database.
         db: Arc<str>,
         /// The document.
         doc: Arc<str>,
     },
-    /// A state was written into an upstream CouchDB's document, and that is known here.
+    /// A state was written to an upstream's document, and this node has recorded it.
     WrittenBack {
         /// The local database.
         db: Arc<str>,
         /// The document.
         doc: Arc<str>,
     },
-    /// An upstream CouchDB's database is followed from now on; the local name.
+    /// This node follows an upstream's database from now on; the local name.
     Followed(Arc<str>),
-    /// One is not followed any more: it is gone, or another node's.
+    /// This node no longer follows a database: it was deleted, or another node owns it.
     Left(Arc<str>),
-    /// Whether the upstream CouchDB answers.
+    /// Whether the upstream responds.
     UpstreamAnswers(bool),
-    /// So many events were missed by this listener.
+    /// This many events were missed by this listener.
     Missed(u64),
 }
 
 /// How a run of a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobEnd {
-    /// Everything is copied.
+    /// The run has copied everything.
     Completed,
-    /// It will never work.
+    /// The job can never succeed.
     Failed,
-    /// It will be tried again.
+    /// The job will be retried.
     Crashed,
-    /// It was told to stop, or has nothing to do.
+    /// The run was stopped, or is idle.
     Stopped,
 }
 
-/// The bus. Cheap to clone; clones are the same one.
+/// The event bus. Clones are cheap and share the same bus.
 #[derive(Debug, Clone)]
 pub struct Events(broadcast::Sender<Event>);
 
@@ -77,24 +77,24 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Tells everyone who listens now.
+    /// Sends an event to all current listeners.
     pub fn tell(&self, event: Event) {
-        // An error says that nobody listens.
+        // An error means that there are no listeners.
         let _ = self.0.send(event);
     }
 
-    /// Listens from now on.
+    /// Returns a listener for all later events.
     pub fn listen(&self) -> Listener {
         Listener(self.0.subscribe())
     }
 }
 
-/// Hears what is told after it began to listen.
+/// Receives the events that are sent after its creation.
 #[derive(Debug)]
 pub struct Listener(broadcast::Receiver<Event>);
 
 impl Listener {
-    /// The next event. Never returns once the bus is gone.
+    /// The next event. Never returns after the bus is dropped.
     pub async fn next(&mut self) -> Event {
         match self.0.recv().await {
             Ok(event) => event,
@@ -103,7 +103,7 @@ impl Listener {
         }
     }
 
-    /// Waits for an event of a kind, and returns what `of_kind` makes of it; forgets those before it.
+    /// Waits for the first event for which `of_kind` returns a value, and returns this value. Earlier events are discarded.
     pub async fn wait<T>(&mut self, mut of_kind: impl FnMut(&Event) -> Option<T>) -> T {
         loop {
             if let Some(found) = of_kind(&self.next().await) {

@@ -1,5 +1,5 @@
-//! Erlang's external term format, as far as a replication id needs it: what `term_to_binary(T, [{minor_version, 1}])`
-//! writes for atoms, strings, binaries, lists, tuples and JSON values.
+//! Erlang's external term format, as far as a replication id needs it: the output of `term_to_binary(T, [{minor_version, 1}])` for atoms, strings,
+//! binaries, lists, tuples and JSON values.
 
 use serde_json::{Map, Number, Value};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Number, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Term {
     Atom(&'static str),
-    /// A list of small integers, which is what Erlang calls a string.
+    /// A list of small integers, which Erlang calls a string.
     String(Vec<u8>),
     Binary(Vec<u8>),
     Integer(i128),
@@ -37,7 +37,7 @@ impl Term {
         Self::Binary(text.as_bytes().to_vec())
     }
 
-    /// A JSON value as CouchDB holds it: objects are `{[{Key, Value}, …]}`, in the order in which they were written.
+    /// A JSON value as CouchDB represents it: objects are `{[{Key, Value}, …]}`, in the order in which the user wrote them.
     pub fn json(value: &Value) -> Self {
         match value {
             Value::Null => Self::Atom("null"),
@@ -66,7 +66,7 @@ impl Term {
         }
     }
 
-    /// The term's bytes, with the version byte in front.
+    /// The term's bytes, beginning with the version byte.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         self.write(&mut bytes);
@@ -122,7 +122,7 @@ impl Term {
     }
 }
 
-/// Erlang cannot tell a list of small numbers from a string, unless it is too long for one.
+/// Erlang encodes a list of small integers as a string, unless it is too long for one.
 fn as_string(items: &[Term]) -> Option<Term> {
     let byte = |item: &Term| match item {
         Term::Integer(integer) => u8::try_from(*integer).ok(),

@@ -1,9 +1,9 @@
-//! Documents that come with the changes feed, so that nobody has to ask for them.
+//! Documents that come with the changes feed, so that no further request is needed for them.
 //!
-//! `include_docs=true` costs CouchDB far less than the same documents in `_bulk_get` (100,000 of 500 bytes: 8 CPU seconds with
-//! the feed, 11 for both), but it tells no history, and it reads documents before anyone has asked whether the target lacks them. So a
-//! document counts only where it needs no history (its one leaf is of the first generation: `_rev` says all of it) and is not
-//! deleted, and [`Demand`] has documents come only while nearly all of them are used. Everything else goes the ordinary way.
+//! `include_docs=true` costs CouchDB far less than the same documents in `_bulk_get` (100,000 of 500 bytes: 8 CPU seconds with the feed, 11 for
+//! both). But it returns no revision history, and it reads documents before it is known whether the target lacks them. A document is therefore used
+//! only if it needs no history and is not deleted. It needs none if its single leaf is of the first generation, so that `_rev` is the complete
+//! history. [`Demand`] requests documents only while nearly all of them are used. All others take the ordinary way.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use serde_json::value::RawValue;
 use crate::attachments::Head;
 use crate::revs_diff::Missing;
 
-/// A batch is full with documents of this size: a batch in flight holds them twice for a moment.
+/// A batch is full with this many bytes of documents. A batch in flight holds them twice for a moment.
 pub(crate) const FULL_BYTES: usize = 2 * 1024 * 1024;
-/// Batches with fewer revisions tell nothing of those to come.
+/// Batches with fewer revisions do not predict those to come.
 const TELLING: u64 = 100;
-/// Documents come from when this many of a thousand would have been used,
+/// Documents are requested when at least this many of a thousand would have been used,
 const COME_FROM: u32 = 900;
-/// until it is less than this: then reading them in vain costs the source more than is saved.
+/// and until fewer than this many are used: reading them in vain then costs the source more than is saved.
 const COME_UNTIL: u32 = 500;
 
 /// The documents of a batch of changes.
@@ -40,10 +40,10 @@ struct FeedDoc {
     has_stubs: bool,
 }
 
-/// One of them.
+/// A document found in the batch.
 pub(crate) struct Found<'a> {
     pub doc: &'a [u8],
-    /// It has attachments, which are still to be read.
+    /// The document has attachments, which must still be read.
     pub stubs: Option<Head<'a>>,
 }
 
@@ -60,13 +60,13 @@ struct Names<'a> {
 }
 
 impl FeedDocs {
-    /// Keeps `doc`, which came with a row that names the single leaf `leaf`, if nothing more than that need be known of it.
+    /// Keeps `doc`, whose row has the single leaf `leaf`, if the document needs no history.
     pub fn keep(&mut self, leaf: &RawValue, doc: &RawValue) {
         let Ok(leaf) = serde_json::from_str::<Cow<'_, str>>(leaf.get()) else { return };
         if !leaf.starts_with("1-") {
             return;
         }
-        // `null`, where the document is gone by now.
+        // `null`, if the document has been deleted meanwhile.
         let Ok(names) = serde_json::from_str::<Names<'_>>(doc.get()) else { return };
         if names._rev != leaf || names._deleted {
             return;
@@ -89,7 +89,7 @@ impl FeedDocs {
         self.docs.is_empty()
     }
 
-    /// To look for documents by their ids.
+    /// An index of the documents by id.
     pub fn index(&self) -> Index<'_> {
         let by_id = self.docs.iter().map(|doc| (doc.id.as_str(), doc)).collect();
         Index { text: &self.text, by_id }
@@ -102,7 +102,7 @@ pub(crate) struct Index<'a> {
 }
 
 impl<'a> Index<'a> {
-    /// The document that is all that `missing` names, if it came.
+    /// The document, if it came and is the only revision that `missing` names.
     pub fn find(&self, missing: &Missing) -> Option<Found<'a>> {
         let doc = *self.by_id.get(missing.id.as_str())?;
         if missing.revs.len() != 1 || missing.revs[0] != doc.rev {
@@ -114,16 +114,16 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Whether the feed is to bring documents.
+/// Whether the feed should include documents.
 #[derive(Debug)]
 pub(crate) struct Demand {
     wanted: AtomicBool,
-    /// Of a thousand revisions lately, how many were used or would have been.
+    /// The number of used or usable revisions of a recent thousand.
     share: AtomicU32,
 }
 
 impl Demand {
-    /// At the start nothing is known but whether the target is empty.
+    /// At the start, the only evidence is whether the target is empty.
     pub fn new(target_is_empty: bool) -> Self {
         let share = if target_is_empty { 1000 } else { 0 };
         Self { wanted: AtomicBool::new(target_is_empty), share: AtomicU32::new(share) }
@@ -139,7 +139,7 @@ impl Demand {
         self.share.store(0, Ordering::Relaxed);
     }
 
-    /// Of the `revisions` of a batch, `used` came with the feed and were written, or could have.
+    /// Of the `revisions` of a batch, `used` came with the feed and were written, or could have been.
     pub fn learn(&self, revisions: u64, used: u64) {
         if revisions < TELLING {
             return;

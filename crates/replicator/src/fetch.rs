@@ -1,7 +1,7 @@
-//! Reading revisions from the source: `_bulk_get`, or document by document where the source has none.
+//! Reads revisions from the source: by `_bulk_get`, or document by document where the source has no `_bulk_get`.
 //!
-//! Answers are split while they arrive and each revision goes on as the text it is: into the write buffer, or, if it has
-//! attachments, to [`crate::attachments`].
+//! Responses are split while they arrive, and each revision is passed on as its JSON text. It goes into the write buffer or, if it has attachments,
+//! to [`crate::attachments`].
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -27,31 +27,31 @@ use crate::revs_diff::Missing;
 use crate::room::LARGE_BYTES;
 use crate::stats::Tally;
 
-/// The largest document that is copied; CouchDB's own limit is 8 MB.
+/// The largest document that is copied. CouchDB's own limit is 8 MB.
 pub(crate) const DOC_BYTES: usize = 256 * 1024 * 1024;
-/// `_bulk_get` with its parameters. Attachments come as stubs, which say how they are encoded.
+/// `_bulk_get` with its parameters. Attachments come as stubs, which state how they are encoded.
 const BULK_GET: &str = "_bulk_get?revs=true&latest=true&attachments=false&att_encoding_info=true";
-/// The same for revisions whose attachments are small: they come inside the document, in base64.
+/// The same for revisions with small attachments, which come inside the document in base64.
 const BULK_GET_INLINE: &str = "_bulk_get?revs=true&attachments=true";
 
-/// Takes what is read.
+/// Receives the revisions that are read.
 pub(crate) trait Sink: Send {
     /// A revision without attachments, as JSON text.
     fn doc(&mut self, doc: &[u8]);
     /// A revision with attachments, given as stubs.
     fn doc_with_stubs(&mut self, missing: &Missing, doc: &[u8], head: &Head<'_>);
-    /// Called between pieces of an answer: the place to write what has gathered.
+    /// Called between pieces of a response: the place to write what has been collected.
     fn flush_if_full(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 /// Reads revisions from the source.
 pub(crate) struct Fetcher {
     source: Peer,
-    /// Whether `_bulk_get` is worth a try; false for good once the source has shown that it has none.
+    /// Whether to try `_bulk_get`; permanently false once the source has shown that it has none.
     bulk_get: AtomicBool,
-    /// Whether `_bulk_get` with attachments is worth asking for as multipart; false for good once that has failed.
+    /// Whether to request `_bulk_get` with attachments as multipart; permanently false once that has failed.
     multipart: AtomicBool,
-    /// A revision that the source does not have is asked for once more after this time.
+    /// The wait before a revision that the source does not have is requested again.
     missing_doc_retry: Duration,
     pace: Arc<Pace>,
 }
@@ -88,7 +88,7 @@ impl Fetcher {
         let mut due = Due::new(wanted);
         let mut retries = self.source.retries();
         loop {
-            // After an answer that broke off, only what it did not hold is asked for again.
+            // After a response that broke off, only the revisions that it did not contain are requested again.
             let left = due.left();
             if left.is_empty() {
                 break;
@@ -109,14 +109,14 @@ impl Fetcher {
                 }
             }
         }
-        // Also what the answer passed over in silence is asked for again, one by one.
+        // Revisions that the response silently omitted are requested again as well, one by one.
         for missing in wanted {
             self.by_open_revs(missing, &due.unread(missing), sink, tally).await?;
         }
         Ok(())
     }
 
-    /// One attempt. Answers how long the source needed.
+    /// One attempt. Returns how long the source needed.
     async fn one_bulk_get(
         &self,
         request: &Request,
@@ -152,7 +152,7 @@ impl Fetcher {
         self.bulk_get.load(Ordering::Relaxed)
     }
 
-    /// Reads `revisions` with their attachments inside, and answers those that did not come.
+    /// Reads `revisions` with their attachments inside, and returns those that did not come.
     pub async fn fetch_inline(
         &self,
         mut revisions: Vec<Revision>,
@@ -169,10 +169,10 @@ impl Fetcher {
         Ok(revisions)
     }
 
-    /// One attempt; takes what has come out of `revisions`, also when the answer then breaks off.
+    /// One attempt. Removes what has come from `revisions`, even if the response then breaks off.
     async fn one_inline(&self, revisions: &mut Vec<Revision>, sink: &mut impl Sink) -> Result<(), Error> {
         let mut came = HashSet::new();
-        // Encoded ones are wanted plain, and multipart has them as they are stored.
+        // Attachments that are stored encoded are wanted decoded, and multipart returns them as stored.
         let multipart =
             self.multipart.load(Ordering::Relaxed) && !revisions.iter().any(|revision| revision.encoded);
         let mut read = if multipart {
@@ -193,7 +193,7 @@ impl Fetcher {
         read
     }
 
-    /// An answer with the attachments inside the documents.
+    /// Reads a response with the attachments inside the documents.
     async fn read_inline(
         &self,
         request: Request,
@@ -204,7 +204,7 @@ impl Fetcher {
         read_inline_rows(&mut answer, came, sink).await
     }
 
-    /// An answer with the attachments behind the documents, or, from a source that has no such answers, inside.
+    /// Reads a response with the attachments behind the documents. From a source without multipart responses, they come inside the documents.
     async fn read_multipart(
         &self,
         request: Request,
@@ -246,7 +246,7 @@ impl Fetcher {
             loop {
                 match self.one_open_revs(&request, missing, sink, tally).await {
                     Ok(None) => break,
-                    // Between the feed and this question the document may have changed, or not have come to every node.
+                    // Between the feed and this request, the document may have changed, or may not have reached every node.
                     Ok(Some(error)) if !was_absent => {
                         tracing::info!(doc_id = missing.id, "asked for once more: {error}");
                         was_absent = true;
@@ -260,7 +260,7 @@ impl Fetcher {
         Ok(())
     }
 
-    /// One attempt. Answers what is wrong if the source says that it does not have all of it.
+    /// One attempt. Returns an error if the source reports that it lacks some of the revisions.
     async fn one_open_revs(
         &self,
         request: &Request,
@@ -270,7 +270,7 @@ impl Fetcher {
     ) -> Result<Option<Error>, Error> {
         let mut answer = match self.source.send(request).await {
             Ok(answer) => answer,
-            // That is how a document is absent of which nothing is left.
+            // The source returns 404 for a document of which nothing is left.
             Err(error) if error.status() == Some(404) => return Ok(Some(error)),
             Err(error) => return Err(error),
         };
@@ -297,11 +297,10 @@ impl Fetcher {
     }
 }
 
-/// What the answers to one batch of `_bulk_get` have not held so far.
+/// What the responses to one batch of `_bulk_get` have not contained so far.
 ///
-/// Revisions are looked for by name and not counted: an answer that broke off is followed by one that may begin with the
-/// same revisions again, and sources differ in how many results they make of one document (CouchDB one for each revision
-/// asked for, PouchDB a single one).
+/// Revisions are matched by name and not counted. After a response that broke off, the next one may begin with the same revisions again. Sources also
+/// differ in the number of results per document: CouchDB returns one for each requested revision, PouchDB a single one.
 struct Due<'a> {
     wanted: &'a [Missing],
     documents: HashMap<&'a str, DueDocument<'a>>,
@@ -309,11 +308,11 @@ struct Due<'a> {
 
 struct DueDocument<'a> {
     missing: &'a Missing,
-    /// Revisions that are asked for.
+    /// Number of requested revisions.
     asked: usize,
-    /// Those that have not come.
+    /// Requested revisions that have not come.
     left: HashSet<&'a str>,
-    /// The source has said of a revision that it is not there.
+    /// The source has reported a revision as missing.
     absent: bool,
 }
 
@@ -321,7 +320,7 @@ impl<'a> Due<'a> {
     fn new(wanted: &'a [Missing]) -> Self {
         let mut documents = HashMap::with_capacity(wanted.len());
         for missing in wanted {
-            // A document that changed while the feed was read may be named twice.
+            // A document that changed while the feed was read may appear twice.
             let document = documents.entry(missing.id.as_str()).or_insert_with(|| DueDocument {
                 missing,
                 asked: 0,
@@ -334,7 +333,7 @@ impl<'a> Due<'a> {
         Self { wanted, documents }
     }
 
-    /// What `_bulk_get` is still to be asked for: ids and revisions.
+    /// The ids and revisions that `_bulk_get` must still be asked for.
     fn left(&self) -> Vec<(&'a str, &'a str)> {
         let document = |missing: &'a Missing| {
             let due = &self.documents[missing.id.as_str()];
@@ -344,7 +343,7 @@ impl<'a> Due<'a> {
         self.wanted.iter().flat_map(document).collect()
     }
 
-    /// What of `missing` must be read in another way: all of it, if something of the document was absent.
+    /// The revisions of `missing` that must be read in another way: all of them, if any revision of the document was absent.
     fn unread(&self, missing: &'a Missing) -> Vec<&'a str> {
         let due = &self.documents[missing.id.as_str()];
         let revs = missing.revs.iter().map(String::as_str);
@@ -353,9 +352,9 @@ impl<'a> Due<'a> {
 }
 
 impl DueDocument<'_> {
-    /// `doc` is a revision that was asked for, or one that has replaced it since.
+    /// `doc` is a requested revision, or one that has replaced it since.
     fn has_come(&mut self, doc: &RawValue) -> Result<(), String> {
-        // Nearly always; the document need not be parsed then.
+        // The common case; the document need not be parsed then.
         if self.asked == 1 {
             self.left.clear();
             return Ok(());
@@ -370,7 +369,7 @@ impl DueDocument<'_> {
     }
 }
 
-/// Answers how long the source waited for what is done with its rows.
+/// Returns how long the source waited while its rows were processed.
 async fn read_rows<S: Sink>(
     answer: &mut Answer,
     sink: &mut S,
@@ -385,7 +384,7 @@ async fn read_rows<S: Sink>(
         sink.flush_if_full().await?;
         flushing += before.elapsed();
         if splitter.held_bytes() <= LARGE_BYTES {
-            // What was large has been written.
+            // The large rows have been written.
             answer.release();
         }
     }
@@ -415,12 +414,12 @@ fn inline_request(revisions: &[Revision]) -> Request {
     Request::post(BULK_GET_INLINE, bulk_get_body(wanted))
 }
 
-/// Takes those that came out of `revisions`.
+/// Removes the revisions that came from `revisions`.
 fn take(revisions: &mut Vec<Revision>, came: &HashSet<(String, String)>) {
     revisions.retain(|revision| !came.contains(&(revision.id.clone(), revision.rev.clone())));
 }
 
-/// Whether the source's multipart answers may be the reason of the error; otherwise it is the connection's, or the target's.
+/// Whether the source's multipart responses may be the reason for the error. Other reasons are the connection, or the target.
 fn tells_of_multipart(error: &Error) -> bool {
     match error {
         Error::Peer(error) if error.side == Side::Source => match error.fault {
@@ -432,7 +431,7 @@ fn tells_of_multipart(error: &Error) -> bool {
     }
 }
 
-/// Whether the source answered in a way that means: there is no `_bulk_get` here.
+/// Whether the source's response means that it has no `_bulk_get`.
 fn no_bulk_get(error: &Error) -> bool {
     let of_bulk_get = matches!(error, Error::Peer(error) if error.url.ends_with("/_bulk_get"));
     of_bulk_get && matches!(error.status(), Some(400 | 404 | 405 | 406 | 415 | 500 | 501))
@@ -461,7 +460,7 @@ struct Lineage {
     revisions: Revisions,
 }
 
-/// `{"start":3,"ids":["c","b","a"]}` is `3-c` and, before it, `2-b` and `1-a`.
+/// `{"start":3,"ids":["c","b","a"]}` is `3-c` and its ancestors `2-b` and `1-a`.
 #[derive(Default, Deserialize)]
 struct Revisions {
     start: u64,
@@ -487,7 +486,7 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, String> {
 
 fn hand_over(missing: &Missing, doc: &RawValue, sink: &mut impl Sink) -> Result<(), String> {
     let text = doc.get().as_bytes();
-    // The word may also stand deeper in the document; most documents do not have it at all.
+    // The name may also occur deeper in the document; most documents do not contain it at all.
     let may_have_attachments = memchr::memmem::find(text, b"\"_attachments\"").is_some();
     if may_have_attachments
         && let head = parse::<Head<'_>>(text)?
@@ -556,12 +555,12 @@ mod tests {
     fn a_later_revision_stands_for_its_ancestor_only() {
         let wanted = [missing("c", &["2-a", "1-b", "1-c"])];
         let mut due = Due::new(&wanted);
-        // Two of these are one result: both have replaced 2-a.
+        // Both results replace 2-a, so they count as one.
         for rev in ["x", "y"] {
             let doc = json!({"_rev": format!("3-{rev}"), "_revisions": {"start": 3, "ids": [rev, "a", "c"]}});
             come(&mut due, "c", &doc);
         }
-        // 1-c is an ancestor, too, as the document was named twice in the feed.
+        // 1-c is an ancestor as well, because the feed named the document twice.
         assert_eq!(due.left(), [("c", "1-b")]);
     }
 

@@ -28,22 +28,22 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// A handler whose jobs share the connections of `client`. Each run begins with the settings of its time.
+    /// A handler whose jobs share the connections of `client`. Each run uses the settings at its start.
     pub fn new(client: Client, settings: Live<Settings>, runtime: Arc<dyn Runtime>) -> Self {
         Handler { client, settings, runtime, events: Events::default(), multiplex: None }
     }
 
-    /// Tells of its runs there.
+    /// Publishes the start and end of its runs on this bus.
     pub fn with_events(self, events: Events) -> Self {
         Handler { events, ..self }
     }
 
-    /// Jobs that have nothing to do are parked, and whoever shares `multiplex` watches for them.
+    /// Jobs that have nothing to do park, and the owner of `multiplex` watches their sources.
     pub fn with_multiplex(self, multiplex: Multiplex) -> Self {
         Handler { multiplex: Some(multiplex), ..self }
     }
 
-    /// Runs a job; with its report, where it is parked if it is.
+    /// Runs a job. Returns its report and, if the run parked, where.
     async fn replicate(&self, job: &JobContext) -> Result<(Report, Option<Parked>), Error> {
         let object: Map<String, Value> = serde_json::from_str(job.options.get())
             .map_err(|error| crate::SpecError::new("options", error.to_string()))?;
@@ -53,7 +53,7 @@ impl Handler {
         context.stop = job.stop.clone();
         context.parking =
             self.multiplex.as_ref().and_then(|multiplex| multiplex.prospect(&job.job.id, &replication));
-        // A job's numbers go on through its crashes, its turns and its moves; only a new job begins at zero.
+        // A job's numbers continue through crashes, preemptions and moves to other workers. Only a new job begins at zero.
         let info = job.job.info.as_deref().map_or("null", RawValue::get);
         let before: Stats = serde_json::from_str(info).unwrap_or_default();
         let (progress, mut stats) = watch::channel(before.clone());
@@ -110,7 +110,7 @@ impl JobHandler for Handler {
     }
 }
 
-/// The report with as much of its history, newest first, as a job's record holds.
+/// The report, with as much of its history, newest first, as fits into a job's record.
 fn fitting(mut report: Report) -> Report {
     let bytes = |report: &Report| serde_json::to_vec(report).map_or(0, |json| json.len());
     while bytes(&report) > MAX_INFO_BYTES && !report.history.is_empty() {

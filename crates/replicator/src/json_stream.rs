@@ -1,14 +1,13 @@
-//! Splits a JSON answer into its elements while it arrives, without building trees.
+//! Splits a JSON response into its elements while it arrives, without building trees.
 //!
-//! The answers of CouchDB's API that can be large all have one of three shapes: an object with an array in it
-//! (`{"results":[ROW,ROW],"last_seq":5}`), an array (`[ROW,ROW]`), or lines (`ROW\nROW\n`). In all of them the interesting
-//! values are the rows, each small, and what is left without them is a small *envelope*. [`Splitter`] hands out each
-//! row as the slice of text it is, and keeps the envelope.
+//! The large responses of CouchDB's API have three shapes: an object with an array in it (`{"results":[ROW,ROW],"last_seq":5}`), an array
+//! (`[ROW,ROW]`), or lines (`ROW\nROW\n`). In each shape the rows are small, and the rest is a small *envelope*. [`Splitter`] passes each row on as a
+//! slice of the text, and keeps the envelope.
 //!
-//! It looks at brackets and strings only; whether a row is valid JSON is found out by whoever parses it. It holds at most
-//! one row that is not complete.
+//! The splitter only tracks brackets and strings; the caller that parses a row finds out whether it is valid JSON. The splitter holds at most one
+//! incomplete row.
 
-/// What can be wrong with a stream of JSON.
+/// Errors of a JSON stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
     #[error("JSON that ends too early")]
@@ -23,7 +22,7 @@ pub(crate) enum Error {
     EnvelopeTooLarge(usize),
 }
 
-/// How much may stand around the rows.
+/// The most bytes outside of the rows.
 const ENVELOPE_BYTES: usize = 256 * 1024;
 
 /// Which values are rows.
@@ -35,29 +34,29 @@ pub(crate) enum Shape {
     Lines,
 }
 
-/// The state between two pieces of an answer.
+/// The state between two pieces of a response.
 pub(crate) struct Splitter {
     shape: Shape,
     limit_bytes: usize,
     /// Open brackets.
     depth: usize,
-    /// Whether the outermost value is an object; decides how deep rows lie.
+    /// Whether the outermost value is an object; determines the depth of rows.
     outer_is_object: bool,
-    /// Whether the innermost bracket that is open around the rows is their array.
+    /// Whether the innermost open bracket around the rows is their array.
     in_rows: bool,
     in_string: bool,
     escaped: bool,
-    /// Within a row that began in an earlier piece.
+    /// The begin of a row that continues in the next piece.
     partial: Vec<u8>,
     in_row: bool,
-    /// A row that is no object, array or string: it ends at the next comma, bracket or white space.
+    /// The row is a scalar: it ends at the next comma, bracket or white space.
     in_scalar: bool,
     envelope: Vec<u8>,
     finished: bool,
 }
 
 impl Splitter {
-    /// Rows may have at most `limit_bytes`.
+    /// A splitter whose rows may have at most `limit_bytes`.
     pub fn new(shape: Shape, limit_bytes: usize) -> Self {
         Self {
             shape,
@@ -81,7 +80,7 @@ impl Splitter {
         piece: &[u8],
         mut row: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Where the text that belongs to the open row, or else to the envelope, begins in this piece.
+        // Where the text of the open row, or otherwise of the envelope, begins in this piece.
         let mut from = 0;
         let mut at = 0;
         while at < piece.len() {
@@ -99,7 +98,7 @@ impl Splitter {
                 from = at;
             }
             if !self.in_row && self.in_rows && self.depth == self.row_depth() {
-                // Between rows. Commas and white space there belong to nobody.
+                // Between rows. Commas and white space there belong neither to a row nor to the envelope.
                 if matches!(byte, b',' | b' ' | b'\n' | b'\r' | b'\t') {
                     self.keep_envelope(&piece[from..at])?;
                     at += 1;
@@ -140,13 +139,13 @@ impl Splitter {
         Ok(())
     }
 
-    /// Whether nothing is incomplete: it has not begun, or stands between two rows.
+    /// Whether nothing is incomplete: the response has not begun, or the position is between two rows.
     pub fn is_at_rest(&self) -> bool {
         let not_begun = self.depth == 0 && !self.finished;
         !self.in_row && !self.in_string && (not_begun || self.in_rows && self.depth == self.row_depth())
     }
 
-    /// To be called at the end of the answer: what stood around the rows, such as `{"results":[],"last_seq":5}`.
+    /// Call this at the end of the response. Returns the envelope, such as `{"results":[],"last_seq":5}`.
     pub fn finish(self) -> Result<Vec<u8>, Error> {
         let between_values = self.depth == 0 && !self.in_string && !self.in_row;
         if between_values && (self.finished || self.shape == Shape::Lines) {
@@ -156,7 +155,7 @@ impl Splitter {
         }
     }
 
-    /// How much of a row is held that is not complete, in bytes.
+    /// The bytes of an incomplete row that are held.
     pub fn held_bytes(&self) -> usize {
         self.partial.len()
     }
@@ -169,7 +168,7 @@ impl Splitter {
         }
     }
 
-    /// The position after the string's end, or the end of the piece.
+    /// The position after the end of the string, or the end of the piece.
     fn skip_string(&mut self, piece: &[u8], mut at: usize) -> usize {
         while at < piece.len() {
             if self.escaped {
@@ -233,7 +232,7 @@ impl Splitter {
         self.keep_partial(text)?;
         let whole = std::mem::take(&mut self.partial);
         let result = row(&whole);
-        // The buffer is used again, unless one large row has made it large.
+        // Reuses the buffer, unless one large row has made it large.
         if whole.capacity() <= 64 * 1024 {
             self.partial = whole;
             self.partial.clear();

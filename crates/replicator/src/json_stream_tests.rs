@@ -1,4 +1,4 @@
-//! Tests of the splitter: examples, and every way of cutting an answer into pieces.
+//! Tests of the splitter: examples, and every way of cutting a response into pieces.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Splits `text`, handed over in pieces of the given lengths (the last one again and again).
+/// Splits `text`, in pieces of the given lengths (the last one repeatedly).
 fn split(shape: Shape, text: &[u8], cuts: &[usize]) -> Result<(Vec<String>, String), Error> {
     let mut splitter = Splitter::new(shape, 1 << 20);
     let mut rows = Vec::new();

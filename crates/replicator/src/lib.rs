@@ -15,9 +15,9 @@
 //! # }
 //! ```
 //!
-//! Documents flow through in batches, several at once: changes (`changes`) → missing revisions (`revs_diff`) →
-//! bodies (`fetch`, `attachments`) → target (`write`) → checkpoints (`checkpoint`); `pipeline` ties them together.
-//! Memory is bounded by bytes in flight: bodies pass through as JSON text and attachments as streams.
+//! Several batches of documents are in flight concurrently. The stages are: changes (`changes`) → missing revisions (`revs_diff`) → bodies (`fetch`,
+//! `attachments`) → target (`write`) → checkpoints (`checkpoint`). `pipeline` connects them. The bytes in flight bound the memory: bodies pass
+//! through as JSON text, attachments as streams.
 
 mod attachments;
 mod changes;
@@ -76,29 +76,28 @@ pub use seq::Seq;
 pub use spec::{Defaults, Error as SpecError, Filter, MinimumProgress, Replication, UserCtx};
 pub use stats::Stats;
 
-/// What a run needs from the process around it.
+/// What a run needs from its process.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// The connections, shared by all runs.
     pub client: Client,
-    /// The uuid of this server, part of every replication id: with a CouchDB's own uuid, its checkpoints are found.
+    /// The uuid of this server, part of every replication id. With the uuid of a CouchDB, runs find that CouchDB's checkpoints.
     pub server_uuid: String,
-    /// Stops the run gracefully: it finishes what is nearly done, writes a checkpoint and returns a [`Report`] with
-    /// `stopped`.
+    /// Stops the run gracefully: it finishes what is nearly done, writes a checkpoint, and returns a [`Report`] with `stopped`.
     pub stop: CancellationToken,
-    /// Receives a snapshot whenever a batch is done or a checkpoint written.
+    /// Receives a snapshot whenever a batch is done or a checkpoint is written.
     pub progress: watch::Sender<Stats>,
-    /// Receives whether a continuous run has nothing to do: everything is copied, and it waits for changes.
+    /// Receives whether a continuous run is idle: everything is copied, and the run waits for changes.
     pub idle: watch::Sender<bool>,
-    /// What the job had done before: its numbers go on from there, or from those of the last checkpoint where these are larger. None of a
-    /// run whose snapshots and report are to tell its own numbers.
+    /// The job's numbers before this run. The run continues from them, or from those of the last checkpoint where these are larger. `None`: the
+    /// snapshots and the report hold the numbers of this run only.
     pub before: Option<Stats>,
-    /// Where a continuous run that has nothing to do leaves, if it may.
+    /// Where an idle continuous run parks, if it may.
     pub parking: Option<multiplex::Prospect>,
 }
 
 impl Context {
-    /// A context that nobody stops or watches, until its fields say otherwise.
+    /// A context without anything that stops or observes the run; set the fields to change that.
     pub fn new(client: Client, server_uuid: impl Into<String>) -> Self {
         Self {
             client,

@@ -1,12 +1,12 @@
-//! `multipart` bodies: taking them apart while they arrive, and the frame of those that are sent.
+//! `multipart` bodies: parsing them while they arrive, and the frame of those that are sent.
 //!
-//! [`Parser`] is pure: pieces go in, events come out, and at most a delimiter's length of a body is held back. It does not
-//! look into a part, so that a `multipart/related` part of a `multipart/mixed` answer passes through as it is.
+//! [`Parser`] is pure: pieces go in, events come out, and it holds back at most a delimiter's length of a body. It does not parse the content of a
+//! part, so that a `multipart/related` part of a `multipart/mixed` response passes through unchanged.
 
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::memmem;
 
-/// What can be wrong with a multipart body.
+/// Errors of a multipart body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
     #[error("a multipart body that ends too early")]
@@ -17,10 +17,10 @@ pub(crate) enum Error {
     Delimiter,
 }
 
-/// The headers of one part may have this many bytes.
+/// The most bytes in the headers of one part.
 const HEADERS_BYTES: usize = 16 * 1024;
 
-/// What comes next in a body.
+/// The next event of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// More of the body is needed.
@@ -31,7 +31,7 @@ pub(crate) enum Event {
     Data(Bytes),
     /// The part has ended.
     PartEnd,
-    /// The body has ended; what follows is nobody's.
+    /// The body has ended; ignore what follows.
     End,
 }
 
@@ -64,7 +64,7 @@ enum State {
     Epilogue,
 }
 
-/// Takes a body apart.
+/// Parses a body.
 #[derive(Debug)]
 pub(crate) struct Parser {
     /// `\r\n--boundary`.
@@ -75,24 +75,24 @@ pub(crate) struct Parser {
 
 impl Parser {
     pub fn new(boundary: &str) -> Self {
-        // As if a line break came first: so the first delimiter looks like all the others.
+        // The added line break makes the first delimiter look like all the others.
         let buffer = BytesMut::from(&b"\r\n"[..]);
         Self { delimiter: format!("\r\n--{boundary}").into_bytes(), buffer, state: State::Preamble }
     }
 
-    /// Takes the next piece of the body.
+    /// Adds the next piece of the body.
     pub fn push(&mut self, piece: &[u8]) {
         if self.state != State::Epilogue {
             self.buffer.extend_from_slice(piece);
         }
     }
 
-    /// To be called when the body has ended.
+    /// Call this when the body has ended.
     pub fn finish(&self) -> Result<(), Error> {
         if self.state == State::Epilogue { Ok(()) } else { Err(Error::Truncated) }
     }
 
-    /// What comes next in what has been pushed.
+    /// The next event in what has been pushed.
     pub fn next(&mut self) -> Result<Event, Error> {
         loop {
             match self.state {
@@ -156,7 +156,7 @@ impl Parser {
     }
 }
 
-/// The boundary that a `Content-Type: multipart/…` names.
+/// The boundary in a `Content-Type: multipart/…`.
 pub(crate) fn boundary(content_type: &str) -> Option<&str> {
     let (kind, parameters) = content_type.split_once(';')?;
     if !kind.trim().to_ascii_lowercase().starts_with("multipart/") {

@@ -69,7 +69,7 @@ fn the_boundary_is_found_with_and_without_quotes() {
 proptest! {
     #[test]
     fn prop_any_parts_cut_anywhere_come_out_whole(
-        // Contents made of what delimiters are made of.
+        // Contents made of the characters of delimiters.
         parts in proptest::collection::vec("[\r\n\\-bx]{0,40}", 0..5),
         cut in 1usize..30,
     ) {

@@ -1,9 +1,9 @@
-//! Which node does what only one should do: the one that owns its key.
+//! Ownership: which node does the work that only one node should do for a key.
 //!
-//! Nodes that know the same members agree on every owner, and a member that comes or goes moves only what it takes or had
-//! ([`turnwise_worker::owner`]). Between two memberships nobody takes or gives up anything: [`Ownership::is_mine`] goes by the last stable
-//! one. Two nodes may own a key for a moment all the same, as one sees the new members before the other; whatever is done by ownership
-//! must be harmless when it is done twice. Members are nodes by their names, so that one which restarts gets what it had.
+//! Nodes with the same members agree on every owner. A member that joins or leaves moves only the keys that it gains or had
+//! ([`turnwise_worker::owner`]). Between two memberships, ownership does not change: [`Ownership::is_mine`] uses the last stable membership. Two
+//! nodes may still own a key for a moment, because one sees the new members before the other. All work by ownership must therefore be idempotent.
+//! Members are node names, so that a node that restarts gets its keys back.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use turnwise_worker::{Membership, membership_events, owner};
 
 use crate::events::{Event, Events};
 
-/// The pause after the nodes could not be read.
+/// The pause after a failed read of the nodes.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long the membership must not change before it counts.
+/// How long the membership must be unchanged before it counts as stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Periods {
     /// After the start of this node: `[replicator] cluster_start_period`.
@@ -36,16 +36,16 @@ impl Default for Periods {
     }
 }
 
-/// What one node knows of who owns what. Cheap to clone; clones are the same one.
+/// One node's view of the ownership. Clones are cheap and share the same state.
 #[derive(Debug, Clone)]
 pub struct Ownership {
     node: String,
-    /// The members of the last stable membership, sorted; none before the first.
+    /// The members of the last stable membership, sorted; `None` before the first.
     members: watch::Sender<Option<Vec<String>>>,
 }
 
 impl Ownership {
-    /// Of the node of this name. It owns nothing before [`run`](Ownership::run) has found a stable membership.
+    /// The ownership of the node with this name. It owns nothing before [`run`](Ownership::run) has found a stable membership.
     pub fn new(node: impl Into<String>) -> Self {
         Ownership { node: node.into(), members: watch::Sender::new(None) }
     }
@@ -55,12 +55,12 @@ impl Ownership {
         self.members.borrow().as_ref().is_some_and(|members| owner(members, key) == Some(&self.node))
     }
 
-    /// Changes with every stable membership: its members.
+    /// The members of each new stable membership.
     pub fn changes(&self) -> watch::Receiver<Option<Vec<String>>> {
         self.members.subscribe()
     }
 
-    /// Takes these as the members, as if they were stable.
+    /// Sets these members as a stable membership.
     pub fn settle(&self, mut members: Vec<String>) {
         members.sort_unstable();
         members.dedup();
@@ -102,7 +102,7 @@ impl Ownership {
         }
     }
 
-    /// The names of the nodes that count, this one among them: it lives, also while others took it for dead.
+    /// The names of the nodes that count, including this one: this node is alive, even if other nodes have removed it.
     async fn read(&self, store: &Store, keys: &Keyspace, counts: fn(&NodeOptions) -> bool) -> Vec<String> {
         loop {
             match names(store, keys, counts).await {

@@ -1,17 +1,17 @@
-//! How large batches are: as large as a server takes in a few seconds.
+//! Batch sizes: as much as a server processes in a few seconds.
 //!
-//! **Model.** A run has room for so many changes in a batch, so many documents in a read, and so many documents and bytes in a write. [`Pace`] is the
-//! part of this room that is used, for each side: all of it at first, and less after a request that took too long.
+//! **Model.** A run has limits for the changes in a batch, the documents in a read, and the documents and bytes in a write. For each side, [`Pace`]
+//! holds the *room*: the fraction of these limits that is used. It is 1 at first, and less after a request that took too long.
 //!
-//! **Forces.** Large writes cost CouchDB half the CPU of small ones, so nothing is taken from a server that keeps up. But a checkpoint waits for
-//! all batches before it, a request that fails is made again as a whole, and one that needs longer than `connection_timeout` or
-//! `request_timeout` never ends: where a server is slow, or far away, or documents are large, less at once gets on better. A request has a
-//! cost of its own, too, which does not become less: so there is a least room.
+//! **Forces.** Large writes cost CouchDB half the CPU of small ones, so a server that keeps up gets full batches. But a checkpoint waits for all
+//! batches before it, and a failed request is repeated as a whole. A request that needs longer than `connection_timeout` or `request_timeout` never
+//! succeeds. Smaller requests help where a server is slow or far away, or documents are large. But each request also has a fixed cost, so the
+//! fraction has a minimum.
 //!
-//! **Formula.** `L` is a sixth of the shortest of `checkpoint_interval`, `connection_timeout` and `request_timeout`, within 0.25 s and 5 s. A request that
-//! used the part `s` of the room and took `t > L` leaves `min(room, s · L / 2t)`, at least a 32nd: what would have taken `L / 2`. As it is
-//! reckoned from what that request held, a volley of them counts once. One that used half of what there is or more, and took less than
-//! `L / 2`, adds a 16th.
+//! **Formula.** `L` is a sixth of the shortest of `checkpoint_interval`, `connection_timeout` and `request_timeout`, clamped to 0.25 s to 5 s. A
+//! request that used the part `s` of the limits and took `t > L` sets the room to `min(room, s · L / 2t)`, but at least 1/32. This is the size that
+//! would have taken `L / 2`. The new room depends on what that request held, so several concurrent slow requests count once. A request that used at
+//! least half of the room, and took less than `L / 2`, adds 1/16.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -19,31 +19,31 @@ use std::time::Duration;
 use crate::error::Side;
 use crate::spec::{ADAPTIVE_BATCH_SIZE, Replication};
 
-/// The whole room.
+/// The full room.
 const WHOLE: u32 = 1 << 16;
-/// And the least: batches of 2,000 documents become 62, as with a server that is throttled.
+/// The minimum room: batches of 2,000 documents shrink to 62, as with a server that throttles.
 const LEAST: u32 = WHOLE / 32;
-/// What a request that was fast adds.
+/// The increase after a fast request.
 const STEP: u32 = WHOLE / 16;
-/// So many requests that took as long as one may fit into the shortest of a run's times: those in flight, and some more.
+/// This many requests at the limit fit into the shortest of a run's timeouts: those in flight, and some more.
 const REQUESTS_IN_TIME: u32 = 6;
-/// A request that takes less is not slow, whatever a run's times are.
+/// A request that takes less time than this is not slow, whatever a run's timeouts are.
 const SHORTEST_LIMIT: Duration = Duration::from_millis(250);
-/// One that takes more is, however long they are.
+/// A request that takes longer than this is slow, however long a run's timeouts are.
 const LONGEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// One run's, shared by all of its batches.
+/// The pace of one run, shared by all of its batches.
 #[derive(Debug)]
 pub(crate) struct Pace {
     limit: Duration,
-    /// Changes in a batch, at most.
+    /// The most changes in a batch.
     most_changes: usize,
     source: AtomicU32,
     target: AtomicU32,
 }
 
 impl Pace {
-    /// All of the room.
+    /// Starts with the full room.
     pub fn new(replication: &Replication) -> Self {
         let Replication { checkpoint_interval, connection_timeout, request_timeout, .. } = replication;
         let shortest = (*checkpoint_interval).min(*connection_timeout);
@@ -53,16 +53,16 @@ impl Pace {
         Self { limit, most_changes, source: AtomicU32::new(WHOLE), target: AtomicU32::new(WHOLE) }
     }
 
-    /// What a request of `docs` documents and `bytes` bytes uses, where `most` are as large as one gets. No request has more documents, as a rule,
-    /// than a batch has changes.
+    /// The part of the limits that a request of `docs` documents and `bytes` bytes uses, where `most` are the limits. A request usually has no more
+    /// documents than a batch has changes.
     pub fn part(&self, (docs, bytes): (usize, usize), (most_docs, most_bytes): (usize, usize)) -> Part {
         Part::of(docs, most_docs.min(self.most_changes)).max(Part::of(bytes, most_bytes))
     }
 
-    /// A server has needed `took` for a request that was `part` of the largest one there is. (A larger one counts as the largest.)
+    /// Records that a server needed `took` for a request that was `part` of the largest one. A larger request counts as the largest.
     pub fn took(&self, side: Side, part: Part, took: Duration) {
         let next = |room| Some(room_after(room, part.0, took, self.limit));
-        // It never declines.
+        // The closure never returns `None`.
         let _ = self.room(side).fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
@@ -71,7 +71,7 @@ impl Pace {
         share(self.room(side).load(Ordering::Relaxed), most)
     }
 
-    /// How many changes a batch may have. They pass both sides: there is no use in reading more than is written.
+    /// How many changes a batch may have. Each change passes both sides, so reading more than can be written has no use.
     pub fn changes(&self) -> usize {
         self.of(Side::Source, self.most_changes).min(self.of(Side::Target, self.most_changes))
     }
@@ -84,12 +84,12 @@ impl Pace {
     }
 }
 
-/// How much of the whole room a request used.
+/// The fraction of the full room that a request used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Part(u32);
 
 impl Part {
-    /// `count` of `most`.
+    /// The fraction `count / most`.
     fn of(count: usize, most: usize) -> Self {
         let part = (count as u64).saturating_mul(u64::from(WHOLE)) / (most as u64).max(1);
         Self(u32::try_from(part).unwrap_or(WHOLE).min(WHOLE))
@@ -100,11 +100,11 @@ fn share(room: u32, most: usize) -> usize {
     (most as u64 * u64::from(room) / u64::from(WHOLE)).max(1) as usize
 }
 
-/// The room after a request that used `part` of the whole, and took so long.
+/// The room after a request that used `part` of the full room and took `took`.
 fn room_after(room: u32, part: u32, took: Duration, limit: Duration) -> u32 {
     if took > limit {
         let affordable = u128::from(part) * limit.as_micros() / (2 * took.as_micros());
-        // No more than `part`, because it took longer than the limit.
+        // At most `part`, because the request took longer than the limit.
         room.min(affordable as u32).max(LEAST)
     } else if took < limit / 2 && part >= room / 2 {
         (room + STEP).min(WHOLE)
@@ -124,7 +124,7 @@ mod tests {
     const MOST: usize = 2_000;
     const MS: Duration = Duration::from_millis(1);
 
-    /// The pace of a run with these times, and how long a request may take there.
+    /// The pace of a run with these timeouts, which determine the time limit of its requests.
     fn pace(mut fields: serde_json::Value, request_timeout: Option<Duration>) -> Pace {
         fields["source"] = json!("http://s/db");
         fields["target"] = json!("http://t/db");
@@ -132,7 +132,7 @@ mod tests {
         Pace::new(&Replication::parse(fields.as_object().unwrap(), &defaults).unwrap())
     }
 
-    /// Writes of as many documents as there is room for, at a target that takes `of(documents)`; what each had.
+    /// Writes as many documents as there is room for, to a target that takes `of(documents)`. Returns the number of documents of each write.
     fn writes(pace: &Pace, count: usize, of: impl Fn(usize) -> Duration) -> Vec<usize> {
         let write = |_| {
             let docs = pace.of(Side::Target, MOST);
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_target_that_keeps_up_gets_all_at_once() {
         let pace = pace(json!({}), None);
-        // 4,000 documents/s in four writes at once, as between two CouchDBs on one machine.
+        // 4,000 documents/s in four concurrent writes, as between two CouchDBs on one machine.
         assert_eq!(writes(&pace, 100, |docs| MS * docs as u32), [MOST; 100]);
     }
 
@@ -153,11 +153,11 @@ mod tests {
     fn a_slow_target_gets_what_it_takes_within_the_limit() {
         let pace = pace(json!({}), None);
         assert_eq!(pace.limit, 5_000 * MS);
-        // 100 documents/s: 2,000 take 20 s, of the 30 s after which it counts as silent.
+        // At 100 documents/s, 2,000 take 20 s, of the 30 s after which the target counts as silent.
         let sizes = writes(&pace, 50, |docs| 10 * MS * docs as u32);
         assert_eq!(sizes[..3], [2_000, 250, 250]);
         assert!(sizes[1..].iter().all(|docs| (250..=500).contains(docs)), "{sizes:?}");
-        // It is well again.
+        // The target is fast again.
         let sizes = writes(&pace, 50, |docs| MS / 4 * docs as u32);
         assert!(sizes.is_sorted() && sizes[15..] == [MOST; 35], "{sizes:?}");
     }

@@ -1,4 +1,4 @@
-//! How far a run has come: which batches are done, and the sequence below which everything is.
+//! The progress of a run: which batches are done, and the sequence up to which every batch is.
 //!
 //! Batches overlap and end in any order, but a checkpoint may only name a sequence up to which *every* batch is done.
 
@@ -13,9 +13,9 @@ pub(crate) struct Progress {
     batches: VecDeque<Entry>,
     /// The number of `batches[0]`.
     first: u64,
-    /// Everything up to here is done.
+    /// Every change up to this sequence is done.
     through: Option<Seq>,
-    /// The changes up to there.
+    /// The number of changes up to there.
     changes: u64,
 }
 
@@ -27,17 +27,17 @@ struct Entry {
 }
 
 impl Progress {
-    /// Batch `number`, of so many changes and up to `end`, begins.
+    /// Begins batch `number`, which has `changes` changes and ends at `end`.
     ///
     /// # Panics
-    /// If it is not the one after the batch that began last: a checkpoint could then pass changes that nobody has copied.
+    /// If it does not follow the batch that began last: a checkpoint could then pass changes that were never copied.
     pub fn begin(&mut self, number: u64, end: Seq, changes: u64) {
         let next = self.first + self.batches.len() as u64;
         assert_eq!(number, next, "batches begin in the order of the feed");
         self.batches.push_back(Entry { end, changes, done: false });
     }
 
-    /// Batch `number` is done.
+    /// Marks batch `number` as done.
     pub fn done(&mut self, number: u64) {
         let index = usize::try_from(number - self.first).expect("a batch in flight");
         self.batches[index].done = true;
@@ -49,23 +49,23 @@ impl Progress {
         }
     }
 
-    /// Nothing is in flight and the feed has ended at `last`.
+    /// Nothing is in flight, and the feed has ended at `last`.
     pub fn finish(&mut self, last: Seq) {
         debug_assert!(self.batches.is_empty(), "the feed has ended and all batches are done");
         self.through = Some(last);
     }
 
-    /// How many changes, all up to [`Progress::through`], this run has done.
+    /// The number of changes that this run has done, all up to [`Progress::through`].
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Whether more is done than the last checkpoint says.
+    /// Whether more is done than the last checkpoint records.
     pub fn is_beyond(&self, checkpointed: &Option<Seq>) -> bool {
         self.through.is_some() && self.through != *checkpointed
     }
 
-    /// Everything up to here is done; `None` if nothing is, in this run.
+    /// Every change up to this sequence is done; `None` if this run has done none.
     pub fn through(&self) -> Option<&Seq> {
         self.through.as_ref()
     }

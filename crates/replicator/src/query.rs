@@ -3,11 +3,10 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-/// What may stand unencoded in a path segment or a query value.
+/// Characters that a path segment or a query value may contain unencoded.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// How long path and query may be: servers and proxies refuse a request line of 8 kB, of which the rest is for the database's own
-/// URL.
+/// The longest path and query. Servers and proxies reject a request line over 8 kB; the rest is for the database's own URL.
 pub(crate) const URL_BYTES: usize = 7 * 1024;
 
 /// A path segment or a query value.
@@ -15,7 +14,7 @@ pub(crate) fn encode(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
-/// A document's path below its database. The slash of `_design/` and `_local/` stays one.
+/// A document's path below its database. The slash of `_design/` and `_local/` is not encoded.
 pub(crate) fn doc_path(id: &str) -> String {
     for prefix in ["_design/", "_local/"] {
         if let Some(name) = id.strip_prefix(prefix) {
@@ -37,7 +36,7 @@ impl Query {
         self.0.push_str(&encode(value));
     }
 
-    /// A string as it is, anything else as JSON.
+    /// Adds a string unchanged, and anything else as JSON.
     pub fn add_json(&mut self, name: &str, value: &Value) {
         match value {
             Value::String(text) => self.add(name, text),
@@ -45,7 +44,7 @@ impl Query {
         }
     }
 
-    /// All parameters of `other` as well.
+    /// Adds all parameters of `other`.
     pub fn append(&mut self, other: &Self) {
         match other.0.strip_prefix('?') {
             Some(_) if self.0.is_empty() => self.0.push_str(&other.0),
@@ -57,10 +56,10 @@ impl Query {
         }
     }
 
-    /// `values` as a JSON array: the first one, and then as many as leave the path and query to `path` shorter than
-    /// [`URL_BYTES`]. Answers how many that are.
+    /// Adds `values` as a JSON array: the first one, and then as many as keep `path` and the query shorter than [`URL_BYTES`]. Returns how many were
+    /// added.
     pub fn add_some<'v>(&mut self, name: &str, values: impl Iterator<Item = &'v str>, path: &str) -> usize {
-        // `&`, `=`, and brackets.
+        // Room for `&`, `=`, and brackets.
         let mut room = URL_BYTES.saturating_sub(path.len() + self.0.len() + name.len() + 8);
         let mut some = Vec::new();
         for value in values {

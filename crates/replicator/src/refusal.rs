@@ -1,25 +1,25 @@
-//! What a target refuses for good, and a replication passes over: counted in `doc_write_failures`, and told in the log.
+//! Which documents a target rejects permanently. The replication skips them, counts them in `doc_write_failures`, and logs them.
 //!
-//! The rule is CouchDB's, for each way in which a document travels; `tests/couchdb_refusals.rs` holds both beside each other:
+//! The rule is CouchDB's, for each way in which a document travels. `tests/couchdb_refusals.rs` compares the two:
 //!
-//! | the target answers | document in `_bulk_docs` | `PUT` of a document |
+//! | the target's response | document in `_bulk_docs` | `PUT` of a document |
 //! | --- | --- | --- |
-//! | an `error` in the document's row | passed over | |
-//! | 413 | halved until one is left, which is passed over | passed over |
-//! | 401 `unauthorized`, 403 `forbidden` | error | passed over |
-//! | 400 `bad_request`, `Attachment name …` | as a `PUT`, if it has attachments | passed over |
-//! | 415 | as a `PUT`, if it has attachments | passed over |
+//! | an `error` in the document's row | skipped | |
+//! | 413 | halved down to one document, which is skipped | skipped |
+//! | 401 `unauthorized`, 403 `forbidden` | error | skipped |
+//! | 400 `bad_request`, `Attachment name …` | as a `PUT`, if it has attachments | skipped |
+//! | 415 | as a `PUT`, if it has attachments | skipped |
 //! | anything else | error | error |
 //!
-//! CouchDB sends every document with attachments by a `PUT` of its own. Here small attachments travel inside `_bulk_docs`: what
-//! concerns attachments must have the same end there. An error ends the run: silence would be data loss.
+//! CouchDB sends every document with attachments in a separate `PUT`. Here small attachments travel inside `_bulk_docs`, so errors about attachments
+//! must have the same result there. An error ends the run, because skipping silently would lose data.
 
 use crate::error::{Error, Fault};
 
-/// How CouchDB's reasons begin where a target does not take the name of an attachment.
+/// The start of CouchDB's reasons when a target rejects the name of an attachment.
 const ATTACHMENT_NAME: &str = "Attachment name ";
 
-/// Whether a target that answers so to the `PUT` of a document is obeyed.
+/// Whether this error of a document's `PUT` is a permanent rejection.
 pub(crate) fn passes_over_put(error: &Error) -> bool {
     match status(error) {
         Some((401, "unauthorized", _)) | Some((403, "forbidden", _)) | Some((413, ..)) => true,
@@ -27,12 +27,12 @@ pub(crate) fn passes_over_put(error: &Error) -> bool {
     }
 }
 
-/// Whether a target that answers so to `_bulk_docs` with a single document is obeyed.
+/// Whether this error of a `_bulk_docs` with a single document is a permanent rejection.
 pub(crate) fn passes_over_single(error: &Error, has_attachments: bool) -> bool {
     error.status() == Some(413) || has_attachments && is_about_attachments(error)
 }
 
-/// Whether only some of the documents may be the reason for which a target refuses all of a batch.
+/// Whether only some of the documents may be the reason why a target rejects a batch.
 pub(crate) fn may_be_one_of_many(error: &Error) -> bool {
     matches!(error.status(), Some(400 | 413 | 415))
 }

@@ -1,9 +1,8 @@
 //! Replication ids, version 4, exactly as CouchDB computes them.
 //!
-//! The id names a replication by what it copies, from where to where, on whose login: two requests with the same id
-//! are the same job, and the id is the name of the checkpoints on both sides. It is the hex MD5 of Erlang's external term
-//! format of `[ServerUuid, Source, Target | What]`, so that with a CouchDB server's uuid turnwise goes on from the checkpoints
-//! which that server left.
+//! The id depends on what a replication copies, from where to where, and with which login. Two requests with the same id are the same job, and the id
+//! names the checkpoints on both sides. It is the hex MD5 of Erlang's external term format of `[ServerUuid, Source, Target | What]`. With the uuid of
+//! a CouchDB server, turnwise therefore resumes from the checkpoints of that server.
 
 use std::fmt;
 
@@ -18,13 +17,13 @@ use crate::spec::{Filter, Replication};
 /// A replication's id: the base names its checkpoints, the whole names the job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReplicationId {
-    /// 32 hexadecimal digits; the `_local` documents are called so.
+    /// 32 hexadecimal digits; the name of the `_local` documents.
     pub base: String,
     /// `+continuous`, `+create_target`, both, or nothing.
     pub suffix: String,
 }
 
-/// The whole id, as it is shown and as jobs are called.
+/// The full id, as it is displayed and as jobs are named.
 impl fmt::Display for ReplicationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.base, self.suffix)
@@ -33,8 +32,7 @@ impl fmt::Display for ReplicationId {
 
 /// The id of `replication` on the server `server_uuid`.
 ///
-/// `filter_code` is the source text of the filter function, which [`crate::filter_code`] fetches; it counts only where
-/// [`needs_filter_code`].
+/// `filter_code` is the source text of the filter function, which [`crate::filter_code`] fetches. It is used only if [`needs_filter_code`].
 pub fn full(replication: &Replication, server_uuid: &str, filter_code: Option<&str>) -> ReplicationId {
     let mut suffix = String::new();
     if replication.continuous {
@@ -71,7 +69,7 @@ pub fn base(replication: &Replication, server_uuid: &str, filter_code: Option<&s
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether the id depends on the source text of a filter function, so that changed code is a new replication.
+/// Whether the id depends on the source text of a filter function, so that changed code means a new replication.
 pub fn needs_filter_code(replication: &Replication) -> bool {
     matches!(&replication.filter, Some(Filter::Function { name, .. }) if !name.starts_with('_'))
 }
@@ -103,7 +101,7 @@ fn endpoint(endpoint: &Endpoint) -> Term {
     ])
 }
 
-/// CouchDB trims spaces around code of one line, and leaves longer code as it is.
+/// CouchDB trims spaces around code of one line, and leaves longer code unchanged.
 fn trim_code(code: &str) -> &str {
     let line = code.strip_suffix('\n').unwrap_or(code);
     if line.contains('\n') || line.len() < code.len() { code } else { code.trim_matches(' ') }

@@ -1,4 +1,4 @@
-//! The end of a run: the answer of a one-shot `POST /_replicate`, and the history entries of checkpoints.
+//! The end of a run: the response to a one-shot `POST /_replicate`, and the history entries of checkpoints.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,26 +8,26 @@ use crate::stats::Stats;
 /// The version of the replication id, and of the checkpoints that carry it.
 pub const REPLICATION_ID_VERSION: u32 = 4;
 
-/// How a run ended that did not fail. Serialised, it is what CouchDB answers to a one-shot `POST /_replicate`.
+/// The result of a run that did not fail. Serialised, it is CouchDB's response to a one-shot `POST /_replicate`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Always true; failures are [`crate::Error`]s.
     pub ok: bool,
-    /// Whether nothing had to be looked at.
+    /// Whether the source had nothing to check.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_changes: bool,
     /// This run's id, or the last one's if there were no changes.
     pub session_id: String,
-    /// Everything up to here is on the target.
+    /// The target has every change up to this sequence.
     pub source_last_seq: Seq,
     /// [`REPLICATION_ID_VERSION`].
     pub replication_id_version: u32,
-    /// This run first, then earlier ones, as far as checkpoints remember them.
+    /// This run first, then earlier runs, as far as checkpoints record them.
     pub history: Vec<Session>,
-    /// Whether the run was stopped before its end; it has left a checkpoint to go on from.
+    /// Whether the run was stopped before its end. The next run resumes at its checkpoint.
     #[serde(skip)]
     pub stopped: bool,
-    /// It was stopped because there is nothing to do until the source is another one than this.
+    /// The run parked: it has nothing to do until the source's state differs from this token.
     #[serde(skip)]
     pub parked: Option<String>,
     /// The run's final numbers.
@@ -35,7 +35,7 @@ pub struct Report {
     pub stats: Stats,
 }
 
-/// One run in a checkpoint's history. Its numbers are sums: of this run and those before it.
+/// One run in a checkpoint's history. Its numbers are the sums of this run and the earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
@@ -45,11 +45,11 @@ pub struct Session {
     pub start_time: String,
     /// When this entry was last written.
     pub end_time: String,
-    /// The sequence it started from.
+    /// The sequence at which it started.
     pub start_last_seq: Seq,
-    /// The sequence it had come to.
+    /// The sequence that it had reached.
     pub end_last_seq: Seq,
-    /// The sequence that a later run may start from.
+    /// The sequence at which a later run may start.
     pub recorded_seq: Seq,
     /// [`Stats::revisions_checked`].
     pub missing_checked: u64,
@@ -68,7 +68,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The numbers that the next session goes on from.
+    /// The numbers that the next session continues from.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             revisions_checked: self.missing_checked,

@@ -10,7 +10,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use crate::error::Error;
 use crate::http::{Peer, Request};
 
-/// More than any answer to a batch of changes: these are bounded at half a megabyte.
+/// More than any response to a batch of changes, because batches are limited to half a megabyte.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// A document of which the target lacks revisions.
@@ -18,9 +18,9 @@ const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 pub(crate) struct Missing {
     pub id: String,
     pub revs: Vec<String>,
-    /// Revisions the target has that may be ancestors of the missing ones; their attachments need not be sent again.
+    /// Revisions on the target that may be ancestors of the missing ones. Attachments of these need not be sent again.
     ///
-    /// Shared: a document with a thousand conflicts may have as many of them for each of its revisions.
+    /// Shared: a document with a thousand conflicts may have as many ancestors for each of its revisions.
     pub possible_ancestors: Arc<[String]>,
 }
 
@@ -31,13 +31,13 @@ pub(crate) async fn missing(target: &Peer, revs: impl Into<Bytes>) -> Result<Vec
     Ok(missing)
 }
 
-/// All of `revs`, a body as [`missing`] takes it: what a target lacks that has nothing. `None`, if it is not what it should be.
+/// All of `revs`, a body as for [`missing`]: what an empty target lacks. `None` if the body cannot be parsed.
 pub(crate) fn all(revs: &[u8]) -> Option<Vec<Missing>> {
     let AllOf(all) = serde_json::from_slice(revs).ok()?;
     Some(all)
 }
 
-/// An answer of `_revs_diff`, in its order.
+/// A response of `_revs_diff`, in its order.
 #[derive(Debug)]
 struct MissingList(Vec<Missing>);
 
@@ -77,7 +77,7 @@ impl<'de> Deserialize<'de> for MissingList {
     }
 }
 
-/// A question of `_revs_diff`, in its order.
+/// A request of `_revs_diff`, in its order.
 struct AllOf(Vec<Missing>);
 
 impl<'de> Deserialize<'de> for AllOf {

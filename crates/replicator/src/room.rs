@@ -1,8 +1,8 @@
-//! Memory for what peers send: documents beyond what every batch may hold wait for a place, of which the process has a few.
+//! Memory for data from peers. Documents larger than a batch may hold wait for a place, and the process has few places.
 //!
-//! A job's batches are bounded, but a single document may be as large as its source likes, and nobody knows how large before it has come. So a reader
-//! takes a place when what it holds passes a bound, and one of a smaller number of places when it passes the next. Places are taken in this order only,
-//! and whoever has one of the second kind waits for none: there is no deadlock.
+//! A job's batches are limited, but a source may send a single document of any size, which is unknown before it has arrived. A reader takes a place
+//! when it holds more than a limit, and a place of a scarcer second kind beyond the next limit. Readers take places only in this order. A reader with
+//! a place of the second kind waits for no other place, so there is no deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::Error;
 
-/// What is held beyond this needs a place, in bytes: as much as a write buffer has.
+/// A reader that holds more bytes than this needs a place: the size of a write buffer.
 pub(crate) const LARGE_BYTES: usize = 4 << 20;
-/// And beyond this, a place of the second kind.
+/// A reader that holds more bytes than this also needs a place of the second kind.
 const HUGE_BYTES: usize = 32 << 20;
-/// Places for large documents. A document is in memory twice while it goes over to the write buffer.
+/// Places for large documents. A document is in memory twice while it is copied to the write buffer.
 const LARGE_PLACES: usize = 2;
-/// How long is waited for a place. The source may close its connection before.
+/// How long a reader waits for a place. The source may close its connection earlier.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The places of a process.
@@ -28,7 +28,7 @@ pub(crate) struct Room {
     patience: Duration,
 }
 
-/// The places that a reader has.
+/// The places that a reader holds.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     large: Option<OwnedSemaphorePermit>,
@@ -43,10 +43,10 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Waits for the places that `bytes` need, unless they are there.
+    /// Waits for the places that `bytes` need, unless the reader holds them already.
     ///
     /// # Errors
-    /// `Local`, if others have them for too long.
+    /// `Local`, if other readers hold them for too long.
     pub async fn grow(&self, places: &mut Places, bytes: usize) -> Result<(), Error> {
         if bytes > LARGE_BYTES && places.large.is_none() {
             places.large = Some(self.one(&self.large).await?);
@@ -80,7 +80,7 @@ mod tests {
         let (mut first, mut second, mut third) = (Places::default(), Places::default(), Places::default());
         room.grow(&mut first, HUGE_BYTES + 1).await.unwrap();
         room.grow(&mut second, LARGE_BYTES + 1).await.unwrap();
-        // What it has, it need not wait for.
+        // A reader does not wait for places that it holds.
         room.grow(&mut first, usize::MAX).await.unwrap();
         room.grow(&mut third, LARGE_BYTES).await.unwrap();
         room.patience = Duration::ZERO;

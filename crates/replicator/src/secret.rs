@@ -1,15 +1,14 @@
 //! Text that must never be shown.
 //!
-//! A [`Secret`] prints as `*****` however it is formatted, and cannot be serialised: the only way to its text
-//! is [`Secret::reveal`], which is easy to search for. A [`Scrubber`] removes secrets from texts that others
-//! wrote (an error of the HTTP client, an answer that echoes what it was sent).
+//! A [`Secret`] prints as `*****` in every format, and cannot be serialised. Only [`Secret::reveal`] returns its text, and this name is easy to
+//! search for. A [`Scrubber`] removes secrets from texts of other origin, such as an error of the HTTP client, or a response that echoes the request.
 
 use std::fmt;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 
-/// What stands in a secret's place wherever it would be shown; the same five stars that CouchDB prints.
+/// The text that replaces a secret wherever it would be shown; the same five stars that CouchDB prints.
 pub const HIDDEN: &str = "*****";
 
 /// A password, a token, or the value of a header that may hold one.
@@ -22,7 +21,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the wire and nothing else.
+    /// The text itself. Use it only for data on the wire.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -40,17 +39,18 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Replaces every known secret in a text by [`HIDDEN`], in each form in which it travels: as it is, percent-encoded (every character or only
-/// some), as a form has it, escaped as in JSON, and (with its user) as HTTP Basic sends it.
+/// Replaces every known secret in a text by [`HIDDEN`], in each form in which it travels. The forms are: plain, percent-encoded (completely or
+/// partly), form-encoded, JSON-escaped, and (with its user) encoded as for HTTP Basic.
 #[derive(Clone, Default)]
 pub struct Scrubber {
     needles: Vec<String>,
 }
 
-/// So much of a secret is as good as all of it: what is searched for is bounded, and a text that goes on otherwise tells most of one all the same.
+/// Only this many bytes of a secret must match, which bounds the search. A text with more matching bytes reveals most of the secret, even if it
+/// continues differently.
 const TELLING_BYTES: usize = 64;
 
-/// Stands at the end of a text that was cut. A part of a secret before it is hidden like a whole one.
+/// Marks the end of a text that was cut. A part of a secret before the mark is hidden like a whole one.
 pub(crate) const CUT: char = '…';
 
 impl Scrubber {
@@ -63,13 +63,13 @@ impl Scrubber {
         self.needles.push(text.to_owned());
         if let Some(user) = user {
             let login = format!("{user}:{text}");
-            // With what pads it, and without: the longest is found.
+            // With and without padding; the longest match counts.
             for encoded in [BASE64_STANDARD.encode(&login), BASE64_URL_SAFE.encode(&login)] {
                 self.needles.push(encoded.trim_end_matches('=').to_owned());
                 self.needles.push(encoded);
             }
         }
-        // `Basic abc` and `Bearer abc` are echoed without their scheme, too.
+        // A peer may echo `Basic abc` and `Bearer abc` without the scheme.
         if let Some((_, token)) = text.split_once(' ')
             && !token.is_empty()
         {
@@ -98,7 +98,7 @@ impl Scrubber {
         clean
     }
 
-    /// The length of the longest secret that `text` begins with, in whatever form; 0 if there is none.
+    /// The length of the longest secret at the start of `text`, in any form; 0 if there is none.
     fn longest(&self, text: &[u8]) -> usize {
         let lengths = self
             .needles
@@ -108,12 +108,12 @@ impl Scrubber {
     }
 }
 
-/// How a text may be encoded. In each form, what stands at a place means one thing only, so that comparing takes time in proportion to a secret's
-/// length, whatever a peer has written.
+/// An encoding of a text. Within one form, decoding is unambiguous, so a comparison takes time in proportion to a secret's length, whatever a peer
+/// has sent.
 struct Form {
-    /// `%41` is an `A`.
+    /// `%41` means `A`.
     percent: bool,
-    /// `\"` is a `"`, and `\u0041` an `A`.
+    /// `\"` means `"`, and `\u0041` means `A`.
     escapes: bool,
 }
 
@@ -125,7 +125,7 @@ impl Form {
         Form { percent: true, escapes: true },
     ];
 
-    /// How many bytes of `text`, from its beginning, are `needle`, or [`TELLING_BYTES`] and more of it, or as much as there is before a [`CUT`].
+    /// How many bytes at the start of `text` match `needle`. A match of [`TELLING_BYTES`] or more is enough, and so is a match up to a [`CUT`].
     fn length(&self, text: &[u8], needle: &[u8]) -> Option<usize> {
         let (mut at, mut matched) = (0, 0);
         while matched < needle.len() {
@@ -145,7 +145,7 @@ impl Form {
         Some(at)
     }
 
-    /// What the next character of a text says, if it is what is wanted: its bytes there, and those in the secret.
+    /// Decodes the next character of a text. If it is the wanted one, returns its length in the text and in the secret.
     fn step(&self, text: &[u8], wanted: &[u8]) -> Option<(usize, usize)> {
         let first = *text.first()?;
         if self.escapes && first == b'\\' {
@@ -165,7 +165,7 @@ impl Form {
     }
 }
 
-/// The character that an escape of JSON stands for, and the escape's length.
+/// The character of a JSON escape, and the length of the escape.
 fn unescape(text: &[u8]) -> Option<(usize, char)> {
     let character = match *text.get(1)? {
         b'n' => '\n',
@@ -179,7 +179,7 @@ fn unescape(text: &[u8]) -> Option<(usize, char)> {
             if let Some(character) = char::from_u32(first) {
                 return Some((6, character));
             }
-            // Half of a character outside of the first plane; the other half follows.
+            // The first half of a surrogate pair; the other half follows.
             let second = unit(8).filter(|_| text.get(6..8) == Some(b"\\u"))?;
             let both = 0x1_0000 + ((first - 0xd800) << 10) + second.checked_sub(0xdc00)?;
             return Some((12, char::from_u32(both)?));
@@ -247,7 +247,7 @@ mod tests {
                 BASE64_URL_SAFE.encode(&basic),
             ];
             for form in forms {
-                // Letters of a secret are letters in lower case, too: only what encodes them may be written so.
+                // The secret's letters stay as they are, and only the hexadecimal digits of encodings may be in lower case.
                 assert_eq!(scrubber.scrub(&format!("<{form}>")), "<*****>", "{secret:?} as {form}");
             }
             assert_eq!(scrubber.scrub("<nothing of it>"), "<nothing of it>");

@@ -1,7 +1,7 @@
-//! The normal form of a Mango selector, as CouchDB brings it about before it computes a replication id.
+//! The normal form of a Mango selector that CouchDB computes before a replication id.
 //!
-//! Fields without an operator mean `$eq`, several conditions mean `$and`, objects nested in fields become dotted names, and
-//! members are sorted. Only what enters the id matters here; the source itself gets the selector as the user wrote it.
+//! Fields without an operator mean `$eq`, several conditions mean `$and`, nested objects in fields become dotted names, and members are sorted. The
+//! normal form is only for the id; the source gets the selector as the user wrote it.
 
 use serde_json::{Map, Value, json};
 
@@ -49,7 +49,7 @@ fn norm_member(name: &str, inner: &Value) -> Value {
     }
 }
 
-/// Carries field names down to their operators: `{a: {b: {$eq: 1}}}` becomes `{"a.b": {$eq: 1}}`.
+/// Moves field names down to their operators: `{a: {b: {$eq: 1}}}` becomes `{"a.b": {$eq: 1}}`.
 fn norm_fields(value: &Value, path: &str) -> Value {
     let Value::Object(object) = value else {
         return value.clone();
@@ -80,7 +80,7 @@ fn norm_fields(value: &Value, path: &str) -> Value {
     }
 }
 
-/// Resolves negations by De Morgan's laws, until none but those of fields is left.
+/// Resolves negations by De Morgan's laws, until only those of fields are left.
 fn norm_negations(value: &Value) -> Value {
     let Value::Object(object) = value else {
         return value.clone();
@@ -152,7 +152,7 @@ fn opposite(operator: &str) -> Option<&'static str> {
     })
 }
 
-/// Objects by their names, and arrays as they are: the order that enters the id.
+/// Sorts the members of objects by name, and leaves arrays unchanged: the order that enters the id.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(object) => {

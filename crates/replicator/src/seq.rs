@@ -1,7 +1,7 @@
 //! An update sequence: opaque, compared for equality only.
 //!
-//! CouchDB answers strings (`"42-g1AAA…"`), PouchDB and CouchDB 1.x numbers, BigCouch arrays. All that a client
-//! may do with one is to keep it and to send it back, so a [`Seq`] is the JSON text as it came.
+//! CouchDB returns strings (`"42-g1AAA…"`), PouchDB and CouchDB 1.x numbers, BigCouch arrays. A client may only store a sequence and send it back, so
+//! a [`Seq`] is the JSON text as received.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Seq {
         Self(Arc::from("0"))
     }
 
-    /// What CouchDB tells in place of a checkpoint while there is none.
+    /// CouchDB's placeholder for a checkpoint that does not exist yet.
     pub(crate) fn none() -> Self {
         Self(Arc::from("\"0\""))
     }
@@ -31,7 +31,7 @@ impl Seq {
         Self(Arc::from(raw.get()))
     }
 
-    /// As the `since` parameter of `_changes` takes it: a string without its quotes, anything else as JSON.
+    /// The value for the `since` parameter of `_changes`: a string without its quotes, anything else as JSON.
     pub fn to_query(&self) -> String {
         match serde_json::from_str::<Value>(&self.0) {
             Ok(Value::String(text)) => text,
@@ -39,20 +39,20 @@ impl Seq {
         }
     }
 
-    /// How many updates it stands for, if it says so: the number itself, or the digits before the `-`.
+    /// The number of updates in the sequence, if it states one: the number itself, or the digits before the `-`.
     pub fn number(&self) -> Option<u64> {
         let text = self.0.trim_start_matches(['"', '[']);
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         text[..end].parse().ok()
     }
 
-    /// The number, where it is one and nothing more: of a server that is no cluster.
+    /// The number, if the sequence is a plain number, as on a server that is not a cluster.
     pub fn plain(&self) -> Option<u64> {
         self.0.parse().ok()
     }
 
-    /// Whether it is another place of the feed. CouchDB writes the same place in different ways, so numbers count where
-    /// there are any.
+    /// Whether it is another position in the feed. CouchDB writes the same position in different ways, so only the numbers are compared, where both
+    /// have one.
     pub fn is_other_than(&self, other: &Self) -> bool {
         match (self.number(), other.number()) {
             (Some(one), Some(two)) => one != two,
@@ -100,7 +100,7 @@ impl Serialize for Seq {
 
 impl<'de> Deserialize<'de> for Seq {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // By value and not as `RawValue`, so that documents parsed into a `Value` first can be read, too.
+        // Parses a value and not a `RawValue`, so that documents that were parsed into a `Value` can be read, too.
         Value::deserialize(deserializer).map(|value| Self::from(&value))
     }
 }

@@ -1,8 +1,8 @@
-//! What is asked for: the validated fields of a replication document or a `_replicate` body.
+//! A replication request: the validated fields of a replication document or a `_replicate` body.
 //!
-//! [`Replication::parse`] reads the JSON object as the user wrote it; the same object is what a job's options
-//! hold, and is parsed again by whoever runs the job. Fields that CouchDB does not know are ignored, as it ignores
-//! them; a field that is known and wrong is refused, and the error says what would be right.
+//! [`Replication::parse`] reads the JSON object as the user wrote it. The same object becomes the job's options, and the worker that runs the job
+//! parses it again. Fields that CouchDB does not know are ignored, as in CouchDB. A known field with a wrong value is an error, which states what
+//! would be right.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,84 +13,82 @@ use crate::endpoint::Endpoint;
 use crate::http::{AuthPlugin, Proxy, SocketOptions};
 use crate::seq::Seq;
 
-/// Why a request is refused: the field, and what would be right. Retrying cannot help.
+/// Why a request is rejected: the field, and what would be right. A retry cannot help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}` {problem}")]
 pub struct Error {
     /// The field as the user wrote it, with dots into objects: `source.auth.basic.password`.
     pub field: String,
-    /// Goes on after the field's name: `must be a boolean`.
+    /// Continues the sentence after the field's name: `must be a boolean`.
     pub problem: String,
 }
 
 impl Error {
-    /// The field `field` has `problem`.
+    /// An error with this field name and problem.
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into() }
     }
 }
 
-/// The settings of `[replicator]` that apply where a request does not say otherwise.
+/// The settings of `[replicator]` that apply where a request does not set its own value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
-    /// Batches that one replication has in flight at once. CouchDB: 4.
+    /// Batches that one replication has in flight concurrently. CouchDB: 4.
     pub worker_processes: usize,
-    /// Changes per batch; CouchDB: 500. `None`: as many as there are, up to 2,000, because larger
-    /// writes cost a CouchDB target half the CPU.
+    /// Changes per batch; CouchDB: 500. `None`: as many as there are, up to 2,000, because larger writes cost a CouchDB target half the CPU.
     pub worker_batch_size: Option<usize>,
-    /// Requests that one replication has open at once. CouchDB: 20.
+    /// Requests that one replication has open concurrently. CouchDB: 20.
     pub http_connections: usize,
-    /// Silence on a connection after which a request has failed. CouchDB: 30 s.
+    /// A request fails after a connection has been silent for this long. CouchDB: 30 s.
     pub connection_timeout: Duration,
     /// Attempts after the first one, per request. CouchDB: 5.
     pub retries_per_request: u32,
-    /// Whether progress is remembered on both sides.
+    /// Whether checkpoints are written and read on both sides.
     pub use_checkpoints: bool,
     /// Time between two checkpoints. CouchDB: 30 s.
     pub checkpoint_interval: Duration,
     /// Whether `_bulk_get` is tried.
     pub use_bulk_get: bool,
-    /// How to authenticate, in the order in which it is tried.
+    /// The authentication methods, in the order in which they are tried.
     pub auth_plugins: Vec<AuthPlugin>,
-    /// When a session is renewed whose cookie does not say how long it lives. CouchDB: 550 s.
+    /// When to renew a session whose cookie states no lifetime. CouchDB: 550 s.
     pub session_refresh_interval: Duration,
-    /// Documents with longer ids, in bytes, are left out and counted as failures. `None`: however long, as in CouchDB.
+    /// Documents with longer ids, in bytes, are skipped and counted as failures. `None`: no limit, as in CouchDB.
     pub max_document_id_length: Option<usize>,
-    /// `missing_doc_retry_msec`: a revision that the source has named and does not have is asked for once more after this
-    /// time. CouchDB: 2 s.
+    /// `missing_doc_retry_msec`: the wait before a revision that the source announced but does not have is requested again. CouchDB: 2 s.
     pub missing_doc_retry: Duration,
     /// `valid_endpoint_protocols`.
     pub endpoint_schemes: Vec<String>,
     /// `valid_proxy_protocols`.
     pub proxy_schemes: Vec<String>,
-    /// `socket_options`: how sockets are set up.
+    /// `socket_options`: options of new sockets.
     pub socket_options: SocketOptions,
-    /// Time that a request may take until the end of its answer; `None`: as long as something moves, as in CouchDB.
+    /// Time limit of a request until the end of its response. `None`: no limit while data moves, as in CouchDB.
     pub request_timeout: Option<Duration>,
-    /// The least that answers have to bring.
+    /// The minimum progress of responses.
     pub minimum_progress: MinimumProgress,
 }
 
-/// The least that an answer has to bring while it is waited for. CouchDB knows no such thing.
+/// The minimum progress of a response while the client waits for it. CouchDB has no such limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinimumProgress {
-    /// Bytes that are no white space; 0: none need come.
+    /// Bytes that are not white space; 0 disables the limit.
     pub bytes: u64,
-    /// In this time, or three times the silence that is allowed, if that is longer.
+    /// The interval in which these bytes must arrive. If three times the allowed silence is longer, that applies.
     pub interval: Duration,
 }
 
 impl Default for MinimumProgress {
-    /// 512 bytes in 90 s. An honest peer that is this slow in the middle of an answer has not been seen: filters that find nothing for hours are
-    /// between two rows, and large documents come at the speed of the line. Shorter than the two minutes after which a run counts as healthy, so that a job which
-    /// fails for this again and again is tried less and less often.
+    /// 512 bytes in 90 s. No correct peer was seen to be this slow in the middle of a response. A filter that finds nothing for hours is between two
+    /// rows, and large documents arrive at the speed of the network. 90 s is less than the two minutes after which a run counts as healthy. A job
+    /// that fails repeatedly for this reason is therefore retried less and less often.
     fn default() -> Self {
         Self { bytes: 512, interval: Duration::from_secs(90) }
     }
 }
 
-/// Changes in one batch when nobody asked for another number: the number at which a CouchDB target is cheapest
-/// (7,200 documents/s in batches of 500, 8,200 of 2,000, 4,400 of 25,000).
+/// Changes per batch if the request sets no number. A CouchDB target is cheapest at this size (7,200 documents/s in batches of 500, 8,200 in batches
+/// of 2,000, 4,400 in batches of 25,000).
 pub const ADAPTIVE_BATCH_SIZE: usize = 2_000;
 
 impl Default for Defaults {
@@ -120,78 +118,78 @@ impl Default for Defaults {
 /// Which of the source's documents are copied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
-    /// `doc_ids`: these, sorted and without duplicates.
+    /// `doc_ids`: the documents with these ids, sorted and without duplicates.
     DocIds(Vec<String>),
-    /// `selector`: those that match a Mango selector.
+    /// `selector`: the documents that match a Mango selector.
     Selector(Map<String, Value>),
     /// `filter`: a function of a design document (`ddoc/name`), or a built-in one (`_design`, `_view`).
     Function {
         /// `ddoc/name`, or a name that starts with `_`.
         name: String,
-        /// Passed on as query parameters.
+        /// Sent to the source as query parameters.
         query_params: Map<String, Value>,
     },
 }
 
-/// On whose behalf a replication runs.
+/// The user on whose behalf a replication runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserCtx {
-    /// The user's name; `None` is the anonymous user or an administrator without a name.
+    /// The user's name. `None` is the anonymous user, or an administrator without a name.
     pub name: Option<String>,
     /// The user's roles.
     pub roles: Vec<String>,
 }
 
-/// A replication that can be run: every field read, checked, and completed from the [`Defaults`].
+/// A replication that can run: every field is read, checked, and completed from the [`Defaults`].
 #[derive(Clone, Debug)]
 pub struct Replication {
-    /// Where documents come from.
+    /// The database that documents are read from.
     pub source: Endpoint,
-    /// Where they go.
+    /// The database that documents are written to.
     pub target: Endpoint,
-    /// Follow the source's changes for ever.
+    /// Follow the source's changes without end.
     pub continuous: bool,
-    /// Create the target database first; that it exists already is fine.
+    /// Create the target database first. An existing database is no error.
     pub create_target: bool,
-    /// Query parameters of that creation: `q`, `n`, `partitioned`.
+    /// Query parameters of this creation: `q`, `n`, `partitioned`.
     pub create_target_params: Vec<(String, String)>,
-    /// Which documents; `None` for all.
+    /// Which documents are copied; `None` for all.
     pub filter: Option<Filter>,
     /// Copy only the winning revision of each document.
     pub winning_revs_only: bool,
-    /// Start here, unless a checkpoint is further.
+    /// Start at this sequence, unless a checkpoint is further.
     pub since_seq: Option<Seq>,
-    /// Remember progress in `_local` documents on both sides.
+    /// Record progress in `_local` documents on both sides.
     pub use_checkpoints: bool,
     /// Time between two checkpoints.
     pub checkpoint_interval: Duration,
-    /// Try `_bulk_get` before fetching documents one by one.
+    /// Try `_bulk_get` before reading documents one by one.
     pub use_bulk_get: bool,
     /// [`Defaults::max_document_id_length`].
     pub max_document_id_length: Option<usize>,
     /// [`Defaults::missing_doc_retry`].
     pub missing_doc_retry: Duration,
-    /// Batches in flight at once.
+    /// Batches in flight concurrently.
     pub worker_processes: usize,
     /// Changes per batch; `None` is adaptive ([`Defaults::worker_batch_size`]).
     pub worker_batch_size: Option<usize>,
-    /// Requests open at once.
+    /// Requests open concurrently.
     pub http_connections: usize,
-    /// Silence after which a request has failed.
+    /// A request fails after a connection has been silent for this long.
     pub connection_timeout: Duration,
     /// Attempts after the first one, per request.
     pub retries_per_request: u32,
-    /// How sockets are set up.
+    /// Options of new sockets.
     pub socket_options: SocketOptions,
-    /// Time that a request may take until the end of its answer, unless it is one for changes.
+    /// Time limit of a request until the end of its response; requests for changes have none.
     pub request_timeout: Option<Duration>,
     /// [`Defaults::minimum_progress`].
     pub minimum_progress: MinimumProgress,
-    /// How to authenticate, in the order in which it is tried.
+    /// The authentication methods, in the order in which they are tried.
     pub auth_plugins: Vec<AuthPlugin>,
-    /// When a session is renewed whose cookie does not say how long it lives.
+    /// When to renew a session whose cookie states no lifetime.
     pub session_refresh_interval: Duration,
-    /// On whose behalf.
+    /// The user on whose behalf the replication runs.
     pub user_ctx: UserCtx,
 }
 
@@ -211,8 +209,7 @@ impl Replication {
     /// ```
     ///
     /// # Errors
-    /// The first field that is missing, mistyped, out of range, contradicts another one, or asks for something that
-    /// is not supported yet.
+    /// Returns an error for the first field that is missing, mistyped, out of range, in conflict with another field, or not yet supported.
     pub fn parse(object: &Map<String, Value>, defaults: &Defaults) -> Result<Self, Error> {
         let fields = Fields(object);
         let [source_proxy, target_proxy] = fields.proxies(&defaults.proxy_schemes)?;
@@ -253,7 +250,7 @@ impl Replication {
     }
 }
 
-/// The request's object, read field by field.
+/// Reads the request's object field by field.
 struct Fields<'a>(&'a Map<String, Value>);
 
 impl<'a> Fields<'a> {
@@ -270,7 +267,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A whole number; CouchDB takes it as a string as well.
+    /// A whole number. CouchDB also accepts it as a string.
     fn count(&self, name: &str, min: usize, max: usize) -> Result<Option<usize>, Error> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -295,7 +292,7 @@ impl<'a> Fields<'a> {
         Ok(count.map_or(default, |ms| Duration::from_millis(ms as u64)))
     }
 
-    /// The source's and the target's. The empty string is none, as in CouchDB.
+    /// The proxies of source and target. The empty string means no proxy, as in CouchDB.
     fn proxies(&self, schemes: &[String]) -> Result<[Option<Proxy>; 2], Error> {
         let proxy = |name: &str| match self.get(name) {
             None => Ok(None),
@@ -351,7 +348,7 @@ impl<'a> Fields<'a> {
     }
 
     fn filter(&self) -> Result<Option<Filter>, Error> {
-        // Wrong is wrong, also where nothing takes them.
+        // Wrong parameters are an error even where no filter function takes them.
         let query_params = self.query_params()?;
         let given: Vec<&str> =
             ["doc_ids", "filter", "selector"].into_iter().filter(|name| self.get(name).is_some()).collect();
@@ -377,7 +374,7 @@ impl<'a> Fields<'a> {
         let Some(Value::Array(ids)) = self.get("doc_ids") else {
             return Err(problem());
         };
-        // CouchDB accepts percent-encoded ids here, in the way of old versions, and removes duplicates.
+        // CouchDB accepts percent-encoded ids here, as old versions sent them, and removes duplicates.
         let decode = |id: &Value| {
             let text = id.as_str().ok_or_else(problem)?.replace('+', " ");
             percent_encoding::percent_decode_str(&text)
@@ -449,7 +446,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Names a JSON value's type, never the value: it may be a password in the wrong place.
+/// Names a JSON value's type and never the value, which may be a password in the wrong field.
 struct Kind<'a>(&'a Value);
 
 impl fmt::Display for Kind<'_> {

@@ -1,4 +1,4 @@
-//! What a replication has done so far: the numbers of `_scheduler/jobs`, `_active_tasks` and the progress bar.
+//! The progress of a replication: the numbers of `_scheduler/jobs`, `_active_tasks` and the progress bar.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,35 +10,35 @@ use crate::seq::Seq;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stats {
-    /// Leaf revisions that the source's changes named.
+    /// Leaf revisions in the source's changes.
     pub revisions_checked: u64,
-    /// Those that the target did not have.
+    /// Leaf revisions that the target did not have.
     pub missing_revisions_found: u64,
     /// Revisions read from the source.
     pub docs_read: u64,
     /// Revisions written to the target.
     pub docs_written: u64,
-    /// Revisions that the target refused for good; the replication went on without them.
+    /// Revisions that the target rejected permanently; the replication continued without them.
     pub doc_write_failures: u64,
-    /// Revisions that `_bulk_get` was asked for.
+    /// Revisions requested by `_bulk_get`.
     pub bulk_get_attempts: u64,
-    /// Revisions that `_bulk_get` answered.
+    /// Revisions returned by `_bulk_get`.
     pub bulk_get_docs: u64,
-    /// Changes of the source that are not done yet, as far as the source says; `None` if it does not.
+    /// The source's changes that are not yet copied, as the source reports them; `None` if it does not.
     pub changes_pending: Option<u64>,
-    /// The sequence of the last checkpoint that was written, or found at the start; `"0"` before the first one.
+    /// The sequence of the last checkpoint that was written, or that was found at the start; `"0"` before the first one.
     pub checkpointed_source_seq: Option<Seq>,
-    /// The last sequence that the changes feed has named.
+    /// The last sequence in the changes feed.
     pub source_seq: Option<Seq>,
-    /// Everything up to here is on the target.
+    /// The target has every change up to this sequence.
     pub through_seq: Option<Seq>,
-    /// Bytes of documents and attachments written to the target. Not part of CouchDB's answers.
+    /// Bytes of documents and attachments written to the target. CouchDB does not report this number.
     #[serde(skip)]
     pub bytes_written: u64,
 }
 
 impl Stats {
-    /// The larger of each number: of a job's and its last checkpoint's, whichever has been told of more.
+    /// The larger of each number: the job's, or that of its last checkpoint. Either may be the more recent one.
     pub(crate) fn larger(self, other: &Stats) -> Stats {
         Stats {
             revisions_checked: self.revisions_checked.max(other.revisions_checked),
@@ -52,7 +52,7 @@ impl Stats {
         }
     }
 
-    /// The numbers of a job whose latest run these are, and which had come to `before` when it began.
+    /// The numbers of a job whose latest run has the numbers `self`, and which had reached `before` when this run began.
     pub fn after(self, before: &Stats) -> Stats {
         Stats {
             revisions_checked: self.revisions_checked + before.revisions_checked,
@@ -63,7 +63,7 @@ impl Stats {
             bulk_get_attempts: self.bulk_get_attempts + before.bulk_get_attempts,
             bulk_get_docs: self.bulk_get_docs + before.bulk_get_docs,
             bytes_written: self.bytes_written + before.bytes_written,
-            // What stands still until the run knows better. How much is left it does not know of the run before.
+            // Sequences keep their earlier value until the run has its own. The number of pending changes does not carry over from the run before.
             checkpointed_source_seq: self
                 .checkpointed_source_seq
                 .or_else(|| before.checkpointed_source_seq.clone()),
@@ -74,7 +74,7 @@ impl Stats {
     }
 }
 
-/// A number that the concurrent parts of one run count up together.
+/// A counter that the concurrent parts of one run share.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -88,7 +88,7 @@ impl Count {
     }
 }
 
-/// The counting half of [`Stats`].
+/// The counters of [`Stats`].
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub revisions_checked: Count,
@@ -102,7 +102,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// The numbers so far; the sequences are the pipeline's.
+    /// The numbers so far. The pipeline adds the sequences.
     pub fn stats(&self) -> Stats {
         Stats {
             revisions_checked: self.revisions_checked.get(),

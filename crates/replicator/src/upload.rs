@@ -1,7 +1,7 @@
-//! A request's body that tells how far it has got.
+//! A request's body that reports its progress.
 //!
-//! A request is given up when nothing moves for a while; a large body on a slow link moves all the time and has no
-//! answer for long. So bodies are handed out in pieces, and every piece that the connection takes is counted.
+//! A request fails when nothing moves for a while. A large body on a slow link moves all the time and gets no response for long. Bodies are therefore
+//! sent in pieces, and every piece that the connection takes is counted.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The size of the pieces in which a body at hand is handed out. Slicing copies nothing.
+/// The size of the pieces in which a body in memory is sent. Slicing copies nothing.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// How many bytes of a body the connection has taken.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     bytes: AtomicU64,
-    /// When it took the first piece, and the last one so far.
+    /// When the connection took the first piece, and the last one so far.
     pieces: Mutex<Option<(Instant, Instant)>>,
 }
 
@@ -30,7 +30,7 @@ impl Progress {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How long the connection needed until it asked for the last piece that it took.
+    /// The time between the first and the last piece that the connection took.
     pub fn took(&self) -> Duration {
         let pieces = self.pieces.lock().expect("nobody panics with it");
         pieces.map_or(Duration::ZERO, |(first, last)| last.duration_since(first))
@@ -43,9 +43,9 @@ impl Progress {
     }
 }
 
-/// The error of a body that is itself read from a peer. It has been told elsewhere.
+/// The error of a body that is itself read from a peer. It was reported elsewhere.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
-/// The pieces of a streamed body; it ends when the sender is gone.
+/// The pieces of a streamed body, which ends when the sender is dropped.
 pub(crate) type Pieces = mpsc::Receiver<Result<Bytes, BodyError>>;
 
 /// A body to be sent.
@@ -72,19 +72,19 @@ impl Upload {
         }
     }
 
-    /// A body of which `length` bytes will come, or, without a length, as many as there are (chunked).
+    /// A body of `length` bytes, or, without a length, of all the pieces that come (chunked).
     pub fn streamed(pieces: Pieces, length: Option<u64>, content_type: String) -> Self {
         let content = Content::Streamed { pieces, length };
         Self { content_type, encoding: None, content, progress: Arc::default() }
     }
 
-    /// The body is one that has been encoded so.
+    /// Sets the encoding that the body already has.
     pub fn encoded(mut self, encoding: &'static str) -> Self {
         self.encoding = Some(encoding);
         self
     }
 
-    /// The same once more; `None` of a body that exists only once. Only while nothing of it has been sent.
+    /// A copy for another attempt; `None` for a stream. Call it only before anything of the body has been sent.
     pub fn again(&self) -> Option<Self> {
         match &self.content {
             Content::AtHand(body) => {

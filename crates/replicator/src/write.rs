@@ -1,10 +1,10 @@
 //! Writing revisions to the target: `_bulk_docs` with `new_edits=false`.
 //!
-//! A [`WriteBuffer`] is the request's body while it grows: documents are copied into it once, as the text they are. A target
-//! that finds it too large (413) gets it in halves, again and again, until a single document is too large: that one is a
-//! counted write failure, as are documents whose rows name an error ([`crate::refusal`]). A batch that it takes for wrong (400, 415)
-//! is halved as well, so that only the document that is wrong is refused or named, and so is one that it does not get done in time.
-//! How much goes into one is decided by how long the target needs ([`crate::pace`]).
+//! A [`WriteBuffer`] holds the request's body while it grows; each document is copied into it once, as its JSON text. If a target rejects the request
+//! as too large (413), it is halved repeatedly, down to single documents. A single document that is too large counts as a write failure, as do
+//! documents whose rows contain an error ([`crate::refusal`]). A batch that the target rejects as wrong (400, 415) is also halved, so that only the
+//! wrong document is rejected or named. The same applies to a batch that the target does not finish in time. The time that the target needs
+//! determines the size of a write ([`crate::pace`]).
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::pace::Pace;
 use crate::refusal;
 use crate::stats::Tally;
 
-/// A buffer of this size is written although more documents are at hand. With `worker_processes` of them in flight this
-/// bounds memory; CouchDB gains nothing from more.
+/// A buffer of this size is written even if more documents are available. With `worker_processes` such writes in flight, this bounds memory; larger
+/// writes gain nothing at CouchDB.
 const FULL_BYTES: usize = 4 * 1024 * 1024;
-/// And at this number of documents: CouchDB slows down beyond some thousands.
+/// A buffer with this many documents is written: CouchDB slows down beyond some thousands.
 const FULL_DOCS: usize = 2_000;
-/// The answer names failures only; each is a few hundred bytes.
+/// The response lists failures only; each takes a few hundred bytes.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 const HEAD: &[u8] = br#"{"new_edits":false,"docs":["#;
@@ -35,7 +35,7 @@ const TAIL: &[u8] = b"]}";
 pub(crate) struct WriteBuffer {
     /// The request's body so far: its head, then documents with a comma after each. Empty without documents.
     text: Vec<u8>,
-    /// Where each document ends, its comma left out.
+    /// Where each document ends, without its comma.
     ends: Vec<usize>,
 }
 
@@ -49,7 +49,7 @@ impl WriteBuffer {
         self.text.push(b',');
     }
 
-    /// A target that is throttled, or slow, gets less at once.
+    /// The limits shrink for a target that is throttled or slow.
     pub fn is_full(&self, target: &Peer, pace: &Pace) -> bool {
         let is_full = |size: usize, full: usize| size >= pace.of(Side::Target, target.reduced(full));
         is_full(self.text.len(), FULL_BYTES) || is_full(self.ends.len(), FULL_DOCS)
@@ -58,7 +58,7 @@ impl WriteBuffer {
     /// Writes all documents and empties the buffer.
     ///
     /// # Errors
-    /// Whatever the target says, except of single documents that it refuses for good: these are counted.
+    /// Errors of the target, except for single documents that it rejects permanently: these are counted.
     pub async fn flush(&mut self, target: &Peer, pace: &Pace, tally: &Tally) -> Result<(), Error> {
         if self.ends.is_empty() {
             return Ok(());
@@ -94,7 +94,7 @@ impl WriteBuffer {
                 Err(error) => {
                     let too_long = error.took_too_long();
                     retries.pause(error).await?;
-                    // All of it would take as long again.
+                    // All documents together would take as long again.
                     match too_long {
                         Some(_) if count > 1 => parts.extend(halves(part)),
                         _ => parts.push(part),
@@ -113,21 +113,21 @@ impl WriteBuffer {
     }
 }
 
-/// A buffer that is being written.
+/// A buffer during its write.
 struct Docs {
-    /// The whole request's body.
+    /// The body of the whole request.
     text: Bytes,
     ends: Vec<usize>,
 }
 
 impl Docs {
-    /// What the first of `docs` is, if it can be read.
+    /// The first of `docs`, if it can be parsed.
     fn head(&self, docs: &Range<usize>) -> Option<Head> {
         let start = docs.start.checked_sub(1).map_or(HEAD.len(), |before| self.ends[before] + 1);
         serde_json::from_slice(&self.text[start..self.ends[docs.start]]).ok()
     }
 
-    /// The request's body for some of the documents; a copy only where it is not for all of them.
+    /// The request's body for some of the documents; copied unless it covers all of them.
     fn body(&self, docs: &Range<usize>) -> Bytes {
         if docs.len() == self.ends.len() {
             return self.text.clone();
@@ -137,7 +137,7 @@ impl Docs {
     }
 }
 
-/// What must be known of a document that is refused.
+/// The fields of a rejected document that its handling depends on.
 #[derive(Default, Deserialize)]
 struct Head {
     #[serde(rename = "_id", default)]
@@ -146,7 +146,7 @@ struct Head {
     attachments: Option<IgnoredAny>,
 }
 
-/// The second half of some documents, and then the first one: the last is taken first.
+/// The second half of some documents, and then the first half, because the last part is written first.
 fn halves(docs: Range<usize>) -> [Range<usize>; 2] {
     let middle = docs.start + docs.len() / 2;
     [middle..docs.end, docs.start..middle]
@@ -161,8 +161,8 @@ struct Refusal {
     reason: String,
 }
 
-/// One attempt. Answers how many documents the target refused for good. `took` is told how long the target needed, if it came to an end or
-/// was waited for in vain.
+/// One attempt. Returns how many documents the target rejected permanently. Calls `took` with the time that the target needed, after a complete
+/// response or a timeout.
 async fn post(target: &Peer, body: Bytes, took: impl Fn(Duration)) -> Result<u64, Error> {
     let request = Request::post("_bulk_docs", body);
     let answered = async {

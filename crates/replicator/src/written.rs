@@ -1,7 +1,7 @@
-//! An endpoint as it was written: what names it in a replication's id.
+//! An endpoint as the user wrote it, which determines a replication's id.
 //!
-//! CouchDB does not bring URLs into a normal form: a host in capitals, a percent-encoded user's name and `%2f` beside `%2F` are other
-//! replications, with checkpoints of their own. Requests go where [`crate::endpoint::Endpoint::url`] says.
+//! CouchDB does not normalize URLs. A host in capitals, a percent-encoded user's name, or `%2f` instead of `%2F` makes another replication, with its
+//! own checkpoints. Requests go to the normalized [`crate::endpoint::Endpoint::url`].
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use serde_json::Value;
 
 use crate::secret::Secret;
 
-/// Headers that CouchDB's replicator sends by itself. They are no part of an id, even if the user has written them.
+/// Headers that CouchDB's replicator sends by itself. They are not part of an id, even if the user sets them.
 const OWN_HEADERS: [(&str, &str); 2] =
     [("Accept", "application/json"), ("User-Agent", "CouchDB-Replicator/3.5.0")];
 const AUTHORIZATION: &str = "authorization";
 
-/// The parts of an endpoint that no normal form has changed.
+/// The parts of an endpoint before normalization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// The user's name in the URL, encoded. None if there is no password either, as in `http://user@host/db`.
+    /// The user's name in the URL, encoded. `None` if the URL has no password, as in `http://user@host/db`.
     pub user: Option<String>,
     /// Without the brackets of an IPv6 address.
     pub host: String,
-    /// From the first slash on, with one at its end.
+    /// From the first slash on, with a slash at the end.
     pub path: String,
-    /// In the order in which CouchDB has them, without logins and its own.
+    /// In CouchDB's order, without logins and CouchDB's own headers.
     pub headers: Vec<(String, Secret)>,
 }
 
 impl Written {
-    /// Reads a URL that has been found to be one.
+    /// Reads a URL that is known to be valid.
     pub fn of(url: &str) -> Self {
         let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -48,11 +48,11 @@ impl Written {
         }
     }
 
-    /// The same, with the headers of an endpoint's object. What is no object of strings has none.
+    /// Adds the headers of an endpoint's object. A value that is not an object of strings has none.
     pub fn with_headers(self, given: Option<&Value>) -> Self {
         let given = given.and_then(Value::as_object).into_iter().flatten();
         let given = given.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)));
-        // What is given replaces CouchDB's own header of exactly that name.
+        // A given header replaces CouchDB's own header of exactly that name.
         let all: BTreeMap<&str, &str> = OWN_HEADERS.into_iter().chain(given).collect();
         let mut headers: Vec<(String, String)> =
             all.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -66,7 +66,7 @@ impl Written {
     }
 }
 
-/// Where CouchDB looks for a login, it has headers by their names in lower case, and joins the values of one name.
+/// When CouchDB searches for a login, it groups headers by their names in lower case, and joins the values of one name.
 fn without_case(headers: Vec<(String, String)>) -> Vec<(String, String)> {
     let mut by_name: BTreeMap<String, (String, String)> = BTreeMap::new();
     for (name, value) in headers {
@@ -80,7 +80,7 @@ fn without_case(headers: Vec<(String, String)>) -> Vec<(String, String)> {
     by_name.into_values().collect()
 }
 
-/// Whether an `Authorization` is a login with a password, well formed or not.
+/// Whether an `Authorization` header is a login with a password, well formed or not.
 pub(crate) fn is_basic(authorization: &str) -> bool {
     authorization.split_once(' ').is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))
 }

@@ -1,4 +1,4 @@
-//! Attachments between two real servers: bytes, digests, and how much of them is held.
+//! Attachments between two real servers: bytes, digests, and how much of them the replicator holds.
 
 use crate::common::stalled::Stalled;
 use crate::common::{copy, run};
@@ -28,13 +28,13 @@ async fn a_source_that_answers_multipart_hands_over_whole_revisions() {
     let loaded = Dataset::small().load(&from).await;
     let proxy = FaultProxy::start(&source).await;
     if source.is_pouchdb() {
-        // CouchDB answers so by itself.
+        // CouchDB returns this by itself.
         proxy.set(Fault::Multipart).await;
     }
     run(&proxy.through(&from), to.url(), json!({})).await.unwrap();
     let summary = compare(&from, &to).await.unwrap();
     assert_eq!(summary.attachments, loaded.attachments);
-    // Not one attachment was asked for by itself.
+    // No attachment was requested separately.
     let by_itself = |path: &str| {
         let id_and_name = path.split('?').next().unwrap().matches('/').count() > 2;
         id_and_name && !path.contains("/_local/") && !path.contains("/_design/")
@@ -74,7 +74,7 @@ async fn ids_that_a_url_resolves_away_never_lead_out_of_the_database() {
         assert!(from.url().ends_with(database) || to.url().ends_with(database), "{}", request.path);
     }
 
-    // Too large for the only way that is left: an error, and not a request to somewhere else.
+    // Too large for the only remaining way: an error, and no request to another URL.
     let other = source.create("other").await;
     other.post("/_bulk_docs", &json!({ "docs": [with_attachment("..", 4_000_000)] })).await;
     let error = run(other.url(), to.url(), json!({})).await.unwrap_err().to_string();
@@ -101,7 +101,7 @@ async fn a_target_that_stops_reading_stops_the_reading_of_the_source() {
     let fields = json!({"connection_timeout": 3_000});
     let error = run(&proxy.through(&from), &target.url(), fields).await.unwrap_err().to_string();
     assert!(error.starts_with("target PUT") && error.contains("timed out"), "{error}");
-    // What was read lies in the buffers of four sockets, and almost nothing in the replicator.
+    // The data that was read is in the buffers of four sockets, and almost none of it in the replicator.
     let read: u64 = proxy.requests().iter().map(|request| request.answer_bytes).sum();
     assert!(read < loaded.attachment_bytes / 2, "{read} of {} bytes were read", loaded.attachment_bytes);
 }

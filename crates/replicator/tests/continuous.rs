@@ -1,4 +1,4 @@
-//! Continuous replications, stopping, and going on from a checkpoint.
+//! Continuous replications, stopping, and resuming from a checkpoint.
 
 use crate::common::{context, request, run};
 use serde_json::json;
@@ -37,7 +37,7 @@ async fn later_writes_follow_and_a_stop_leaves_a_checkpoint() {
     assert!(report.stopped);
     assert_eq!(report.stats.checkpointed_source_seq, report.stats.through_seq);
 
-    // What was written meanwhile comes with the next run, and nothing else.
+    // The next run copies what was written meanwhile, and nothing else.
     from.put("meanwhile", &json!({})).await;
     let second = context();
     let running = spawn(replication, &second);
@@ -125,7 +125,7 @@ async fn a_run_that_was_stopped_in_the_middle_goes_on_from_its_checkpoint() {
     let since = proxy.wait_for(|request| request.path.contains("_changes?feed=")).await.path;
     let seq = stopped.source_last_seq.to_query();
     assert!(since.ends_with(&format!("since={seq}")), "{since} does not end in {seq}");
-    // Nothing twice: a batch in flight when the run was stopped has come to its end.
+    // Nothing is copied twice: a batch in flight when the run was stopped has finished.
     assert_eq!(stopped.stats.docs_written + report.stats.docs_written, 2_000);
     compare(&from, &to).await.unwrap();
 }
@@ -183,12 +183,12 @@ async fn rows_before_a_bad_one_are_copied_before_those_after_them() {
         let rev = from.put(&id, &json!({})).await;
         feed += &format!("{}\n", json!({"seq": seq, "id": id, "changes": [{"rev": rev}]}));
     }
-    // What CouchDB says in the middle of a feed when a shard does not answer it.
+    // CouchDB's response in the middle of a feed when a shard does not respond.
     feed += "{\"error\":\"timeout\",\"reason\":\"The request could not be processed in a reasonable amount of time.\"}\n";
     let proxy = FaultProxy::start(&source).await;
     let answer = Fault::Answer { status: 200, body: feed };
     proxy.set(answer.when(|request| request.path.contains("feed=continuous")).times(1)).await;
-    // The feed that is opened next ends at once, so that the row which fills no batch goes on, too.
+    // The next feed ends immediately, so that the row of an incomplete batch is sent as well.
     let ended = Fault::Answer { status: 200, body: String::new() };
     proxy.add(ended.when(|request| request.path.contains("feed=continuous")).times(1));
     let fields = json!({"continuous": true, "worker_batch_size": 2, "retries_per_request": 1});

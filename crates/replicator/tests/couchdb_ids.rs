@@ -1,4 +1,4 @@
-//! Replication ids beside those that a real CouchDB gives to the same requests: some hundred random ones, from a fixed seed.
+//! Compares replication ids with those of a real CouchDB for the same requests: some hundred random ones, from a fixed seed.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,13 +10,13 @@ use turnwise_testkit::{CouchDb, Random};
 
 const SEED: u64 = 17;
 const REQUESTS: usize = 400;
-/// Requests at the same time.
+/// Concurrent requests.
 const AT_ONCE: usize = 8;
 
 const FILTER: &str = " function(doc, req) {\n  return doc.kind == req.query.kind;\n}";
 const FILTER_OF_A_LINE: &str = "  function(doc) { return true }  ";
 
-/// Requests, made of a seed.
+/// Random requests from a seed.
 struct Requests {
     random: Random,
     /// A database with filter functions.
@@ -32,13 +32,13 @@ impl Requests {
         self.random.below(n) == 0
     }
 
-    /// A few pieces, one after the other.
+    /// A concatenation of a few random pieces.
     fn text(&mut self, pieces: &[&str], at_least: u64) -> String {
         let count = at_least + self.random.below(4);
         (0..count).map(|_| *self.one_of(pieces)).collect()
     }
 
-    /// A user's name or password as it may stand in a URL.
+    /// A user's name or password as it may appear in a URL.
     fn userinfo(&mut self, at_least: u64) -> String {
         let pieces = [
             "a", "Bob", "%40", "%3A", "%2f", "%2F", "%C3%A9", "%41", "+", "-", "_", ".", "~", "!", "$", "*",
@@ -122,7 +122,7 @@ impl Requests {
         if self.one_in(2) {
             endpoint["headers"] = self.headers();
         }
-        // The administrator of a real source must stay who it is.
+        // The login of a real source must stay the administrator's.
         if self.one_in(3) && !(is_source && real) {
             let user = *self.one_of(&["u", "u@x", "u%40x", "\u{e9}", "a:b", ""]);
             endpoint["auth"] = json!({"basic": {"username": user, "password": "p%40"}});
@@ -172,7 +172,7 @@ impl Requests {
             ("socket_options", json!("[{nodelay, false}]")),
             ("comment", json!({"of": "the user"})),
         ] {
-            // What a real source is asked for must get there.
+            // A request to a real source must reach it.
             if self.one_in(8) && !(filtered && name == "source_proxy") {
                 request[name] = value;
             }
@@ -232,13 +232,13 @@ impl Requests {
 
 #[tokio::test]
 async fn random_requests_have_the_ids_that_couchdb_gives_them() {
-    // Its own: the setting below would keep the replications of other tests from starting.
+    // Its own server, because the setting below would keep the replications of other tests from starting.
     let Some(couchdb) = CouchDb::start().await else { return };
     let couchdb = &couchdb;
     let peer = couchdb.peer();
     let source = peer.create("ids").await;
     source.put("_design/app", &json!({"filters": {"kind": FILTER, "line": FILTER_OF_A_LINE}})).await;
-    // None of them is to run: most of these servers are nowhere.
+    // None of the replications may run, because most of these servers do not exist.
     let none = json!("0");
     let (status, _) =
         couchdb.request(Method::PUT, "/_node/_local/_config/replicator/max_jobs", Some(&none)).await;

@@ -1,5 +1,5 @@
-//! What a target refuses, beside a real CouchDB's own replicator: for each refusal and each way in which a document travels, both
-//! pass over the document or both end with an error.
+//! Compares rejections of documents with a real CouchDB's own replicator. For each rejection, and each way in which a document travels, both skip the
+//! document or both end with an error.
 
 use crate::common::{attached, run};
 use futures::stream::{self, StreamExt};
@@ -7,16 +7,16 @@ use http::Method;
 use serde_json::json;
 use turnwise_testkit::{Asked, CouchDb, Database, Fake, Reply};
 
-/// Cases at the same time.
+/// Concurrent cases.
 const AT_ONCE: usize = 4;
 const ATTACHMENT_NAME: &str = "Attachment name '_a' starts with prohibited character '_'";
 
-/// What a target has against one document.
+/// How a target rejects one document.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
-    /// Of a whole request, however the document comes.
+    /// Rejects a whole request, however the document travels.
     Request(u16, &'static str, &'static str),
-    /// Of a document: a row of `_bulk_docs`, and that status of a `PUT`.
+    /// Rejects a document: an error row of `_bulk_docs`, and this status of a `PUT`.
     Document(u16, &'static str),
 }
 
@@ -41,11 +41,11 @@ const REFUSALS: [Refusal; 18] = [
     Refusal::Document(415, "bad_content_type"),
 ];
 
-/// Errors that only rows have.
+/// Errors that only occur in rows.
 const ROWS: [&str; 5] = ["conflict", "invalid_design_doc", "doc_validation", "internal_server_error", "any"];
 
 impl Refusal {
-    /// The answer, if `asked` brings the document.
+    /// The response, if the request contains the document.
     fn answer(self, asked: &Asked) -> Option<Reply> {
         let put = asked.method == "PUT" && asked.path == "/bad";
         let bulk = asked.path == "/_bulk_docs" && asked.json().to_string().contains("bad\"");
@@ -64,10 +64,10 @@ impl Refusal {
     }
 }
 
-/// How a replication ended: documents written and passed over, or an error.
+/// How a replication ended: documents written and skipped, or an error.
 type Ended = Result<(u64, u64), String>;
 
-/// A target that has something against one document.
+/// A target that rejects one document.
 async fn target(refusal: Refusal) -> Fake {
     let target = Fake::start().await;
     target.rule(move |asked| refusal.answer(asked));
@@ -93,7 +93,7 @@ async fn by_turnwise(source: &str, target: &str) -> Ended {
     }
 }
 
-/// A database of eight documents and the one that will be refused, `bytes` of attachments in it.
+/// Creates eight documents and the one that will be rejected, with `bytes` of attachments in it.
 async fn source(database: &Database, id: &str, bytes: Option<usize>) {
     for n in 0..8 {
         database.put(&format!("d{n}"), &json!({ "n": n })).await;
@@ -112,7 +112,7 @@ async fn for_every_refusal_and_every_way_the_end_is_couchdbs() {
     let Some(couchdb) = CouchDb::shared().await else { return };
     let peer = couchdb.peer();
     let mut cases: Vec<(&str, Database, Refusal)> = Vec::new();
-    // Here small attachments travel inside `_bulk_docs`, large ones in a `PUT`; in CouchDB each in a `PUT`.
+    // turnwise sends small attachments inside `_bulk_docs` and large ones in a `PUT`; CouchDB sends each in a `PUT`.
     for (way, bytes) in [("plain", None), ("small", Some(30)), ("large", Some(600_000))] {
         let database = peer.create(way).await;
         source(&database, "bad", bytes).await;
@@ -151,7 +151,7 @@ async fn a_real_target_refuses_one_of_nine_and_gets_eight() {
     assert_eq!(by_turnwise(&source.url(), ours.url()).await, Ok((8, 1)));
     assert_eq!((theirs.doc_count().await, ours.doc_count().await), (8, 8));
 
-    // And it does not go back to it.
+    // The next run does not retry it.
     let report = run(&source.url(), ours.url(), json!({})).await.unwrap();
     assert!(report.no_changes);
 }

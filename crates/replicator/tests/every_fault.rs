@@ -1,5 +1,5 @@
-//! Every fault at every request of a run: it recovers, or it fails with an error that says where. It never hangs, and never takes
-//! for done what is not.
+//! Every fault at every request of a run: the run recovers, or fails with an error that names the request. It never hangs, and never reports
+//! incomplete work as done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,9 @@ use serde_json::json;
 use turnwise_replicator::{Client, Context, replicate};
 use turnwise_testkit::{Asked, Fake, Reply, Step};
 
-/// Longer than any run with a fault needs, on a machine that is busy.
+/// Longer than any run with a fault needs on a busy machine.
 const HANGS: Duration = Duration::from_secs(60);
-/// Runs at once: most of their time is pauses between attempts.
+/// Concurrent runs: most of their time is pauses between attempts.
 const AT_ONCE: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +23,7 @@ enum Side {
     Target,
 }
 
-/// A request that each run makes, and how it is told from the others.
+/// A request that each run makes, and how to recognize it.
 type Kind = (Side, &'static str, fn(&Asked) -> bool);
 
 const KINDS: [Kind; 12] = [
@@ -45,7 +45,7 @@ const KINDS: [Kind; 12] = [
     }),
 ];
 
-/// What happens to it once. `{}` stands for an answer that is well but for what it says.
+/// The fault, which occurs once. `{}` is a valid response without the expected content.
 const FAULTS: [&str; 15] = [
     "500", "503", "429", "404", "400", "401", "409", "cut", "broken", "hang", "nonsense", "empty", "null",
     "[]", "{}",
@@ -68,7 +68,7 @@ fn reply(fault: &str) -> Reply {
     }
 }
 
-/// Answers that say something, and nothing that a peer could not mean: that nothing is missing, or was refused.
+/// Whether the fault is a response that a peer may give: that no revision is missing, or none was rejected.
 fn is_proper((side, kind, _): Kind, fault: &str) -> bool {
     side == Side::Target && matches!((kind, fault), ("what it lacks", "{}") | ("to write documents", "[]"))
 }
@@ -80,7 +80,7 @@ async fn one(kind: Kind, fault: &'static str, retries: u32, client: Client) {
     source.fill("d", 30, 100);
     Attached::of(300_000).put(&source, "large", "1-l");
     source.fill("e", 30, 100);
-    // A target that has nothing is not asked what it lacks.
+    // An empty target is not asked what it lacks.
     target.put([json!({"_id": "already"})]);
     let is_due = Arc::new(AtomicBool::new(true));
     let takes = Arc::clone(&is_due);
@@ -88,7 +88,7 @@ async fn one(kind: Kind, fault: &'static str, retries: u32, client: Client) {
     faulty.rule(move |asked| (is_it(asked) && takes.swap(false, Ordering::Relaxed)).then(|| reply(fault)));
     let fields = json!({
         "worker_batch_size": 7, "connection_timeout": if fault == "hang" { 3_000 } else { 30_000 }, "retries_per_request": retries,
-        // Where they come with the feed, nobody asks for them.
+        // Documents that come with the feed are not requested.
         "use_bulk_get": name != "a document",
     });
     let replication = request(&source.url(), &target.url(), fields);
@@ -97,7 +97,7 @@ async fn one(kind: Kind, fault: &'static str, retries: u32, client: Client) {
     match run().await.unwrap_or_else(|_| panic!("{told}: it hangs")) {
         Ok(report) => {
             let stats = report.stats;
-            // What was refused was counted; nothing else is missing.
+            // What was rejected was counted; nothing else is missing.
             let missing = 62 - target.leaves() as u64;
             assert!(
                 missing == 0 || stats.doc_write_failures == missing,
@@ -116,7 +116,7 @@ async fn one(kind: Kind, fault: &'static str, retries: u32, client: Client) {
     let asked: Vec<String> =
         faulty.requests().iter().map(|asked| format!("{} {}", asked.method, asked.target)).collect();
     assert!(!is_due.load(Ordering::Relaxed), "{told}: it was not asked, but {asked:?}");
-    // The next run completes what is not complete.
+    // The next run completes what is incomplete.
     faulty.well();
     if side == Side::Source {
         Attached::of(300_000).put(&source, "large", "1-l");
@@ -128,7 +128,7 @@ async fn one(kind: Kind, fault: &'static str, retries: u32, client: Client) {
 
 async fn all(retries: u32) {
     let cases = KINDS.into_iter().flat_map(|kind| FAULTS.map(|fault| (kind, fault)));
-    // Those that hang go by the clock: a machine that is busy with the others would seem to hang, too.
+    // Cases that hang depend on the clock: on a machine that is busy with the others, other requests would seem to hang, too.
     let (hang, others): (Vec<_>, Vec<_>) =
         cases.filter(|&(kind, fault)| !is_proper(kind, fault)).partition(|(_, fault)| *fault == "hang");
     let client = Client::new().unwrap();

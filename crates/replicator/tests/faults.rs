@@ -1,11 +1,11 @@
-//! Peers that misbehave: a clear error without a password, and a next run that goes on.
+//! Faulty peers: a clear error without a password, and a next run that resumes.
 
 use crate::common::{request, run};
 use serde_json::{Value, json};
 use turnwise_replicator::{Error, replicate};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, PeerOptions, compare};
 
-/// In every URL of these tests, and in none of their errors.
+/// This password is in every URL of these tests, and in none of their errors.
 const PASSWORD: &str = "hunter2%21";
 const PLAIN_PASSWORD: &str = "hunter2!";
 
@@ -64,7 +64,7 @@ async fn each_fault_of_the_source_is_told_and_the_next_run_is_well() {
     compare(&from, &to).await.unwrap();
 }
 
-/// A fault in one kind of request of either side: which side, which request, the fault, and what the error says.
+/// A fault in one kind of request of either side: the side, the request, the fault, and the text of the error.
 fn one_request_each() -> Vec<(&'static str, &'static str, Fault, &'static [&'static str])> {
     vec![
         ("source", "_changes?feed=", Fault::Reset { after: 3_000 }, &["source GET", "_changes", "broke off"]),
@@ -153,13 +153,13 @@ async fn every_revision_is_asked_for_until_it_has_come() {
     let leaves = ["1-a", "1-b"].map(|rev| json!({"_id": "c", "_rev": rev}));
     from.put_revisions(&leaves).await;
     let proxy = FaultProxy::start(&source).await;
-    // The same half of the answer twice: two results, and one of the two revisions.
+    // The same half of the response twice: two results, but only one of the two revisions.
     let half = format!("{{\"results\":[{{\"id\":\"c\",\"docs\":[{{\"ok\":{}}}]}},", leaves[0]);
     let broken = Fault::Answer { status: 200, body: half };
     proxy.set(broken.when(|request| request.path.contains("_bulk_get")).times(2)).await;
     run(&proxy.through(&from), to.url(), json!({"retries_per_request": 2})).await.unwrap();
     compare(&from, &to).await.unwrap();
-    // The third answer was whole, so there was nothing to ask in another way.
+    // The third response was complete, so there was nothing to request in another way.
     assert_eq!(proxy.count(|request| request.path.contains("_bulk_get")), 3);
     assert_eq!(proxy.count(|request| request.path.contains("open_revs")), 0);
 }
@@ -168,14 +168,14 @@ async fn every_revision_is_asked_for_until_it_has_come() {
 async fn a_result_without_a_revision_is_asked_for_in_another_way() {
     let (source, target) = Peer::pair().await;
     let (from, to) = (source.create("from").await, target.create("to").await);
-    // Its second revision: a first one would come with the feed.
+    // Its second revision, because a first one would come with the feed.
     let rev = from.put("x", &json!({})).await;
     from.put("x", &json!({ "_rev": rev })).await;
     let proxy = FaultProxy::start(&source).await;
     let empty = |body: &str| Fault::Answer { status: 200, body: body.to_owned() };
     let nothing = empty("{\"results\":[{\"id\":\"x\",\"docs\":[]}]}");
     proxy.set(nothing.when(|request| request.path.contains("_bulk_get"))).await;
-    // Where that finds nothing either, the run must not go on as if it had.
+    // If that finds nothing either, the run must not continue as if it had.
     proxy.add(empty("[]").when(|request| request.path.contains("open_revs")).times(2));
     let error = run(&proxy.through(&from), to.url(), json!({})).await.unwrap_err();
     check(&error, &["source GET", "/x", "without any of the revisions"]);

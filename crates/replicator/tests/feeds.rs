@@ -1,4 +1,4 @@
-//! Feeds that are well and useless: dead behind their heartbeats, slow, or searching for what is rare.
+//! Feeds that work without being useful: dead behind their heartbeats, slow, or searching for rare documents.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use futures::StreamExt;
 use serde_json::json;
 use turnwise_testkit::{Asked, Fake, Reply, Step};
 
-/// Silence that is a fault. Every request goes by it, and no other one is to fail because a busy machine stood still for a moment.
+/// The silence that is a fault. All requests share it, and no other request may fail because a busy machine paused for a moment.
 const TIMEOUT_MS: u64 = 1_000;
 
 fn is_feed(asked: &Asked) -> bool {
     asked.path == "/_changes" && asked.parameter("feed").is_some()
 }
 
-/// A feed that sends nothing but signs of life.
+/// A feed that sends only heartbeats.
 fn heartbeats() -> Reply {
     let beat = [Step::Send("\n".into()), Step::Pause(Duration::from_millis(20))];
     Reply::stream(200, futures::stream::iter(beat).cycle().boxed())
@@ -32,7 +32,7 @@ async fn a_feed_that_is_dead_behind_its_heartbeats_is_opened_again() {
     source.fill("d", 3, 10);
     until(&context, |stats| stats.docs_written == 3).await;
     assert_eq!(source.count(is_feed), 2);
-    // A feed that is merely quiet is left alone, however often its source is asked.
+    // A feed that is only quiet is not reopened, however often its source is asked.
     source.wait_for(source.count(is_look) + 3, is_look).await;
     assert_eq!(source.count(is_feed), 2);
     stop(&context, running).await;
@@ -46,7 +46,7 @@ fn is_look(asked: &Asked) -> bool {
 async fn a_source_that_is_only_slow_gets_more_time_with_each_attempt() {
     let (source, target) = tokio::join!(Fake::start(), Fake::start());
     source.fill("d", 2, 10);
-    // As a server does that sends nothing while its filter finds nothing.
+    // Like a server that sends nothing while its filter finds nothing.
     source.rule(|asked| {
         let rows: String = (0..2)
             .map(|n| {
@@ -60,7 +60,7 @@ async fn a_source_that_is_only_slow_gets_more_time_with_each_attempt() {
     let fields = json!({"connection_timeout": TIMEOUT_MS, "retries_per_request": 3});
     let report = run(&source.url(), &target.url(), fields).await.unwrap();
     assert_eq!(report.stats.docs_written, 2);
-    // One second, two, four.
+    // After one second, two, and four.
     assert_eq!(source.count(is_feed), 3);
 }
 
@@ -85,15 +85,15 @@ async fn a_filter_that_finds_nothing_moves_the_checkpoint_all_the_same() {
     let replication = request(&source.url(), &target.url(), fields);
     let running = spawn(replication.clone(), &first);
     until(&first, |stats| number(&stats.checkpointed_source_seq) == 5_000).await;
-    // The same while it goes on: documents that do not pass.
+    // The same while the run continues: documents that do not pass.
     source.fill("e", 500, 10);
     until(&first, |stats| number(&stats.checkpointed_source_seq) == 5_500).await;
-    // And what passes comes at once, by the continuous feed.
+    // A document that passes comes immediately, by the continuous feed.
     source.put([json!({"_id": "hit", "pass": true})]);
     until(&first, |stats| stats.docs_written == 1).await;
     stop(&first, running).await;
 
-    // The next run begins behind all of it.
+    // The next run starts after all of it.
     source.clear();
     let second = context();
     let running = spawn(replication, &second);
@@ -110,7 +110,7 @@ async fn a_filtered_feed_that_is_cut_again_and_again_goes_on_from_its_last_hit()
         source.fill(&format!("miss{n}-"), 100, 10);
         source.put([json!({"_id": format!("hit{n}"), "pass": true})]);
     }
-    // No connection lives for more than three rows.
+    // No connection lasts for more than three rows.
     source.cut(300, is_feed);
     for continuous in [false, true] {
         target.create_anew();

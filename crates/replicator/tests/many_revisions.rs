@@ -1,4 +1,4 @@
-//! Documents with a thousand conflicts, long histories and long ids; revisions that are not there when they are asked for.
+//! Documents with a thousand conflicts, long histories and long ids; revisions that are missing when they are requested.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use turnwise_replicator::{Error, Report, replicate};
 use turnwise_testkit::{Asked, Fake, Reply};
 
-/// What servers and proxies take of a request line, less its method and version.
+/// The longest request line that servers and proxies accept, without its method and version.
 const URL_BYTES: usize = 8_000;
 
 fn leaf(id: &str, nth: usize) -> Value {
@@ -30,7 +30,7 @@ async fn a_thousand_conflicts_arrive_and_no_url_is_too_long() {
         let report = run(&source.url(), &target.url(), json!({"use_bulk_get": use_bulk_get})).await.unwrap();
         assert_eq!((report.stats.docs_written, target.leaves()), (1_000, 1_000));
         assert!(longest(&source.requests()) < URL_BYTES, "{}", longest(&source.requests()));
-        // In parts, and in no more of them than need be.
+        // In parts, and in no more of them than necessary.
         let parts = source.count(|asked| asked.parameter("open_revs").is_some());
         assert!(if use_bulk_get { parts == 0 } else { (5..40).contains(&parts) }, "{parts}");
     }
@@ -72,7 +72,7 @@ async fn a_history_of_a_thousand_generations_arrives_whole() {
     assert_eq!(target.revisions("old"), [rev]);
 }
 
-/// A run that asks again at once for what is missing.
+/// A run that requests missing revisions again immediately.
 async fn impatient(source: &Fake, target: &Fake) -> Result<Report, Error> {
     let mut replication = request(&source.url(), &target.url(), json!({}));
     replication.missing_doc_retry = Duration::from_millis(5);
@@ -83,7 +83,7 @@ async fn impatient(source: &Fake, target: &Fake) -> Result<Report, Error> {
 async fn a_revision_that_is_not_there_is_asked_for_once_more() {
     let (source, target) = tokio::join!(Fake::start(), Fake::start());
     source.fill("d", 5, 10);
-    // As a cluster whose nodes do not agree yet.
+    // Like a cluster whose nodes do not agree yet.
     let mut absent = 2;
     source.rule(move |asked| {
         let missing = json!({"id": "d000003", "docs": [{"error": {"id": "d000003", "error": "not_found"}}]});

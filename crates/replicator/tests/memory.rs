@@ -1,4 +1,4 @@
-//! How much of a replication is in memory at once: measured in a process that does nothing else.
+//! How much memory a replication takes, measured in a process that does nothing else.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,11 +17,11 @@ use turnwise_testkit::{Fake, Reply, Step, process};
 const SOURCE: &str = "TURNWISE_TEST_SOURCE";
 const TARGET: &str = "TURNWISE_TEST_TARGET";
 
-/// What a process without optimisation has anyway, and what a run may add to it: write buffers, of which four may be in
-/// flight, and the pieces in the connections.
+/// The memory of a process without optimisation, and what a run may add to it: write buffers, of which four may be in flight, and the pieces in the
+/// connections.
 const ALLOWED_MB: f64 = 64.0;
 
-/// How many runs at once, each into a database of its own.
+/// The number of concurrent runs, each into its own database.
 const RUNS: &str = "TURNWISE_TEST_RUNS";
 
 #[tokio::test]
@@ -29,7 +29,7 @@ const RUNS: &str = "TURNWISE_TEST_RUNS";
 async fn one_run_between_the_databases_that_the_environment_names() {
     let [source, target] = [SOURCE, TARGET].map(|name| std::env::var(name).unwrap());
     let runs: usize = std::env::var(RUNS).map_or(1, |runs| runs.parse().unwrap());
-    // They share what replications of one process share.
+    // They share what the replications of one process share.
     let client = Client::new().unwrap();
     let run = async |nth: usize| {
         let target = if nth == 0 { target.clone() } else { format!("{target}{nth}") };
@@ -39,12 +39,12 @@ async fn one_run_between_the_databases_that_the_environment_names() {
     join_all((0..runs).map(run)).await;
 }
 
-/// The largest memory that a run has had, in MB.
+/// The peak memory of a run, in MB.
 async fn peak_mb(source: &Fake, target: &Fake) -> f64 {
     peak_of(source, target, 1).await
 }
 
-/// The same, of so many runs at once.
+/// The peak memory of this many concurrent runs.
 async fn peak_of(source: &Fake, target: &Fake, runs: usize) -> f64 {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -81,13 +81,13 @@ async fn memory_does_not_grow_with_the_number_of_documents() {
     }
 }
 
-/// Each of these would be in memory twice, at the same time.
+/// Without the limit, each of these would be in memory twice, at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_documents_of_many_replications_wait_for_each_other() {
     const RUNS: usize = 8;
     const BYTES: usize = 48 << 20;
     let (source, target) = tokio::join!(Fake::start(), Fake::start());
-    // Of the second generation: none comes with the feed.
+    // Of the second generation, so that none comes with the feed.
     source.put([json!({"_id": "large", "_rev": "2-b", "_revisions": {"start": 2, "ids": ["b", "a"]}})]);
     source.rule(|asked| {
         let head = r#"{"results":[{"id":"large","docs":[{"ok":{"_id":"large","_rev":"2-b","_revisions":{"start":2,"ids":["b","a"]},"x":""#;
@@ -99,14 +99,14 @@ async fn large_documents_of_many_replications_wait_for_each_other() {
     let peak = peak_of(&source, &target, RUNS).await;
     let whole = target.count(|asked| asked.path == "/_bulk_docs" && asked.body_bytes > BYTES as u64);
     assert_eq!(whole, RUNS);
-    // One of them twice, the beginning of another one, and what each run has anyway.
+    // One of them twice, the beginning of another one, and the usual memory of each run.
     assert!(peak < 300.0, "{peak} MB");
 }
 
 #[tokio::test]
 async fn a_large_attachment_on_a_slow_line_arrives() {
     let (source, target) = tokio::join!(Fake::start(), Fake::start());
-    // It takes more than three times as long as silence may; and silence may last so long that a busy machine is not taken for it.
+    // It takes more than three times as long as the allowed silence, which is long enough for a busy machine.
     let pause = Duration::from_millis(100);
     Attached { bytes: 4 << 20, pause }.put(&source, "slow", "1-s");
     run(&source.url(), &target.url(), json!({"connection_timeout": 2_000})).await.unwrap();

@@ -32,7 +32,7 @@ async fn a_later_run_reads_only_what_is_new() {
     from.put("new", &json!({"v": 1})).await;
 
     let proxy = FaultProxy::start(&source).await;
-    // Through the proxy the source has another URL and so another id; the first run under it compares everything once.
+    // Through the proxy, the source has another URL and so another id; the first run under it compares everything once.
     let through = proxy.through(&from);
     run(&through, to.url(), json!({})).await.unwrap();
     from.put("newer", &json!({"v": 2})).await;

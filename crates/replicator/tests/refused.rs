@@ -1,4 +1,4 @@
-//! What a target does not take: counted and passed over, or an error that says which document it was.
+//! Documents that a target rejects: counted and skipped, or an error that names the document.
 
 use crate::common::attached::{self, Attached};
 use crate::common::{context, number, request, run, spawn, stop, until};
@@ -26,7 +26,7 @@ async fn documents_with_too_long_ids_are_left_out_and_counted() {
     assert_eq!(target.leaves(), 3);
     assert!(replicate(&replication, &context()).await.unwrap().no_changes);
 
-    // A feed of nothing else moves the checkpoint, too.
+    // A feed with nothing else also advances the checkpoint.
     replication.continuous = true;
     replication.checkpoint_interval = std::time::Duration::from_millis(30);
     let context = context();
@@ -45,7 +45,7 @@ async fn a_document_that_the_target_takes_for_wrong_is_named() {
     source.fill("d", 60, 10);
     source.put([json!({"_id": "worm"})]);
     source.fill("e", 60, 10);
-    // A CouchDB with a bound on ids, of all of the batch.
+    // A CouchDB with a limit on ids rejects the whole batch.
     target.rule(|asked| {
         let wrong = asked.path == "/_bulk_docs" && asked.json().to_string().contains("\"worm\"");
         wrong.then(|| Reply::error(400, "illegal_docid"))
@@ -54,17 +54,17 @@ async fn a_document_that_the_target_takes_for_wrong_is_named() {
     assert!(!error.is_terminal());
     let error = error.to_string();
     assert!(error.contains("document \"worm\" is refused") && error.contains("400 illegal_docid"), "{error}");
-    // In no run is it passed over in silence.
+    // No run skips it silently.
     assert!(run(&source.url(), &target.url(), json!({})).await.is_err());
     target.well();
     run(&source.url(), &target.url(), json!({})).await.unwrap();
     assert_eq!(target.leaves(), 121);
 }
 
-/// CouchDB's words for the name of an attachment that it does not take.
+/// CouchDB's message for the name of an attachment that it rejects.
 const ATTACHMENT_NAME: &str = "Attachment name '_a' starts with prohibited character '_'";
 
-/// Answers of a target to the `PUT` of a document, and whether it is then passed over.
+/// A target's responses to the `PUT` of a document, and whether the document is then skipped.
 const PUTS: [(u16, &str, &str, bool); 14] = [
     (401, "unauthorized", "no", true),
     (403, "forbidden", "no", true),

@@ -1,4 +1,4 @@
-//! Databases that are deleted and created anew under a replication, and databases that only look as if they were.
+//! Databases that are deleted and created again under a replication, and databases that only look so.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,13 +12,13 @@ fn checkpointed(stats: &Stats) -> bool {
     stats.checkpointed_source_seq.is_some() && stats.checkpointed_source_seq == stats.source_seq
 }
 
-/// Waits until the target has so many leaf revisions.
+/// Waits until the target has this many leaf revisions.
 async fn arrive(context: &Context, target: &Fake, leaves: usize) {
     until(context, |_| target.leaves() == leaves).await;
 }
 
 fn continuous() -> Value {
-    // Soon looked after, and not so soon that a request fails because a busy machine stood still for a moment.
+    // Databases are verified soon, but requests do not fail because a busy machine paused for a moment.
     json!({"continuous": true, "checkpoint_interval": 30, "connection_timeout": 1_000})
 }
 
@@ -62,7 +62,7 @@ async fn a_source_that_is_created_anew_is_copied_from_its_beginning() {
     arrive(&context, &target, 110).await;
     stop(&context, running).await;
 
-    // The next run begins where this one has ended, in the new source.
+    // The next run resumes where this one ended, in the new source.
     let report = run(&source.url(), &target.url(), json!({"continuous": false})).await.unwrap();
     assert!(report.stats.docs_written == 0);
 }
@@ -77,7 +77,7 @@ async fn real_peers_that_are_created_anew_are_copied_again() {
     let context = context();
     let replication = request(from.url(), to.url(), continuous());
     let again = context.clone();
-    // A run that comes upon a database which is gone fails; a worker begins another one.
+    // A run that finds its database deleted fails, and a worker starts another one.
     let running = tokio::spawn(async move {
         loop {
             match replicate(&replication, &again).await {
@@ -88,7 +88,7 @@ async fn real_peers_that_are_created_anew_are_copied_again() {
         }
     });
     until(&context, checkpointed).await;
-    // A CouchDB knows the second in which a database was created, and not more.
+    // CouchDB stores only the second in which a database was created.
     let second = Duration::from_millis(if source.is_pouchdb() { 0 } else { 1_100 });
     tokio::time::sleep(second).await;
 
@@ -99,7 +99,7 @@ async fn real_peers_that_are_created_anew_are_copied_again() {
     }
     compare(&from, &to).await.unwrap();
 
-    // PouchDB Server goes on with its heartbeats, and says nothing of the new database.
+    // PouchDB Server continues with its heartbeats, and reports nothing of the new database.
     tokio::time::sleep(second).await;
     from.delete().await;
     from.create().await;
@@ -109,10 +109,10 @@ async fn real_peers_that_are_created_anew_are_copied_again() {
     running.await.unwrap();
 }
 
-/// Between two looks at a server that tells nobody what has changed.
+/// The pause between two reads of a server that does not report changes.
 const A_MOMENT: Duration = Duration::from_millis(50);
 
-/// Waits until a document is there.
+/// Waits until a document exists.
 async fn arrives(database: &Database, id: &str) {
     while database.doc(id).await.is_none() {
         tokio::time::sleep(A_MOMENT).await;
@@ -147,7 +147,7 @@ async fn a_checkpoint_that_was_written_into_a_new_target_does_not_count() {
     source.fill("d", 100, 10);
     let again = Arc::downgrade(&target);
     let mut first = true;
-    // Between the look at the database and the checkpoint.
+    // Between the check of the database and the checkpoint.
     target.rule(move |asked| {
         if asked.method == "PUT" && asked.path.starts_with("/_local/") && std::mem::take(&mut first) {
             again.upgrade().unwrap().create_anew();
@@ -164,7 +164,7 @@ async fn a_checkpoint_that_was_written_into_a_new_target_does_not_count() {
 
 #[tokio::test]
 async fn a_changed_instance_start_time_alone_changes_nothing() {
-    // An upgrade to a server that tells when a database was created, and servers that tell when they were started.
+    // An upgrade to a server that reports when a database was created, and servers that report when they were started.
     for (before, after) in [
         ("0", "1795297690"),
         ("1795297690", "0"),
@@ -186,7 +186,7 @@ async fn a_changed_instance_start_time_alone_changes_nothing() {
             source.put([json!({"_id": format!("later{n}")})]);
             until(&context, |stats| stats.docs_written == 21 + n && checkpointed(stats)).await;
         }
-        // And while nothing happens.
+        // The same while nothing happens.
         let looks = |asked: &Asked| asked.method == "GET" && asked.path.is_empty();
         target.wait_for(target.count(looks) + 2, looks).await;
         let report = stop(&context, running).await;

@@ -1,17 +1,17 @@
-//! What is left out of a replication to make it faster, between two real servers: each time, what arrives is the same.
+//! The work that a replication omits to be faster, between two real servers: each time, the result is the same.
 
 use crate::common::{copy, run};
 use serde_json::{Value, json};
 use turnwise_testkit::{Database, Dataset, Fault, FaultProxy, Peer, compare};
 
-/// `count` documents whose only revision is the first one.
+/// Creates `count` documents whose only revision is the first one.
 async fn fill(database: &Database, prefix: &str, count: usize) {
     let doc = |nth: usize| json!({ "_id": format!("{prefix}{nth:04}"), "_rev": "1-a", "n": nth });
     let docs: Vec<Value> = (0..count).map(doc).collect();
     database.put_revisions(&docs).await;
 }
 
-/// Requests for a feed: all of them, and those that ask for documents.
+/// The number of requests for a feed: all of them, and those with documents.
 fn feeds(proxy: &FaultProxy) -> (usize, usize) {
     let all = proxy.count(|request| request.path.contains("_changes?feed"));
     let with_docs = proxy.count(|request| {
@@ -20,7 +20,7 @@ fn feeds(proxy: &FaultProxy) -> (usize, usize) {
     (all, with_docs)
 }
 
-/// The ids that `_bulk_get` was asked for.
+/// The ids in requests to `_bulk_get`.
 fn asked_for(proxy: &FaultProxy) -> Vec<String> {
     let requests = proxy.requests();
     let bulk_gets = requests.iter().filter(|request| request.path.contains("/_bulk_get?revs=true&latest"));
@@ -56,7 +56,7 @@ async fn an_empty_target_gets_first_revisions_from_the_feed_unasked() {
     assert_eq!(report.stats.docs_written, 37);
     assert_eq!(report.stats.docs_read, 37);
     assert_eq!(feeds(&asked), (1, 1));
-    // What is more than a first revision was asked for; the attachment, too, but not its document.
+    // Documents beyond a first revision were requested; of the document with an attachment, only the attachment.
     assert_eq!(asked_for(&asked), ["conflict", "conflict-of-a-deletion", "deleted", "second"]);
     assert_eq!(told.count(|request| request.path.contains("_revs_diff")), 0);
     let again = run(&asked.through(&from), &told.through(&to), json!({})).await.unwrap();
@@ -91,7 +91,7 @@ async fn a_target_that_holds_something_is_asked_and_documents_come_once_they_are
     let fields = json!({ "worker_batch_size": 100, "worker_processes": 1, "use_checkpoints": false });
     run(&asked.through(&from), &told.through(&to), fields).await.unwrap();
     compare(&from, &to).await.unwrap();
-    // The first feed begins with what the target has, and goes on with what it lacks.
+    // The first feed begins with documents that the target has, and continues with those that it lacks.
     assert_eq!(feeds(&asked), (2, 1));
     assert_eq!(told.count(|request| request.path.contains("_revs_diff")), 12);
     let by_bulk_get = asked_for(&asked).len();
@@ -120,7 +120,7 @@ async fn small_attachments_come_as_multipart_in_many_batches() {
         Dataset { attachments: 60, attachment_max_bytes: 200_000, ..Dataset::plain(60) }.load(&from).await;
     let proxy = FaultProxy::start(&source).await;
     if source.is_pouchdb() {
-        // CouchDB answers so by itself. One answer breaks off.
+        // CouchDB returns this by itself. One response breaks off.
         let inside = |request: &turnwise_testkit::Request| request.path.contains("attachments=true");
         proxy.set(Fault::TruncatedMultipart.when(inside).times(1)).await;
         proxy.add(Fault::Multipart);
@@ -155,12 +155,12 @@ async fn a_source_whose_multipart_is_of_no_use_is_asked_for_json() {
     assert_eq!(proxy.count(|request| request.path.contains("attachments=true")), 2);
 }
 
-/// Passes bytes on to the server at `url`, those of requests at no more than this rate.
+/// Forwards bytes to the server at `url`, and limits the rate of those in requests.
 async fn slow_link(url: &str, bytes_per_second: u64) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let address = url.rsplit('@').next().unwrap().trim_start_matches("http://").to_owned();
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    // Small, so that the sender notices.
+    // Small, so that the sender notices the limit.
     socket.set_recv_buffer_size(16 * 1024).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(64).unwrap();
@@ -177,7 +177,7 @@ async fn slow_link(url: &str, bytes_per_second: u64) -> String {
                     if to.write_all(&piece[..length]).await.is_err() {
                         break;
                     }
-                    // Its own clock is what a slow link is made of.
+                    // A slow link needs real time.
                     let micros = length as u64 * 1_000_000 / bytes_per_second;
                     tokio::time::sleep(std::time::Duration::from_micros(micros)).await;
                 }
@@ -193,7 +193,7 @@ async fn bodies_are_compressed_on_a_slow_link_and_only_while_the_target_takes_th
     let from = source.create("from").await;
     let text = "compressible ".repeat(1_600);
     let doc = |nth: usize| json!({ "_id": format!("{nth:04}"), "_rev": "1-a", "text": text });
-    // Four batches of just more than a megabyte.
+    // Four batches of slightly more than a megabyte.
     for first in [0, 104] {
         from.put_revisions(&(first..first + 104).map(doc).collect::<Vec<_>>()).await;
     }
@@ -212,6 +212,6 @@ async fn bodies_are_compressed_on_a_slow_link_and_only_while_the_target_takes_th
         let writes = |request: &turnwise_testkit::Request| request.path.contains("_bulk_docs");
         (told.count(writes), told.count(|request| writes(request) && compressed(request)))
     };
-    // Three are needed to learn.
+    // Three slow bodies are needed before compression starts.
     assert_eq!(tokio::join!(copy(true), copy(false)), ((4, 1), (5, 1)));
 }

@@ -1,4 +1,4 @@
-//! A thousand replications that start in the same moment, between two servers.
+//! A thousand replications that start at the same time, between two servers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use turnwise_replicator::replicate;
 
-/// Requests that a server gets at once, the feeds left out.
+/// The most concurrent requests to a server, without feeds.
 const BOUND: usize = 256;
 
-/// What a server has had to do.
+/// The load of a server.
 #[derive(Default)]
 struct Load {
     connections: AtomicUsize,
@@ -24,7 +24,7 @@ struct Load {
     most_in_flight: AtomicUsize,
 }
 
-/// A server whose databases are empty, and that takes its time for each answer.
+/// A server with empty databases that delays each response.
 struct Server {
     address: SocketAddr,
     load: Arc<Load>,
@@ -112,7 +112,7 @@ async fn a_thousand_replications_start_at_once_and_no_server_gets_more_than_it_c
         let most = server.most_in_flight();
         println!("{name}: {requests} requests, {most} at once, {connections} connections");
         assert!(most <= BOUND, "{name}: {most} requests at once");
-        // They are used, or the bound would be nothing worth.
+        // The places are used; otherwise the limit would prove nothing.
         assert!(most > BOUND / 4, "{name}: {most} requests at once");
     }
     println!("{:?}", started.elapsed());

@@ -1,4 +1,4 @@
-//! Servers that answer 429: jobs that wait, go on, and leave nothing behind.
+//! Servers that return 429: jobs that wait, continue, and leave nothing behind.
 
 use crate::common::{context, request};
 use serde_json::json;
@@ -15,7 +15,7 @@ async fn a_throttled_job_ends_well_and_leaves_no_trace_in_the_limiter() {
     let (from, to) = (source.create("from").await, target.create("to").await);
     Dataset::small().load(&from).await;
     let proxy = FaultProxy::start(&target).await;
-    // More refusals than an operation has attempts.
+    // More rejections than an operation has attempts.
     proxy.set(Fault::Status(429).when(|request| request.path.contains("_bulk_docs")).times(9)).await;
     let context = context();
     let fields = json!({"retries_per_request": 2, "use_checkpoints": false});
@@ -23,7 +23,7 @@ async fn a_throttled_job_ends_well_and_leaves_no_trace_in_the_limiter() {
     replicate(&replication, &context).await.unwrap();
     compare(&from, &to).await.unwrap();
     assert_eq!(proxy.count(throttled), 9);
-    // Each success takes something off the interval. Requests that are sent without need are not repeated for ever.
+    // Each success shortens the interval. Requests that are sent without need are not repeated without end.
     let mut runs = 0;
     while context.client.throttled() > 0 {
         replicate(&replication, &context).await.unwrap();

@@ -1,4 +1,4 @@
-//! Peers that are never silent and never done: a byte now and then must not hold a job for ever.
+//! Peers that are never silent and never finish: a byte now and then must not hold a job forever.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use turnwise_replicator::{Error, MinimumProgress, Report, replicate};
 use turnwise_testkit::{Fake, Reply, Step};
 
-/// Far more than anything here takes: without a bound these runs would not end.
+/// Far longer than any step here takes: without the minimum, these runs would not end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two bytes.
+/// The pause between two bytes.
 const PAUSE: Duration = Duration::from_millis(10);
-/// An interval is three of them: 1.5 s, in which come 150 bytes at most.
+/// An interval is three of these, 1.5 s, in which at most 150 bytes arrive.
 const SILENCE: Duration = Duration::from_millis(500);
 const LEAST: MinimumProgress = MinimumProgress { bytes: 600, interval: Duration::from_millis(1) };
 
-/// Some text, and then one byte after the other, for ever.
+/// Some text, and then single bytes without end.
 fn drops(begin: &str, byte: &'static [u8]) -> Reply {
     let begin = stream::iter([Step::Send(Bytes::copy_from_slice(begin.as_bytes()))]);
     let drops = stream::repeat_with(move || [Step::Pause(PAUSE), Step::Send(Bytes::from_static(byte))]);
@@ -41,7 +41,7 @@ async fn an_answer_that_comes_byte_by_byte_ends_the_run_with_the_reason() {
         ("source", "/_changes", ROW, &b"x"[..]),
         // White space within a row is no heartbeat.
         ("source", "/_changes", "{\"results\":[\n{\"seq\": ", b" "),
-        // Nor is what stands behind the rows.
+        // Neither are bytes after the rows.
         ("source", "/_changes", "{\"results\":[\n],\n\"last_seq\":\"", b"x"),
         ("source", "", "{\"db_name\":\"", b"x"),
         ("source", "/_bulk_get", "{\"results\":[{\"id\":\"", b"x"),
@@ -50,7 +50,7 @@ async fn an_answer_that_comes_byte_by_byte_ends_the_run_with_the_reason() {
         ("target", "/_bulk_docs", "[", b" "),
     ] {
         let (source, target) = tokio::join!(Fake::start(), Fake::start());
-        // Not of the first generation: these would come with the feed.
+        // Not of the first generation, because such documents would come with the feed.
         source.put((0..20).map(|n| json!({"_id": format!("d{n}"), "_rev": "2-b"})));
         // A database that is not empty is asked what it lacks.
         target.put([json!({"_id": "there"})]);
@@ -72,7 +72,7 @@ async fn a_filter_may_search_for_longer_than_any_interval() {
         if asked.path != "/_changes" || asked.parameter("limit").is_some() {
             return None;
         }
-        // A hundred heartbeats before each row: two seconds of nothing, four times.
+        // Two hundred heartbeats before each row: two seconds without data, four times.
         let quiet = || (0..200).flat_map(|_| [Step::Pause(PAUSE), Step::Send(Bytes::from_static(b"\n"))]);
         let row = |n: usize| {
             let comma = if n == 0 { "{\"results\":[" } else { "," };

@@ -1,38 +1,37 @@
-//! The `multipart/related` body of a write: the document, and around each attachment a delimiter and headers.
+//! The `multipart/related` body of a write: the document, with a delimiter and headers around each attachment.
 //!
-//! CouchDB wants the document first and takes nothing of an upload that breaks off. PouchDB Server dies of an upload that breaks
-//! off, so a failing source must not break one off. It does not mind where the document stands, and refuses, without
-//! harm, a body that has none: so for it the document goes last, and a body whose attachments could not be read to their
-//! end is closed without it.
+//! CouchDB expects the document first, and discards an upload that breaks off. PouchDB Server crashes on an upload that breaks off, so a failing
+//! source must not cause that. It accepts the document at any position, and rejects a body without one, harmlessly. For PouchDB Server the document
+//! therefore comes last. If the attachments could not be read to their end, the body is closed without it.
 
 use bytes::Bytes;
 use rand::Rng;
 
 use super::stubs::{Following, Stub};
 
-/// The body of a request, but for its content.
+/// The properties of a request's body, without its content.
 pub(super) struct Body {
     pub content_type: String,
-    /// `None`: as many bytes as there will be. CouchDB takes a body of known length for two thirds of the CPU.
+    /// `None`: the length is unknown (chunked). A body of known length costs CouchDB two thirds of the CPU.
     pub length: Option<u64>,
     /// Ends a body whose source has failed. `None` breaks the request off.
     pub when_failed: Option<Bytes>,
 }
 
-/// What stands around the attachments.
+/// The data around the attachments.
 pub(super) struct Frame {
-    /// Before each attachment: the document (before the first, unless it comes last), a delimiter, and headers.
+    /// The data before each attachment: the document (before the first, unless it comes last), a delimiter, and headers.
     pub before: Vec<Vec<u8>>,
     pub end: Vec<u8>,
 }
 
-/// The frame of a body with `following`, and the body that it makes.
+/// The frame of a body with `following`, and the properties of this body.
 pub(super) fn frame(following: &Following, doc_last: bool) -> (Frame, Body) {
     let boundary = format!("{:032x}", rand::rng().random::<u128>());
     let frame = Frame::new(following, &boundary, doc_last);
     let body = Body {
         content_type: format!("multipart/related; boundary=\"{boundary}\""),
-        // A body that may end early cannot promise a length.
+        // A body that may end early cannot state its length.
         length: (!doc_last).then(|| frame.length(&following.stubs)),
         when_failed: doc_last.then(|| format!("\r\n--{boundary}--").into()),
     };

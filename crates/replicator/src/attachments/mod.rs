@@ -1,9 +1,9 @@
-//! Revisions with attachments: each goes by itself, as a stream from the source into the target.
+//! Revisions with attachments: each is copied separately, as a stream from the source into the target.
 //!
-//! Two ways lead across. A source that answers `open_revs` with `multipart/mixed` (CouchDB) hands over a whole revision as one
-//! `multipart/related` part, whose parts go into the request to the target as they come ([`whole`]). Otherwise (PouchDB Server
-//! as the source, or as the target of text that CouchDB has gzipped) each attachment is read by itself ([`pieces`]). Neither way
-//! holds more of an attachment than a few pieces. (Small attachments travel inside their documents: see [`crate::copy`].)
+//! There are two ways. A source that answers `open_revs` with `multipart/mixed` (CouchDB) returns a whole revision as one `multipart/related` part.
+//! Its parts go into the request to the target as they arrive ([`whole`]). Otherwise each attachment is read separately ([`pieces`]): with PouchDB
+//! Server as the source, or as the target of text that CouchDB has gzipped. Neither way holds more of an attachment than a few pieces. Small
+//! attachments travel inside their documents: see [`crate::copy`].
 
 mod frame;
 mod inside;
@@ -35,11 +35,11 @@ pub(crate) use inside::Insides;
 pub(crate) use stubs::{Head, Summary, summary};
 pub(crate) use whole::absent;
 
-/// Pieces of a body between the source's answer and the target's request. With what the connections buffer, a revision in
-/// flight holds less than half a megabyte.
+/// Pieces of a body between the source's response and the target's request. Including the connections' buffers, a revision in flight holds less than
+/// half a megabyte.
 const PIECES: usize = 2;
 
-/// What an answer to a write may have.
+/// The most bytes of the response to a write.
 const ANSWER_BYTES: usize = 64 * 1024;
 
 /// A revision whose attachments are still to be copied.
@@ -47,11 +47,11 @@ const ANSWER_BYTES: usize = 64 * 1024;
 pub(crate) struct Revision {
     pub id: String,
     pub rev: String,
-    /// The document with stubs; `None` if it was too much to keep.
+    /// The document with stubs; `None` if it was too large to keep.
     pub stubs: Option<Vec<u8>>,
     /// Whether an attachment is stored gzipped, as CouchDB does with text.
     pub encoded: bool,
-    /// Revisions that the target has: attachments that they have need not be sent.
+    /// Revisions that the target has; their attachments need not be sent.
     pub ancestors: Arc<[String]>,
 }
 
@@ -59,25 +59,25 @@ pub(crate) struct Revision {
 pub(crate) struct Copier {
     source: Peer,
     target: Peer,
-    /// Revisions in flight at once.
+    /// Revisions in flight concurrently.
     at_once: usize,
     target_is_pouchdb: bool,
-    /// A revision that the source does not have is asked for once more after this time.
+    /// The wait before a revision that the source does not have is requested again.
     missing_doc_retry: Duration,
-    /// Whether the source answers multipart; false for good once it has not.
+    /// Whether the source returns multipart; permanently false after the first other response.
     source_has_multipart: AtomicBool,
 }
 
-/// How one attempt on one revision ended.
+/// How one attempt to copy a revision ended.
 enum Outcome {
     Written,
-    /// The target will not have it ([`crate::refusal`]); counted, and gone on without.
+    /// The target rejects it permanently ([`crate::refusal`]); counted and skipped.
     Refused,
-    /// The source does not answer multipart.
+    /// The source does not return multipart.
     NoMultipart,
-    /// An attachment is stored gzipped, and the target does not understand that.
+    /// An attachment is stored gzipped, and the target does not support that.
     Encoded,
-    /// The source says that it does not have the revision, or not all of it.
+    /// The source reports that it lacks the revision, or parts of it.
     Absent(Error),
 }
 
@@ -93,7 +93,7 @@ impl Copier {
         Self { source, target, at_once, target_is_pouchdb, missing_doc_retry, source_has_multipart }
     }
 
-    /// Copies all of `revisions`, some at once.
+    /// Copies all of `revisions`, several concurrently.
     pub async fn copy(&self, revisions: Vec<Revision>, tally: &Tally) -> Result<(), Error> {
         let copies = revisions.into_iter().map(|revision| self.copy_one(revision, tally));
         stream::iter(copies).buffer_unordered(self.at_once).try_collect::<()>().await
@@ -103,7 +103,7 @@ impl Copier {
         let mut retries = self.source.retries().of_both_sides();
         let mut was_absent = false;
         loop {
-            // PouchDB Server does not understand gzipped parts.
+            // PouchDB Server does not support gzipped parts.
             let whole = self.source_has_multipart.load(Ordering::Relaxed)
                 && !(self.target_is_pouchdb && revision.encoded);
             let attempt = if whole {
@@ -135,7 +135,7 @@ impl Copier {
                     (revision.stubs, revision.ancestors) = (None, Arc::default());
                     tokio::time::sleep(self.missing_doc_retry).await;
                 }
-                // The target has an ancestor and not its attachment: send everything.
+                // The target has an ancestor but not its attachment: send everything.
                 Err(error) if error.status() == Some(412) && !revision.ancestors.is_empty() => {
                     revision.ancestors = Arc::default();
                 }
@@ -144,7 +144,7 @@ impl Copier {
         }
     }
 
-    /// Writes one revision whose body `fill` sends into a channel, piece by piece, while the target takes it.
+    /// Writes one revision. `fill` sends its body into a channel, piece by piece, while the target receives it.
     async fn put<F>(
         &self,
         id: &str,
@@ -177,7 +177,7 @@ impl Copier {
         };
         tokio::pin!(fill, written);
         let outcome = tokio::select! {
-            // A target that refuses early does not wait for the rest.
+            // A target that rejects early does not wait for the rest.
             outcome = &mut written => outcome,
             () = &mut fill => written.await,
         };
@@ -188,7 +188,7 @@ impl Copier {
         }
     }
 
-    /// Writes a document whose attachments, if any, are stubs that the target knows.
+    /// Writes a document whose attachments, if any, are stubs that the target has.
     async fn put_doc(&self, id: &str, doc: Vec<u8>, tally: &Tally) -> Result<Outcome, Error> {
         tally.bytes_written.add(doc.len() as u64);
         let upload = Upload::from_bytes(doc.into(), "application/json");
@@ -201,13 +201,13 @@ fn path(id: &str) -> String {
     format!("{}?new_edits=false", doc_path(id))
 }
 
-/// What the target's answer to a write means.
+/// Interprets the target's response to a write.
 async fn answered(
     id: &str,
     answer: Result<crate::http::Answer, Error>,
     target_is_pouchdb: bool,
 ) -> Result<Outcome, Error> {
-    /// A status is not enough: what stands before a server may answer anything.
+    /// The status alone is not enough, because a proxy in front of the server may return any status.
     #[derive(Deserialize)]
     struct Written {
         #[serde(default)]
@@ -218,7 +218,7 @@ async fn answered(
             let body = answer.bytes(ANSWER_BYTES).await?;
             match serde_json::from_slice(&body) {
                 Ok(Written { ok: true }) => Ok(Outcome::Written),
-                // PouchDB Server lists those that it has not written.
+                // PouchDB Server lists the documents that it has not written.
                 _ if target_is_pouchdb && body.trim_ascii() == b"[]" => Ok(Outcome::Written),
                 _ => {
                     Err(answer.malformed(format!("not that the document was written: {}", beginning(&body))))
@@ -233,19 +233,19 @@ async fn answered(
     }
 }
 
-/// The writing end of a request's body.
+/// The sending end of a request's body.
 #[derive(Clone)]
 struct Filler {
     pieces: mpsc::Sender<Result<Bytes, BodyError>>,
 }
 
 impl Filler {
-    /// Waits for room and adds a piece. A request that has ended takes none, and needs none.
+    /// Waits for room and adds a piece. A request that has ended ignores it.
     async fn send(&self, piece: impl Into<Bytes>) {
         let _ = self.pieces.send(Ok(piece.into())).await;
     }
 
-    /// Whether the request has ended, so that nothing more is worth reading.
+    /// Whether the request has ended, so that no more data need be read.
     fn is_closed(&self) -> bool {
         self.pieces.is_closed()
     }

@@ -1,4 +1,4 @@
-//! The parts of a multipart answer, and the parts of such a part, while they arrive.
+//! Reads the parts of a multipart response, and the parts of such a part, while they arrive.
 
 use bytes::Bytes;
 
@@ -6,16 +6,16 @@ use crate::error::{Error, Fault};
 use crate::http::Answer;
 use crate::multipart::{Event, Headers, Parser};
 
-/// The largest document that is held; CouchDB's own limit is 8 MB.
+/// The largest document that is held. CouchDB's own limit is 8 MB.
 const DOC_BYTES: usize = 256 * 1024 * 1024;
 
-/// Where a multipart body comes from.
+/// The source of a multipart body.
 pub(super) trait Body: Send {
     /// The next piece; `None` at the proper end.
     fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
-    /// Waits until so much of it may be held at once.
+    /// Waits until this many bytes of it may be held.
     fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Words an error about where it comes from.
+    /// Adds the origin of the body to an error.
     fn fault(&self, fault: Fault) -> Error;
 }
 
@@ -33,7 +33,7 @@ impl Body for Answer {
     }
 }
 
-/// A part is a body, too.
+/// A part is a body as well.
 impl<B: Body> Body for &mut Parts<B> {
     fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send {
         self.data()
@@ -48,7 +48,7 @@ impl<B: Body> Body for &mut Parts<B> {
     }
 }
 
-/// A multipart body that is taken apart while it arrives.
+/// A multipart body that is parsed while it arrives.
 pub(super) struct Parts<B> {
     body: B,
     parser: Parser,
@@ -67,7 +67,7 @@ impl<B: Body> Parts<B> {
         self.fault(Fault::Malformed(cause.to_string()))
     }
 
-    /// The next part's headers; `None` after the last part. What is left of the part before is skipped.
+    /// The next part's headers; `None` after the last part. Skips the rest of the previous part.
     pub async fn next_part(&mut self) -> Result<Option<Headers>, Error> {
         loop {
             match self.event().await? {
@@ -89,7 +89,7 @@ impl<B: Body> Parts<B> {
         }
     }
 
-    /// The part's whole content, which is a document.
+    /// The complete content of the part, which is a document.
     pub async fn doc(&mut self) -> Result<Vec<u8>, Error> {
         let mut doc = Vec::new();
         while let Some(piece) = self.data().await? {

@@ -1,4 +1,4 @@
-//! The long way: each attachment is read by itself.
+//! The slower way: each attachment is read in a separate request.
 
 use super::frame::{Frame, frame};
 use super::stubs::{self, Stub};
@@ -9,7 +9,7 @@ use crate::http::Request;
 use crate::query::{Query, doc_path, encode};
 use crate::stats::Tally;
 
-/// A document with stubs that was not kept; CouchDB's limit is 8 MB.
+/// The largest document with stubs that is read again. CouchDB's own limit is 8 MB.
 const DOC_BYTES: usize = 256 * 1024 * 1024;
 
 impl Copier {
@@ -52,8 +52,7 @@ impl Copier {
             let mut query = Query::default();
             query.add("rev", &revision.rev);
             let path = format!("{}/{}", doc_path(&revision.id), encode(&stub.name));
-            // Not counted as a connection: this one is part of the request to the target, which is, and must not wait
-            // for one.
+            // This connection is not counted. It is part of the request to the target, which is counted, and must not wait for another one.
             let request = Request::get(query.on(&path)).accept("*/*").uncounted();
             let mut answer = self.source.send(&request).await?;
             filler.send(before).await;

@@ -1,4 +1,4 @@
-//! A document's `_attachments`: what its stubs say, and how they are told that their content follows.
+//! A document's `_attachments`: reading its stubs, and announcing that their content follows.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,10 +8,10 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// No attachment is longer: a source may say what it likes, and what it says is added up.
+/// The longest attachment. The limit keeps the sum of lengths, which a source may invent, from overflowing.
 const MAX_LENGTH: u64 = 1 << 40;
 
-/// What of a document with stubs matters here.
+/// The relevant members of a document with stubs.
 #[derive(Deserialize)]
 pub(crate) struct Head<'a> {
     #[serde(rename = "_rev")]
@@ -20,17 +20,17 @@ pub(crate) struct Head<'a> {
     pub attachments: Option<&'a RawValue>,
 }
 
-/// What the stubs of one document say together.
+/// The summary of all stubs of one document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub count: usize,
-    /// Bytes of all of them; `None` if a stub does not say, or says nonsense.
+    /// Total bytes; `None` if a stub has no length, or an absurd one.
     pub bytes: Option<u64>,
-    /// Whether one of them is stored encoded.
+    /// Whether any attachment is stored encoded.
     pub encoded: bool,
 }
 
-/// What `attachments` say together; nothing, if they are not what they should be.
+/// The summary of `attachments`; empty if they cannot be parsed.
 pub(crate) fn summary(attachments: &RawValue) -> Summary {
     #[derive(Deserialize)]
     struct Entry {
@@ -50,9 +50,9 @@ pub(crate) fn summary(attachments: &RawValue) -> Summary {
 pub(super) struct Stub {
     pub name: String,
     pub content_type: String,
-    /// Bytes, as they travel.
+    /// Length in bytes, as it travels.
     pub length: u64,
-    /// How they are encoded, as they travel.
+    /// Encoding, as it travels.
     pub encoding: Option<String>,
 }
 
@@ -65,10 +65,10 @@ pub(super) struct Following {
     pub stubs: Vec<Stub>,
 }
 
-/// What follows `doc`, a document that says so.
+/// Reads what follows `doc`, a document with `follows` in its stubs.
 ///
 /// # Errors
-/// What is wrong with the document.
+/// The problem of the document.
 pub(super) fn following(doc: Vec<u8>) -> Result<Following, String> {
     let head: Head<'_> = serde_json::from_slice(&doc).map_err(|cause| cause.to_string())?;
     let described: Map<String, Value> = match head.attachments {
@@ -86,10 +86,10 @@ pub(super) fn following(doc: Vec<u8>) -> Result<Following, String> {
     Ok(Following { doc, stubs })
 }
 
-/// Announces the attachments of `doc`, a document with stubs, as following it, unencoded.
+/// Announces that the attachments of `doc`, a document with stubs, follow it unencoded.
 ///
 /// # Errors
-/// What is wrong with the document.
+/// The problem of the document.
 pub(super) fn announce(doc: &[u8]) -> Result<Following, String> {
     let head: Head<'_> = serde_json::from_slice(doc).map_err(|cause| cause.to_string())?;
     let attachments = head.attachments.ok_or("a document without the attachments that it had")?.get();
@@ -102,13 +102,13 @@ pub(super) fn announce(doc: &[u8]) -> Result<Following, String> {
         stub.remove("stub");
         stub.remove("encoded_length");
         if stub.remove("encoding").is_some() {
-            // The digest of the encoded bytes, which are not what is sent.
+            // The digest is that of the encoded bytes, which are not what is sent.
             stub.remove("digest");
         }
         stub.insert("follows".to_owned(), Value::Bool(true));
     }
     let described = Value::Object(described).to_string();
-    // Both are slices of one text: their distance is where the attachments stand.
+    // Both are slices of one text, so their distance is the position of the attachments.
     let at = attachments.as_ptr() as usize - doc.as_ptr() as usize;
     let doc = [&doc[..at], described.as_bytes(), &doc[at + attachments.len()..]].concat();
     Ok(Following { doc, stubs })
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(both, Summary { count: 2, bytes: Some(7), encoded: true });
         assert_eq!(summary(r#"{"a":{"length":3},"b":{}}"#).bytes, None);
         assert_eq!(summary("{}").count, 0);
-        // Together they would be 0, were the sum to wrap.
+        // The sum would be 0 if it wrapped.
         let half = format!(r#"{{"length":{}}}"#, 1u64 << 63);
         assert_eq!(summary(&format!(r#"{{"a":{half},"b":{half}}}"#)).bytes, None);
     }

@@ -1,4 +1,4 @@
-//! The short way: one request to the source answers the document and all its attachments.
+//! The faster way: one request to the source returns the document and all its attachments.
 
 use http::header::CONTENT_TYPE;
 
@@ -11,7 +11,7 @@ use crate::multipart;
 use crate::query::{Query, doc_path};
 use crate::stats::Tally;
 
-/// How many ancestors are named, if the URL has room for so many: attachments that only earlier ones have are sent again.
+/// How many ancestors the request names, if the URL has room. Attachments that only earlier ancestors have are sent again.
 const ANCESTORS: usize = 50;
 
 impl Copier {
@@ -48,7 +48,7 @@ impl Copier {
             if matches!(sent, Outcome::Encoded | Outcome::Absent(_)) {
                 return Ok(sent);
             }
-            // With `latest`, one revision may have become several; one that was refused counts for all.
+            // With `latest`, one revision may have become several; if one is rejected, the result is a rejection.
             outcome = Some(match outcome {
                 Some(Outcome::Refused) => Outcome::Refused,
                 _ => sent,
@@ -57,7 +57,7 @@ impl Copier {
         outcome.ok_or_else(|| parts.malformed("a multipart answer without parts"))
     }
 
-    /// Writes the revision that is one part of the answer: the document first, then what follows it.
+    /// Writes the revision in one part of the response: the document first, then its attachments.
     async fn send_related(
         &self,
         mut parts: Parts<&mut Parts<Answer>>,
@@ -103,7 +103,7 @@ impl Copier {
     }
 }
 
-/// What is wrong with a source that does not have what it has named.
+/// The error of a source that does not have a revision of its own feed.
 pub(crate) fn absent(rev: &str) -> Fault {
     Fault::Unexpected(format!(
         "revision {rev} is in the changes feed of the source, but the source does not have it"
@@ -118,7 +118,7 @@ pub(super) fn too_short(left: u64, length: u64) -> String {
     format!("{left} of {length} bytes of an attachment are missing")
 }
 
-/// Those of the highest generations.
+/// The revisions of the highest generations.
 fn latest(revs: &[String]) -> Vec<&str> {
     let generation =
         |rev: &str| rev.split('-').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);

@@ -1,16 +1,16 @@
-//! The changes reader: the source's `_changes`, as batches of leaf revisions.
+//! The changes reader: reads the source's `_changes` as batches of leaf revisions.
 //!
-//! One request streams everything (`feed=normal` for one-shot runs, `feed=continuous` otherwise) and is parsed as it arrives.
-//! When it breaks, or when not even heartbeats come, it is opened again from the last row; rows already read are kept.
-//! A batch goes out when it is full, or earlier when somebody is free to work on it and no
-//! row has come for a moment: so batches are small when the source is quiet and large when there is much to do.
+//! One request streams everything (`feed=normal` for one-shot runs, `feed=continuous` otherwise), and is parsed as it arrives. When it breaks, or
+//! when even heartbeats are missing, the reader reopens it after the last row; rows already read are kept. A batch is sent when it is full. It is
+//! sent earlier when the receiver is free and no row has come for a moment. Batches are therefore small when the source is quiet, and large when
+//! there is much to do.
 //!
-//! A feed can also be well and useless. Where it says nothing of changes that the source has, it is opened anew
-//! ([`patience`] says when). And a feed with a filter says nothing of what it has passed over: only its end tells how far it has
-//! come. So a continuous run with a filter begins with a normal feed, which ends, and reads another one whenever the
-//! source has moved on and its continuous feed has been quiet for a while. The end of each is a batch without changes.
+//! A feed may also work without being useful. If it omits changes that the source has, the reader reopens it ([`patience`] defines when). A feed with
+//! a filter reports nothing about changes that the filter skips: only its end shows how far it has come. A continuous run with a filter therefore
+//! begins with a normal feed, which ends. It reads another one whenever the source has further changes and its continuous feed has been quiet for a
+//! while. The end of each is a batch without changes.
 //!
-//! Documents come with the rows while there is [`Demand`] for them; when that changes, the feed is opened again.
+//! Documents come with the rows while [`Demand`] asks for them; when that changes, the reader reopens the feed.
 
 mod patience;
 mod request;
@@ -35,40 +35,40 @@ use crate::spec::Replication;
 use patience::Patience;
 use request::RequestForm;
 
-/// Rows wait this long for company: long enough for those that were written together, too short to be noticed.
+/// Rows wait this long for further rows: long enough for rows that were written together, too short to be noticed.
 const LINGER_CONTINUOUS: Duration = Duration::from_millis(10);
-/// In a one-shot run a batch that is not full goes out only when the feed has become slow (a filter with few hits).
+/// In a one-shot run, an incomplete batch is sent only when the feed has become slow (a filter with few hits).
 const LINGER_ONE_SHOT: Duration = Duration::from_millis(500);
-/// A row larger than this (about 100,000 conflicts of one document) is refused.
+/// A larger row (about 100,000 conflicts of one document) is an error.
 const ROW_BYTES: usize = 8 * 1024 * 1024;
-/// The same where it brings its document: that has a limit of its own, the one that others have.
+/// The limit for a row that includes its document: a larger document is read separately, under the limit for documents.
 const LARGE_DOC_BYTES: usize = ROW_BYTES / 2;
 /// A batch is full at this size, however few rows it has.
 const BATCH_BYTES: usize = 512 * 1024;
-/// A continuous feed that ends at once again and again is not opened more often than this.
+/// The shortest interval between two openings of a continuous feed that ends immediately each time.
 const SHORTEST_FEED: Duration = Duration::from_secs(1);
 
-/// Some changes, in the form in which they are asked about next.
+/// Some changes, in the form of the request that follows.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// Its place in the feed: the first batch of a run is 0, and the next one continues where it ends.
+    /// Its position in the feed: the first batch of a run is 0, and each batch continues where the previous one ends.
     pub number: u64,
     /// The body of `_revs_diff`: `{"id":["1-a","1-b"],…}`. Empty without changes.
     pub revs: Vec<u8>,
-    /// Rows.
+    /// Number of rows.
     pub changes: u64,
-    /// Leaf revisions in these rows.
+    /// Number of leaf revisions in these rows.
     pub revisions: u64,
-    /// Rows that are left out because their documents' ids are too long.
+    /// Number of rows that are skipped because their documents' ids are too long.
     pub left_out: u64,
-    /// The last row's sequence, or that up to which there is none.
+    /// The sequence of the last row, or that up to which there are no further rows.
     pub end: Seq,
     /// Documents that came with the rows.
     pub docs: FeedDocs,
 }
 
 impl Batch {
-    /// Whether somebody has to hear of it.
+    /// Whether the receiver needs this batch.
     fn has_something(&self) -> bool {
         self.changes > 0 || self.left_out > 0
     }
@@ -84,7 +84,7 @@ impl Batch {
             return;
         }
         if bytes == 0 {
-            // Early versions of CouchDB took such documents, and nothing can read them.
+            // Early versions of CouchDB accepted such documents, which no request can read.
             tracing::warn!("a document without an id is left out");
             return;
         }
@@ -104,7 +104,7 @@ impl Batch {
     }
 }
 
-/// How long an id is, given as JSON.
+/// The length of an id that is given as JSON.
 fn id_bytes(id: &RawValue) -> usize {
     let text = id.get();
     if !text.contains('\\') {
@@ -140,7 +140,7 @@ struct Envelope {
     reason: Option<String>,
 }
 
-/// Which feed is asked for.
+/// The kind of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Feed {
     /// Ends with the last change.
@@ -148,21 +148,21 @@ enum Feed {
     Continuous,
 }
 
-/// How the reading of one feed ended that did not fail.
+/// How the reading of a feed ended without an error.
 enum End {
-    /// It ended properly, and has said where.
+    /// The feed ended properly, and stated its last sequence.
     Of(Option<Seq>),
-    /// It was given up: the source has more than it said.
+    /// The reader gave the feed up: the source has more changes than it reported.
     GivenUp,
-    /// It was given up: it is to bring documents from now on, or no more.
+    /// The reader gave the feed up, to reopen it with or without documents.
     Switched,
 }
 
-/// What comes next of a feed.
+/// What comes next from a feed.
 enum Next {
     Piece(bytes::Bytes),
     End,
-    /// The source has more than the feed says.
+    /// The source has more changes than the feed reports.
     More,
 }
 
@@ -177,16 +177,16 @@ pub(crate) struct Reader {
     pace: Arc<Pace>,
     longest_id: usize,
     out: mpsc::Sender<Batch>,
-    /// The rows up to `since` that have not been passed on.
+    /// The rows up to `since` that have not been sent.
     batch: Batch,
-    /// The end of the last batch that was passed on.
+    /// The end of the last batch that was sent.
     passed_on: Seq,
     patience: Patience,
     demand: Arc<Demand>,
 }
 
 impl Reader {
-    /// A reader that starts after `since`. `source_is_pouchdb` works around what PouchDB Server does differently.
+    /// A reader that starts after `since`. `source_is_pouchdb` enables workarounds for PouchDB Server.
     pub fn new(
         source: Peer,
         replication: &Replication,
@@ -212,7 +212,7 @@ impl Reader {
         }
     }
 
-    /// Reads until a one-shot feed has ended and answers its last sequence; a continuous feed never ends by itself.
+    /// Reads until a one-shot feed has ended, and returns its last sequence. A continuous feed never ends by itself.
     pub async fn run(mut self) -> Result<Seq, Error> {
         let peer = self.source.clone();
         let mut retries = peer.retries();
@@ -240,7 +240,7 @@ impl Reader {
                     tracing::debug!(since = %self.since, docs = self.demand.is_wanted(), "the feed is opened again");
                     retries.reset();
                 }
-                // Only a feed that ends tells how far a filter has looked.
+                // Only a feed that ends shows how far a filter has come.
                 Ok(End::GivenUp) if self.filtered => feed = Feed::Normal,
                 Ok(End::GivenUp) => {
                     tracing::warn!(since = %self.since, "the feed says nothing of changes that its source has");
@@ -309,15 +309,15 @@ impl Reader {
                 self.patience.progress(Instant::now());
             }
             answer.rest(splitter.is_at_rest());
-            // First, and also if a later row of this piece was bad: `since` is beyond these rows, so that nobody will
-            // read them again, and no batch may overtake them.
+            // First, even if a later row of this piece was invalid: `since` is after these rows, so they will not be read again, and no batch may
+            // overtake them.
             let some_are_full = !full.is_empty();
             for batch in full {
                 self.pass_on(batch).await;
             }
             parsed.map_err(|cause| answer.malformed(cause))?;
             if with_docs && splitter.held_bytes() > LARGE_DOC_BYTES {
-                // This one is read when there is memory for it.
+                // The document is read separately, when there is memory for it.
                 self.demand.refuse();
                 return Ok(End::Switched);
             }
@@ -335,13 +335,13 @@ impl Reader {
             Envelope { error: Some(error), reason, .. } => {
                 Err(answer.malformed(format!("{error}: {}", reason.unwrap_or_default())))
             }
-            // Without an end it is no feed, whatever it is: nothing may be taken for done.
+            // A feed must end with its last sequence. Without it, nothing may count as done.
             Envelope { last_seq: None, .. } => Err(answer.malformed("a feed without `last_seq`")),
             Envelope { last_seq, .. } => Ok(End::Of(last_seq)),
         }
     }
 
-    /// A feed has failed of which nothing at all had come. If it was for silence, the next one may be silent for longer.
+    /// A feed failed before any of it arrived. If the error was silence, the next feed may be silent for longer.
     fn silent_before(&mut self, error: Error) -> Error {
         if error.is_silence() {
             self.patience.silent();
@@ -349,8 +349,8 @@ impl Reader {
         error
     }
 
-    /// The next piece of the feed. Meanwhile, rows that have waited long enough go out once somebody is free, and a
-    /// continuous feed that has been quiet for long is looked after.
+    /// The next piece of the feed. Meanwhile, sends rows that have waited long enough once the receiver is free. Also checks a continuous feed that
+    /// has been quiet for long.
     async fn next_piece(&mut self, answer: &mut Answer, feed: Feed) -> Result<Next, Error> {
         let silent_at = Instant::now() + self.patience.silence();
         let mut look_at = self.patience.look_at();
@@ -383,13 +383,13 @@ impl Reader {
         }
     }
 
-    /// Asks the source whether it has changes of which its feed has said nothing. True if the feed is to be given up.
+    /// Asks the source whether it has changes that its feed has not reported. Returns whether to give the feed up.
     async fn look(&mut self) -> Result<bool, Error> {
         let has_more = match database::has_more(&self.source, self.source_is_pouchdb, &self.since).await {
             Ok(has_more) => has_more.unwrap_or(false),
-            // The feed of a database that is gone may say nothing of that.
+            // The feed of a deleted database may not report the deletion.
             Err(error) if error.status() == Some(404) => return Err(error),
-            // It is the feed that counts.
+            // An error of this check is no error of the feed.
             Err(error) => {
                 tracing::info!(%error, "the source does not say whether it has more than its feed");
                 false
@@ -398,7 +398,7 @@ impl Reader {
         Ok(if self.filtered { has_more } else { self.patience.looked(has_more, Instant::now()) })
     }
 
-    /// Passes on what has gathered, or, if nothing has, how far the feed has come.
+    /// Sends the collected rows or, without rows, how far the feed has come.
     async fn flush(&mut self) {
         if self.batch.has_something() || (self.continuous && self.since.is_other_than(&self.passed_on)) {
             let batch = end_batch(&mut self.batch, &self.since);
@@ -410,7 +410,7 @@ impl Reader {
         self.passed_on = batch.end.clone();
         // The receiver lives as long as this reader: both are parts of one run.
         let _ = self.out.send(batch).await;
-        // Until now nobody has read the feed.
+        // The feed was not read while the batch waited.
         self.patience.attend(Instant::now());
     }
 }
@@ -424,7 +424,7 @@ fn end_batch(batch: &mut Batch, since: &Seq) -> Batch {
     std::mem::replace(batch, next)
 }
 
-/// The splitter's errors and a row's own, in one.
+/// Combines the splitter's errors with the errors of a row.
 impl From<json_stream::Error> for String {
     fn from(error: json_stream::Error) -> Self {
         error.to_string()

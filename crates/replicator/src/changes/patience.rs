@@ -1,25 +1,24 @@
-//! How long a feed may say nothing, and how long it may have nothing to say.
+//! How long a feed may be silent, and how long it may be quiet.
 //!
-//! The model: a feed is *silent* when not even heartbeats come, and *quiet* when heartbeats come and no rows. Silence means
-//! a broken connection, or a server that is busy searching and sends nothing meanwhile (older ones do while a filter finds
-//! nothing). Quiet means that there is nothing new, or that the server's reader of changes has died behind the
-//! heartbeats. Neither can be told from here, so both are tried again, and each try that has not helped doubles the time
-//! until the next one: a server that is merely slow is not restarted for ever. What helps halves it again.
+//! The model: a feed is *silent* when even heartbeats are missing, and *quiet* when it sends heartbeats but no rows. Silence means a broken
+//! connection, or a server that searches and sends nothing meanwhile (older ones do while a filter finds nothing). Quiet means that there are no
+//! changes, or that the server's reader of changes has died behind the heartbeats. The reader cannot distinguish these causes, so it retries in both
+//! cases. Each retry without effect doubles the time until the next one, so that a server that is only slow is not restarted without end. Each
+//! success halves it again.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Longer than this nobody waits for a sign of life.
+/// The longest silence that is allowed.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60 * 60);
-/// And a quiet feed is looked after at least this often.
+/// A quiet feed is checked at least this often.
 const LONGEST_QUIET: Duration = Duration::from_secs(60 * 60);
-/// A feed is looked after once it has been quiet for so many times the connection's timeout: a minute.
+/// A feed is checked once it has been quiet for this many connection timeouts: a minute.
 const QUIET_TIMEOUTS: u32 = 2;
-/// Where the last search by a filter has taken long, at most one part in so many of the source's time goes into searching.
+/// After a slow search by a filter, at most one part in this many of the source's time goes into searching.
 const QUIET_SEARCHES: u32 = 10;
-/// Before a feed is taken for dead the source is asked again, after this part of the timeout: what it has named as new may
-/// have been on its way.
+/// Before a feed is given up, the source is asked again after this part of the timeout: the changes that it reported may have been on their way.
 const CONFIRMATION: u32 = 3;
 
 /// The time limits of one reader's feeds.
@@ -28,48 +27,48 @@ pub(super) struct Patience {
     timeout: Duration,
     silence: Duration,
     quiet: Duration,
-    /// When the source is asked next whether it has more than its feed says.
+    /// When the source is asked next whether it has more changes than its feed reports.
     look_at: Instant,
-    /// The last time it was asked it had.
+    /// The source had more changes at the last check.
     suspicious: bool,
 }
 
 impl Patience {
-    /// `timeout` is the connection's.
+    /// `timeout` is the timeout of the connection.
     pub fn new(timeout: Duration, now: Instant) -> Self {
         let quiet = timeout * QUIET_TIMEOUTS;
         Self { timeout, silence: timeout, quiet, look_at: now + quiet, suspicious: false }
     }
 
-    /// Silence after which a feed has broken.
+    /// The silence after which a feed counts as broken.
     pub fn silence(&self) -> Duration {
         self.silence
     }
 
-    /// When the source is to be asked whether it has more than its feed says.
+    /// When to ask the source whether it has more changes than its feed reports.
     pub fn look_at(&self) -> Instant {
         self.look_at
     }
 
-    /// Something has come of the feed: rows, or its proper end.
+    /// The feed made progress: it sent rows, or its proper end.
     pub fn progress(&mut self, now: Instant) {
         self.silence = (self.silence / 2).max(self.timeout);
         self.set_quiet(self.quiet / 2);
         self.attend(now);
     }
 
-    /// From now on the feed is attended to: it was opened, or nobody has read it for a while.
+    /// Restarts the quiet time, because the feed was opened, or was not read for a while.
     pub fn attend(&mut self, now: Instant) {
         self.suspicious = false;
         self.look_at = now + self.quiet;
     }
 
-    /// Nothing at all has come of a feed.
+    /// A feed sent nothing at all.
     pub fn silent(&mut self) {
         self.silence = (self.silence * 2).min(LONGEST_SILENCE.max(self.timeout));
     }
 
-    /// The source has been asked. Answers whether the feed is to be given up: it has said nothing of what the source has.
+    /// Records the source's answer. Returns whether to give the feed up, because it omits changes that the source has.
     pub fn looked(&mut self, has_more: bool, now: Instant) -> bool {
         if !has_more {
             self.attend(now);
@@ -80,13 +79,13 @@ impl Patience {
             self.look_at = now + self.timeout / CONFIRMATION;
             return false;
         }
-        // Should the next feed not help, the one after it gets more time.
+        // If the next feed does not help either, the one after it gets more time.
         self.set_quiet(self.quiet * 2);
         self.attend(now);
         true
     }
 
-    /// The source has searched all of its changes for so long. It is not to spend its time with that.
+    /// The source needed `took` to search all of its changes. The longer pause limits its time for searches.
     pub fn searched(&mut self, took: Duration, now: Instant) {
         self.set_quiet(took * QUIET_SEARCHES);
         self.attend(now);
@@ -129,13 +128,13 @@ mod tests {
         assert_eq!(patience.look_at() - start, 60 * SECOND);
         assert!(!patience.looked(true, start));
         assert_eq!(patience.look_at() - start, 10 * SECOND);
-        // A row in between: it was on its way.
+        // A row in between: the changes were on their way.
         patience.progress(start);
         assert!(!patience.looked(true, start));
         assert!(!patience.looked(false, start));
         assert!(!patience.looked(true, start));
         assert!(patience.looked(true, start));
-        // It did not help: more time for the next one.
+        // The new feed did not help: the next one gets more time.
         assert_eq!(patience.look_at() - start, 120 * SECOND);
         patience.progress(start);
         assert_eq!(patience.look_at() - start, 60 * SECOND);

@@ -1,4 +1,4 @@
-//! The requests that a reader makes of `_changes`.
+//! The reader's requests to `_changes`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::query::Query;
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
 
-/// What stays the same in every request of one reader.
+/// The part that all requests of one reader share.
 pub(super) struct RequestForm {
     query: Query,
     body: Option<Vec<u8>>,
@@ -30,7 +30,7 @@ impl RequestForm {
                 query.add("filter", "_selector");
                 let selector = serde_json::Value::Object(selector.clone());
                 if source_is_pouchdb {
-                    // It reads the selector from the query only, and dies of one in the body.
+                    // PouchDB Server reads the selector from the query only, and crashes on one in the body.
                     query.add("selector", &selector.to_string());
                 } else {
                     body = Some(serde_json::json!({ "selector": selector }).to_string().into_bytes());
@@ -46,7 +46,7 @@ impl RequestForm {
         Self { query, body }
     }
 
-    /// The request for `feed` after `since`, with or without documents, which may be silent for so long.
+    /// The request for `feed` after `since`, with or without documents. Its response may be silent for `silence`.
     pub fn ask(&self, feed: Feed, since: &Seq, with_docs: bool, silence: Duration) -> Request {
         let mut query = Query::default();
         query.add("feed", if feed == Feed::Continuous { "continuous" } else { "normal" });

@@ -1,4 +1,4 @@
-//! From a job's end to its document.
+//! Writes a job's end into its document.
 
 use serde_json::{Map, Value, json};
 use turnwise_queue::{Job, Keyspace, State};
@@ -8,12 +8,12 @@ use super::schedule::{Row, RowState, read_row, write_row};
 use super::{Summary, corrupt, remove_job, timestamp};
 use crate::documents::{databases, read, rows, write::Slot};
 
-/// What a document says of a job that somebody cancelled.
+/// The reason in the document of a cancelled job.
 const CANCELLED: &str =
     "cancelled by a request; take `_replication_state` out of the document to run it again";
 
-/// Writes into a job's document how it has ended, within the transaction that ended it; the job's record goes.
-/// Does nothing for jobs without a document, for jobs that their documents have left, and before a job's end.
+/// Writes the end of a job into its document, within the transaction that ended it, and removes the job's record. Writes nothing for jobs that their
+/// documents have released. Does nothing for jobs without a document, and before a job's end.
 pub async fn job_ended(
     tx: &Transaction,
     keys: &Keyspace,
@@ -58,7 +58,7 @@ fn complete(
     let info = job.info.as_deref().map(|info| serde_json::from_str(info.get()));
     let mut stats: Map<String, Value> =
         info.transpose().map_err(|_| corrupt("job info"))?.unwrap_or_default();
-    // Where a run stands means nothing after its end.
+    // The position of a run has no meaning after its end.
     stats.shift_remove("source_seq");
     stats.shift_remove("through_seq");
     stats.insert("start_time".into(), json!(timestamp(row.start_time_us)));
@@ -104,7 +104,7 @@ fn end(
     }
     let written = slot.put(tx, keys, false, &rows::encode(body))?;
     let ended = Row { start_time_us: row.start_time_us, ..Row::of_ended(state, &written.rev, body, now_us) };
-    // The URLs of a job were checked; those of a document are read without a check.
+    // A job's URLs were checked, but a document's are read without a check.
     let ended = Row { source: row.source.clone(), target: row.target.clone(), ..ended };
     crate::upstream::owe(tx, keys, slot.db(), slot.id(), now_us)?;
     write_row(tx, keys, slot.db(), slot.id(), &ended)

@@ -1,21 +1,19 @@
-//! Looking at filter functions again.
+//! Repeated checks of filter functions.
 //!
-//! A replication id covers the code of its filter function. When that code changes on the source, the documents that
-//! it lets through are others: it is another replication, which begins anew. So every document that has such a job is
-//! an entry among the filter checks. When it is due its code is fetched; if the id is another one then, the job is
-//! replaced, also one that runs, and its end is not waited for.
+//! A replication id covers the code of its filter function. When that code changes on the source, the filter passes other documents, so it is another
+//! replication, which starts from the beginning. Every document with such a job therefore has an entry in the index of filter checks. When the entry
+//! is due, the code is fetched. If the id has changed, the job is replaced immediately, even while it runs.
 //!
-//! **How often.** With n such documents the mean time between two checks of one of them is 60 s + n/10 s, but for the
-//! longest, a day: CouchDB's period. However many there are, sources are asked ten times a second at most.
+//! **How often.** With n such documents, the mean time between two checks of one of them is 60 s + n/10 s, as in CouchDB. The random part is at most
+//! a day. Up to 432,000 documents, sources therefore get at most ten requests a second in total.
 //!
-//! **Claims.** Every node runs this task. Whoever takes a due entry moves it to the time of its next check before
-//! anything else; so of several nodes one checks, a check that fails needs no bookkeeping, and one that dies with its
-//! node is made up for by the next one.
+//! **Claims.** Every node runs this task. A node that claims a due entry first moves it to the time of its next check. Of several nodes, therefore,
+//! one checks. A failed check needs no bookkeeping, and a check that is lost with its node is repeated by the next one.
 //!
-//! **A source that cannot be asked** changes nothing. The job is what talks to the source, and tells if it cannot; the
-//! code is looked at again with the next period. (CouchDB shows the document as `error` then, while its job goes on.)
+//! **A source that does not respond** changes nothing. The job itself reports problems with the source, and the code is checked again after the next
+//! period. (CouchDB shows the document as `error` then, while its job continues.)
 //!
-//! Checks have an index and places of their own, so that sources that hang never hold up new documents.
+//! Checks have their own index and slots, so that sources that hang never delay new documents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,31 +28,31 @@ use super::{Settings, corrupt, parse};
 use crate::documents::{Error, Result, Revision, read, write::Slot};
 use crate::{Replication, replication_id};
 
-/// Sources that are asked at once, at most. Those of new documents have places of their own.
+/// The most concurrent requests to sources. Those for new documents have their own limit.
 const MAX_CHECKS: usize = 8;
 /// The shortest time between two checks of one document, in µs: CouchDB's.
 const MIN_PERIOD_US: u64 = 60_000_000;
-/// What each further document adds to the longest period, in µs: to the mean half of it, hence ten checks a second.
+/// The increase of the longest period per document, in µs. The mean grows by half of it, hence ten checks a second.
 const PERIOD_PER_DOCUMENT_US: u64 = 200_000;
-/// The longest time that all of them together add, in µs: a day.
+/// The largest sum of these increases, in µs: a day.
 const MAX_GROWTH_US: u64 = 86_400_000_000;
-/// The longest sleep: entries that are due earlier than all others are seen by then. No new one is due before
-/// [`MIN_PERIOD_US`], but for documents that were written again.
+/// The longest sleep, after which entries that are due earlier than expected are found. No new entry is due before [`MIN_PERIOD_US`], except for
+/// documents that were written again.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
-/// Between two counts of all entries. They are read for it, page by page.
+/// The time between two counts of all entries, which read them page by page.
 const COUNT_INTERVAL_US: i64 = 60_000_000;
 /// Entries that one transaction counts.
 const COUNT_BATCH: usize = 1_000;
-/// The pause after the store could not be read.
+/// The pause after a failed read of the store.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// The time to the next check of one of `documents`, of which `random` chooses.
+/// The time until the next check of one of `documents` documents; `random` selects it.
 fn period_us(documents: u64, random: u64) -> i64 {
     let range_us = 1_000_000 + documents.saturating_mul(PERIOD_PER_DOCUMENT_US).min(MAX_GROWTH_US);
     i64::try_from(MIN_PERIOD_US + random % range_us).unwrap_or(i64::MAX)
 }
 
-/// An entry among the filter checks.
+/// An entry in the index of filter checks.
 #[derive(Debug, Clone)]
 struct Entry {
     due_us: i64,
@@ -62,24 +60,24 @@ struct Entry {
     id: String,
 }
 
-/// A document whose filter's code is to be fetched.
+/// A document whose filter's code must be fetched.
 struct Check {
     entry: Entry,
     rev: Revision,
-    /// The job that it has now.
+    /// Its current job.
     job: String,
     replication: Replication,
 }
 
 impl DocProcessor {
-    /// When the filter of a document that has just got its job is looked at for the first time.
+    /// When to check the filter of a document that has just got its job for the first time.
     pub(super) fn first_check_us(&self) -> i64 {
         let runtime = self.store.runtime();
-        // As if there were as many as make the mean two minutes: those of one moment are not checked in one moment.
+        // As with enough documents for a mean of two minutes, so that documents of one moment are not checked at the same time.
         runtime.now_us().saturating_add(period_us(600, runtime.random()))
     }
 
-    /// Looks at filters again until it is dropped.
+    /// Checks filters repeatedly until it is dropped.
     pub(super) async fn check_filters(self: &Arc<Self>) {
         let runtime = self.store.runtime().clone();
         let mut tasks: JoinSet<()> = JoinSet::new();
@@ -97,14 +95,14 @@ impl DocProcessor {
             };
             let full = tasks.len() >= MAX_CHECKS;
             tokio::select! {
-                // A panic was logged; the check is made again with the next period.
+                // A panic was logged; the check is repeated after the next period.
                 Some(_) = tasks.join_next() => {}
                 () = runtime.sleep(pause), if !full => {}
             }
         }
     }
 
-    /// Starts as many of the checks that are due as there is room for; tells when the next one is due.
+    /// Starts as many of the due checks as there is room for. Returns when the next one is due.
     async fn start_checks(
         self: &Arc<Self>,
         tasks: &mut JoinSet<()>,
@@ -127,7 +125,7 @@ impl DocProcessor {
         *counted = Some((now_us, documents));
         let (keys, settings) = (&self.keys, &self.settings.get());
         for entry in &due {
-            // Nobody else's next check is at the same microsecond: it also tells whose claim it is.
+            // Another node's next check has another time in µs, so this time also identifies the claim.
             let next_us = runtime.now_us().saturating_add(period_us(documents, runtime.random()));
             let claimed =
                 self.store.transact(|tx| async move { claim(&tx, keys, settings, entry, next_us).await });
@@ -140,13 +138,13 @@ impl DocProcessor {
         Ok(Some(now_us))
     }
 
-    /// Up to `room` entries that are due, and when the next one is if there is none.
+    /// Up to `room` due entries, and when the next one is due.
     async fn due_checks(&self, room: usize) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>)> {
         let (store, keys) = (&self.store, &self.keys);
         let entries: Vec<Entry> = store
             .transact(|tx| async move {
                 let (begin, end) = keys.filter_checks();
-                // More than there is room for: other nodes look at the same ones, and all begin somewhere else.
+                // More than there is room for: other nodes read the same entries, and each starts with a random one.
                 let read = RangeRead { begin, end, limit: 4 * MAX_CHECKS, reverse: false };
                 let rows = tx.range_with(read, Isolation::Snapshot).await?;
                 let entry = |key: &bytes::Bytes| {
@@ -195,7 +193,7 @@ impl DocProcessor {
         }
     }
 
-    /// Fetches the code, and replaces the job if it has another id now.
+    /// Fetches the code, and replaces the job if its id has changed.
     async fn check(&self, check: Check) {
         let late = self.store.runtime().sleep(FETCH_TIMEOUT);
         let code = tokio::select! {
@@ -239,8 +237,7 @@ impl DocProcessor {
     }
 }
 
-/// Moves an entry to its next check, and tells what to do now: nothing, if somebody else has moved it, or if its document
-/// has no job any more.
+/// Moves an entry to its next check. Returns the check, or `None` if another node has moved the entry, or its document has no job any more.
 async fn claim(
     tx: &Transaction,
     keys: &Keyspace,
@@ -250,14 +247,14 @@ async fn claim(
 ) -> Result<Option<Check>> {
     let (db, id) = (entry.db.as_str(), entry.id.as_str());
     let row = read_row(tx, keys, db, id).await?;
-    // The second is an attempt of this claim whose outcome was not known.
+    // The second case is an attempt of this claim with an unknown outcome.
     let current = row.filter(|row| row.check_us == Some(entry.due_us) || row.check_us == Some(next_us));
     tx.clear(keys.filter_check(entry.due_us, db, id))?;
     let Some(row) = current else { return Ok(None) };
     let (RowState::Scheduled, Some(job)) = (row.state, row.job.clone()) else { return Ok(None) };
     let body = match read::get(tx, keys, db, id, Some(&row.rev)).await {
         Ok(document) => document.body,
-        // The database is being deleted, and its rows with it.
+        // The database is being deleted, with all its rows.
         Err(Error::NoDatabase | Error::Missing) => {
             write_row(tx, keys, db, id, &Row { check_us: None, ..row })?;
             return Ok(None);
@@ -266,14 +263,13 @@ async fn claim(
     };
     let rev = row.rev.clone();
     write_row(tx, keys, db, id, &Row { check_us: Some(next_us), ..row })?;
-    // It was valid when it was written; if the limits are others now, the job goes on as it is.
+    // It was valid when it was written. If the limits have changed since, the job continues unchanged.
     let Ok(replication) = parse(&body, &settings.defaults) else { return Ok(None) };
     let entry = Entry { due_us: next_us, ..entry.clone() };
     Ok(Some(Check { entry, rev, job, replication }))
 }
 
-/// Gives the document the job `id` in place of the one that it had when its filter was asked for; not if the document, its
-/// job or its claim are others by now.
+/// Replaces the job of the document by the job `id`, unless the document, its job or its claim has changed since the filter was requested.
 async fn replace(
     tx: &Transaction,
     keys: &Keyspace,
@@ -298,7 +294,7 @@ async fn replace(
     let doc =
         Doc { db, id: doc_id, rev: &row.rev, body: &body, replication: &replication, check_us: row.check_us };
     match schedule::start(tx, keys, &mut slot, &doc, id, now_us).await {
-        // Its limits are others than when it was written: the job goes on as it is.
+        // The limits have changed since it was written: the job continues unchanged.
         Err(Error::Invalid(_) | Error::Refused(_)) => Ok(false),
         started => started.map(|()| true),
     }

@@ -1,4 +1,4 @@
-//! What replication documents mean: a document and its job are written in one transaction.
+//! The meaning of replication documents: a document and its job are written in one transaction.
 //!
 //! ```text
 //!   a client's write                          a job's end
@@ -15,12 +15,12 @@
 //!
 //! What must hold:
 //!
-//! 1. A document without `_replication_state` has a job, or an entry among the unresolved, and never two jobs.
-//! 2. A job belongs to one document: the later of two documents with the same replication id fails, and says so.
-//! 3. A refused document changes nothing.
-//! 4. What is written about a job's end is about the document's current job; a late end of an old one writes nothing.
+//! 1. A document without `_replication_state` has a job or an entry in the index of unresolved documents, and never two jobs.
+//! 2. A job belongs to one document. If two documents have the same replication id, the later one fails with a message.
+//! 3. A rejected document changes nothing.
+//! 4. The end of a job is written only for the document's current job; a late end of an old job writes nothing.
 //!
-//! The state of each document's replication is a row of its own ([`Row`]), so that `_scheduler/docs` reads no bodies.
+//! The state of each document's replication is a separate row ([`Row`]), so that `_scheduler/docs` reads no bodies.
 
 mod ended;
 mod filter_checks;
@@ -49,23 +49,23 @@ pub use status::{STATES, Status, status, statuses};
 pub use summary::{Origin, Summary, new_job, same_options, timestamp};
 pub use sweep::remove_finished_requests;
 
-/// Jobs that one transaction removes at most, when their database goes.
+/// The most jobs that one transaction removes when their database is deleted.
 const REMOVE_BATCH: usize = 100;
 
-/// What validation and replication ids depend on.
+/// The settings that determine validation and replication ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The server's UUID, part of every replication id.
     pub server_uuid: String,
-    /// `[replicator]`'s defaults for what documents leave out.
+    /// `[replicator]`'s defaults for fields that documents omit.
     pub defaults: Defaults,
 }
 
-/// Writes a document for a client, and what follows from it for the document's job.
+/// Writes a document for a client, and updates the document's job.
 ///
 /// # Errors
-/// Those of [`Slot::open`]; `Invalid` with the field's name if the document is no valid replication; `Deleted` and
-/// `Missing` if it shall be deleted and is not there.
+/// Those of [`Slot::open`]. `Invalid` with the field's name, if the document is not a valid replication. `Deleted` or `Missing`, if a deletion finds
+/// no document.
 pub async fn write(
     tx: &Transaction,
     keys: &Keyspace,
@@ -78,10 +78,10 @@ pub async fn write(
     write_slot(tx, keys, settings, slot, draft, now_us).await
 }
 
-/// Writes a document of a mirror, as the upstream has it now.
+/// Writes a document of a mirror in its current version at the upstream.
 ///
 /// # Errors
-/// As [`write()`], but for those of a client that may not write, or does not know the current revision.
+/// As [`write()`], except for those of a client that may not write, or does not know the current revision.
 pub(crate) async fn write_mirrored(
     tx: &Transaction,
     keys: &Keyspace,
@@ -97,7 +97,7 @@ pub(crate) async fn write_mirrored(
     write_slot(tx, keys, settings, slot, draft, now_us).await.map(drop)
 }
 
-/// Writes in the place of an upstream's document, which cannot be kept here, that it has failed.
+/// Records the failure of an upstream's document that cannot be stored here.
 pub(crate) async fn refuse_mirrored(
     tx: &Transaction,
     keys: &Keyspace,
@@ -139,7 +139,7 @@ async fn write_slot(
     }
     match Wish::read(&mut body)? {
         Wish::Stay(state) => {
-            // As CouchDB: a document that has failed may be wrong.
+            // As in CouchDB: a document that has failed may be invalid.
             if state != RowState::Failed {
                 parse(&body, &settings.defaults)?;
             }
@@ -174,10 +174,10 @@ async fn write_slot(
     }
 }
 
-/// Whether a draft could be written as it is, as far as that can be told without the store.
+/// Checks whether a draft could be written, as far as possible without the store.
 ///
 /// # Errors
-/// `Invalid` with the field's name if it is no valid replication.
+/// `Invalid` with the field's name if it is not a valid replication.
 pub fn check(settings: &Settings, draft: &Draft) -> Result<()> {
     if draft.deleted || names::is_design(&draft.id) {
         return Ok(());
@@ -188,16 +188,16 @@ pub fn check(settings: &Settings, draft: &Draft) -> Result<()> {
     }
 }
 
-/// What a document asks for.
+/// What a document requests.
 enum Wish {
     /// It has ended, and stays so.
     Stay(RowState),
-    /// It shall be run.
+    /// It must run.
     Run,
 }
 
 impl Wish {
-    /// Reads `_replication_state`. States that old releases wrote while a job ran are taken out: they mean nothing.
+    /// Reads `_replication_state`. Removes the states that old releases wrote while a job ran, which have no meaning.
     fn read(body: &mut Map<String, Value>) -> Result<Wish> {
         match body.get("_replication_state") {
             None => return Ok(Wish::Run),
@@ -247,8 +247,8 @@ pub async fn delete(
     slot.write(tx, keys, true, &Map::new())
 }
 
-/// Deletes a database with all documents and jobs. Nobody sees it from the first transaction on; the rest takes as
-/// many as it needs, and [`DocProcessor::run`] ends what a crash, or a caller that went away, has left.
+/// Deletes a database with all documents and jobs. The first transaction hides it from all clients, and further ones delete it. [`DocProcessor::run`]
+/// completes a deletion after a crash, or when its caller is gone.
 ///
 /// # Errors
 /// Those of [`databases::check`].
@@ -266,14 +266,14 @@ pub(crate) async fn finish_deletion(store: &Store, keys: &Keyspace, db: &str) ->
     }
 }
 
-/// Removes the jobs of some documents of a hidden database, and the database after the last one.
+/// Removes the jobs of some documents of a hidden database, and the database itself after the last one.
 async fn remove_some(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<bool> {
     match documents::databases::find_any(tx, keys, db).await? {
-        // Someone else has finished it, and perhaps created it anew.
+        // Another process has finished the deletion, and a client may have created the database again.
         Some(database) if database.deleting => {}
         _ => return Ok(true),
     }
-    // Takes no conflict but for each row: whoever would add one sees that the database is hidden.
+    // Adds conflicts only for single rows: a transaction that would add a row sees that the database is hidden.
     let (begin, end) = keys.replications(db);
     let read = RangeRead { begin, end, limit: REMOVE_BATCH, reverse: false };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
@@ -295,7 +295,7 @@ fn corrupt(what: &str) -> turnwise_queue::Error {
     documents::corrupt(what, "not as it is written")
 }
 
-/// Removes a job that may be gone already.
+/// Removes a job that may already be gone.
 async fn remove_job(tx: &Transaction, keys: &Keyspace, id: &str) -> turnwise_queue::Result<()> {
     match jobs::remove(tx, keys, JOB_TYPE, id).await {
         Err(turnwise_queue::Error::NotFound) => Ok(()),

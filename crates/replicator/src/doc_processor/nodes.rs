@@ -1,4 +1,4 @@
-//! On which node a worker is.
+//! Finds the node of a worker.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use turnwise_store::Transaction;
 
 use crate::handler::JOB_TYPE;
 
-/// The nodes of the workers that one answer names, each read once. It is about one moment or a few: not to be kept.
+/// The nodes of the workers in one response, each read once. They may soon be outdated, so do not keep them.
 #[derive(Debug, Default)]
 pub struct Nodes(HashMap<String, Option<String>>);
 
 impl Nodes {
-    /// The node that a replication worker is on; `None` for one that is being removed.
+    /// The node of a replication worker; `None` for a worker that is being removed.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub async fn of_worker(
         &mut self,
         tx: &Transaction,
@@ -30,10 +30,10 @@ impl Nodes {
         Ok(node)
     }
 
-    /// The node that a replication runs on; `None` while it does not run: any node may be next.
+    /// The node that runs a replication; `None` while it does not run, because any node may run it next.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub async fn of_job(
         &mut self,
         tx: &Transaction,

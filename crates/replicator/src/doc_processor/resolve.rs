@@ -1,13 +1,11 @@
-//! Finding the replication ids of documents with a filter function.
+//! Computes the replication ids of documents with a filter function.
 //!
-//! The id covers the function's code, which is on the source; so such a document waits, as an entry among the
-//! unresolved, until this task has fetched the code. A source that cannot be asked is asked again after a backoff, and
-//! one that hangs holds up nobody else.
+//! The id covers the function's code, which is on the source. Such a document therefore has an entry in the index of unresolved documents until this
+//! task has fetched the code. A source that does not respond is retried after a backoff, and does not delay other documents.
 //!
-//! Every node runs this task, and they share out the entries by claiming them: an entry moves to the time at which its
-//! source must have answered or failed, and so to the back of the index. Nobody else looks at it before; whoever claimed it
-//! and died has lost it then. The new time is also what the claimer writes under, so that of two who ask (clocks differ,
-//! stores hang) one writes.
+//! Every node runs this task, and the nodes divide the entries by claims. A claim moves an entry to the time at which its source must have responded
+//! or failed, and thus to the end of the index. No other node reads it before that time, and the claim of a crashed node expires then. The claimer
+//! also writes its result under the new time. If two nodes ask (because clocks differ, or a store hangs), only one of them writes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,28 +23,28 @@ use super::{Settings, corrupt, ended, finish_deletion, parse, sweep};
 use crate::documents::{Error, Result, Revision, databases, read, rows, write::Slot};
 use crate::{Client, Replication, replication_id};
 
-/// Sources that are asked at once, at most.
+/// The most concurrent requests to sources.
 const MAX_IN_FLIGHT: usize = 32;
-/// How long a source may take to tell its filter's code.
+/// How long a source may take to return its filter's code.
 pub const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an entry is its claimer's: the time for an answer, and some for writing down what came of it.
+/// How long a claim lasts: the time for a response, and some for writing the result.
 const CLAIM: Duration = Duration::from_secs(90);
-/// The pause after the store could not be read.
+/// The pause after a failed read of the store.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
-/// Between two looks for finished requests that nobody waits for any more.
+/// The time between two sweeps of finished requests that no client waits for any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3_600);
-/// Between two looks for unfinished deletions of databases: a store that failed in the midst of one leaves it so.
+/// The time between two scans for unfinished deletions of databases, which an error of the store may leave.
 const DELETIONS_INTERVAL: Duration = Duration::from_secs(60);
-/// Databases that one look for unfinished deletions reads.
+/// Databases that one page of such a scan reads.
 const DATABASES_BATCH: usize = 1_000;
 
 /// Fetches the code of filter functions.
 #[async_trait]
 pub trait FilterCode: Send + Sync + 'static {
-    /// The code of the function that `replication` names; `None` if it names none.
+    /// The code of the filter function of `replication`; `None` if it has none.
     ///
     /// # Errors
-    /// Why it cannot be had now, for the document's user; without secrets.
+    /// The reason why the code is not available now, for the document's user, without secrets.
     async fn fetch(&self, replication: &Replication) -> Result<Option<String>, String>;
 }
 
@@ -60,17 +58,17 @@ impl FilterCode for Client {
 /// The background task of replicator databases.
 #[derive(Clone)]
 pub struct DocProcessor {
-    /// Where the documents are.
+    /// The store that holds the documents.
     pub store: Store,
     /// Their keys.
     pub keys: Keyspace,
-    /// What documents are validated against.
+    /// The settings against which documents are validated.
     pub settings: Live<Settings>,
-    /// Asks sources for filters.
+    /// Fetches filter functions from sources.
     pub filters: Arc<dyn FilterCode>,
 }
 
-/// An entry among the unresolved.
+/// An entry in the index of unresolved documents.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     due_us: i64,
@@ -79,8 +77,7 @@ pub(super) struct Entry {
 }
 
 impl DocProcessor {
-    /// Works until `stop` is cancelled. What it is asked to do is in the store: whatever a crash interrupts, the next
-    /// run takes up.
+    /// Runs until `stop` is cancelled. All its work is recorded in the store, so the next run continues what a crash interrupts.
     pub async fn run(self, stop: CancellationToken) {
         let this = Arc::new(self);
         let work = async {
@@ -134,7 +131,7 @@ impl DocProcessor {
         }
     }
 
-    /// Sleeps for about this long: nodes that were started together do not do the same work at the same time.
+    /// Sleeps for about this long, so that nodes that started together do not do the same work at the same time.
     async fn pause(&self, about: Duration) {
         let runtime = self.store.runtime();
         let part = runtime.random() % 1_000;
@@ -156,7 +153,7 @@ impl DocProcessor {
                             entry
                         });
                     }
-                    // A full house looks again when one leaves.
+                    // At the limit, the next pass follows the end of a request.
                     let full = in_flight.len() >= MAX_IN_FLIGHT;
                     (next_us.filter(|_| !full), wake.filter(|_| !full))
                 }
@@ -180,7 +177,7 @@ impl DocProcessor {
             tokio::select! {
                 Some(done) = tasks.join_next() => match done {
                     Ok(entry) => { in_flight.remove(&entry); }
-                    // Which one is unknown: all are looked at again. Whoever is done has no entry any more.
+                    // Which one is unknown, so all entries are read again. Finished ones have no entry any more.
                     Err(error) => {
                         tracing::error!(%error, "finding a replication id failed badly");
                         in_flight.clear();
@@ -203,7 +200,7 @@ impl DocProcessor {
             .transact(|tx| async move {
                 let seen = tx.get_with(&keys.unresolved_wake(), Isolation::Snapshot).await?;
                 let (begin, end) = keys.unresolved();
-                // Those that were found and not claimed yet are in front: beyond them there is room for as many again.
+                // Entries that were found but not claimed yet come first; beyond them, as many again may be found.
                 let read = RangeRead { begin, end, limit: 2 * MAX_IN_FLIGHT, reverse: false };
                 let rows = tx.range_with(read, Isolation::Snapshot).await?;
                 let entry = |key: &bytes::Bytes| {
@@ -221,7 +218,7 @@ impl DocProcessor {
         let room = MAX_IN_FLIGHT.saturating_sub(in_flight.len());
         let mut due: Vec<Entry> = waiting().filter(|entry| entry.due_us <= now_us).cloned().collect();
         if due.len() > room {
-            // Other nodes look at the same ones: all begin somewhere else.
+            // Other nodes read the same entries, so each starts with a random one.
             let first = store.runtime().random() % due.len() as u64;
             due.rotate_left(usize::try_from(first).unwrap_or(0));
             due.truncate(room);
@@ -241,7 +238,7 @@ impl DocProcessor {
     async fn try_resolve(&self, entry: &Entry) -> Result<()> {
         let (keys, settings) = (&self.keys, &self.settings.get());
         let runtime = self.store.runtime();
-        // Nobody else's claim ends in the same microsecond: it is also what tells whose claim it is.
+        // Another node's claim ends at another time in µs, so this time also identifies the claim.
         let apart_us = i64::try_from(runtime.random() % 1_000_000).unwrap_or(0);
         let until_us = runtime.now_us().saturating_add(duration_us(CLAIM) + apart_us);
         let claimed =
@@ -285,7 +282,7 @@ impl DocProcessor {
                         let Err(Error::Invalid(reason) | Error::Refused(reason)) = started else {
                             return started;
                         };
-                        // Checked when it was written, but perhaps with other limits: it will not pass by itself.
+                        // It was valid when it was written, but perhaps under other limits: a retry cannot help.
                         tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
                         Ok(ended::fail(&tx, keys, &mut slot, &row, &body, &reason, now_us)?)
                     }
@@ -300,7 +297,7 @@ impl DocProcessor {
     }
 }
 
-/// The document of an entry, if it still waits and nobody else has claimed it; and the entry as it is from now on.
+/// The document of an entry, if it still waits and no other node has claimed it, and the entry with its new time.
 async fn claim(
     tx: &Transaction,
     keys: &Keyspace,
@@ -310,13 +307,13 @@ async fn claim(
 ) -> Result<Option<(Entry, Revision, Result<Replication, String>)>> {
     let claimed = Entry { due_us: until_us, ..entry.clone() };
     let row = read_row(tx, keys, &entry.db, &entry.id).await?;
-    // By an attempt whose outcome was not known.
+    // By an attempt whose outcome was unknown.
     let is_mine = row.as_ref().is_some_and(|row| row.due_us == Some(until_us));
     let held = if is_mine { &claimed } else { entry };
     let Some((rev, replication)) = waiting(tx, keys, settings, held).await? else { return Ok(None) };
     if !is_mine && let Some(row) = row {
         tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
-        // Nobody is woken: there is nothing new to do.
+        // This wakes no other node, because there is no new work.
         tx.set(keys.unresolved_entry(until_us, &entry.db, &entry.id), bytes::Bytes::new())?;
         tx.set(keys.replication(&entry.db, &entry.id), rows::encode(&Row { due_us: Some(until_us), ..row }))?;
     }
@@ -327,7 +324,7 @@ fn duration_us(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The document of an entry, if it still waits; an entry that nobody waits for is cleared.
+/// The document of an entry, if it still waits. An entry without a waiting document is cleared.
 async fn waiting(
     tx: &Transaction,
     keys: &Keyspace,
@@ -342,7 +339,7 @@ async fn waiting(
     };
     let body = match read::get(tx, keys, &entry.db, &entry.id, Some(&rev)).await {
         Ok(document) => document.body,
-        // The database is being deleted. The entry would be due, and looked at, for as long as that takes.
+        // The database is being deleted. The entry would be due, and read again, as long as that takes.
         Err(Error::NoDatabase | Error::Missing) => return nobody_waits().map(|()| None),
         Err(error) => return Err(error),
     };

@@ -1,4 +1,4 @@
-//! Documents whose replication ids could not be found wait before they are tried again; their users need not.
+//! Retries documents whose replication ids could not be computed, before their backoff is over.
 
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Store, Transaction};
@@ -7,17 +7,17 @@ use super::corrupt;
 use super::schedule::{Row, RowState, read_row, write_row};
 use turnwise_queue::Result;
 
-/// Documents that one transaction looks at.
+/// Documents that one transaction reads.
 const BATCH: usize = 100;
 
-/// Ends the wait of documents in state `error`, of one `_replicator` database or of all: of at most `limit` that are looked at.
-/// How many it were.
+/// Ends the backoff of documents in state `error`, in one `_replicator` database or in all. Reads at most `limit` entries, rounded up to whole
+/// batches. Returns how many documents it has retried.
 ///
 /// # Errors
-/// The store's. What was done until then stays done.
+/// Errors of the store. The documents that were retried before the error stay so.
 pub async fn retry_errors(store: &Store, keys: &Keyspace, db: Option<&str>, limit: usize) -> Result<usize> {
     let now_us = store.runtime().now_us();
-    // Those that are due are in front of it, also those that have become so here.
+    // Due entries come before this key, including those that became due here.
     let mut from = keys.unresolved_entry(now_us.saturating_add(1), "", "");
     let mut retried = 0;
     for _ in 0..limit.div_ceil(BATCH) {

@@ -1,4 +1,4 @@
-//! From a document to its job, and away from it.
+//! Schedules a document's job, and removes it.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,51 +12,51 @@ use crate::Replication;
 use crate::documents::{Error, Result, Revision, names, redaction, rows, write::Slot};
 use crate::handler::JOB_TYPE;
 
-/// How far a document's replication has come. Whether a scheduled one runs is its job's to say.
+/// The state of a document's replication. For a scheduled one, its job states whether it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowState {
-    /// Its replication id is still to be found.
+    /// Its replication id is not known yet.
     Initializing,
-    /// Its replication id could not be found; it will be tried again.
+    /// Its replication id could not be computed; this will be retried.
     Error,
     /// It has a job.
     Scheduled,
-    /// It has ended well.
+    /// It has completed.
     Completed,
-    /// It has failed for good.
+    /// It has failed permanently.
     Failed,
 }
 
 /// The state of a document's replication.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// The revision of the document that this is about.
+    /// The revision of the document that this describes.
     pub rev: Revision,
-    /// How far it has come.
+    /// The state of this revision.
     pub state: RowState,
     /// Its job, while it is scheduled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// The source as it may be shown, if it can be told.
+    /// The source's URL for display, if it has one.
     pub source: Option<String>,
-    /// The target as it may be shown.
+    /// The target's URL for display.
     pub target: Option<String>,
-    /// When it was asked for, in µs.
+    /// When the replication was requested, in µs.
     pub start_time_us: i64,
     /// When the state last changed, in µs.
     pub updated_us: i64,
-    /// Errors in a row.
+    /// Consecutive errors.
     #[serde(default)]
     pub error_count: u32,
     /// Statistics once completed, `{"error": …}` after an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Box<RawValue>>,
-    /// Not to be tried before this time, in µs; its entry among the unresolved has it, too.
+    /// The time of the next attempt, in µs; also in its entry in the index of unresolved documents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_us: Option<i64>,
-    /// When the code of its filter function is looked at again, in µs, if its job depends on one; its entry among the
-    /// filter checks has it, too.
+    /// When the code of its filter function is checked again, in µs, if its job depends on one. Its entry in the index of filter checks has the same
+    /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_us: Option<i64>,
 }
@@ -78,7 +78,7 @@ impl Row {
         }
     }
 
-    /// The row of a document that says itself that it has ended.
+    /// The row of a document whose own members state that it has ended.
     pub(super) fn of_ended(state: RowState, rev: &Revision, body: &Map<String, Value>, now_us: i64) -> Self {
         let stats = body.get("_replication_stats").and_then(Value::as_object).cloned();
         let time = |value: Option<&Value>| {
@@ -117,11 +117,11 @@ impl Row {
     }
 }
 
-/// Largest `info` of a row: rows are listed by the hundred.
+/// The largest `info` of a row, because rows are listed by the hundred.
 const MAX_INFO_BYTES: usize = 12 << 10;
-/// In place of a replication id that is still to be found.
+/// A placeholder for a replication id that is not known yet.
 const UNKNOWN_ID: &str = "unknown";
-/// Longest URL of a row. Longer ones were never accepted, but a failed document may hold anything.
+/// The longest URL of a row. Longer ones are never accepted, but a failed document may contain anything.
 const MAX_URL_BYTES: usize = 4 << 10;
 
 fn bounded(info: Value) -> Option<Box<RawValue>> {
@@ -133,7 +133,7 @@ fn error_info(reason: &str) -> Option<Box<RawValue>> {
     bounded(json!({ "error": &reason[..end] }))
 }
 
-/// The URL of an endpoint in a document that nobody has validated.
+/// The URL of an endpoint in a document that was not validated.
 fn endpoint(value: &Value) -> Option<String> {
     let url = match value {
         Value::String(url) => url,
@@ -141,21 +141,21 @@ fn endpoint(value: &Value) -> Option<String> {
         _ => return None,
     };
     let mut parsed = url::Url::parse(url).ok().filter(url::Url::has_host)?;
-    // Credentials are left out, as in every list; a text that is no URL might hold them anywhere.
+    // Credentials are left out, as in every list. A text that is not a URL might contain them anywhere.
     parsed.set_username("").ok()?;
     parsed.set_password(None).ok()?;
     let shown = redaction::hide_url(parsed.as_str());
     (shown.len() <= MAX_URL_BYTES).then_some(shown)
 }
 
-/// A valid document on its way to a job.
+/// A valid document that will get a job.
 pub(super) struct Doc<'a> {
     pub db: &'a str,
     pub id: &'a str,
     pub rev: &'a Revision,
     pub body: &'a Map<String, Value>,
     pub replication: &'a Replication,
-    /// When its filter function is looked at again, if it has a job then that depends on one.
+    /// When its filter function is checked again, if its job will depend on one.
     pub check_us: Option<i64>,
 }
 
@@ -168,8 +168,8 @@ pub(crate) async fn read_row(
     rows::read(tx, &keys.replication(db, id), "replication row").await
 }
 
-/// Writes a document's row, and its entries among the unresolved and the filter checks. Those of the row that was there
-/// before are the caller's to clear ([`leave`]).
+/// Writes a document's row, and its entries in the indexes of unresolved documents and filter checks. The caller must clear the entries of the
+/// previous row ([`leave`]).
 pub(super) fn write_row(
     tx: &Transaction,
     keys: &Keyspace,
@@ -187,7 +187,7 @@ pub(super) fn write_row(
     Ok(tx.set(keys.replication(db, id), rows::encode(row))?)
 }
 
-/// Removes what a document has led to: its row and its job.
+/// Removes a document's row and job.
 pub(crate) async fn forget(
     tx: &Transaction,
     keys: &Keyspace,
@@ -199,7 +199,7 @@ pub(crate) async fn forget(
     Ok(tx.clear(keys.replication(db, id))?)
 }
 
-/// Takes a row's entry and job away, unless the job is `keep`.
+/// Removes a row's index entries and its job, unless the job is `keep`.
 async fn leave(
     tx: &Transaction,
     keys: &Keyspace,
@@ -220,8 +220,8 @@ async fn leave(
     }
 }
 
-/// The document needs its filter's code before it can have a job. One that could not have a job even then is refused
-/// now, while someone is there to be told.
+/// Records that the document needs its filter's code before it can have a job. A document that could not have a job even then is rejected now, while
+/// the client can receive the error.
 ///
 /// # Errors
 /// `Invalid` as in [`new_job`].
@@ -231,7 +231,7 @@ pub(super) async fn wait_for_filter(
     document: &Doc<'_>,
     now_us: i64,
 ) -> Result<()> {
-    // The id is not known yet. No id is too long, and nothing else depends on it.
+    // The id is not known yet. Ids are never too long, and nothing else depends on it.
     let origin = Origin::Document { db: document.db, id: document.id };
     new_job(document.replication, UNKNOWN_ID, origin, document.body, now_us)?;
     forget(tx, keys, document.db, document.id).await?;
@@ -239,9 +239,8 @@ pub(super) async fn wait_for_filter(
     Ok(write_row(tx, keys, document.db, document.id, &row)?)
 }
 
-/// Leaves a document's job alone, if what the document asks for has not changed: its filter's code need not be fetched,
-/// and what runs is not disturbed. Tells whether there is such a job. The code is looked at soon, in case that it is
-/// the reason for the write.
+/// Leaves a document's job unchanged if the relevant members of the document have not changed: the filter's code is not fetched, and a run continues.
+/// Returns whether there is such a job. The code is checked soon, in case it is the reason for the write.
 pub(super) async fn keep(tx: &Transaction, keys: &Keyspace, document: &Doc<'_>, now_us: i64) -> Result<bool> {
     let (db, doc_id) = (document.db, document.id);
     let Some(old) = read_row(tx, keys, db, doc_id).await? else { return Ok(false) };
@@ -258,13 +257,13 @@ pub(super) async fn keep(tx: &Transaction, keys: &Keyspace, document: &Doc<'_>, 
     Ok(true)
 }
 
-/// Whose job it is that a document would like to have.
+/// The owner of the job that a document needs.
 enum Owner {
-    /// Nobody's: there is none, or it has ended, or its document has left it.
+    /// There is no job, or it has ended, or its document has released it.
     Nobody,
-    /// This document's, from before.
+    /// This document has it already.
     This(Box<Job>),
-    /// Another document's.
+    /// Another document has it.
     Other { db: String, id: String },
     /// A request to `_replicate`.
     Request,
@@ -289,10 +288,10 @@ async fn owner(
     })
 }
 
-/// Gives a document the job with the replication id `id`, in place of the one that it had.
+/// Gives a document the job with the replication id `id`, replacing its previous job.
 ///
 /// # Errors
-/// `Invalid` as in [`new_job`]; then nothing was written.
+/// `Invalid` as in [`new_job`]; then nothing is written.
 pub(super) async fn start(
     tx: &Transaction,
     keys: &Keyspace,
@@ -303,7 +302,7 @@ pub(super) async fn start(
 ) -> Result<()> {
     let (db, doc_id) = (document.db, document.id);
     let old = read_row(tx, keys, db, doc_id).await?;
-    // The same revision was asked for when it was first seen, however late its job comes or is replaced.
+    // A revision counts as requested when it was first seen, however late its job is added or replaced.
     let same_rev = old.as_ref().filter(|old| old.rev == *document.rev);
     let asked_us = same_rev.map_or(now_us, |old| old.start_time_us);
     let origin = Origin::Document { db, id: doc_id };
@@ -317,7 +316,7 @@ pub(super) async fn start(
             add(tx, keys, &new, now_us).await?;
         }
         Owner::This(job) if same_options(tx, keys, &job, &new).await? => {
-            // Nothing that matters has changed: the job goes on undisturbed.
+            // Nothing relevant has changed: the job continues.
             if let Some(old) = &old {
                 row.start_time_us = old.start_time_us;
             }
@@ -334,8 +333,7 @@ pub(super) async fn start(
                  `{other_id}` from db `{other_db}`"
             );
             if both_mirrored {
-                // Which of the two has failed is the upstream's to say, and it does so, even while it runs nothing: if both
-                // were asked, each might name the other one.
+                // The upstream decides which of the two has failed, even while it runs nothing. If both were reported, each might name the other one.
                 let row = errored(&row, old.as_ref(), &reason, now_us);
                 return Ok(write_row(tx, keys, db, doc_id, &row)?);
             }
@@ -356,12 +354,12 @@ pub(super) async fn start(
     Ok(write_row(tx, keys, db, doc_id, &row)?)
 }
 
-/// The row after an error that may pass, to be tried again after a backoff.
+/// The row after a temporary error, which is retried after a backoff.
 pub(super) fn errored(row: &Row, before: Option<&Row>, reason: &str, now_us: i64) -> Row {
     let before =
         before.filter(|before| before.state == RowState::Error).map_or(0, |before| before.error_count);
     let error_count = before + 1;
-    // CouchDB's bounds, without its random part: 32 s at first, doubling, up to 36 hours.
+    // CouchDB's limits, without its random part: 32 s at first, doubling, up to 36 hours.
     let wait_us = 32_000_000_i64 << (error_count - 1).min(12);
     Row {
         state: RowState::Error,
@@ -374,13 +372,13 @@ pub(super) fn errored(row: &Row, before: Option<&Row>, reason: &str, now_us: i64
     }
 }
 
-/// Adds a job that is not there, or has ended, or is on its way out: then it runs again once it has stopped.
+/// Adds a job that does not exist, has ended, or is being removed. In the last case it runs again after it has stopped.
 pub(super) async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<()> {
     jobs::add(tx, keys, new, now_us).await?;
     Ok(())
 }
 
-/// Gives a job other options, at once: what waits starts anew without its backoff, what runs is stopped and run again.
+/// Gives a job other options immediately: a waiting job starts again without its backoff, a running job is stopped and run again.
 async fn replace(tx: &Transaction, keys: &Keyspace, job: &Job, new: &NewJob, now_us: i64) -> Result<()> {
     if job.state().is_claimed() {
         add(tx, keys, new, now_us).await?;

@@ -1,4 +1,4 @@
-//! What `_scheduler/docs` answers.
+//! The response of `_scheduler/docs`.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,20 +11,20 @@ use super::{Nodes, Summary, corrupt, timestamp};
 use crate::documents::{Result, databases, rows};
 use crate::handler::JOB_TYPE;
 
-/// Every state that a replication document may be in, in CouchDB's order.
+/// All states of a replication document, in CouchDB's order.
 pub const STATES: [&str; 7] =
     ["initializing", "error", "running", "pending", "crashing", "completed", "failed"];
 
-/// The state of one document's replication, as `_scheduler/docs` shows it.
+/// The state of one document's replication in `_scheduler/docs`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
     /// The replicator database.
     pub database: String,
     /// The document.
     pub doc_id: String,
-    /// The replication id; none before it is found and after the end.
+    /// The replication id; none before it is known and after the end.
     pub id: Option<String>,
-    /// The node that runs it, null while none does; not after the end.
+    /// The node that runs it, null while no node does; not after the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<Option<String>>,
     /// The source's URL without credentials.
@@ -35,21 +35,21 @@ pub struct Status {
     pub state: &'static str,
     /// Statistics, or `{"error": …}`.
     pub info: Option<Box<RawValue>>,
-    /// Errors in a row.
+    /// Consecutive errors.
     pub error_count: u32,
     /// When the state last changed.
     pub last_updated: String,
-    /// When the replication was asked for.
+    /// When the replication was requested.
     pub start_time: String,
-    /// The source's proxy without its password, null without one. Only while there is a job.
+    /// The source's proxy without its password; null without a proxy. Only while there is a job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_proxy: Option<Option<String>>,
-    /// As `source_proxy`.
+    /// The target's proxy, as `source_proxy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_proxy: Option<Option<String>>,
 }
 
-/// One document's state at `now_us`, in µs; `None` if it has none: design documents, and documents that are not there.
+/// One document's state at `now_us`, in µs. `None` for design documents, and for documents that do not exist.
 ///
 /// # Errors
 /// Those of [`databases::check`].
@@ -68,7 +68,7 @@ pub async fn status(
     }
 }
 
-/// A page of states at `now_us`, in µs, by document id: reads `limit` rows at most, from `next` on, and tells where the next page begins.
+/// A page of states at `now_us`, in µs, by document id. Reads at most `limit` rows, from `next` on, and returns where the next page begins.
 ///
 /// # Errors
 /// Those of [`databases::check`].
@@ -149,11 +149,11 @@ async fn of_row(
     Ok(status)
 }
 
-/// A job's state in the words of `_scheduler/docs`.
+/// A job's state as `_scheduler/docs` names it.
 fn state(job: &Job) -> &'static str {
     match job.state() {
         State::Running | State::Waiting => "running",
-        // Its backoff is over, but it is not well before it has run.
+        // Its backoff is over, but it counts as crashing until it runs.
         State::Pending if job.reason().is_some() => "crashing",
         State::Pending | State::Delayed => "pending",
         State::Crashing => "crashing",

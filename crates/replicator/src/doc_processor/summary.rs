@@ -1,4 +1,4 @@
-//! A replication as a job: what the queue keeps, and the part of it that may be shown.
+//! A replication as a job: the data in the queue, and the part of it for display.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -12,14 +12,14 @@ use crate::documents::{Error, Result};
 use crate::handler::JOB_TYPE;
 use crate::{Endpoint, Replication};
 
-/// Longest URL of an endpoint as it is shown, in bytes: two of them fit a job's summary.
+/// The longest displayed URL of an endpoint, in bytes: two of them fit into a job's summary.
 const MAX_URL_BYTES: usize = 4_096;
 /// The same for a proxy's URL, which is a host and a user.
 const MAX_PROXY_BYTES: usize = 1_024;
-/// Who transient jobs of nobody in particular are charged to.
+/// The tenant of transient jobs without a user.
 const NOBODY: &str = "_replicate";
 
-/// Where a replication comes from.
+/// The origin of a replication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin<'a> {
     /// A document of a replicator database.
@@ -33,40 +33,40 @@ pub enum Origin<'a> {
     Request,
 }
 
-/// What may be shown of a replication job: no secrets.
+/// The part of a replication job for display, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// The source's URL without credentials, as CouchDB shows it.
     pub source: String,
     /// The target's URL without credentials.
     pub target: String,
-    /// The proxy by which the source is reached, without its password.
+    /// The proxy of the source, without its password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_proxy: Option<String>,
-    /// The same for the target.
+    /// The proxy of the target, without its password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_proxy: Option<String>,
     /// The replicator database, if the job belongs to a document.
     pub database: Option<String>,
     /// The document.
     pub doc_id: Option<String>,
-    /// On whose behalf.
+    /// The user on whose behalf the job runs.
     pub user: Option<String>,
-    /// It follows the changes for ever.
+    /// Whether it follows the changes without end.
     pub continuous: bool,
-    /// Between two checkpoints, in ms.
+    /// The time between two checkpoints, in ms.
     pub checkpoint_interval: u64,
-    /// When it was asked for, in µs since the epoch.
+    /// When it was requested, in µs since the epoch.
     pub start_time_us: i64,
 }
 
 impl Summary {
-    /// What a replication job's record holds.
+    /// The summary in a replication job's record.
     pub fn of(job: &Job) -> Option<Summary> {
         Self::parse(&job.summary)
     }
 
-    /// What an active row holds.
+    /// The summary in an active row.
     pub fn parse(summary: &RawValue) -> Option<Summary> {
         serde_json::from_str(summary.get()).ok()
     }
@@ -105,7 +105,7 @@ pub(super) fn shown(endpoint: &Endpoint) -> String {
 /// The job that runs a replication under its id. `body` is its document or request.
 ///
 /// # Errors
-/// `Invalid` with the field's name if the queue could not take it: a URL is too long to be shown, or a name.
+/// `Invalid` with the field's name if the queue could not store it, because a URL or a name is too long.
 pub fn new_job(
     replication: &Replication,
     id: &str,
@@ -141,9 +141,9 @@ pub fn new_job(
         continuous: replication.continuous,
         after: Vec::new(),
         reasons: Vec::new(),
-        // A document has them, and so has whoever asked.
+        // The document has the options, and so has the client that sent the request.
         forgets_options: true,
-        // Whoever asked for one run is answered with its first end, and asks again: nobody is left to stop it later.
+        // The client of a one-shot request receives the first end, and can send the request again. No client would remain to stop later attempts.
         max_attempts: match origin {
             Origin::Request if !replication.continuous => Some(1),
             _ => None,
@@ -158,14 +158,14 @@ pub fn new_job(
     Ok(new)
 }
 
-/// The members of a document that the replication depends on.
+/// The members of a document that affect the replication.
 fn options(body: &Map<String, Value>) -> Map<String, Value> {
     let mut options = body.clone();
     options.retain(|name, _| !name.starts_with('_'));
     options
 }
 
-/// Whether a job has been added for what `new` asks for.
+/// Whether a job has the same options as `new`.
 pub async fn same_options(
     tx: &Transaction,
     keys: &Keyspace,
@@ -177,7 +177,7 @@ pub async fn same_options(
     Ok(value(&old) == value(&new.options))
 }
 
-/// A time as CouchDB writes it: `2026-11-21T09:10:58Z`.
+/// A time in CouchDB's format: `2026-11-21T09:10:58Z`.
 pub fn timestamp(at_us: i64) -> String {
     let at = OffsetDateTime::from_unix_timestamp(at_us.div_euclid(1_000_000))
         .unwrap_or(OffsetDateTime::UNIX_EPOCH);

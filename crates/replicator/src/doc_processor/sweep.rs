@@ -1,4 +1,4 @@
-//! Removing the records of finished `_replicate` requests that nobody waits for any more.
+//! Removes the records of finished `_replicate` requests that no client waits for any more.
 
 use turnwise_queue::{Job, Keyspace, jobs};
 use turnwise_store::Store;
@@ -6,15 +6,15 @@ use turnwise_store::Store;
 use super::Summary;
 use crate::handler::JOB_TYPE;
 
-/// How long a result is kept for whoever waits for it. They are told within a second; this is for slow readers.
+/// How long a result is kept for the clients that wait for it. They get it within a second; the rest is for slow clients.
 const KEPT_US: i64 = 600_000_000;
-/// Jobs that one transaction looks at.
+/// Jobs that one transaction reads.
 const BATCH: usize = 500;
 
-/// Removes the records of requests that ended some time ago. Those of documents go with their ends.
+/// Removes the records of requests that ended some time ago. Records of documents' jobs are removed at their end.
 ///
 /// # Errors
-/// The store's.
+/// Errors of the store.
 pub async fn remove_finished_requests(store: &Store, keys: &Keyspace) -> turnwise_queue::Result<usize> {
     let (mut after, mut removed): (Option<String>, usize) = (None, 0);
     let old = |job: &Job, now_us: i64| {
@@ -29,10 +29,10 @@ pub async fn remove_finished_requests(store: &Store, keys: &Keyspace) -> turnwis
                 let (mut count, mut last) = (0, None);
                 for job in batch.iter().filter(|job| old(job, now_us)) {
                     if count > 0 && !tx.has_room() {
-                        // The rest in another transaction.
+                        // The rest follows in another transaction.
                         return Ok((last, count));
                     }
-                    // Read again, with a conflict: it may be added anew in this moment.
+                    // Read again, with a conflict, because a client may add it again at this moment.
                     if jobs::get(&tx, keys, JOB_TYPE, &job.id).await?.is_some_and(|job| old(&job, now_us)) {
                         jobs::remove(&tx, keys, JOB_TYPE, &job.id).await?;
                         count += 1;

@@ -1,4 +1,4 @@
-//! The changes feed: every document once, at the place of its latest write.
+//! The changes feed: every document once, at the position of its latest write.
 
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -12,17 +12,17 @@ use super::{Head, Result, databases, read};
 pub struct Page {
     /// Oldest first, or latest first if asked for; tombstones included.
     pub changes: Vec<Head>,
-    /// Up to here everything was read: where the next page begins.
+    /// Everything up to this number was read; the next page begins here.
     pub last: i64,
     /// There may be more.
     pub more: bool,
     /// The database's latest write.
     pub latest: i64,
-    /// When the database was created, in µs: with another value than before it is another one of the same name.
+    /// When the database was created, in µs. Another value means another database of the same name.
     pub created_us: i64,
 }
 
-/// Up to `limit` changes after the one with number `since`; before it, if `descending`.
+/// Up to `limit` changes after the one with number `since`, or before it if `descending`.
 ///
 /// # Errors
 /// Those of [`databases::check`].

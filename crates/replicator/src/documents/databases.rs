@@ -1,4 +1,4 @@
-//! The databases themselves: create, list, delete.
+//! Creates, lists and deletes databases.
 
 use serde::{Deserialize, Serialize};
 use turnwise_queue::Keyspace;
@@ -13,7 +13,7 @@ use super::{Counters, Error, Result, names};
 pub struct Database {
     /// When it was created, in µs since the epoch.
     pub created_us: i64,
-    /// It is going away, job by job: nobody sees it any more, and nobody can create it anew yet.
+    /// It is being deleted, job by job: no request sees it, and no client can create it again yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
 }
@@ -21,7 +21,7 @@ pub struct Database {
 /// Creates a database.
 ///
 /// # Errors
-/// `DatabaseExists`; `IllegalName` and `NotReplicator` for names that cannot be.
+/// `DatabaseExists`; `IllegalName` and `NotReplicator` for names that are not allowed.
 pub async fn create(tx: &Transaction, keys: &Keyspace, db: &str, now_us: i64) -> Result<()> {
     names::check_database(db)?;
     if find_any(tx, keys, db).await?.is_some() {
@@ -33,7 +33,7 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, db: &str, now_us: i64) ->
     Ok(())
 }
 
-/// A database, even one that is about to go.
+/// A database, even one that is being deleted.
 pub(crate) async fn find_any(
     tx: &Transaction,
     keys: &Keyspace,
@@ -42,7 +42,7 @@ pub(crate) async fn find_any(
     rows::read(tx, &keys.database(db), "database row").await
 }
 
-/// A database, if it is there and not about to go.
+/// A database, if it exists and is not being deleted.
 pub(crate) async fn find(
     tx: &Transaction,
     keys: &Keyspace,
@@ -51,10 +51,10 @@ pub(crate) async fn find(
     Ok(find_any(tx, keys, db).await?.filter(|database| !database.deleting))
 }
 
-/// Makes sure that a database is there. Writing to it in the same transaction conflicts with its deletion.
+/// Verifies that a database exists. A write to it in the same transaction conflicts with its deletion.
 ///
 /// # Errors
-/// `NoDatabase`; `IllegalName` and `NotReplicator` for names that cannot be.
+/// `NoDatabase`; `IllegalName` and `NotReplicator` for names that are not allowed.
 pub async fn check(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Database> {
     names::check_database(db)?;
     find(tx, keys, db).await?.ok_or(Error::NoDatabase)
@@ -68,7 +68,7 @@ pub async fn info(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<(Databa
     Ok((check(tx, keys, db).await?, rows::read_counters(tx, keys, db).await?))
 }
 
-/// Up to `limit` databases by name, after `after`. Those that are being deleted are among them.
+/// Up to `limit` databases by name, after `after`, including those that are being deleted.
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -88,7 +88,7 @@ pub async fn list(
     rows.iter().map(database).collect()
 }
 
-/// Hides a database: from here on it is not there. Its rows go in [`erase`], once its jobs are gone.
+/// Hides a database, so that it no longer exists for clients. [`erase`] removes its rows after its jobs are gone.
 ///
 /// # Errors
 /// As [`check`].
@@ -96,11 +96,11 @@ pub async fn hide(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<()> {
     let mut database = check(tx, keys, db).await?;
     database.deleting = true;
     tx.set(keys.database(db), encode(&database))?;
-    // Feeds watch the sequence: they end.
+    // Feeds watch the sequence, and end when it is cleared.
     Ok(tx.clear(keys.sequence(db))?)
 }
 
-/// Clears every row of a hidden database, and its name with them.
+/// Clears every row of a hidden database, including its name.
 pub fn erase(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<()> {
     tx.clear_range(keys.documents(db))?;
     tx.clear_range(keys.bodies(db))?;

@@ -1,4 +1,4 @@
-//! What can go wrong with a replicator database, sorted by what its client does next.
+//! Errors of replicator databases, grouped by what the client does next.
 
 use turnwise_store::{Error as StoreError, MaybeStoreError};
 
@@ -8,13 +8,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a database or a document could not be read or written. Nothing was written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The store's or the queue's; its own order says what to do.
+    /// An error of the store or the queue, with its own groups.
     #[error(transparent)]
     Queue(#[from] turnwise_queue::Error),
-    /// There is no such database.
+    /// The database does not exist.
     #[error("Database does not exist.")]
     NoDatabase,
-    /// The database is there already.
+    /// The database already exists.
     #[error("The database could not be created, the file already exists.")]
     DatabaseExists,
     /// No database can have this name.
@@ -23,25 +23,25 @@ pub enum Error {
          and / are allowed. Must begin with a letter."
     )]
     IllegalName(String),
-    /// A fine name for a database of CouchDB, but not for one of turnwise.
+    /// The name is valid for a database of CouchDB, but not for one of turnwise.
     #[error(
         "turnwise holds replicator databases only: `_replicator`, and names that end in `/_replicator`. \
          '{0}' is neither; ordinary databases stay on the CouchDB servers between which turnwise replicates."
     )]
     NotReplicator(String),
-    /// The database mirrors one of an upstream CouchDB: only that one may be written to.
+    /// The database mirrors one of an upstream CouchDB; only the upstream's database may be written to.
     #[error(
         "this database mirrors one of the upstream CouchDB, and follows it: write to that server, to the database whose name is \
          this one without `upstream/`"
     )]
     Mirror,
-    /// There is no such document, or not in this revision.
+    /// The document does not exist, or not in this revision.
     #[error("missing")]
     Missing,
     /// The document was deleted.
     #[error("deleted")]
     Deleted,
-    /// The write does not name the document's current revision. Read it and try again.
+    /// The write does not name the document's current revision. Read the document and try again.
     #[error("Document update conflict.")]
     Conflict,
     /// The body exceeds [`MAX_BODY_BYTES`](super::MAX_BODY_BYTES).
@@ -57,19 +57,19 @@ pub enum Error {
     /// No document can have this id.
     #[error("{0}")]
     IllegalId(&'static str),
-    /// A member that starts with `_` and means nothing.
+    /// A member that starts with `_` and has no meaning.
     #[error("Bad special document member: {0}")]
     SpecialMember(String),
-    /// The document asks for a replication that there cannot be; the text names the field. CouchDB forbids such documents.
+    /// The document requests a replication that is impossible; the text names the field. CouchDB forbids such documents.
     #[error("{0}")]
     Refused(String),
-    /// The document, or the request, is wrong in another way; the text says in which.
+    /// The document or the request is invalid in another way, which the text states.
     #[error("{0}")]
     Invalid(String),
 }
 
 impl Error {
-    /// A field of a document has a problem.
+    /// An invalid field of a document.
     pub fn field(error: crate::SpecError) -> Self {
         Error::Refused(format!("{}: {}", error.field, error.problem))
     }
@@ -90,7 +90,7 @@ impl MaybeStoreError for Error {
     }
 }
 
-/// A row that cannot be understood.
+/// A row that cannot be parsed.
 pub(crate) fn corrupt(what: &str, error: impl std::fmt::Display) -> turnwise_queue::Error {
     turnwise_queue::Error::Store(StoreError::Corrupt(format!("{what}: {error}")))
 }

@@ -1,4 +1,4 @@
-//! `_local` documents: notes of those who replicate to or from the database. No history, no change, no effect.
+//! `_local` documents: notes of replicators that copy to or from the database. They have no history, no changes, and no effect.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -8,19 +8,19 @@ use turnwise_store::Transaction;
 use super::rows::{self, encode};
 use super::{Error, Result, databases, names};
 
-/// Largest body, in bytes of JSON: it is one row.
+/// The largest body, in bytes of JSON: it is one row.
 pub const MAX_BODY_BYTES: usize = 64 << 10;
 
 /// A `_local` document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Local {
-    /// Counts its writes; shown as `0-N`.
+    /// Number of its writes; displayed as `0-N`.
     pub rev: u64,
-    /// Its members but `_id` and `_rev`.
+    /// Its members except `_id` and `_rev`.
     pub body: Map<String, Value>,
 }
 
-/// Reads one. `id` comes without `_local/`, here and below.
+/// Reads a document. `id` has no `_local/` prefix, here and below.
 ///
 /// # Errors
 /// `Missing`, and those of [`databases::check`].
@@ -29,7 +29,7 @@ pub async fn get(tx: &Transaction, keys: &Keyspace, db: &str, id: &str) -> Resul
     rows::read(tx, &keys.local(db, id), "local document").await?.ok_or(Error::Missing)
 }
 
-/// Writes one for a client that knows `rev` (`0-N`), and returns its new revision.
+/// Writes a document for a client that knows `rev` (`0-N`), and returns its new revision.
 ///
 /// # Errors
 /// `Conflict`, `TooLarge`, `IllegalId`, and those of [`databases::check`].
@@ -54,7 +54,7 @@ pub async fn put(
     Ok(format!("0-{}", local.rev))
 }
 
-/// Deletes one.
+/// Deletes a document.
 ///
 /// # Errors
 /// `Missing`, `Conflict`, and those of [`databases::check`].
@@ -64,7 +64,7 @@ pub async fn delete(tx: &Transaction, keys: &Keyspace, db: &str, id: &str, rev: 
     Ok(tx.clear(keys.local(db, id))?)
 }
 
-/// The number of the revision that is there, if it is the one that the client knows; 0 if none is.
+/// The number of the current revision, if it is the one that the client knows; 0 if the document does not exist.
 async fn current(tx: &Transaction, keys: &Keyspace, db: &str, id: &str, rev: Option<&str>) -> Result<u64> {
     let current = match get(tx, keys, db, id).await {
         Ok(local) => local.rev,

@@ -1,9 +1,8 @@
 //! `_replicator` databases: JSON documents with revisions, in the store.
 //!
-//! Far less than a CouchDB database, and on purpose: a replication document has one writer, so a document is its
-//! latest revision and nothing else. There are no branches (a write that does not name the current revision is a
-//! conflict), no attachments, no views. What clients do with replicator databases works as in CouchDB: documents with
-//! `_id`, `_rev` and tombstones ([`mod@write`]), `_all_docs` ([`mod@read`]), `_changes` ([`changes`]).
+//! Intentionally far less than a CouchDB database. A replication document has one writer, so only its latest revision is stored. There are no
+//! branches (a write without the current revision is a conflict), no attachments, and no views. What clients do with replicator databases works as in
+//! CouchDB: documents with `_id`, `_rev` and tombstones ([`mod@write`]), `_all_docs` ([`mod@read`]), `_changes` ([`changes`]).
 //!
 //! ```text
 //!  ("databases", db)             Database       whether it is there
@@ -14,8 +13,8 @@
 //!  ("local", db, id)             Local          notes of replicators ([`local`])
 //! ```
 //!
-//! Bodies are stored as they came, secrets included; whoever shows one passes it through [`redaction`]. Every function
-//! takes the transaction first; what a document means (its job) is the [doc processor](crate::doc_processor)'s.
+//! Bodies are stored as received, including secrets. Code that displays a body must pass it through [`redaction`]. Every function takes the
+//! transaction first. The [doc processor](crate::doc_processor) handles the meaning of a document, its job.
 
 pub mod changes;
 pub mod databases;
@@ -35,7 +34,7 @@ pub use revision::Revision;
 pub use rows::Counters;
 pub use write::{Draft, Written};
 
-/// Largest body of a document, in bytes of JSON.
+/// The largest body of a document, in bytes of JSON.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 
 #[cfg(test)]

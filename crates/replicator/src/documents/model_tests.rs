@@ -1,4 +1,4 @@
-//! A random run of writes, held against a model that is a sorted map and a list.
+//! Compares a random run of writes with a model: a sorted map and a list.
 
 #![allow(clippy::unwrap_used)]
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use super::{Counters, Error, Revision};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Write or delete one of a few documents, knowing its revision, an old one, or none.
+    /// Write or delete one of a few documents, with its current revision, an old one, or none.
     Put { id: u8, deleted: bool, value: u8, knows: u8 },
-    /// Compare a stretch of ids.
+    /// Compare a range of ids.
     Ids { from: Option<u8>, to: Option<u8>, exclusive_end: bool, descending: bool, page: usize },
     /// Compare the changes.
     Changes { since: i64, descending: bool, page: usize },
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn name(id: u8) -> String {
-    // Ids that need care in keys: zero bytes and an escape.
+    // Ids that are difficult in keys: zero bytes and an escape.
     ["a", "b\0", "b\0\u{ff}", "c/d", "ä", "_design/x"][usize::from(id)].to_owned()
 }
 

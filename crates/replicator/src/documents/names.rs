@@ -1,14 +1,14 @@
-//! Which names databases and documents may have.
+//! The names that databases and documents may have.
 
 use super::{Error, Result};
 
-/// The replicator database that is always there.
+/// The replicator database that always exists.
 pub const REPLICATOR: &str = "_replicator";
-/// What the names of all others end in.
+/// The suffix of all other replicator databases.
 pub const SUFFIX: &str = "/_replicator";
-/// Longest name of a database, in bytes, as in CouchDB.
+/// The longest name of a database, in bytes, as in CouchDB.
 pub const MAX_DATABASE_BYTES: usize = 238;
-/// Longest id of a document, in bytes: keys stay far below the store's 10 kB.
+/// The longest id of a document, in bytes. Keys thus stay far below the store's 10 kB.
 pub const MAX_ID_BYTES: usize = 1_024;
 
 /// Whether this is the name of a replicator database.
@@ -17,7 +17,7 @@ pub fn is_replicator(db: &str) -> bool {
         || db.strip_suffix(SUFFIX).is_some_and(|prefix| is_legal(prefix) && db.len() <= MAX_DATABASE_BYTES)
 }
 
-/// What the names of mirrors begin with.
+/// The prefix of mirrors.
 pub const MIRROR_PREFIX: &str = "upstream/";
 
 /// Whether this is the name of a mirror of an upstream CouchDB's database: `upstream/_replicator`, `upstream/x/_replicator`.
@@ -25,15 +25,15 @@ pub fn is_mirror(db: &str) -> bool {
     db.starts_with(MIRROR_PREFIX) && is_replicator(db)
 }
 
-/// What the upstream calls the database that a mirror is of.
+/// The upstream's name of a mirrored database.
 pub fn without_mirror(db: &str) -> &str {
     db.strip_prefix(MIRROR_PREFIX).unwrap_or(db)
 }
 
-/// Checks the name of a database that shall be created or read.
+/// Checks the name of a database for creation or reading.
 ///
 /// # Errors
-/// `IllegalName` if no CouchDB has a database of that name, `NotReplicator` if only turnwise has none.
+/// `IllegalName` if CouchDB rejects the name as well, `NotReplicator` if only turnwise does.
 pub fn check_database(db: &str) -> Result<()> {
     let prefix = db.strip_suffix(SUFFIX).unwrap_or(db);
     if is_replicator(db) {
@@ -54,7 +54,7 @@ fn is_legal(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(known)
 }
 
-/// Whether the document is a design document: stored, and without any effect.
+/// Whether the document is a design document, which is stored but has no effect.
 pub fn is_design(id: &str) -> bool {
     id.starts_with("_design/")
 }
@@ -62,7 +62,7 @@ pub fn is_design(id: &str) -> bool {
 /// Checks the id of a document.
 ///
 /// # Errors
-/// `IllegalId`, with CouchDB's words.
+/// `IllegalId`, with CouchDB's message.
 pub fn check_id(id: &str) -> Result<()> {
     let design = id.strip_prefix("_design/");
     match id {

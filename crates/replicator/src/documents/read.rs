@@ -1,4 +1,4 @@
-//! Reading documents: one, and pages of them.
+//! Reads single documents, and pages of them.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::error::corrupt;
 use super::rows::{self, decode};
 use super::{Error, Result, Revision};
 
-/// What is known of a document without its body.
+/// A document without its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// In the key, not in the value.
@@ -18,18 +18,18 @@ pub struct Head {
     pub id: String,
     /// The current revision.
     pub rev: Revision,
-    /// It is a tombstone.
+    /// Whether it is a tombstone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleted: bool,
-    /// The number of the write that made it so.
+    /// The number of the write that created this revision.
     pub sequence: i64,
-    /// The hashes of earlier revisions, latest first, as far as they are kept.
+    /// The hashes of earlier revisions, latest first, as far as they are stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ancestors: Vec<String>,
 }
 
 impl Head {
-    /// Whether the document is, or was, in this revision, as far back as its history is kept.
+    /// Whether the document is or was in this revision, as far as its history is stored.
     pub fn has(&self, rev: &Revision) -> bool {
         let back = match self.rev.generation.checked_sub(rev.generation) {
             None => return false,
@@ -45,7 +45,7 @@ impl Head {
 pub struct Document {
     /// Its id, revision and history.
     pub head: Head,
-    /// Its members but `_id` and `_rev`. Holds secrets: see [`redaction`](super::redaction).
+    /// Its members except `_id` and `_rev`. Holds secrets: see [`redaction`](super::redaction).
     pub body: Map<String, Value>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn head(
     Ok(head.map(|head| Head { id: id.to_owned(), ..head }))
 }
 
-/// The body that belongs to a head.
+/// The body of a head's document.
 pub(crate) async fn body(
     tx: &Transaction,
     keys: &Keyspace,
@@ -71,7 +71,7 @@ pub(crate) async fn body(
     decode("document body", &bytes)
 }
 
-/// A document, in its current revision or in `rev`, which must be the current one or its tombstone.
+/// A document in its current revision. `rev`, if given, must be the current revision or its tombstone.
 ///
 /// # Errors
 /// `Missing` and `Deleted`; those of [`databases::check`](super::databases::check).
@@ -93,29 +93,29 @@ pub async fn get(
     Ok(Document { head, body })
 }
 
-/// A stretch of document ids.
+/// A range of document ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stretch {
-    /// Not before this id.
+    /// The first id, inclusive.
     pub from: Option<String>,
-    /// Not after this id.
+    /// The last id, inclusive.
     pub to: Option<String>,
-    /// Not `to` itself either.
+    /// Excludes `to` itself.
     pub exclusive_end: bool,
-    /// From the last to the first. Then `from` is the larger one.
+    /// From last to first; `from` is then the larger id.
     pub descending: bool,
 }
 
-/// Where a page of documents has ended.
+/// One page of documents.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// The documents that are there; tombstones are left out.
+    /// The existing documents, without tombstones.
     pub heads: Vec<Head>,
-    /// From where to read on, if there may be more.
+    /// Where the next page begins, if there may be more.
     pub next: Option<Bytes>,
 }
 
-/// One page of documents: reads `limit` rows at most, tombstones included, beginning at `from` if it is given.
+/// One page of documents. Reads at most `limit` rows, tombstones included, from `from` on if it is given.
 pub async fn page(
     tx: &Transaction,
     keys: &Keyspace,
@@ -163,7 +163,7 @@ pub async fn page(
     Ok(Page { heads, next })
 }
 
-/// The head of one document as `_all_docs` shows it when it is asked by key; tombstones included.
+/// The head of one document for a request to `_all_docs` by key; tombstones included.
 pub async fn by_key(tx: &Transaction, keys: &Keyspace, db: &str, id: &str) -> Result<Option<Head>> {
     Ok(head(tx, keys, db, id).await?)
 }

@@ -1,12 +1,11 @@
-//! Passwords leave a replication document for the wire only: whoever reads the document sees [`HIDDEN`] instead.
+//! Redaction: requests to peers carry the passwords of replication documents, but readers of the documents see [`HIDDEN`] instead.
 //!
-//! The forces: an answer must never hold a password; a client that reads a document, changes a field and writes it back
-//! must not destroy the password; and whoever may write a document must not be able to send a password that they do not
-//! know to a server of their choice. So [`hide`] puts [`HIDDEN`] into the place of each secret, and [`restore`] puts the
-//! stored secret back where a write has [`HIDDEN`] in its place, provided that the URL still names the same server and
-//! user. Anything else is refused, rather than stored as a password of five stars that fails hours later.
+//! The forces: a response must never contain a password. A client that reads a document, changes a field and writes it back must not destroy the
+//! password. A user who may write a document must not be able to send an unknown password to a server of their choice. [`hide`] therefore replaces
+//! each secret by [`HIDDEN`], and [`restore`] puts the stored secret back where a write contains [`HIDDEN`]. This requires that the URL still names
+//! the same server and user. Other writes are rejected, because they would store a password of five stars that fails hours later.
 //!
-//! Secrets are: the password of a URL, every value under `headers`, and under `auth` every string but the user's name.
+//! The secrets are: the password of a URL, every value under `headers`, and every string under `auth` except the user's name.
 
 use serde_json::{Map, Value};
 use url::Url;
@@ -16,7 +15,7 @@ use crate::HIDDEN;
 
 /// The fields that hold an endpoint: a URL, or an object with one.
 const ENDPOINTS: [&str; 5] = ["source", "target", "source_proxy", "target_proxy", "proxy"];
-/// Below `auth` these are not secret.
+/// The strings below `auth` that are not secret.
 const NAMES: [&str; 2] = ["username", "name"];
 
 /// Hides every secret of a document.
@@ -56,7 +55,7 @@ fn hide_all(value: &mut Value) {
     }
 }
 
-/// A URL with [`HIDDEN`] in the place of its password.
+/// A URL with [`HIDDEN`] instead of its password.
 pub fn hide_url(url: &str) -> String {
     match password(url) {
         Some(place) if !place.is_empty() => format!("{}{HIDDEN}{}", &url[..place.start], &url[place.end..]),
@@ -64,7 +63,7 @@ pub fn hide_url(url: &str) -> String {
     }
 }
 
-/// Where the password of a URL is. Of a text that is no URL everything is one that might be.
+/// The position of a URL's password. In a text that is not a URL, everything that might be a password counts.
 fn password(url: &str) -> Option<std::ops::Range<usize>> {
     let begin = url.find("://").map_or(0, |at| at + "://".len());
     let end = url[begin..].find(['/', '\\', '?', '#']).map_or(url.len(), |at| begin + at);
@@ -82,10 +81,10 @@ fn password(url: &str) -> Option<std::ops::Range<usize>> {
 /// Puts the secrets of the `stored` document where `body` has [`HIDDEN`].
 ///
 /// # Errors
-/// `Invalid` where there is no stored secret for the place, or where it belongs to another server or user.
+/// `Invalid` where no secret is stored in this position, or where it belongs to another server or user.
 pub fn restore(body: &mut Map<String, Value>, stored: Option<&Map<String, Value>>) -> Result<()> {
     for field in ENDPOINTS {
-        // A proxy reads along: by another one the secret would go to whoever wrote the document.
+        // The proxy sees the secret, so another proxy could send it to the author of the document.
         let stored = stored.filter(|stored| same_proxy(field, body, stored));
         let Some(new) = body.get_mut(field) else { continue };
         let old = stored.and_then(|stored| stored.get(field));
@@ -115,7 +114,7 @@ fn restore_endpoint(
     let url_of =
         |endpoint: &Map<String, Value>| endpoint.get("url").and_then(Value::as_str).map(str::to_owned);
     let (new_url, old_url) = (url_of(endpoint), stored.and_then(url_of));
-    // A header may lead the request elsewhere: whoever changes one gives the secrets anew.
+    // A header may redirect the request, so a client that changes one must send the secrets again.
     let headers = |endpoint: &Map<String, Value>| endpoint.get("headers").cloned();
     let stored = stored.filter(|stored| same_headers(headers(endpoint).as_ref(), headers(stored).as_ref()));
     let trusted = match (&new_url, &old_url) {
@@ -141,7 +140,7 @@ fn restore_all(at: &str, value: &mut Value, stored: Option<&Value>) -> Result<()
     match value {
         Value::String(text) if text == HIDDEN => *value = stored.ok_or_else(|| hidden(at))?.clone(),
         Value::Object(members) => {
-            // Whoever keeps the secrets keeps the login that they belong to.
+            // A client that keeps the secrets must keep the login that they belong to.
             let stored = stored.and_then(Value::as_object);
             let same_user =
                 NAMES.iter().all(|name| stored.is_none_or(|stored| stored.get(*name) == members.get(*name)));
@@ -163,7 +162,7 @@ fn restore_all(at: &str, value: &mut Value, stored: Option<&Value>) -> Result<()
     Ok(())
 }
 
-/// Whether an endpoint's headers are those that are stored, or stand for them.
+/// Whether an endpoint's headers equal the stored ones, or have [`HIDDEN`] in their place.
 fn same_headers(new: Option<&Value>, stored: Option<&Value>) -> bool {
     let none = Map::new();
     let members = |headers: Option<&Value>| match headers {
@@ -179,7 +178,7 @@ fn same_headers(new: Option<&Value>, stored: Option<&Value>) -> bool {
         })
 }
 
-/// Whether both documents reach the endpoint `field` by the same proxy.
+/// Whether both documents use the same proxy for the endpoint `field`.
 fn same_proxy(field: &str, a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
     let own = match field {
         "source" => "source_proxy",
@@ -197,7 +196,7 @@ fn same_proxy(field: &str, a: &Map<String, Value>, b: &Map<String, Value>) -> bo
     }
 }
 
-/// Whether two URLs name the same server, and the same user if they name one.
+/// Whether two URLs name the same server and, if they name a user, the same user.
 fn same_server(a: &str, b: &str) -> bool {
     match (Url::parse(a), Url::parse(b)) {
         (Ok(a), Ok(b)) => {
@@ -245,7 +244,7 @@ mod tests {
             ("https://u:p@ss:w@h/", "https://u:*****@h/"),
             ("https://h:80/db@x", "https://h:80/db@x"),
             ("http://u:p@h?x=@", "http://u:*****@h?x=@"),
-            // No URLs, and shown by nobody else: too much is hidden rather than too little.
+            // These are not URLs, so hiding too much is better than too little.
             ("http://u:pa/ss@h/db", "http://u:*****@h/db"),
             ("u:pw@h/db", "u:*****@h/db"),
             ("local", "local"),
@@ -274,7 +273,7 @@ mod tests {
         hide(&mut body);
         assert_ne!(body, stored);
         body.insert("continuous".into(), json!(true));
-        // Other databases of the same server, other parameters: the password stays.
+        // Other databases of the same server, and other parameters, keep the password.
         body.insert("target".into(), json!("http://t:*****@t/other"));
         restore(&mut body, Some(&stored)).unwrap();
         assert_eq!(body["source"], stored["source"]);
@@ -291,7 +290,7 @@ mod tests {
         let mut same = shown.clone();
         restore(&mut same, Some(&stored)).unwrap();
         assert_eq!(same, stored);
-        // The proxy of the other side sees nothing of it.
+        // The proxy of the other side never gets the secret.
         let mut other_side = shown.clone();
         other_side.insert("target_proxy".into(), json!("http://evil"));
         restore(&mut other_side, Some(&stored)).unwrap();
@@ -314,7 +313,7 @@ mod tests {
         );
         let mut shown = stored.clone();
         hide(&mut shown);
-        // What is shown may be written back, also with values that are known, and with names in another case.
+        // The displayed document may be written back, even with known values, or with names in another case.
         for headers in
             [json!({"Cookie": "*****", "X-Route": "*****"}), json!({"cookie": "*****", "x-route": "a"})]
         {

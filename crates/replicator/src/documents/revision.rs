@@ -1,4 +1,4 @@
-//! Revisions: `N-hash`, the same for the same history.
+//! Revisions: `N-hash`, equal for equal histories.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Error;
 
-/// Longest hash that is accepted from a client; CouchDB's have 32 digits.
+/// The longest hash that is accepted from a client. CouchDB's have 32 digits.
 const MAX_HASH_BYTES: usize = 64;
-/// Largest generation from which a client may let a new document's history go on: far beyond what any document lives
-/// through, and far enough from an overflow that whatever grows from it can be counted, stored and read again.
+/// The largest generation with which a client may begin a new document. It is far beyond the number of writes of any document. It is also far below
+/// an overflow, so that later generations can be counted, stored and read.
 pub(super) const MAX_FIRST_GENERATION: u64 = 1 << 52;
 
 /// A document's revision.
@@ -20,13 +20,13 @@ pub(super) const MAX_FIRST_GENERATION: u64 = 1 << 52;
 pub struct Revision {
     /// The number of writes that led to it, 1 for the first.
     pub generation: u64,
-    /// 32 hexadecimal digits if it was made here.
+    /// 32 hexadecimal digits if this server created it.
     pub hash: String,
 }
 
 impl Revision {
-    /// The revision that a write makes out of `parent`: the MD5 of the parent's hash, of whether it deletes, and of
-    /// the body. Two servers that did the same have the same revisions.
+    /// The revision that a write creates from `parent`: the MD5 of the parent's hash, of whether it deletes, and of the body. Two servers with the
+    /// same writes have the same revisions.
     pub fn next(parent: Option<&Revision>, deleted: bool, body: &[u8]) -> Self {
         let mut digest = Md5::new();
         digest.update(parent.map_or("", |parent| parent.hash.as_str()));
@@ -49,7 +49,7 @@ impl FromStr for Revision {
     fn from_str(text: &str) -> Result<Self, Error> {
         let invalid = || Error::Invalid("Invalid rev format".to_owned());
         let (generation, hash) = text.split_once('-').ok_or_else(invalid)?;
-        // Any generation: stored rows are read by this, too.
+        // Any generation is valid here, because stored rows are parsed as well.
         let generation: u64 = generation.parse().map_err(|_| invalid())?;
         let known = hash.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if generation == 0 || hash.is_empty() || hash.len() > MAX_HASH_BYTES || !known {

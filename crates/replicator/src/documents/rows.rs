@@ -1,4 +1,4 @@
-//! Reading and writing single rows.
+//! Reads and writes single rows.
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -8,14 +8,14 @@ use turnwise_store::Transaction;
 
 use super::error::corrupt;
 
-/// A database's update sequence, and how many documents it has.
+/// A database's update sequence, and its number of documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// The number of the latest write.
     pub sequence: i64,
-    /// Documents that are there.
+    /// Number of existing documents.
     pub documents: u64,
-    /// Documents that were deleted.
+    /// Number of deleted documents.
     pub deleted: u64,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn decode<T: DeserializeOwned>(what: &str, value: &[u8]) -> turnwise_
     serde_json::from_slice(value).map_err(|error| corrupt(what, error))
 }
 
-/// Reads one row, if it is there.
+/// Reads one row, if it exists.
 pub(crate) async fn read<T: DeserializeOwned>(
     tx: &Transaction,
     key: &Bytes,

@@ -1,4 +1,4 @@
-//! Databases and documents, write by write.
+//! Tests of databases and documents, write by write.
 
 #![allow(clippy::unwrap_used)]
 use std::sync::Arc;
@@ -116,7 +116,7 @@ async fn a_document_comes_back_as_it_was_written() {
     assert_eq!(rev.generation, 1);
     let document = world.get("doc", None).await.unwrap();
     assert_eq!(Value::Object(document.body.clone()), body);
-    // The order of the members, too.
+    // The order of the members is kept as well.
     assert_eq!(document.body.keys().collect::<Vec<_>>(), ["source", "z", "a"]);
     assert_eq!(document.head.rev, rev);
     let shorter = world.put("doc", Some(&rev), false, json!({})).await.unwrap();

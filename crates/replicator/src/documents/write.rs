@@ -1,4 +1,4 @@
-//! Writing documents.
+//! Writes documents.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -9,12 +9,12 @@ use super::revision::MAX_FIRST_GENERATION;
 use super::rows::{encode, read_counters};
 use super::{Counters, Error, Head, MAX_BODY_BYTES, Result, Revision, databases, names, read};
 
-/// Earlier revisions whose hashes are kept, so that a client can ask for a document's history.
+/// The number of earlier revisions whose hashes are stored, so that clients can request a document's history.
 const MAX_ANCESTORS: usize = 50;
-/// Members that servers put into what they answer, and that clients send back without meaning anything.
+/// Members that servers add to responses, and that clients send back without a purpose.
 const IGNORED: [&str; 7] =
     ["_revisions", "_revs_info", "_conflicts", "_deleted_conflicts", "_local_seq", "_seq", "_access"];
-/// Members that a replicator writes into its documents.
+/// Members that a replicator adds to its documents.
 pub(crate) const REPLICATION: [&str; 6] = [
     "_replication_state",
     "_replication_state_time",
@@ -24,24 +24,24 @@ pub(crate) const REPLICATION: [&str; 6] = [
     "_replication_start_time",
 ];
 
-/// A document as a client wants it to be.
+/// A document as a client wants to write it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
     /// The document's id.
     pub id: String,
-    /// The revision that the client knows; `None` for a document that it believes to be new.
+    /// The revision that the client knows; `None` for a document that it considers new.
     pub rev: Option<Revision>,
-    /// The document shall be deleted.
+    /// Whether to delete the document.
     pub deleted: bool,
     /// All other members.
     pub body: Map<String, Value>,
 }
 
 impl Draft {
-    /// Reads a document from a client's JSON object. The id comes from the path, from `_id`, or is `fallback_id`.
+    /// Reads a document from a client's JSON object. The id comes from the path or from `_id`; otherwise it is `fallback_id`.
     ///
     /// # Errors
-    /// `Invalid`, `IllegalId` or `SpecialMember`; for attachments, too.
+    /// `Invalid`, `IllegalId` or `SpecialMember`; also for attachments.
     pub fn parse(id: Option<&str>, mut object: Map<String, Value>, fallback_id: &str) -> Result<Self> {
         let text = |name: &str, value: Option<Value>| match value {
             None => Ok(None),
@@ -80,7 +80,7 @@ impl Draft {
     }
 }
 
-/// What a write has made.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     /// The document.
@@ -89,14 +89,14 @@ pub struct Written {
     pub rev: Revision,
 }
 
-/// The right to write one document once or more within a transaction: nobody else has written it meanwhile, and the
-/// client knows what it replaces.
+/// The right to write one document once or more within a transaction. The document has not changed meanwhile, and the client knows the revision that
+/// it replaces.
 #[derive(Debug)]
 pub struct Slot {
     db: String,
     id: String,
     head: Option<Head>,
-    /// The revision that the next one grows from.
+    /// The parent of the next revision.
     parent: Option<Revision>,
     counters: Counters,
 }
@@ -104,8 +104,8 @@ pub struct Slot {
 impl Slot {
     /// Opens a document for a client that knows the revision `rev`.
     ///
-    /// A document that never was may be written with any `rev`, and its history goes on from there, as in CouchDB:
-    /// documents move to turnwise with what `_all_docs?include_docs=true` of another server answered.
+    /// A document that never existed may be written with any `rev`, and its history continues from there, as in CouchDB. Documents thus move to
+    /// turnwise with the response of another server's `_all_docs?include_docs=true`.
     ///
     /// # Errors
     /// `Conflict`; `Invalid` for a new document with an absurd `rev`; those of [`databases::check`].
@@ -134,7 +134,7 @@ impl Slot {
         }
     }
 
-    /// Opens a document as it is, for the server itself. The database must be there.
+    /// Opens the current document for the server itself. The database must exist.
     pub(crate) async fn open_current(
         tx: &Transaction,
         keys: &Keyspace,
@@ -157,7 +157,7 @@ impl Slot {
         &self.id
     }
 
-    /// What is stored now; `None` if nothing is, or a tombstone.
+    /// The current document; `None` if there is none, or only a tombstone.
     pub fn current(&self) -> Option<&Head> {
         self.head.as_ref().filter(|head| !head.deleted)
     }
@@ -180,7 +180,7 @@ impl Slot {
         Ok(self.put(tx, keys, deleted, &bytes)?)
     }
 
-    /// Writes the next revision, whatever its size: the server's own additions never make a document too large.
+    /// Writes the next revision, whatever its size, because the server's own additions must never make a document too large.
     pub(crate) fn put(
         &mut self,
         tx: &Transaction,

@@ -1,4 +1,4 @@
-//! What came of a request: an answer that is still arriving, or the words for what went wrong.
+//! The result of a request: a response that is still arriving, or an error with its context.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use super::trickle::Trickle;
 use crate::error::{Error, Fault, PeerError, excerpt};
 use crate::room::Places;
 
-/// How much of an error's body is read.
+/// The most bytes that are read of an error's body.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
 
-/// Where a request went; knows how to word what goes wrong there.
+/// The destination of a request; adds this context to errors.
 #[derive(Clone)]
 pub(super) struct Place {
     pub peer: Peer,
@@ -68,7 +68,7 @@ impl Place {
     }
 }
 
-/// What the error's innermost causes say.
+/// The messages of the error's innermost causes.
 fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut cause = Some(error);
@@ -76,23 +76,23 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
         words.push(inner.to_string());
         cause = inner.source();
     }
-    // The outer layers only name themselves ("client error (Connect)"); the last two tell what happened.
+    // The outer layers only name themselves ("client error (Connect)"); the last two state what happened.
     words.dedup();
     let tell = words.len().saturating_sub(2);
     words[tell..].join(": ")
 }
 
-/// An answer whose head has come and whose body has not.
+/// A response whose head has arrived and whose body has not.
 pub(crate) struct Answer {
     pub(super) place: Place,
     pub(super) response: http::Response<Incoming>,
-    /// Silence after which it has broken off.
+    /// The silence after which it has broken off.
     pub(super) timeout: Duration,
-    /// When it has to have ended.
+    /// When it must have ended.
     pub(super) deadline: Deadline,
-    /// The memory that it has, if it is large.
+    /// The memory places that it holds, if it is large.
     pub(super) places: Places,
-    /// How little comes of it.
+    /// The check of its minimum progress.
     pub(super) trickle: Trickle,
     /// Kept as long as the connection is in use.
     pub(super) _permit: Option<Permit>,
@@ -110,22 +110,22 @@ impl Answer {
         self.response.headers().get(name)?.to_str().ok()
     }
 
-    /// When the request was sent, after all that it had to wait for here.
+    /// When the request was sent, after all waiting on this side.
     pub fn sent_at(&self) -> Instant {
         self.deadline.began()
     }
 
-    /// Waits until so much of it may be held at once.
+    /// Waits until this many bytes of the response may be held.
     pub async fn hold(&mut self, bytes: usize) -> Result<(), Error> {
         self.place.peer.0.room.grow(&mut self.places, bytes).await
     }
 
-    /// Nothing large of it is held any more.
+    /// Releases the memory: nothing large of the response is held any more.
     pub fn release(&mut self) {
         self.places = Places::default();
     }
 
-    /// Words an error about this answer.
+    /// Adds the context of this response to a fault.
     pub fn fault(&self, fault: Fault) -> Error {
         self.place.fault(fault)
     }
@@ -134,7 +134,7 @@ impl Answer {
         self.fault(Fault::Malformed(cause.to_string()))
     }
 
-    /// Whether nothing is due until more comes: the answer is a feed, and all that it has begun is complete.
+    /// Sets whether the response may be idle: it is a feed, and everything that it has begun is complete.
     pub fn rest(&mut self, rests: bool) {
         self.trickle.rest(rests);
     }
@@ -152,7 +152,7 @@ impl Answer {
                 Ok(None) => return Ok(None),
                 Ok(Some(Err(error))) => return Err(self.fault(Fault::BrokeOff(causes(&error)))),
                 Ok(Some(Ok(frame))) => {
-                    // Trailers say nothing here.
+                    // Trailers carry no information here.
                     if let Ok(chunk) = frame.into_data() {
                         let enough = self.trickle.came(&chunk, Instant::now());
                         enough.map_err(|fault| self.fault(fault))?;
@@ -185,10 +185,10 @@ impl Answer {
             .map_err(|cause| self.malformed(format!("{cause} in {}", beginning(&body))))
     }
 
-    /// The error of an answer with an error's status, without what it says: it may repeat what was sent.
+    /// The error of a response with an error status, without its body, which may repeat what was sent.
     pub(super) async fn into_bare_error(mut self, status: StatusCode) -> Error {
         let retry_after = retry_after(self.response.headers());
-        // The connection is free for the next request when all has been read.
+        // The connection is free for the next request only after the body has been read.
         let _ = self.bytes(ERROR_BODY_BYTES).await;
         self.fault(Fault::Status {
             status: status.as_u16(),
@@ -201,7 +201,7 @@ impl Answer {
     pub(super) async fn into_error(mut self, status: StatusCode) -> Error {
         let retry_after = retry_after(self.response.headers());
         let mut body = Vec::new();
-        // The status says enough, should the body break off.
+        // If the body breaks off, the status is enough.
         while let Ok(Some(chunk)) = self.chunk().await {
             body.extend_from_slice(&chunk);
             if body.len() > ERROR_BODY_BYTES {
@@ -224,17 +224,17 @@ impl Answer {
     }
 }
 
-/// A status in words, as CouchDB's errors are called.
+/// The name of a status, in the style of CouchDB's errors.
 fn name(status: StatusCode) -> String {
     status.canonical_reason().unwrap_or("error").to_lowercase().replace(' ', "_")
 }
 
-/// How long the peer asks to wait, if it says so in seconds.
+/// How long the peer asks to wait, if it states that in seconds.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The first words of a body, for an error message; it is cut when its secrets are gone.
+/// The beginning of a body for an error message; the message is cut after its secrets have been removed.
 pub(crate) fn beginning(body: &[u8]) -> String {
     format!("`{}`", excerpt(body))
 }

@@ -1,9 +1,9 @@
-//! Request bodies gzipped where the link is slow.
+//! Request bodies are gzipped where the link is slow.
 //!
-//! JSON shrinks to a quarter or less, at some 10 ms of CPU for each megabyte. On a fast link that is only a cost: 100 MB/s leave a
-//! body sooner than it is compressed. So the speed is measured at which the connection takes bodies of some size, and only once
-//! several in a row were slow are those that follow compressed. CouchDB understands them; whoever answers that it
-//! does not (400, 415, 501) gets the same body plain, and never another compressed one in this run.
+//! JSON shrinks to a quarter or less, at some 10 ms of CPU per megabyte. On a fast link that is only a cost: at 100 MB/s, a body is sent sooner than
+//! it is compressed. The rate at which the connection takes large bodies is therefore measured, and bodies are compressed only after several
+//! consecutive slow ones. CouchDB supports them. A peer that does not (400, 415, 501) gets the same body uncompressed, and no other compressed one in
+//! this run.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,15 +13,15 @@ use bytes::Bytes;
 use flate2::Compression as Level;
 use flate2::write::GzEncoder;
 
-/// Slower than 8 Mbit/s: then a megabyte takes a second plain, and a quarter of one compressed.
+/// Slower than 8 Mbit/s: a megabyte then takes a second uncompressed, and a quarter of that compressed.
 const SLOW_BYTES_PER_SECOND: f64 = 1e6;
-/// What the buffers swallow at once says nothing of the link: some 400 kB are the HTTP client's own, the rest is the socket's.
+/// Bytes that buffers take immediately, which show nothing about the link: some 400 kB in the HTTP client, the rest in the socket.
 const SWALLOWED_BYTES: u64 = 768 * 1024;
-/// So smaller bodies say nothing at all.
+/// Smaller bodies are therefore not measured.
 const TELLING_BYTES: u64 = 1024 * 1024;
-/// A busy server takes a body slowly, too, but not several in a row.
+/// A busy server also takes a body slowly, but not several consecutive ones.
 const SLOW_IN_A_ROW: u32 = 3;
-/// Smaller bodies gain nothing.
+/// Compressing smaller bodies gains nothing.
 const WORTH_BYTES: usize = 4 * 1024;
 
 /// Whether the bodies for one peer are compressed.
@@ -32,14 +32,14 @@ pub(super) struct Compression {
 }
 
 impl Compression {
-    /// Whether a body of this size is to be compressed.
+    /// Whether to compress a body of this size.
     pub fn is_worth(&self, bytes: usize) -> bool {
         bytes >= WORTH_BYTES
             && self.slow_in_a_row.load(Ordering::Relaxed) >= SLOW_IN_A_ROW
             && !self.refused.load(Ordering::Relaxed)
     }
 
-    /// The connection took a plain body of so many bytes in this time.
+    /// The connection took an uncompressed body of `bytes` bytes in this time.
     pub fn measured(&self, bytes: u64, took: Duration) {
         if bytes < TELLING_BYTES {
             return;
@@ -50,7 +50,7 @@ impl Compression {
         let _ = self.slow_in_a_row.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| Some(next(it)));
     }
 
-    /// Whether an answer with this status may mean that the peer does not understand compressed bodies. It gets no more of them.
+    /// Whether a response with this status may mean that the peer does not support compressed bodies. If so, it gets no more of them.
     pub fn refused(&self, status: Option<u16>) -> bool {
         let refused = matches!(status, Some(400 | 415 | 501));
         if refused {
@@ -60,7 +60,7 @@ impl Compression {
     }
 }
 
-/// The body, compressed, on a thread for such work; `None` if it cannot be, which only costs time.
+/// The compressed body, from a blocking thread; `None` if the compression fails, which only costs time.
 pub(super) async fn gzip(body: Bytes) -> Option<Bytes> {
     tokio::task::spawn_blocking(move || {
         let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 3), Level::fast());
@@ -85,7 +85,7 @@ mod tests {
             compression.is_worth(WORTH_BYTES)
         };
         assert_eq!([1000, 1000, 100, 1000, 1000].map(|ms| measure(MEGABYTE, ms)), [false; 5]);
-        // Small bodies tell nothing.
+        // Small bodies are not measured.
         assert!(!measure(MEGABYTE - 1, 5000));
         assert!(measure(MEGABYTE, 1000));
         assert!(!compression.is_worth(WORTH_BYTES - 1));

@@ -1,8 +1,8 @@
-//! `connect_to`: servers that are reached elsewhere than their URL says.
+//! `connect_to`: servers whose connections go elsewhere than their URL states.
 //!
-//! Like curl's `--connect-to`: only the connection goes elsewhere. The request, the name under which the server's certificate
-//! is checked, and the replication's id stay those of the URL. It holds for every connection that replications open, to peers
-//! and to proxies; what lies behind a proxy is the proxy's affair.
+//! As with curl's `--connect-to`, only the connection changes. The request, the name in the check of the server's certificate, and the replication id
+//! stay those of the URL. It applies to every connection that replications open, to peers and to proxies. It does not change the connections that a
+//! proxy opens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use std::str::FromStr;
 use http::Uri;
 use http::uri::Authority;
 
-/// Rules at most.
+/// The most rules.
 const MAX_RULES: usize = 100;
 
-/// Rules, of which the first that matches counts.
+/// The rules; the first one that matches applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectTo(Vec<Rule>);
 
@@ -22,7 +22,7 @@ pub struct ConnectTo(Vec<Rule>);
 struct Rule {
     /// A host, `*.` and the end of one, or `*`.
     pattern: String,
-    /// `None`: all of them.
+    /// `None`: all ports.
     port: Option<u16>,
     /// `None`: the same host.
     target: Option<String>,
@@ -31,7 +31,7 @@ struct Rule {
 }
 
 impl ConnectTo {
-    /// Where a connection to the server that `at` names has to go.
+    /// The address for a connection to the server in `at`.
     pub(super) fn redirected(&self, at: &Uri) -> Uri {
         let host = at.host().unwrap_or_default();
         let port = at.port_u16().unwrap_or(if at.scheme_str() == Some("https") { 443 } else { 80 });
@@ -52,7 +52,7 @@ impl Rule {
             None => host.eq_ignore_ascii_case(&self.pattern),
             Some("") => true,
             Some(end) => {
-                // What the star stands for is at least one label.
+                // The star stands for at least one label.
                 let start = host.len().checked_sub(end.len()).filter(|start| *start > 0);
                 start
                     .is_some_and(|start| host.get(start..).is_some_and(|host| host.eq_ignore_ascii_case(end)))
@@ -101,12 +101,12 @@ impl FromStr for Rule {
     }
 }
 
-/// Whether it is a host and nothing more, as it stands in a URL.
+/// Whether the text is only a host, as it appears in a URL.
 fn is_host(text: &str) -> bool {
     !text.contains(['*', '@']) && text.parse::<Authority>().is_ok_and(|authority| authority.host() == text)
 }
 
-/// What stands between the colons. Those of an address in brackets are its own.
+/// The parts between colons. Colons inside an address in brackets do not count.
 fn fields(text: &str) -> Vec<&str> {
     let mut in_brackets = false;
     text.split(|character| {

@@ -1,4 +1,4 @@
-//! How one connection is made: to the peer or to its proxy, with the socket's options, through the tunnel, under TLS.
+//! Opens a connection: to the peer or to its proxy, with the socket's options, through the tunnel, with TLS.
 //!
 //! ```text
 //!   http://   connect ─────────────────────────────────────────────▶ requests
@@ -31,25 +31,25 @@ use super::pool::Route;
 use super::proxy::{Kind, Proxy};
 use super::resolver::Resolver;
 
-/// The longest that a connection may take, with all that belongs to it. A job gives up earlier, after its
-/// `connection_timeout`; this ends what goes on without it.
+/// The time limit of opening a connection, with all its steps. A job fails earlier, after its `connection_timeout`; this limit ends the attempt that
+/// continues without it.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// The longest that a connection waits for one to be closed, where there may be no more: longer than one that nobody uses is
-/// kept by default.
+/// The time limit of the wait for another connection to be closed, when the limit of connections is reached. It is longer than the default time for
+/// which idle connections are kept.
 const LONGEST_IN_LINE: Duration = Duration::from_secs(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
-/// Makes connections of one kind. Cheap to clone.
+/// Opens connections of one kind. Clones are cheap.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector<Resolver>,
     connect_to: Arc<ConnectTo>,
     tls: Arc<rustls::ClientConfig>,
     route: Arc<Route>,
-    /// A permit for each connection that may still be made.
+    /// A permit for each connection that may still be opened.
     room: Arc<Semaphore>,
 }
 
@@ -69,13 +69,13 @@ impl Connector {
     /// The same for another route.
     pub fn by(&self, route: &Route) -> Self {
         let mut tcp = self.tcp.clone();
-        // Before the connection is made: the window that is offered depends on them.
+        // Before the connection is opened, because the offered window depends on these buffers.
         tcp.set_recv_buffer_size(route.socket_options.recbuf);
         tcp.set_send_buffer_size(route.socket_options.sndbuf);
         Self { tcp, route: Arc::new(route.clone()), ..self.clone() }
     }
 
-    /// Whether no more connections can be made until one is closed.
+    /// Whether the limit of connections is reached.
     pub fn is_full(&self) -> bool {
         self.room.available_permits() == 0
     }
@@ -105,7 +105,7 @@ impl Connector {
         if secure { self.secure(&peer, stream).await } else { Ok(stream) }
     }
 
-    /// A connection to the server that `at` names, or to where `connect_to` says that it is.
+    /// A connection to the server in `at`, or to its replacement in `connect_to`.
     async fn dial(&mut self, at: &Uri) -> Result<Stream, BoxError> {
         let permit = match tokio::time::timeout(LONGEST_IN_LINE, self.room.clone().acquire_owned()).await {
             Ok(permit) => permit?,
@@ -148,7 +148,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// What a failed handshake says, and what can be done about a server that is not trusted.
+/// The message of a failed handshake, with advice for a server that is not trusted.
 fn explained(host: &str, cause: io::Error) -> BoxError {
     let inner = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     if let Some(rustls::Error::InvalidCertificate(problem)) = inner {
@@ -174,7 +174,7 @@ async fn handshake(proxy: &Proxy, peer: &Uri, stream: Stream) -> Result<Stream, 
     Ok(socks.call(with_port(peer)).await.map_err(|cause| format!("the proxy {proxy}: {cause}"))?)
 }
 
-/// The same place with its port written out: a proxy cannot guess it.
+/// The same address with an explicit port, which a proxy needs.
 fn with_port(peer: &Uri) -> Uri {
     let port = peer.port_u16().unwrap_or(if peer.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 });
     let authority = format!("{}:{port}", peer.host().unwrap_or_default());
@@ -187,7 +187,7 @@ fn with_port(peer: &Uri) -> Uri {
         .expect("host and port of a URI are an authority")
 }
 
-/// Hands out the one connection that is there already.
+/// Returns the one connection that already exists.
 struct Ready(Option<Stream>);
 
 impl Service<Uri> for Ready {
@@ -207,12 +207,12 @@ impl Service<Uri> for Ready {
 trait Io: Read + Write + Send + Unpin {}
 impl<T: Read + Write + Send + Unpin> Io for T {}
 
-/// A connection, whatever it is made of.
+/// A connection of any kind.
 pub(super) struct Stream {
     io: Box<dyn Io>,
-    /// A proxy reads the requests, and has to be told whom they are for.
+    /// A proxy reads the requests, and needs the whole URL.
     proxied: bool,
-    /// Of the connection itself; what is inside of it has none.
+    /// The permit of the outermost connection; a stream inside of it has none.
     _permit: Option<OwnedSemaphorePermit>,
 }
 

@@ -1,7 +1,7 @@
-//! `request_timeout`: the moment by which a whole answer has to be there.
+//! `request_timeout`: the time limit of a complete response.
 //!
-//! Silence is what tells that a peer is gone, so that by default there is no such moment: a large attachment may take hours.
-//! An answer of changes has none in any case, because it may never end.
+//! Only silence shows that a peer is gone, so there is no limit by default: a large attachment may take hours. A response of `_changes` never has a
+//! limit, because it may be endless.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::error::Fault;
 
-/// When a request began; the end of its time, if it has one, and how much time that was.
+/// When a request began and, if it has a time limit, its end and the limit itself.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline {
     began: Instant,
@@ -18,7 +18,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// That of a request for `path` which begins now.
+    /// The deadline of a request for `path` that begins now.
     pub fn of(path: &str, request_timeout: Option<Duration>) -> Self {
         let ends = request_timeout.filter(|_| path.split('?').next() != Some("_changes"));
         let began = Instant::now();
@@ -30,10 +30,10 @@ impl Deadline {
         self.began
     }
 
-    /// Waits for `future`.
+    /// Waits for `future` until the deadline.
     ///
     /// # Errors
-    /// What is wrong when the time is over.
+    /// The fault of a request whose time is over.
     pub async fn before<T>(self, future: impl Future<Output = T>) -> Result<T, Fault> {
         match self.end {
             None => Ok(future.await),

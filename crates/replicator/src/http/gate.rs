@@ -1,14 +1,12 @@
-//! How many requests one server gets at once, from all jobs of a process.
+//! Limits the concurrent requests of all jobs of a process to one server.
 //!
-//! A job has `http_connections` of its own. A thousand jobs that start in the same moment, or that all find something to do, would
-//! still open twenty thousand connections to the one server that they share. So each request also takes one of a server's
-//! places, in the order in which they come; only when it may be sent, so that requests to a throttled database, which wait for the limiter,
-//! keep no place from those to the server's other databases. The feeds of running jobs take none: they stay open for ever, and are opened after
-//! requests that did.
+//! Each job has its own `http_connections`. A thousand jobs that start at the same time, or all find work, would still open twenty thousand
+//! connections to the server that they share. Each request therefore also takes one of a server's places, first come, first served. It takes the
+//! place only when it may be sent: requests to a throttled database, which wait for the limiter, must not block the server's other databases. The
+//! feeds of running jobs take no place: they stay open forever, and each opens after requests that took one.
 //!
-//! Sources and targets have places of their own, because a request to a target may wait for one to the source or the other way
-//! round, but never both: whoever reads from a source may wait for the target, and a target's request reads from the source
-//! only by requests that are not counted. So nobody waits for somebody who waits for him.
+//! Sources and targets have separate places. A request to a target may wait for one to the source, or the other way round, but never both. A reader
+//! of a source may wait for the target, but a target's request reads from the source only by uncounted requests. Circular waits are thus impossible.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,11 +16,11 @@ use url::Url;
 
 use crate::error::Side;
 
-/// Requests that one server gets at once, as a source and as a target. CouchDB takes 2,048 connections unless told
-/// otherwise: this leaves room for the feeds of as many jobs as run (`max_jobs` 500), and for other clients.
+/// Concurrent requests to one server, as a source and as a target. CouchDB accepts 2,048 connections by default. The rest is for the feeds of all
+/// running jobs (`max_jobs` 500), and for other clients.
 pub(super) const REQUESTS_PER_SERVER: usize = 256;
 
-/// The places of all servers that somebody uses.
+/// The places of all servers in use.
 #[derive(Debug, Default)]
 pub(crate) struct Gates(Mutex<HashMap<(String, bool), Weak<Semaphore>>>);
 
@@ -41,9 +39,9 @@ impl Gates {
     }
 }
 
-/// A request's places: among its job's, and, once it is sent, among its server's.
+/// A request's places: at its job and, once it is sent, at its server.
 pub(super) struct Permit {
     pub _connection: OwnedSemaphorePermit,
-    /// Given back when the answer has been read, or when the request is made again.
+    /// Returned after the response has been read, or when the request is repeated.
     pub place: Option<OwnedSemaphorePermit>,
 }

@@ -1,4 +1,4 @@
-//! What requests that wait keep from others.
+//! Tests that requests which wait do not block others.
 #![allow(clippy::unwrap_used)]
 
 use futures::future;
@@ -20,13 +20,13 @@ async fn a_throttled_database_keeps_no_place_from_its_servers_other_databases() 
         Peer::new(Side::Source, &replication, &client)
     };
     let (throttled, other) = (source_of(fake.url()), source_of(fake.url().replace("/db", "/other")));
-    // The server's own word: nothing is sent for half a minute.
+    // The server's `Retry-After`: nothing is sent for half a minute.
     let (status, retry_after) = (StatusCode::TOO_MANY_REQUESTS, Some(rate_limiter::LONGEST_RETRY_AFTER));
     client.limiter().answered(&Method::GET, &throttled.0.base, status, retry_after);
     let (info, asked) = (Request::get(""), Request::get("_local/x"));
     let waiting = future::join_all((0..2 * REQUESTS_PER_SERVER).map(|_| throttled.send(&asked)));
     let answered = tokio::select! {
-        // First, so that all of them are there before the other one.
+        // First, so that all of them wait before the other request is sent.
         biased;
         _ = waiting => panic!("those that were to wait have been sent"),
         answered = tokio::time::timeout(Duration::from_secs(20), other.send(&info)) => answered,

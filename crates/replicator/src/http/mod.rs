@@ -1,8 +1,8 @@
 //! Requests to the two peers of a replication.
 //!
-//! A [`Client`] owns the connections; a [`Peer`] is one side of one replication on top of it: base URL, headers, time
-//! limits, and the words for what goes wrong. [`Peer::send`] is one attempt; [`Retries`] says when an operation is tried
-//! again, from its request to the last byte of its answer, because answers break in the middle, too.
+//! A [`Client`] owns the connections. A [`Peer`] is one side of one replication on top of it: base URL, headers, time limits, and the context of
+//! errors. [`Peer::send`] makes one attempt. [`Retries`] decides when to repeat an operation, from its request to the last byte of its response,
+//! because responses may break off.
 
 mod answer;
 mod auth;
@@ -60,7 +60,7 @@ pub use socket_options::SocketOptions;
 pub use tls::{MAX_CERTIFICATE_DEPTH, Tls};
 use trickle::Trickle;
 
-/// A request that can be sent again: its body is at hand, or there is none.
+/// A request that can be repeated: its body is in memory, or it has none.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     method: Method,
@@ -70,9 +70,9 @@ pub(crate) struct Request {
     accept: &'static str,
     /// Does not count against `http_connections`.
     uncounted: bool,
-    /// Silence after which it has failed, if it is not the peer's.
+    /// The silence after which it fails, if it differs from the peer's.
     silence: Option<Duration>,
-    /// Its answer is a feed.
+    /// Its response is a feed.
     feed: bool,
 }
 
@@ -107,19 +107,19 @@ impl Request {
         self
     }
 
-    /// For a request that stays open for ever, or one on which a counted one depends.
+    /// For a request that stays open forever, or one that a counted request depends on.
     pub fn uncounted(mut self) -> Self {
         self.uncounted = true;
         self
     }
 
-    /// Nothing of its answer is due while there is no news.
+    /// Its response may be idle while there are no changes.
     pub fn feed(mut self) -> Self {
         self.feed = true;
         self
     }
 
-    /// For a request to whose answer the peer may need longer than to others: this much silence is no failure.
+    /// For a request whose response may need longer than others: this much silence is no failure.
     pub fn silence(mut self, silence: Duration) -> Self {
         self.silence = Some(silence);
         self
@@ -132,18 +132,18 @@ pub(crate) struct Peer(Arc<Inner>);
 
 struct Inner {
     side: Side,
-    /// The database's URL. What the limiter goes by, too.
+    /// The database's URL, and a key of the limiter.
     base: Arc<str>,
-    /// The base as it may be shown.
+    /// The base without secrets, for display.
     shown: String,
-    /// Those that the replication names. Mostly none, which takes no memory.
+    /// The headers of the replication. Usually empty, which allocates nothing.
     headers: HeaderMap,
     transport: Lease,
     auth: Auth,
-    /// Where sessions are opened. What the limiter goes by then.
+    /// The URL where sessions are opened, and the limiter's key for logins.
     login_url: Arc<str>,
     limiter: Arc<RateLimiter>,
-    /// The process's, for large documents.
+    /// The process's memory for large documents.
     room: Arc<Room>,
     timeout: Duration,
     request_timeout: Option<Duration>,
@@ -151,11 +151,11 @@ struct Inner {
     retries: u32,
     http_connections: usize,
     connections: Arc<Semaphore>,
-    /// The server's, shared with all jobs.
+    /// The server's places, which all jobs share.
     places: Arc<Semaphore>,
     pressure: Arc<Pressure>,
     compression: Compression,
-    /// Of both sides: each may be told of the other's secrets.
+    /// The secrets of both sides, because each side may receive the other's.
     scrubber: Arc<Scrubber>,
 }
 
@@ -207,13 +207,13 @@ impl Peer {
         Self(Arc::new(Inner::new(side, replication, client, Arc::default(), secrets)))
     }
 
-    /// The other side of the same job: where one is throttled, the job does less on both.
+    /// The other side of the same job. If one side is throttled, the job reduces its load on both.
     pub fn beside(&self, side: Side, replication: &Replication, client: &Client) -> Self {
         let (pressure, secrets) = (Arc::clone(&self.0.pressure), Arc::clone(&self.0.scrubber));
         Self(Arc::new(Inner::new(side, replication, client, pressure, secrets)))
     }
 
-    /// The server of a side's database: the paths of requests begin at its root.
+    /// The server of a side's database; request paths are relative to its root.
     pub fn server(side: Side, replication: &Replication, client: &Client) -> Self {
         let parent = |url: &str| {
             let end = url.trim_end_matches('/').rfind('/').map_or(url.len(), |at| at + 1);
@@ -223,32 +223,32 @@ impl Peer {
         Self(Arc::new(Inner { base: parent(&inner.base).into(), shown: parent(&inner.shown), ..inner }))
     }
 
-    /// Silence on a connection after which a request has failed.
+    /// The silence after which a request fails.
     pub fn timeout(&self) -> Duration {
         self.0.timeout
     }
 
-    /// The attempts of one operation, from its request to the last byte of its answer.
+    /// The attempts of one operation, from its request to the last byte of its response.
     pub fn retries(&self) -> Retries<'_> {
         Retries::new(self)
     }
 
-    /// A text of this peer's as it may be shown: short, and without secrets.
+    /// A text of this peer for display: short, and without secrets.
     pub fn clean(&self, text: &str) -> String {
         shorten(&self.0.auth.hide(self.0.scrubber.scrub(&excerpt(text.as_bytes()))))
     }
 
-    /// How much of some room the job uses: less than all of it while one of its servers is throttled.
+    /// How much of a limit the job uses: less than all of it while one of its servers is throttled.
     pub fn reduced(&self, room: usize) -> usize {
         self.0.pressure.reduced(room)
     }
 
-    /// Words an error about a request that has been answered.
+    /// Adds the context of a request to a fault.
     pub fn fault(&self, method: Method, path: &str, fault: Fault) -> Error {
         Place { peer: self.clone(), method, path: path.to_owned() }.fault(fault)
     }
 
-    /// Sends `request` once and waits for the head of its answer. Every status but 2xx is an error.
+    /// Sends `request` once and waits for the head of its response. Every status except 2xx is an error.
     pub async fn send(&self, request: &Request) -> Result<Answer, Error> {
         let timeout = request.silence.unwrap_or(self.0.timeout);
         let compression = &self.0.compression;
@@ -288,13 +288,13 @@ impl Peer {
         Ok(answer)
     }
 
-    /// Sends a body that exists only once, such as a stream of attachments.
+    /// Sends a body that cannot be repeated, such as a stream of attachments.
     pub async fn send_upload(&self, method: Method, path: &str, upload: Upload) -> Result<Answer, Error> {
         let permit = self.connection().await;
         self.exchange(method, path, "application/json", Some(upload), Some(permit), self.0.timeout).await
     }
 
-    /// Sends `request` and reads its whole answer, with retries.
+    /// Sends `request` and reads its whole response, with retries.
     pub async fn json<T: DeserializeOwned>(&self, request: &Request, limit_bytes: usize) -> Result<T, Error> {
         let mut retries = self.retries();
         loop {
@@ -309,8 +309,8 @@ impl Peer {
         }
     }
 
-    /// One of the job's own connections. The server's place comes later ([`dispatch`](Self::dispatch)): whoever waits for his own, or for
-    /// the limiter, holds no place that another job could use.
+    /// One of the job's own connections. The server's place follows later ([`dispatch`](Self::dispatch)). A request that waits for its connection or
+    /// for the limiter thus holds no place that another job could use.
     async fn connection(&self) -> Permit {
         let Inner { side, http_connections, connections, pressure, .. } = &*self.0;
         let weight = pressure.weight(*side, *http_connections);
@@ -348,7 +348,7 @@ impl Peer {
                 upload = match again {
                     None => None,
                     Some(Some(again)) => Some(again),
-                    // Whoever streams it begins anew.
+                    // The sender of the stream must start again.
                     Some(None) => return Err(place.fault(Fault::LoggedOut)),
                 };
                 continue;
@@ -367,8 +367,7 @@ impl Peer {
         }
     }
 
-    /// Sends one request, when the limiter lets it and, if it is `counted`, the server has a place for it, and waits for the head of its
-    /// answer.
+    /// Sends one request and waits for the head of its response. It waits first for the limiter and, if it is `counted`, for a place at the server.
     #[allow(clippy::too_many_arguments, reason = "one call for requests, and one for logins")]
     async fn dispatch(
         &self,
@@ -392,7 +391,7 @@ impl Peer {
             |cause: http::Error| place.fault(Fault::Unexpected(format!("it cannot be asked for: {cause}")));
         let mut request = builder.body(Outgoing(upload)).map_err(wrong)?;
         if let Some((content_type, encoding)) = described {
-            // In place of what the replication's headers say: what is sent is known here.
+            // Replaces the replication's own headers, because only this function knows what it sends.
             let content_type = HeaderValue::try_from(content_type).map_err(|cause| wrong(cause.into()))?;
             request.headers_mut().insert(CONTENT_TYPE, content_type);
             if let Some(encoding) = encoding {
@@ -401,7 +400,7 @@ impl Peer {
         }
         limiter.wait(&place.method, limited).await;
         if let Some(permit) = counted {
-            // The one of an attempt before goes back first.
+            // Returns the place of the previous attempt first.
             permit.place = None;
             permit.place = Some(Arc::clone(places).acquire_owned().await.expect("never closed"));
         }
@@ -446,7 +445,7 @@ impl Peer {
             _permit: None,
         };
         let fault = if status.is_success() {
-            // What it says is in its head; the connection is free for the next request when all has been read.
+            // Only the head matters, but the connection is free for the next request only after the body has been read.
             let _ = answer.bytes(LOGIN_BYTES).await;
             None
         } else {
@@ -469,7 +468,7 @@ impl Peer {
 
 type Response = http::Response<hyper::body::Incoming>;
 
-/// Of an error about a peer, what went wrong there.
+/// The fault in an error about a peer.
 fn fault_of(error: Error) -> Fault {
     match error {
         Error::Peer(error) => error.fault,
@@ -477,23 +476,23 @@ fn fault_of(error: Error) -> Fault {
     }
 }
 
-/// What a server is told of who asks, unless a replication's headers say something else.
+/// The `User-Agent`, unless the replication's headers set another one.
 const OWN_NAME: &str = concat!("turnwise/", env!("CARGO_PKG_VERSION"));
 
-/// How much of the answer to a login is read.
+/// The most bytes that are read of the response to a login.
 const LOGIN_BYTES: usize = 64 * 1024;
 
-/// Why a request is not sent that would not reach the database.
+/// The error of a request that is not sent, because it would not reach the database.
 const DOT_SEGMENT: &str = "a document or an attachment called `.` or `..` cannot be named in a URL";
 
-/// Whether a path would leave its database: URLs resolve the segments `.` and `..`, however they are encoded, and ids
-/// are chosen by whoever may write to the source.
+/// Whether a path would leave its database. URLs resolve the segments `.` and `..` in every encoding, and any user who may write to the source
+/// chooses ids.
 fn has_dot_segment(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     path.split('/').any(|segment| matches!(segment, "." | ".."))
 }
 
-/// Waits for `future` as long as `progress` moves at least once in `timeout`. `None`: it did not.
+/// Waits for `future` as long as `progress` advances at least once per `timeout`. `None`: it did not.
 async fn watched<T>(
     timeout: Duration,
     progress: Option<&Progress>,
@@ -513,7 +512,7 @@ async fn watched<T>(
     }
 }
 
-/// What must not be shown of either side.
+/// The secrets of both sides.
 fn secrets(replication: &Replication) -> Arc<Scrubber> {
     let mut scrubber = Scrubber::default();
     replication.source.add_secrets(&mut scrubber);

@@ -1,12 +1,11 @@
 //! The connections that all replications of a process share.
 //!
-//! A connection that one job has finished with serves whichever job asks the same server next, for as long as
-//! `connection_close_interval` allows. It can do so only where both jobs would have made it in the same way: by the same
-//! proxy and with the same socket options. Such a way is a [`Transport`], and each has a pool of its own.
+//! A connection that one job no longer uses serves the next job with a request to the same server, within `connection_close_interval`. This requires
+//! that both jobs would open it in the same way: through the same proxy and with the same socket options. Such a way is a [`Transport`], and each has
+//! its own pool.
 //!
-//! The pools are those of `hyper-util`. It makes each connection in the future of the request that needs it, so that nobody
-//! waits for another one's server to answer; a request that is dropped takes a connection along that is in the middle of
-//! something, and gives it back otherwise.
+//! The pools are those of `hyper-util`. It opens each connection in the future of the request that needs it, so no request waits for another
+//! request's server. A dropped request closes its connection in the middle of an exchange, and otherwise returns it to the pool.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -33,23 +32,23 @@ use super::tls::Tls;
 use crate::error::Error;
 use crate::room::Room;
 
-/// Transports that are shared at most. A job that asks for one more, while all of these are in use, has its own.
+/// The most transports that are shared. While all of them are in use, a job with a further route has its own.
 const MAX_TRANSPORTS: usize = 256;
-/// Connections to one server that are kept at most while nobody uses them.
+/// The most idle connections that are kept per server.
 const MAX_IDLE_CONNECTIONS: usize = 1_000;
 /// The smallest buffer in which `hyper` reads heads.
 const MIN_BUFFER_BYTES: usize = 8 * 1024;
 
-/// How connections are made and how long they are kept, for all replications of a process.
+/// How connections are opened and how long they are kept, for all replications of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// `connection_close_interval`: a connection that nobody uses is closed after this long. CouchDB: 90 s.
+    /// `connection_close_interval`: an idle connection is closed after this long. CouchDB: 90 s.
     pub close_interval: Duration,
-    /// `connect_to`: servers that are reached elsewhere than their URL says.
+    /// `connect_to`: servers whose connections go elsewhere than their URL states.
     pub connect_to: ConnectTo,
-    /// Whom an `https` URL may lead to, and who is asking.
+    /// Which servers an `https` URL may reach, and with which client certificate.
     pub tls: Tls,
-    /// Connections at once, at most. Who wants one more waits until one is closed.
+    /// The most connections at the same time. A request that needs one more waits until one is closed.
     pub most: usize,
 }
 
@@ -64,16 +63,16 @@ impl Default for Connections {
     }
 }
 
-/// The connections of a process, kept alive and shared by all its replications. Cheap to clone.
+/// The connections of a process, kept alive and shared by all its replications. Clones are cheap.
 #[derive(Clone)]
 pub struct Client(Arc<Shared>);
 
 struct Shared {
-    /// Who is logged in where.
+    /// All logins.
     sessions: Sessions,
-    /// How much each server has to do.
+    /// The number of requests at each server.
     gates: Gates,
-    /// Who is throttled.
+    /// The throttled methods and URLs.
     limiter: Arc<RateLimiter>,
     /// Memory for large documents.
     room: Arc<Room>,
@@ -86,22 +85,22 @@ struct Table {
     transports: HashMap<Route, Arc<Transport>>,
 }
 
-/// What makes two connections to the same server different.
+/// What distinguishes two connections to the same server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Route {
     pub proxy: Option<Proxy>,
     pub socket_options: SocketOptions,
 }
 
-/// One way of connecting, with the connections that were made so.
+/// One way of connecting, with its connections.
 pub(crate) struct Transport {
     connector: Connector,
     buffer_bytes: Option<usize>,
-    /// Replaced to close the connections that nobody uses: when the interval changes, and when no more can be made.
+    /// Replaced to close the idle connections: when the interval changes, and when the limit of connections is reached.
     pool: RwLock<Pool>,
-    /// Closes each connection after its request: for while no more can be made.
+    /// Closes each connection after its request; used while the limit of connections is reached.
     keeps_none: legacy::Client<Connector, Outgoing>,
-    /// Goes along with requests that the proxy reads itself.
+    /// Added to requests that the proxy itself reads.
     proxy_authorization: Option<HeaderValue>,
     last_used: Mutex<Instant>,
 }
@@ -116,9 +115,9 @@ struct Pool {
 pub(crate) struct Lease(Arc<Transport>);
 
 impl Client {
-    /// A client with an empty pool, which trusts whom the system trusts.
+    /// A client with an empty pool, which trusts the system's TLS roots.
     ///
-    /// Where the system has no TLS roots, no `https` peer can be trusted, and `http` works all the same.
+    /// If the system has no TLS roots, no `https` peer is trusted, but `http` still works.
     ///
     /// # Errors
     /// [`Error::Local`] if TLS cannot be set up at all.
@@ -129,7 +128,7 @@ impl Client {
     /// A client with an empty pool.
     ///
     /// # Errors
-    /// [`Error::Local`] if a certificate or key cannot be used; names the setting and the file, and never the password.
+    /// [`Error::Local`] if a certificate or key cannot be used. The message names the setting and the file, and never contains the password.
     pub fn with(connections: &Connections) -> Result<Self, Error> {
         let tls = connections.tls.config().map_err(Error::Local)?;
         let table = Table { close_interval: connections.close_interval, transports: HashMap::new() };
@@ -139,7 +138,7 @@ impl Client {
         Ok(Self(Arc::new(Shared { sessions, gates, limiter, room, connector, table: Mutex::new(table) })))
     }
 
-    /// From now on a connection that nobody uses is closed after this long. Those that nobody uses now are closed at once.
+    /// Sets how long idle connections are kept. Closes those that are idle now.
     pub fn set_close_interval(&self, close_interval: Duration) {
         let mut table = self.table();
         if table.close_interval == close_interval {
@@ -151,7 +150,7 @@ impl Client {
         }
     }
 
-    /// How many methods and URLs are throttled: they have answered 429, and not recovered yet.
+    /// How many methods and URLs are throttled: they have returned 429, and have not recovered yet.
     pub fn throttled(&self) -> usize {
         self.0.limiter.throttled()
     }
@@ -172,7 +171,7 @@ impl Client {
         &self.0.sessions
     }
 
-    /// The shared way of connecting by `route`.
+    /// The shared transport for `route`.
     pub(crate) fn transport(&self, route: &Route) -> Lease {
         self.transport_at(route, Instant::now())
     }
@@ -191,7 +190,7 @@ impl Client {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing in there can be left half done.
+        // No operation leaves the table in an inconsistent state.
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -207,9 +206,9 @@ impl fmt::Debug for Client {
 }
 
 impl Table {
-    /// Drops the transports whose connections have all been closed by now, and makes room for one more if it can be had.
+    /// Drops the transports whose connections have all been closed, and makes room for one more if possible.
     fn forget_unused(&mut self, now: Instant) {
-        // While the table is locked nobody else can begin to use what only the table holds.
+        // While the table is locked, no other thread can start to use a transport that only the table holds.
         let idle = |transport: &Arc<Transport>| Arc::strong_count(transport) == 1;
         let close_interval = self.close_interval;
         self.transports.retain(|_, transport| !idle(transport) || transport.idle_for(now) < close_interval);
@@ -241,7 +240,7 @@ impl Transport {
         now.saturating_duration_since(*self.last_used.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sends a request, over a connection that is there or over a new one, and waits for the head of its answer.
+    /// Sends a request over an idle or a new connection, and waits for the head of its response.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, legacy::Error> {
         if let Some(authorization) = &self.proxy_authorization
             && request.uri().scheme() == Some(&http::uri::Scheme::HTTP)
@@ -249,7 +248,7 @@ impl Transport {
             request.headers_mut().insert(http::header::PROXY_AUTHORIZATION, authorization.clone());
         }
         let client = if self.connector.is_full() {
-            // Connections that are kept for other servers would keep this one waiting.
+            // Idle connections to other servers would keep this request waiting.
             self.begin_anew(None);
             self.keeps_none.clone()
         } else {
@@ -258,7 +257,7 @@ impl Transport {
         client.request(request).await
     }
 
-    /// Closes the connections that nobody uses.
+    /// Closes the idle connections.
     fn begin_anew(&self, close_interval: Option<Duration>) {
         let mut pool = self.pool.write().unwrap_or_else(PoisonError::into_inner);
         let close_interval = close_interval.unwrap_or(pool.close_interval);

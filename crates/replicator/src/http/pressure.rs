@@ -1,10 +1,9 @@
-//! How much of its room a job uses while its servers are throttled.
+//! How much of its limits a job uses while its servers are throttled.
 //!
-//! **Model.** A server that answers 429 or 503 has too much to do. The rate limiter lets requests wait; a job also has fewer of them
-//! at once, and smaller ones: each such answer halves its connections, its batches in flight and their size, down to a 32nd
-//! (and never below one), and each second with a success in it doubles them again. What is refused at the same time counts
-//! once. Both sides have a level of their own, so that the successes of one do not speak for the other, and batches go by the
-//! higher one: a source need not be read faster than its target is written.
+//! **Model.** A server that returns 429 or 503 is overloaded. The rate limiter delays requests. The job also makes fewer concurrent requests, and
+//! smaller ones: each such response halves its connections, its batches in flight and their size, down to 1/32 (and never below one). Each second
+//! with a success doubles them again. Rejections at the same time count once. Each side has its own level, so that the successes of one do not affect
+//! the other. Batches follow the higher level, because a source need not be read faster than its target is written.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,14 +13,14 @@ use tokio::time::Instant;
 
 use crate::error::Side;
 
-/// Halvings at most: 20 connections become one, batches of 2,000 documents 62.
+/// The most halvings: 20 connections become one, batches of 2,000 documents 62.
 const MAX_LEVEL: u32 = 5;
-/// Refusals within this time are one volley.
+/// Rejections within this time count once.
 const VOLLEY: Duration = Duration::from_millis(250);
 /// A level lasts at least this long.
 const RELIEF: Duration = Duration::from_secs(1);
 
-/// One job's, shared by its two peers.
+/// The pressure of one job, shared by its two peers.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
     source: Gauge,
@@ -65,23 +64,23 @@ impl Pressure {
         }
     }
 
-    /// A server has answered that it has too much to do.
+    /// A server has responded that it is overloaded.
     pub fn refused(&self, side: Side, now: Instant) {
         self.gauge(side).refused(now);
     }
 
-    /// A server has done what it was asked to.
+    /// A request succeeded.
     pub fn served(&self, side: Side, now: Instant) {
         self.gauge(side).served(now);
     }
 
-    /// How much of `room` is to be used.
+    /// How much of the limit `room` to use.
     pub fn reduced(&self, room: usize) -> usize {
         let level = |gauge: &Gauge| gauge.level.load(Ordering::Relaxed);
         (room >> level(&self.source).max(level(&self.target))).max(1)
     }
 
-    /// How many of a side's connections one request counts as, so that fewer fit.
+    /// How many of a side's connections one request takes, so that fewer requests fit.
     pub fn weight(&self, side: Side, connections: usize) -> u32 {
         let weight = 1u32 << self.gauge(side).level.load(Ordering::Relaxed);
         weight.min(u32::try_from(connections).unwrap_or(u32::MAX))
@@ -103,7 +102,7 @@ mod tests {
             pressure.refused(Side::Target, at(nth));
         }
         assert_eq!((pressure.reduced(2_000), pressure.weight(Side::Target, 20)), (1_000, 2));
-        // The other side's are as many as before, and its successes change nothing.
+        // The other side keeps its connections, and its successes change nothing.
         pressure.served(Side::Source, at(5_000));
         assert_eq!((pressure.reduced(4), pressure.weight(Side::Source, 20)), (2, 1));
         for nth in 1..10 {

@@ -1,4 +1,4 @@
-//! `source_proxy`, `target_proxy`, `proxy`: the way to a peer that cannot be reached directly.
+//! `source_proxy`, `target_proxy`, `proxy`: proxies for peers that cannot be reached directly.
 
 use std::fmt;
 
@@ -12,21 +12,21 @@ use crate::endpoint::{Credentials, USERINFO};
 use crate::secret::{HIDDEN, Scrubber, Secret};
 use crate::spec::Error;
 
-/// Longest user name and longest password in SOCKS 5, in bytes.
+/// The longest user name and the longest password in SOCKS 5, in bytes.
 const MAX_SOCKS_BYTES: usize = 255;
 
-/// A proxy: `http://user:password@host:port`, `https://…` or `socks5://…`. It is shown without its password.
+/// A proxy: `http://user:password@host:port`, `https://…` or `socks5://…`. It is displayed without its password.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proxy {
     kind: Kind,
     /// Host and port.
     address: String,
     credentials: Option<Credentials>,
-    /// The URL as it was given, with stars for the password.
+    /// The URL as the user wrote it, with stars for the password.
     shown: String,
 }
 
-/// How a proxy is spoken to.
+/// The protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Http,
@@ -38,7 +38,7 @@ impl Proxy {
     /// Reads the proxy of the field `field`.
     ///
     /// # Errors
-    /// What would be right; never repeats the URL, which may hold a password.
+    /// The error states what would be right. It never repeats the URL, which may hold a password.
     pub fn parse(field: &str, text: &str, schemes: &[String]) -> Result<Self, Error> {
         let url =
             Url::parse(text).map_err(|cause| Error::new(field, format!("is not a valid URL: {cause}")))?;
@@ -82,7 +82,7 @@ impl Proxy {
         self.credentials.as_ref()
     }
 
-    /// Where it listens.
+    /// The proxy's address.
     pub(super) fn address(&self) -> Uri {
         let scheme = if self.kind == Kind::Https { "https" } else { "http" };
         format!("{scheme}://{}/", self.address).parse().expect("checked when it was parsed")
@@ -98,7 +98,7 @@ impl Proxy {
         Some(value)
     }
 
-    /// Tells `scrubber` the password.
+    /// Adds the password to `scrubber`.
     pub(crate) fn add_secrets(&self, scrubber: &mut Scrubber) {
         if let Some(Credentials { user, password }) = &self.credentials {
             scrubber.add(Some(user), password);
@@ -113,7 +113,7 @@ impl fmt::Display for Proxy {
 }
 
 impl Credentials {
-    /// Those in a URL's userinfo.
+    /// The credentials in a URL's userinfo.
     pub(crate) fn of(url: &Url) -> Option<Self> {
         if url.username().is_empty() && url.password().is_none() {
             return None;

@@ -1,21 +1,18 @@
-//! How often a throttled peer is asked: additive increase, multiplicative decrease.
+//! The request rate to a throttled peer: additive increase, multiplicative decrease.
 //!
-//! **Model.** Of every method and URL (of a database) that has answered 429, the limiter keeps an estimate of the interval that
-//! its server wants between two requests. A 429 multiplies the interval by 1.2, a success takes 20 ms off it. So the
-//! requests of all replications of a process, which know nothing of each other nor of the server's capacity, swing around
-//! what the server can take. Each request waits the interval before it is sent.
+//! **Model.** For every method and URL (of a database) that has returned 429, the limiter estimates the interval that the server requires between two
+//! requests. A 429 multiplies the interval by 1.2, and a success subtracts 20 ms. The replications of a process know neither each other nor the
+//! server's capacity, but their requests thus oscillate around this capacity. Each request waits for the interval before it is sent.
 //!
-//! **Forces.** Answers come in volleys: those to the requests that were under way at the same time say the same thing, and
-//! it counts once in 80 ms. An estimate that nobody has confirmed grows old: each second without an answer halves it.
-//! It stays below 25 s, as a request that waits longer holds a place without any use. And a system in which nothing
-//! is throttled must not pay for this: an interval that reaches zero is forgotten, and a limiter without entries is
-//! asked without a lock.
+//! **Forces.** Responses come in bursts. Those to concurrent requests carry the same information, which counts once per 80 ms. An estimate without
+//! updates becomes stale: each second without a response halves it. It stays below 25 s, because a request that waits longer holds a place without
+//! use. A system without throttling must not pay for this: an interval of zero is removed, and a limiter without entries takes no lock.
 //!
-//! **Formula.** `i' = max(i, 20) · 1.2`, at most 25,000, after a 429; `i' = i / 2^s − 20` after a success that comes `s` whole
-//! seconds after the last update (if that is more than one second), and gone at 0. CouchDB's replicator has the same numbers; it decays
-//! by 2 ms per ms, and takes larger steps off large intervals. Here the halving does the work of both.
+//! **Formula.** After a 429: `i' = max(i, 20) · 1.2`, at most 25,000. After a success that comes `s` whole seconds after the last update:
+//! `i' = i / 2^s − 20`, and the entry is removed at 0. The decay applies only after more than one second. CouchDB's replicator has the same numbers.
+//! It decays by 2 ms per ms, and subtracts larger steps from large intervals, which the halving replaces here.
 //!
-//! `Retry-After` is the server's own word: until then nothing is sent, whatever the estimate says.
+//! `Retry-After` takes precedence: until then nothing is sent, whatever the estimate is.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,40 +23,39 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
-/// What a success takes off the interval, and what the first failure starts from.
+/// A success subtracts this from the interval, and the first failure starts with it.
 const BASE_STEP_MS: u64 = 20;
 /// The interval's factor after a failure, in tenths.
 const FACTOR_TENTHS: u64 = 12;
-/// The longest interval. It is reached after 40 failures in a row, which take two and a half minutes.
+/// The longest interval. It takes 40 consecutive failures to reach it, in two and a half minutes.
 const LONGEST_INTERVAL_MS: u64 = 25_000;
-/// An estimate older than this decays.
+/// An estimate decays when it is older than this.
 const DECAYS_AFTER_MS: u64 = 1_000;
-/// And halves in each of these.
+/// A decaying estimate is halved once per this time.
 const HALF_LIFE_MS: u64 = 1_000;
-/// Updates that come so soon after the last one say nothing new.
+/// Updates this soon after the last one carry no new information.
 const DEAF_MS: u64 = 80;
-/// A server's `Retry-After` counts up to here; beyond it the job's own backoff is the better place.
+/// The upper limit of `Retry-After`. Beyond it, the job's backoff is the better place to wait.
 pub(super) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
-/// Those who wait for the end of a `Retry-After` do not all go at the same moment.
+/// The requests that wait for the end of a `Retry-After` are spread over this time.
 const SPREAD_MS: u64 = 500;
-/// An estimate that nobody has touched for this long is forgotten: twice the longest interval, so that a request that
-/// waits its time still finds it.
+/// An estimate is removed after this long without use: twice the longest interval, so that a request that waits for its interval still finds it.
 const FORGOTTEN_AFTER_MS: u64 = 2 * LONGEST_INTERVAL_MS;
-/// Parts of the table, each under a lock of its own.
+/// Parts of the table, each with its own lock.
 const SHARDS: usize = 16;
 
-/// What is known of one method and URL.
+/// The estimate for one method and URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Estimate {
     interval_ms: u64,
     /// When the interval was last changed.
     updated_ms: u64,
-    /// Nothing is sent before this; 0 if the server has not said.
+    /// No request is sent before this time; 0 if the server has not set one.
     not_before_ms: u64,
 }
 
 impl Estimate {
-    /// The interval at `now_ms`, halved for every second in which nothing was heard.
+    /// The interval at `now_ms`, halved for every second without a response.
     fn interval_ms(&self, now_ms: u64) -> u64 {
         let idle_ms = now_ms.saturating_sub(self.updated_ms);
         if idle_ms <= DECAYS_AFTER_MS {
@@ -69,7 +65,7 @@ impl Estimate {
         self.interval_ms.checked_shr(halvings).unwrap_or(0)
     }
 
-    /// How long a request waits that is ready at `now_ms`; `spread_ms` longer, if it waits for a moment.
+    /// How long a request that is ready at `now_ms` waits. Adds `spread_ms` if it waits for a `Retry-After`.
     fn wait_ms(&self, now_ms: u64, spread_ms: u64) -> u64 {
         let until_ms = self.not_before_ms.saturating_sub(now_ms);
         self.interval_ms(now_ms).max(if until_ms == 0 { 0 } else { until_ms + spread_ms })
@@ -80,8 +76,8 @@ impl Estimate {
     }
 }
 
-/// The estimate after a 429 at `now_ms`. It does not decay first: a request that has waited its interval and is refused
-/// all the same shows that the interval was too short, not that it is out of date.
+/// The estimate after a 429 at `now_ms`. It does not decay first: a request that has waited for its interval and is rejected shows that the interval
+/// was too short, not that it was stale.
 fn after_failure(known: Option<Estimate>, now_ms: u64, retry_after_ms: u64) -> Estimate {
     let not_before_ms = if retry_after_ms == 0 { 0 } else { now_ms + retry_after_ms };
     match known.filter(|known| !known.is_forgotten(now_ms)) {
@@ -97,7 +93,7 @@ fn after_failure(known: Option<Estimate>, now_ms: u64, retry_after_ms: u64) -> E
     }
 }
 
-/// The estimate after a success at `now_ms`; `None` when nothing is left of it.
+/// The estimate after a success at `now_ms`; `None` if the interval is zero.
 fn after_success(known: Estimate, now_ms: u64) -> Option<Estimate> {
     if now_ms.saturating_sub(known.updated_ms) <= DEAF_MS {
         return Some(known);
@@ -114,10 +110,10 @@ type Key = (Method, Arc<str>);
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     shards: [Mutex<HashMap<Key, Estimate>>; SHARDS],
-    /// Entries in all shards; while there is none, nobody takes a lock.
+    /// Entries in all shards; without entries, no request takes a lock.
     entries: AtomicUsize,
     started: Instant,
-    /// When old entries were last looked for.
+    /// When old entries were last removed.
     swept_ms: AtomicU64,
 }
 
@@ -133,7 +129,7 @@ impl Default for RateLimiter {
 }
 
 impl RateLimiter {
-    /// Waits as long as a request of `method` to `url` should.
+    /// Waits before a request of `method` to `url`, as long as the limiter requires.
     pub async fn wait(&self, method: &Method, url: &Arc<str>) {
         if self.throttled() == 0 {
             return;
@@ -144,7 +140,7 @@ impl RateLimiter {
         }
     }
 
-    /// Learns from an answer. `retry_after` is what the answer's header says.
+    /// Learns from a response. `retry_after` is the value of its header.
     pub fn answered(
         &self,
         method: &Method,
@@ -183,7 +179,7 @@ impl RateLimiter {
             StatusCode::TOO_MANY_REQUESTS => {
                 self.update(method, url, |known| Some(after_failure(known, now_ms, retry_after_ms)))
             }
-            // No word about the interval, but one about when to come again.
+            // Carries no information about the interval, but a time for the next request.
             StatusCode::SERVICE_UNAVAILABLE if retry_after_ms > 0 => self.update(method, url, |known| {
                 let known =
                     known.unwrap_or(Estimate { interval_ms: 0, updated_ms: now_ms, not_before_ms: 0 });
@@ -225,7 +221,7 @@ impl RateLimiter {
         self.shards[shard].lock().expect("nobody panics with it")
     }
 
-    /// Forgets what nobody has touched for long, such as the databases of jobs that are gone.
+    /// Removes entries without recent use, such as the databases of jobs that were removed.
     fn sweep(&self, now_ms: u64) {
         let swept_ms = self.swept_ms.load(Ordering::Relaxed);
         if now_ms.saturating_sub(swept_ms) < FORGOTTEN_AFTER_MS

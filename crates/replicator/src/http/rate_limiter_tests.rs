@@ -1,4 +1,4 @@
-//! The limiter's numbers, one by one and as properties.
+//! Tests of the limiter's numbers, by example and as properties.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn url(text: &str) -> Arc<str> {
     Arc::from(text)
 }
 
-/// A limiter and the one URL that is asked.
+/// A limiter and the one URL of the requests.
 struct Asked {
     limiter: RateLimiter,
     url: Arc<str>,
@@ -127,11 +127,11 @@ fn retry_after_is_the_servers_own_word() {
         asked.wait_ms(now_ms)
     };
     assert_eq!(said(THROTTLED, 3, 1_000), 3_000);
-    // Also where the failure itself is not heard, and of a 503.
+    // Even where the failure itself is ignored, and for a 503.
     assert_eq!(said(THROTTLED, 5, 1_010), 5_000);
     assert_eq!(said(StatusCode::SERVICE_UNAVAILABLE, 7, 1_020), 7_000);
     assert_eq!(said(THROTTLED, 86_400, 1_030), 30_000);
-    // A success of an earlier request does not lift it.
+    // A success of an earlier request does not end the wait.
     assert_eq!(asked.answered(OK, 1_200), 29_830);
     assert_eq!(asked.limiter.wait_ms(&Method::GET, &asked.url, 1_200, 7), 29_837);
     assert_eq!(asked.answered(OK, 31_031), 0);
@@ -145,7 +145,7 @@ fn what_nobody_touches_is_forgotten() {
         limiter.answered_at(&Method::GET, &url(&format!("http://h/{nth}/")), THROTTLED, None, 1_000);
     }
     assert_eq!(limiter.throttled(), 1_000);
-    // A request to anywhere looks for them, once in a while.
+    // A request to any URL removes old entries, from time to time.
     assert_eq!(limiter.wait_ms(&Method::PUT, &url("http://other/"), 51_001, 0), 0);
     assert_eq!(limiter.throttled(), 0);
 }
@@ -166,8 +166,8 @@ async fn a_request_waits_its_interval() {
     assert!(before.elapsed() >= Duration::from_millis(24));
 }
 
-/// A server that takes one request in `capacity_ms`, and one client that waits what the limiter says: how many requests
-/// were refused, and how long it took to have `wanted` of them served.
+/// A server that accepts one request per `capacity_ms`, and one client that waits as the limiter requires. Returns how many requests were rejected,
+/// and how long it took until `wanted` of them succeeded.
 fn with_capacity(capacity_ms: u64, wanted: u64) -> (u64, u64) {
     let asked = Asked::new();
     let (mut now_ms, mut free_ms, mut served, mut refused) = (1_000, 0, 0, 0);
@@ -221,11 +221,10 @@ proptest! {
     #[test]
     fn prop_it_finds_what_the_server_can_take(capacity_ms in 100..900u64) {
         let (refused, took_ms) = with_capacity(capacity_ms, 200);
-        // The server is never left idle for long, and not asked much more often than it can answer.
         // The server is not left idle for long.
         prop_assert!(took_ms < 200 * capacity_ms * 2, "{took_ms}");
-        // Mostly less than one is refused for each that is served; where a client falls into step with its server (near
-        // 90, 120 and 360 ms) most updates come within the 80 ms and it is up to 20.
+        // Usually, fewer requests are rejected than succeed. A client may be in step with its server (near 90, 120 and 360 ms). Most updates then
+        // come within the 80 ms, and up to 20 are rejected per success.
         prop_assert!(refused < 200 * 25, "{refused}");
     }
 }

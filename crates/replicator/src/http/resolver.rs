@@ -1,8 +1,8 @@
-//! Looking up the names of servers.
+//! Resolves the names of servers.
 //!
-//! The system's resolver blocks a thread for as long as the name's servers are silent, and a process has only so many. So a
-//! name is looked up once for all who ask at the same time (a thousand jobs that start together mostly go to the same few
-//! servers), and lookups leave most threads to others. The answers are not kept: that is the system's affair.
+//! The system's resolver blocks a thread while the name servers are silent, and a process has few threads. Concurrent requests for a name therefore
+//! share one lookup: a thousand jobs that start together mostly use the same few servers. Lookups also leave most threads to other work. Results are
+//! not cached, because the system does that.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -18,19 +18,19 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
-/// Names that are looked up at the same time: a quarter of the threads that tokio has for what blocks.
+/// Concurrent lookups: a quarter of tokio's threads for blocking work.
 const MAX_LOOKUPS: usize = 128;
-/// From so many names on, those that nobody waits for are forgotten.
+/// With this many names in the table, those that no request waits for are removed.
 const SWEEP: usize = 1_024;
 
 type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 type Lookup = Pin<Box<dyn Future<Output = Found> + Send>>;
 
-/// The system's resolver, asked once. Cheap to clone.
+/// The system's resolver, with shared lookups. Clones are cheap.
 #[derive(Clone)]
 pub(super) struct Resolver {
     room: Arc<Semaphore>,
-    /// Held by those who wait, so that a lookup ends with the last of them.
+    /// The waiting requests hold the lookup, so that it ends with the last of them.
     lookups: Arc<Mutex<HashMap<String, WeakShared<Lookup>>>>,
 }
 
@@ -44,7 +44,7 @@ impl Resolver {
     fn lookup(&self, name: Name) -> Shared<Lookup> {
         let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
         let under_way = lookups.get(name.as_str()).and_then(WeakShared::upgrade);
-        // One that is over has been answered to somebody; whoever asks now asks anew.
+        // The result of a finished lookup is not used again; a new request starts a new lookup.
         if let Some(lookup) = under_way.filter(|lookup| lookup.peek().is_none()) {
             return lookup;
         }
@@ -55,7 +55,7 @@ impl Resolver {
         let asked = name.clone();
         let lookup: Lookup = Box::pin(async move {
             let room = room.acquire_owned().await.expect("never closed");
-            // The room goes along: the thread is blocked also when nobody waits any more.
+            // The permit moves to the thread, which stays blocked even if no request waits any more.
             let looked_up = tokio::task::spawn_blocking(move || {
                 let _room = room;
                 (asked.as_str(), 0).to_socket_addrs().map(Iterator::collect)
@@ -103,7 +103,7 @@ mod tests {
         for found in futures::future::join_all(asked).await {
             assert!(found.unwrap().all(|address| address.ip().is_loopback()));
         }
-        // Nobody holds that one any more: this is another.
+        // No request holds that lookup any more, so this is another one.
         assert!(resolver.lookups.lock().unwrap()["localhost"].upgrade().is_none());
         assert!(resolver.call("localhost".parse().unwrap()).await.unwrap().next().is_some());
     }

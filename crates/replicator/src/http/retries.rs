@@ -1,4 +1,4 @@
-//! When an operation is tried again.
+//! When an operation is retried.
 
 use std::time::Duration;
 
@@ -9,15 +9,16 @@ use crate::error::Error;
 
 /// The first pause before a request is repeated; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause, also when `Retry-After` asks for more: beyond it the job's own backoff is the better place.
+/// The longest pause, even if `Retry-After` asks for more. Beyond it, the job's backoff is the better place to wait.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A 429 is no attempt: the limiter lets the next one wait for what the server can take. But a server that takes nothing for this long
-/// is left to the job's backoff: within `health_threshold` (120 s), as the job would not be crashing again and again otherwise.
+/// A 429 is no attempt: the limiter delays the next request according to the server's capacity. But if a server rejects everything for this long, the
+/// job crashes and backs off. The time is below `health_threshold` (120 s): longer runs count as healthy, so that consecutive crashes would not add
+/// up.
 const THROTTLED_FOR: Duration = Duration::from_secs(100);
-/// And for each attempt that the operation has, so many times. The limiter needs 40 of them to reach its longest interval.
+/// The limit of 429s per attempt of the operation. The limiter needs 40 of them to reach its longest interval.
 const THROTTLED_PER_ATTEMPT: u32 = 20;
-/// A session that ends is no attempt either, so many times.
+/// The number of expired sessions that are no attempts either.
 const LOGGED_OUT: u32 = 2;
 
 /// Counts the attempts of one operation, and waits between them.
@@ -35,12 +36,12 @@ impl<'a> Retries<'a> {
         Self { peer, both_sides: false, attempt: 0, throttled: (0, None), logged_out: 0 }
     }
 
-    /// Waits for the moment of the next attempt after `error`.
+    /// Waits until the next attempt after `error`.
     ///
     /// # Errors
-    /// `error` itself, if another attempt is not worth while, or not this peer's, or was the last.
+    /// `error` itself, if another attempt cannot help, if it is another peer's, or if this attempt was the last.
     pub async fn pause(&mut self, error: Error) -> Result<(), Error> {
-        // The other side's requests have had their own attempts, unless both are one operation.
+        // The other side's requests had their own attempts, unless both are one operation.
         let ours = self.both_sides || matches!(&error, Error::Peer(error) if error.side == self.peer.0.side);
         if !ours || !error.is_passing() {
             return Err(error);
@@ -77,13 +78,13 @@ impl<'a> Retries<'a> {
         Ok(())
     }
 
-    /// For an operation on both peers at once.
+    /// For an operation on both peers.
     pub fn of_both_sides(mut self) -> Self {
         self.both_sides = true;
         self
     }
 
-    /// Something has been achieved: the count begins anew.
+    /// The operation made progress: resets the count.
     pub fn reset(&mut self) {
         (self.attempt, self.throttled, self.logged_out) = (0, (0, None), 0);
     }

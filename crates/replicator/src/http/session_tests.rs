@@ -1,4 +1,4 @@
-//! Replications whose cookies end while they run, between servers that want to know who asks.
+//! Tests of replications whose cookies expire while they run, between servers that require a login.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +46,7 @@ impl World {
         [&self.before_source, &self.before_target]
     }
 
-    /// Makes all sessions older than they are.
+    /// Makes all sessions look older.
     fn age(&self, replication: &Replication, by: Duration) {
         for side in [Side::Source, Side::Target] {
             let peer = Peer::new(side, replication, &self.context.client);
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// The session at one side's server ends when the first request comes that `which` holds for.
+    /// The session at one side's server ends at the first request for which `which` returns true.
     fn ends(
         &self,
         replication: &Replication,
@@ -68,7 +68,7 @@ impl World {
         Fault::Status(401).when(move |request| {
             let first = !is_login(request) && which(request) && !over.swap(true, Ordering::Relaxed);
             if first {
-                // Servers renew their cookies with every answer; this one was not renewed for long.
+                // Servers renew their cookies with every response; this one was not renewed for long.
                 session.age(Duration::from_secs(6));
             }
             first
@@ -155,7 +155,7 @@ async fn a_server_without_sessions_gets_the_password_instead() {
         assert_eq!(proxy.count(is_login), 1);
         assert!(proxy.count(|request| request.header("authorization").is_some()) > 2);
     }
-    // Where the configuration wants no password in each request, that is an error.
+    // If the configuration forbids passwords in each request, that is an error.
     let only_sessions = Defaults { auth_plugins: vec![AuthPlugin::Session], ..Defaults::default() };
     let body = json!({"source": world.before_source.through(&world.from), "target": world.to.url()});
     let replication = Replication::parse(body.as_object().unwrap(), &only_sessions).unwrap();

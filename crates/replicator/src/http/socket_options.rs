@@ -1,4 +1,4 @@
-//! `socket_options`: how the sockets of a replication are set up, as CouchDB writes it: `[{keepalive, true}, {sndbuf, 10000}]`.
+//! `socket_options`: options of a replication's sockets, in CouchDB's notation: `[{keepalive, true}, {sndbuf, 10000}]`.
 
 use std::fmt;
 use std::io;
@@ -6,27 +6,27 @@ use std::str::FromStr;
 
 use tokio::net::TcpStream;
 
-/// Longest text of options.
+/// The longest text of options.
 const MAX_TEXT_BYTES: usize = 1_000;
-/// Largest buffer, in bytes. What the system does not grant it cuts.
+/// The largest buffer, in bytes. The system reduces a larger value than it allows.
 const MAX_BUFFER_BYTES: usize = 64 << 20;
 /// The highest priority that needs no privileges.
 const MAX_PRIORITY: u32 = 6;
 
-/// How sockets are set up.
+/// Options of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketOptions {
-    /// Whether the system finds out that the other end is gone.
+    /// Whether the system detects that the other end is gone.
     pub keepalive: bool,
-    /// Whether small requests are sent at once, rather than kept back for more. CouchDB: not.
+    /// Whether small requests are sent immediately, and not delayed for more data. CouchDB: no.
     pub nodelay: bool,
-    /// The priority of what is sent, on Linux.
+    /// The priority of sent packets, on Linux.
     pub priority: Option<u32>,
-    /// The system's buffer of what has come, in bytes.
+    /// The system's receive buffer, in bytes.
     pub recbuf: Option<usize>,
-    /// The system's buffer of what is to be sent, in bytes.
+    /// The system's send buffer, in bytes.
     pub sndbuf: Option<usize>,
-    /// The buffer in which answers are read, in bytes; at least 8 kB.
+    /// The buffer in which responses are read, in bytes; at least 8 kB.
     pub buffer: Option<usize>,
 }
 
@@ -37,10 +37,10 @@ impl Default for SocketOptions {
 }
 
 impl SocketOptions {
-    /// These, as far as `text` does not say otherwise. Options of other names are ignored, as CouchDB ignores them.
+    /// These options, overridden by those in `text`. Unknown options are ignored, as in CouchDB.
     ///
     /// # Errors
-    /// What would be right.
+    /// The error states what would be right.
     pub fn with(mut self, text: &str) -> Result<Self, String> {
         for (name, value) in pairs(text)? {
             match name {
@@ -56,7 +56,7 @@ impl SocketOptions {
         Ok(self)
     }
 
-    /// Sets up a socket that is connected. Its buffers have been set before.
+    /// Sets the options of a connected socket. Its buffers were set before.
     pub(super) fn apply(&self, socket: &TcpStream) -> io::Result<()> {
         let socket = socket2::SockRef::from(socket);
         socket.set_tcp_nodelay(self.nodelay)?;
@@ -69,7 +69,7 @@ impl SocketOptions {
     }
 }
 
-/// What stands in the list, by name.
+/// The names and values in the list.
 fn pairs(text: &str) -> Result<Vec<(&str, &str)>, String> {
     let right = || "a list like [{keepalive, true}, {nodelay, true}, {sndbuf, 65536}]".to_owned();
     if text.len() > MAX_TEXT_BYTES {

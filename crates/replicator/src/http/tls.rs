@@ -1,8 +1,7 @@
-//! TLS with the peers: whom a connection may lead to, and who this server is.
+//! TLS with the peers: which servers are trusted, and this server's own certificate.
 //!
-//! CouchDB trusts every certificate unless it is told to verify; here a certificate is verified unless that is switched off.
-//! The files are read once, when a server starts, so that a file that cannot be used is told then, and to the one who can mend
-//! it.
+//! CouchDB trusts every certificate unless it is configured to verify. Here certificates are verified unless that is switched off. The files are read
+//! once, when a server starts, so that the administrator learns of a file that cannot be used at that time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,25 +19,25 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStor
 
 use crate::secret::Secret;
 
-/// Certificates between a server's own and a trusted one that can be checked at most.
+/// The most certificates between a server's own and a trusted one that can be checked.
 pub const MAX_CERTIFICATE_DEPTH: usize = 6;
-/// Largest file of certificates, in bytes: the system's own have 200 kB.
+/// Largest file of certificates, in bytes. The system's own file has 200 kB.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// The settings that are about TLS.
+/// The TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// `verify_ssl_certificates`: whether a server has to prove who it is. CouchDB: not.
+    /// `verify_ssl_certificates`: whether certificates are verified. CouchDB: no.
     pub verify: bool,
-    /// `ssl_trusted_certificates_file`: who is trusted to say so. Without, whoever the system trusts.
+    /// `ssl_trusted_certificates_file`: the trusted authorities. `None`: those that the system trusts.
     pub trusted_certificates_file: Option<PathBuf>,
-    /// `ssl_certificate_max_depth`: certificates between the server's own and a trusted one, at most.
+    /// `ssl_certificate_max_depth`: the most certificates between the server's own and a trusted one.
     pub max_depth: usize,
-    /// `cert_file`: this server's certificate, for servers that ask for one.
+    /// `cert_file`: this server's certificate, for servers that request one.
     pub cert_file: Option<PathBuf>,
     /// `key_file`: its key.
     pub key_file: Option<PathBuf>,
-    /// `password`: what the key is encrypted with.
+    /// `password`: the password of the encrypted key.
     pub password: Option<Secret>,
 }
 
@@ -56,7 +55,7 @@ impl Default for Tls {
 }
 
 impl Tls {
-    /// The same for `rustls`; or which setting is wrong, and why.
+    /// The configuration of `rustls`. The error names the wrong setting and the reason.
     pub(super) fn config(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = self.verifier(&provider)?;
@@ -129,7 +128,7 @@ impl Tls {
                 return Err(wrong("the key is encrypted, and [replicator] password is not set"));
             };
             let begin = text.find("-----BEGIN ENCRYPTED").unwrap_or_default();
-            // None of these errors' own words: they are about the key's bytes.
+            // The messages of these errors are left out, because they may quote the key's bytes.
             let (_, encrypted) = SecretDocument::from_pem(&text[begin..])
                 .map_err(|_| wrong("the encrypted key cannot be read"))?;
             let encrypted = EncryptedPrivateKeyInfo::try_from(encrypted.as_bytes())
@@ -166,12 +165,12 @@ fn certificates(setting: &str, file: &Path) -> Result<Vec<CertificateDer<'static
     if found.is_empty() { Err(wrong("there is no certificate in it (PEM)")) } else { Ok(found) }
 }
 
-/// Who is believed to be who he says he is.
+/// Which servers' certificates are trusted.
 #[derive(Debug)]
 enum Trust {
     Everyone,
     Nobody,
-    /// Whose certificate leads to one of the roots in few enough steps.
+    /// Servers whose certificate leads to one of the roots in few enough steps.
     Roots {
         any_depth: Arc<WebPkiServerVerifier>,
         roots: Arc<RootCertStore>,
@@ -179,7 +178,7 @@ enum Trust {
     },
 }
 
-/// What `rustls` asks about a server's certificate and its signatures.
+/// The check of a server's certificate and its signatures, for `rustls`.
 #[derive(Debug)]
 struct Verifier {
     trust: Trust,
@@ -187,7 +186,7 @@ struct Verifier {
 }
 
 impl Verifier {
-    /// Whether one of the ways to a root is short enough. Only asked about a certificate that has been verified.
+    /// Whether one of the paths to a root is short enough. Call it only for a certificate that has been verified.
     fn is_short_enough(
         &self,
         (roots, max_depth): (&RootCertStore, usize),
@@ -195,7 +194,7 @@ impl Verifier {
         between: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> bool {
-        // Every certificate on the way comes from the server.
+        // Every certificate on a path comes from the server.
         if between.len() <= max_depth {
             return true;
         }

@@ -1,14 +1,14 @@
-//! `minimum_progress`: the least that an answer has to bring in every `progress_interval` in which it is waited for.
+//! `minimum_progress`: the bytes that a response must bring in every `progress_interval` of waiting.
 //!
-//! Silence is what `connection_timeout` ends. A peer that sends a byte now and then is never silent, and could hold a job's slot for ever.
-//! So the time that is spent waiting inside an answer is added up, and the bytes that came meanwhile. What does not count:
+//! `connection_timeout` ends silence. A peer that sends a byte now and then is never silent, and could hold a job's slot forever. The time spent
+//! waiting for a response and the bytes that arrive meanwhile are therefore summed up. Not counted are:
 //!
-//! - white space: heartbeats are nothing else;
+//! - white space: heartbeats consist of nothing else;
 //! - waiting while nothing is due: a feed between two rows, where a filter may search for hours;
 //! - the time in which this side does not read, because the other peer is slow.
 //!
-//! The interval is three times the silence that is allowed, at least: a peer that is as slow as `connection_timeout` lets it be, and sends
-//! a small document each time, is none of those.
+//! The interval is at least three times the allowed silence. A peer that is as slow as `connection_timeout` allows, and sends a small document each
+//! time, thus stays above the minimum.
 
 use std::time::Duration;
 
@@ -17,42 +17,42 @@ use tokio::time::Instant;
 use crate::error::Fault;
 use crate::spec::MinimumProgress;
 
-/// Silences that an interval has room for.
+/// An interval has room for this many silences.
 const SILENCES: u32 = 3;
 
-/// How far an answer has come since it last had brought enough.
+/// The progress of a response since it last met the minimum.
 pub(super) struct Trickle {
     least: MinimumProgress,
     waited: Duration,
     came: u64,
-    /// Since when its next piece is waited for.
+    /// When the wait for the next piece began.
     waits_since: Option<Instant>,
     /// Nothing is due.
     rests: bool,
 }
 
 impl Trickle {
-    /// Of an answer that may be silent for `timeout`, and of which nothing is due in the beginning if it `rests`.
+    /// For a response that may be silent for `timeout`. If it `rests`, nothing is due at the start.
     pub fn new(least: MinimumProgress, timeout: Duration, rests: bool) -> Self {
         let interval = least.interval.max(timeout.saturating_mul(SILENCES));
         let least = MinimumProgress { interval, ..least };
         Self { least, waited: Duration::ZERO, came: 0, waits_since: None, rests }
     }
 
-    /// Whether nothing is due until more comes.
+    /// Sets whether nothing is due until more data arrives.
     pub fn rest(&mut self, rests: bool) {
         self.rests = rests;
     }
 
-    /// The next piece is waited for, perhaps again.
+    /// A wait for the next piece begins, or continues.
     pub fn waits(&mut self, now: Instant) {
         self.waits_since.get_or_insert(now);
     }
 
-    /// A piece has come.
+    /// A piece has arrived.
     ///
     /// # Errors
-    /// If that was too little for too long.
+    /// If too little arrived for too long.
     pub fn came(&mut self, piece: &[u8], now: Instant) -> Result<(), Fault> {
         let waited = self.waits_since.take().map_or(Duration::ZERO, |since| now - since);
         let MinimumProgress { bytes, interval } = self.least;
@@ -60,7 +60,7 @@ impl Trickle {
             return Ok(());
         }
         self.waited += waited;
-        // Of a large piece it is enough to see that it is one.
+        // Of a large piece, the first bytes are enough.
         let some = &piece[..piece.len().min(usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2))];
         self.came += some.iter().filter(|byte| !byte.is_ascii_whitespace()).count() as u64;
         if self.came >= bytes {
@@ -79,7 +79,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const LEAST: MinimumProgress = MinimumProgress { bytes: 100, interval: Duration::from_secs(90) };
 
-    /// Pieces that come after so many seconds each; answers after how many it was given up.
+    /// Receives pieces, each after this pause. Returns the number of pieces after which the response failed.
     fn given_up(trickle: &mut Trickle, piece: &[u8], pause: Duration, pieces: usize) -> Option<usize> {
         let mut now = Instant::now();
         (1..=pieces).find(|_| {
@@ -94,7 +94,7 @@ mod tests {
         let trickle = || Trickle::new(LEAST, 30 * SECOND, false);
         assert_eq!(given_up(&mut trickle(), b"x", SECOND, 1_000), Some(90));
         assert_eq!(given_up(&mut trickle(), b"xx", SECOND, 1_000), None);
-        // A small document before each silence ends.
+        // A small document just before each silence becomes an error.
         assert_eq!(given_up(&mut trickle(), &[b'x'; 40], 29 * SECOND, 1_000), None);
         assert_eq!(given_up(&mut trickle(), b" \r\n\tx  ", SECOND, 1_000), Some(90));
         let off = MinimumProgress { bytes: 0, ..LEAST };

@@ -1,11 +1,11 @@
-//! One group, while this node owns it: its server's feed, the jobs that it wakes, and the comparing.
+//! One group, while this node owns it: its server's feed, the jobs that it wakes, and the comparisons.
 //!
-//! Three loops share one task. *Reading* notes which databases have changed, of those that are listened for. *Waking* makes their jobs pending.
-//! *Comparing* looks at jobs that have parked since, and at all of the group when the feed is new, has broken, or an hour has passed. The order
-//! that matters: where the feed stands is known first, then a database is listened for, then its jobs' tokens are compared.
+//! Three loops share one task. *Reading* records which of the watched databases have changed. *Waking* makes their jobs pending. *Comparing* checks
+//! jobs that have parked since, and all jobs of the group when the feed is new, has broken, or an hour has passed. The order is essential: the
+//! position of the feed is known first, then a database is watched, then its jobs' tokens are compared.
 //!
-//! CouchDB writes its feed half a second late, and from memory: events of its last moments before a crash are lost. So a feed
-//! that breaks is not only opened again where it was; everything is compared, too. One that ends in good order only goes on.
+//! CouchDB writes its feed half a second late, and from memory, so events shortly before a crash are lost. A feed that breaks is therefore reopened
+//! at its position, and everything is compared as well. A feed that ends properly only continues.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,54 +30,54 @@ use crate::json_stream::{Shape, Splitter};
 use crate::seq::Seq;
 use crate::{JOB_TYPE, Replication};
 
-/// Jobs that are compared at once: a server takes no more names in one request.
+/// Jobs per comparison, because a server accepts no more names in one request.
 const PAGE: usize = 100;
-/// Jobs that one transaction wakes, at most.
+/// The most jobs that one transaction wakes.
 const WAKE_BATCH: usize = 100;
-/// Databases whose jobs one transaction looks for, at most.
+/// The most databases whose jobs one transaction searches.
 const NAMES_BATCH: usize = 100;
-/// Databases that are asked for their changes at once.
+/// Databases that are asked for their changes concurrently.
 const ASK_AT_ONCE: usize = 8;
-/// Jobs whose options are tried for a login, at most.
+/// The most jobs whose options are tried for a login.
 const LOGINS: usize = 20;
-/// An event of the feed is short.
+/// The largest row of the feed; an event is short.
 const ROW_BYTES: usize = 64 * 1024;
-/// Those that park together are compared together.
+/// The pause in which further jobs may park, to be compared together.
 const COMPARE_PAUSE: Duration = Duration::from_millis(250);
-/// Everything is compared after this long even if nothing broke, in pages that are this far apart.
+/// Everything is compared after this long even without a break, in pages that are [`PAGE_PAUSE`] apart.
 const SWEEP: Duration = Duration::from_secs(3_600);
-/// See [`SWEEP`]; also between pages after a break, so that a server that has just come back is not asked for everything at once.
+/// See [`SWEEP`]. It also separates pages after a break, so that a restarted server does not get all requests immediately.
 const PAGE_PAUSE: Duration = Duration::from_millis(20);
-/// A feed without jobs is left after this long.
+/// A feed without jobs is closed after this long.
 const EMPTY_FOR: Duration = Duration::from_secs(60);
-/// The first pause after a feed broke; it doubles with each break in a row.
+/// The first pause after a feed broke; it doubles with each consecutive break.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest.
+/// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A feed that lasted for this long ends a row of breaks.
+/// A feed that lasted for this long resets the number of consecutive breaks.
 const WELL: Duration = Duration::from_secs(60);
-/// A feed that ends at once again and again is not opened more often than this.
+/// The shortest interval between two openings of a feed that ends immediately each time.
 const SHORTEST_FEED: Duration = Duration::from_secs(1);
-/// A feed that could be opened and broke early for so many times in a row is given up: its jobs run.
+/// A feed that opened but broke early this many consecutive times is given up, and its jobs run.
 const BREAKS: u32 = 6;
 
-/// Why a group's feed is left.
+/// Why a group's feed was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Nobody waits for it any more.
+    /// The group has no parked jobs any more.
     Empty,
-    /// The server does not tell: those who are parked shall run.
+    /// The server does not report changes of its databases; the parked jobs must run.
     Closed,
 }
 
 /// How one opening of the feed ended.
 enum End {
     Left(Left),
-    /// In good order.
+    /// It ended properly.
     Over,
-    /// The server does not answer.
+    /// The server does not respond.
     Away(Error),
-    /// It did, but the feed or the comparing ended with an error.
+    /// The server responded, but the feed or a comparison ended with an error.
     Broken(Error),
 }
 
@@ -88,21 +88,21 @@ pub(super) struct Feed {
     pub store: Store,
     pub keys: Keyspace,
     pub group: String,
-    /// Told when jobs have parked.
+    /// Notified when jobs have parked.
     pub parked: Arc<Notify>,
     state: State,
 }
 
 #[derive(Default)]
 struct State {
-    /// Where the feed is.
+    /// The position of the feed.
     since: Mutex<Option<Seq>>,
-    /// The databases that are listened for: those with jobs that are parked, or were within the hour. Not forgotten as soon as
-    /// their jobs are woken: one that parks again while it is being compared would take its sign away, and nobody would listen.
+    /// The watched databases: those with jobs that are parked, or were parked within the hour. They stay watched after their jobs are woken.
+    /// Otherwise a job that parks again during its comparison would lose its mark, and its database would not be watched.
     watched: Mutex<HashSet<Box<str>>>,
     news: Mutex<News>,
     has_news: Notify,
-    /// Whether everything is to be compared, and how far that is.
+    /// The progress of a comparison of all jobs; `None` if none is due.
     comparing: Mutex<Option<Comparing>>,
 }
 
@@ -110,16 +110,16 @@ struct State {
 #[derive(Default)]
 struct News {
     fresh: BTreeSet<Box<str>>,
-    /// Their jobs are being woken.
+    /// The databases whose jobs are being woken.
     in_hand: BTreeSet<Box<str>>,
 }
 
-/// A look at all of a group's jobs.
+/// A comparison of all of a group's jobs.
 #[derive(Default)]
 struct Comparing {
-    /// It goes on after this one.
+    /// It continues after this job.
     after: Option<ParkedJob>,
-    /// And then from the beginning: the feed broke meanwhile.
+    /// It starts again afterwards, because the feed broke meanwhile.
     again: bool,
 }
 
@@ -128,7 +128,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Feed {
-    /// Of a group of which nothing has been looked at.
+    /// The feed of a group that has not been compared yet.
     pub fn new(
         multiplex: Multiplex,
         settings: Live<Settings>,
@@ -144,7 +144,7 @@ impl Feed {
 
     /// Follows the feed until there is no reason to.
     pub async fn run(&self) -> Left {
-        // Of feeds that were open, and of questions and feeds.
+        // Consecutive breaks of open feeds, and consecutive failures of feeds and requests.
         let (mut breaks, mut failures) = (0, 0);
         loop {
             let opened = Instant::now();
@@ -154,7 +154,7 @@ impl Feed {
             }
             let error = match end {
                 End::Left(left) => {
-                    // Whoever starts it anew at once does not do so in a tight loop.
+                    // Delays a restart by the caller, so that it does not loop without pause.
                     tokio::time::sleep_until(opened + SHORTEST_FEED).await;
                     return left;
                 }
@@ -179,7 +179,7 @@ impl Feed {
         }
     }
 
-    /// Everything is to be compared. What is being done is done first, so that breaks do not keep it from coming to its end.
+    /// Schedules a comparison of all jobs. A comparison that is in progress finishes first, so that frequent breaks do not prevent its end.
     fn compare_again(&self) {
         let mut comparing = lock(&self.state.comparing);
         let comparing = comparing.get_or_insert_default();
@@ -196,7 +196,7 @@ impl Feed {
         };
         {
             let mut news = lock(&self.state.news);
-            // The last opening ended before they were woken.
+            // The last opening ended before these were woken.
             let in_hand = std::mem::take(&mut news.in_hand);
             news.fresh.extend(in_hand);
         }
@@ -208,21 +208,20 @@ impl Feed {
         }
     }
 
-    /// The server, with the login of one of the group's jobs, and where its feed is to be followed from. `None` if the group has no
-    /// jobs.
+    /// The server, with the login of one of the group's jobs, and the position from which to follow its feed. `None` if the group has no jobs.
     async fn open(&self) -> Result<Option<(Server, Seq)>, Error> {
         let mut after = None;
         let mut refusal = None;
         for _ in 0..LOGINS {
             let Some((job, replication)) = self.job(after.as_ref()).await else { break };
             let server = Server::of(&replication, &self.multiplex.0.client);
-            // Where it was, if it has been followed before; the question is put all the same, for the login may have changed.
+            // A feed that was followed before continues at its position. The request is sent anyway, because the login may have changed.
             match server.now().await {
                 Ok(now) => {
                     let mut since = lock(&self.state.since);
                     return Ok(Some((server, since.get_or_insert(now).clone())));
                 }
-                // Another job of the group may have a better password.
+                // Another job of the group may have a valid password.
                 Err(error) if matches!(error.status(), Some(401 | 403)) => refusal = Some(error),
                 Err(error) => return Err(error),
             }
@@ -231,7 +230,7 @@ impl Feed {
         refusal.map_or(Ok(None), Err)
     }
 
-    /// The first job of the group after another one, and its replication.
+    /// The first job of the group after `after`, and its replication.
     async fn job(&self, after: Option<&ParkedJob>) -> Option<(ParkedJob, Replication)> {
         let mut after = after.cloned();
         loop {
@@ -254,7 +253,7 @@ impl Feed {
             let defaults = self.settings.get().defaults;
             match object.and_then(|object| Replication::parse(&object, &defaults).ok()) {
                 Some(replication) => return Some((parked, replication)),
-                // Its options are not right any more: it finds out when it runs.
+                // Its options are not valid any more; the job's next run reports that.
                 None => {
                     self.record(std::slice::from_ref(&parked), &[]).await;
                     after = Some(parked);
@@ -263,7 +262,7 @@ impl Feed {
         }
     }
 
-    /// A transaction, until the store takes it.
+    /// Runs a transaction until it succeeds.
     async fn tried<T, F, Fut>(&self, transaction: F) -> T
     where
         F: Fn(turnwise_store::Transaction) -> Fut,
@@ -272,13 +271,13 @@ impl Feed {
         super::service::tried(&self.store, transaction).await
     }
 
-    /// Reads the feed, and notes what has changed.
+    /// Reads the feed, and records what has changed.
     async fn read(&self, server: &Server, since: Seq) -> End {
         let mut answer = match server.updates(&since).await {
             Ok(answer) => answer,
             Err(error) => {
                 if is_refusal(&error) {
-                    // Where it was may be nowhere any more.
+                    // The position may not exist any more.
                     *lock(&self.state.since) = None;
                 }
                 return End::Broken(error);
@@ -294,7 +293,7 @@ impl Feed {
                 },
                 Ok(None) => {
                     return match splitter.finish() {
-                        // Where a body ends with its connection, a cut one looks as one that is over.
+                        // If the end of the connection ends the body, a cut response looks like a complete one.
                         Ok(_) if !is_complete => {
                             End::Broken(answer.fault(Fault::BrokeOff("there was no `last_seq`".to_owned())))
                         }
@@ -307,7 +306,7 @@ impl Feed {
         }
     }
 
-    /// Notes what a piece of the feed says. Whether it says that it is the last one.
+    /// Records the events in a piece of the feed. Returns whether it contains the feed's end.
     fn note(&self, splitter: &mut Splitter, piece: &[u8], answer: &Answer) -> Result<bool, Error> {
         #[derive(Deserialize)]
         struct Event {
@@ -319,7 +318,7 @@ impl Feed {
         let noted = splitter.push(piece, |text| -> Result<(), String> {
             let Event { db_name, seq, last_seq } =
                 serde_json::from_slice(text).map_err(|error| error.to_string())?;
-            // As an error in the middle: events may have been lost with it.
+            // Such a line is like an error in the middle of the feed: events may have been lost with it.
             if db_name.is_none() && last_seq.is_none() {
                 return Err("a line of the feed names no database".to_owned());
             }
@@ -370,7 +369,7 @@ impl Feed {
                             parking::wake(&tx, keys, JOB_TYPE, &job, now_us).await?;
                             woken += 1;
                         }
-                        // There may be more of this one.
+                        // This database may have more jobs.
                         if woken >= WAKE_BATCH {
                             return Ok((woken, true));
                         }
@@ -392,7 +391,7 @@ impl Feed {
         }
     }
 
-    /// Compares tokens with the server: of all jobs if that is due, then of those that park.
+    /// Compares tokens with the server: of all jobs if that is due, then of jobs that park.
     async fn compare(&self, server: &Server) -> End {
         let mut empty_since: Option<Instant> = None;
         loop {
@@ -420,7 +419,7 @@ impl Feed {
                 }
             }
             *lock(&self.state.comparing) = Some(Comparing::default());
-            // As when the feed was new: what is there no more is forgotten, what is there is listened for again, and compared then.
+            // As with a new feed: databases without parked jobs are dropped, and the others are watched again before they are compared.
             lock(&self.state.watched).clear();
         }
     }
@@ -431,7 +430,7 @@ impl Feed {
                 None => return Ok(()),
                 Some(Comparing { after, .. }) => after.clone(),
             };
-            // Those nobody has looked at do not wait for all others.
+            // Jobs that have never been compared do not wait for all other jobs.
             self.compare_unwatched(server).await?;
             let page = self.page(after.as_ref(), PAGE).await;
             if page.is_empty() {
@@ -469,7 +468,7 @@ impl Feed {
         self.tried(|tx| async move { parking::list(&tx, keys, JOB_TYPE, group, after, limit).await }).await
     }
 
-    /// Those of these jobs whose databases have changed since, or are gone. From now on they are listened for.
+    /// Returns the jobs whose databases have changed since they parked, or were deleted. Watches these databases from now on.
     async fn changed(&self, server: &Server, page: &[ParkedJob]) -> Result<Vec<ParkedJob>, Error> {
         let names: BTreeSet<&str> = page.iter().map(|job| job.at.key.as_str()).collect();
         {
@@ -509,7 +508,7 @@ impl Feed {
         Ok(changed)
     }
 
-    /// Wakes those that have changed, and takes the sign from those that have not.
+    /// Wakes the jobs in `changed`, and removes the unwatched mark from those in `same`.
     async fn record(&self, changed: &[ParkedJob], same: &[ParkedJob]) {
         let mut done = 0;
         let all: Vec<(&ParkedJob, bool)> =

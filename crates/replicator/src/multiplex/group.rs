@@ -1,14 +1,14 @@
-//! Which replications are watched together: those whose sources are databases of one server, for one user.
+//! Groups of replications that are watched together: their sources are databases of one server, for one user.
 
 use md5::{Digest, Md5};
 
 use crate::Replication;
 
-/// The name of a replication's group: a digest of everything that decides what its source's server would answer. Passwords
-/// are not in it, so that nobody finds them by trying; two jobs that differ in them only are watched with the login of one of them.
+/// The name of a replication's group: a digest of everything that determines the responses of its source's server. Passwords are not included,
+/// because an attacker could guess them from the digest. If two jobs differ only in their passwords, one job's login watches for both.
 ///
-/// `None` if the source has headers of its own: they may choose another user or another server behind the same URL, and their values are
-/// as secret as passwords.
+/// `None` if the source has headers of its own. They may select another user or another server behind the same URL, and their values are as secret as
+/// passwords.
 pub(super) fn of(replication: &Replication) -> Option<String> {
     let source = &replication.source;
     if !source.headers().is_empty() {
@@ -21,7 +21,7 @@ pub(super) fn of(replication: &Replication) -> Option<String> {
     };
     add(source.server().url().as_str());
     add(source.credentials().map_or("", |credentials| &credentials.user));
-    // As it is shown: without its password.
+    // As displayed, without its password.
     add(&source.proxy().map_or_else(String::new, ToString::to_string));
     Some(format!("{:032x}", u128::from_be_bytes(hash.finalize().into())))
 }

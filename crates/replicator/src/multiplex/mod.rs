@@ -1,21 +1,20 @@
-//! Jobs that have nothing to do are parked, and one feed per server says when they have.
+//! Multiplexing: idle jobs park, and one feed per server reports when their sources change.
 //!
-//! *Model.* A continuous replication that is caught up has nothing to do until its source changes. It asks whether its source's server
-//! tells about all of its databases ([`Prospect`]), and if so it ends its run as *parked* ([`turnwise_queue::parking`]): rows, and no task, slot or
-//! connection. Parked jobs are in *groups*: the databases of one server, as one user sees them. One node of those that share the store owns a
-//! group ([`crate::ownership`]); it follows the server's `_db_updates` and wakes the jobs whose database is named ([`feed`]).
+//! *Model.* A continuous replication that is caught up has nothing to do until its source changes. It checks whether its source's server reports
+//! changes of all its databases ([`Prospect`]). If so, its run ends as *parked* ([`turnwise_queue::parking`]): the job consists of rows, without a
+//! task, slot or connection. Parked jobs form *groups*: the databases of one server, for one user. One of the nodes on a store owns a group
+//! ([`crate::ownership`]). It follows the server's `_db_updates` and wakes the jobs whose database has changed ([`feed`]).
 //!
-//! *Forces.* An open `_changes` per database is what makes 10,000 idle replications expensive, here and on the source: with CouchDB's own, 500 cost the
-//! servers a third of a core. Against that stands latency: an event comes half a second late (CouchDB collects them), and a run begins with
-//! half a dozen requests. So a job parks only after it has been quiet for a while.
+//! *Forces.* An open `_changes` per database makes 10,000 idle replications expensive, here and at the source: with CouchDB's replicator, 500 of them
+//! cost the servers a third of a core. The price of parking is latency: CouchDB collects events for half a second, and a run begins with half a dozen
+//! requests. A job therefore parks only after it has been quiet for a while.
 //!
-//! *Nothing is lost*, by one rule: a parked job is watched once its database is listened for and its token was compared with the
-//! source *after* that. A job that has just parked is unwatched; all of a group are when its feed broke, or began on another node. What is
-//! compared is the source's `update_seq`, for a hundred databases with one request; where it differs, the source is asked what has
-//! changed since, because the copies of a cluster's shards number their changes differently.
+//! *No change is lost*, by one rule: a parked job counts as watched only if its database was watched first, and its token compared with the source
+//! *after* that. A job that has just parked is unwatched. All jobs of a group are unwatched when its feed breaks, or begins on another node. The
+//! token is compared with the source's `update_seq`, for a hundred databases in one request. Where they differ, the source is asked for its changes
+//! since the token, because the shard copies of a cluster number their changes differently.
 //!
-//! Where a server has no `_db_updates` for this user, jobs keep their own feeds, and the question is put again after some
-//! minutes.
+//! If a server offers no `_db_updates` to this user, jobs keep their own feeds, and the check is repeated after some minutes.
 
 mod feed;
 mod group;
@@ -37,32 +36,33 @@ use crate::seq::Seq;
 use crate::{Client, Replication};
 pub use service::Service;
 
-/// A server that tells about its databases is taken to do so for this long, before it is asked again.
+/// How long a server that offers `_db_updates` is not checked again.
 const OPEN_FOR: Duration = Duration::from_secs(300);
-/// One that does not, or may not, for this long.
+/// How long a server that does not offer it, or not to this user, is not checked again.
 const CLOSED_FOR: Duration = Duration::from_secs(600);
-/// One that did not answer.
+/// How long a server that did not respond is not checked again.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
-/// Groups that are watched at once, at most: each is a connection.
+/// The most groups that are watched at the same time; each has a connection.
 const MAX_GROUPS: usize = 256;
-/// Groups whose state is remembered, at most.
+/// The most groups whose state is kept.
 const MAX_KNOWN: usize = 4 * MAX_GROUPS;
 
-/// Runs in a row of a job that copy nothing and park at once; the next ones stay, for this long at first, and twice as long with each.
+/// A job may copy nothing and park immediately in this many consecutive runs. Its next runs stay for [`FIRST_QUIET`] first, and then twice as long
+/// each time, up to [`LONGEST_QUIET`].
 const FREE_IN_VAIN: u32 = 3;
 /// See [`FREE_IN_VAIN`].
 const FIRST_QUIET: Duration = Duration::from_secs(10);
 /// See [`FREE_IN_VAIN`].
 const LONGEST_QUIET: Duration = Duration::from_secs(600);
-/// A job that was not woken in vain for this long begins anew.
+/// After this long without a needless wake-up, the count of a job is reset.
 const IN_VAIN_FOR: Duration = Duration::from_secs(1_800);
-/// Jobs of which that is remembered, at most.
+/// The most jobs with such a count.
 const MAX_IN_VAIN: usize = 4_096;
 
-/// Whether idle jobs are parked: `[replicator] multiplex`.
+/// Whether idle jobs park: `[replicator] multiplex`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Where the source's server tells about its databases.
+    /// Where the source's server offers `_db_updates`.
     #[default]
     Auto,
     /// Never.
@@ -86,7 +86,7 @@ impl FromStr for Mode {
     }
 }
 
-/// What runs and the service that watches for them know together. Cheap to clone; clones are the same one.
+/// The state that runs and the watching service share. Clones are cheap and share the same state.
 #[derive(Clone)]
 pub struct Multiplex(Arc<Inner>);
 
@@ -94,25 +94,25 @@ struct Inner {
     client: Client,
     mode: Live<Mode>,
     groups: Mutex<HashMap<String, Arc<Group>>>,
-    /// Jobs that have parked without having copied anything, by their ids.
+    /// Jobs that have parked without having copied anything, by id.
     in_vain: Mutex<HashMap<String, InVain>>,
 }
 
-/// A group, as runs know it.
+/// A group, as runs use it.
 struct Group {
     known: Mutex<Known>,
-    /// Held by who asks the server: whoever comes meanwhile waits for the same answer.
+    /// Held during a check of the server; concurrent runs wait for the same result.
     asking: tokio::sync::Mutex<()>,
 }
 
-/// Runs of a job in a row that have copied nothing.
+/// Consecutive runs of a job that copied nothing.
 #[derive(Debug, Clone, Copy)]
 struct InVain {
     times: u32,
     last: Instant,
 }
 
-/// What is known of a group.
+/// The result of a group's last check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     Nothing,
@@ -121,7 +121,7 @@ enum Known {
 }
 
 impl Known {
-    /// Whether the server tells, if that is known and holds still.
+    /// Whether the server offers `_db_updates`, if that was checked and is still valid.
     fn answer(self) -> Option<bool> {
         let now = Instant::now();
         match self {
@@ -143,14 +143,14 @@ impl Group {
 }
 
 impl Multiplex {
-    /// With nothing known yet.
+    /// Starts without any check.
     pub fn new(client: Client, mode: Live<Mode>) -> Self {
         Multiplex(Arc::new(Inner { client, mode, groups: Mutex::default(), in_vain: Mutex::default() }))
     }
 
-    /// Where a run of the job `id` could park; `None` if it is none that does.
+    /// Where a run of the job `id` could park; `None` if it cannot.
     pub fn prospect(&self, id: &str, replication: &Replication) -> Option<Prospect> {
-        // Without checkpoints the next run would begin at the beginning.
+        // Without checkpoints, the next run would start from the beginning.
         if !replication.continuous || !replication.use_checkpoints || self.mode() == Mode::Off {
             return None;
         }
@@ -162,11 +162,11 @@ impl Multiplex {
         self.0.mode.get()
     }
 
-    /// What is known of a group; `None` if there are too many.
+    /// The state of a group; `None` if there are too many.
     fn group(&self, group: &str) -> Option<Arc<Group>> {
         let mut groups = lock(&self.0.groups);
         if !groups.contains_key(group) && groups.len() >= MAX_KNOWN {
-            // Whoever is asking right now is left alone.
+            // Keeps groups whose check is in progress.
             groups.retain(|_, group| group.asking.try_lock().is_err() || group.answer().is_some());
             if groups.len() >= MAX_KNOWN {
                 return None;
@@ -176,12 +176,12 @@ impl Multiplex {
         Some(groups.entry(group.to_owned()).or_insert_with(|| Arc::new(unknown())).clone())
     }
 
-    /// Groups that are taken to be open.
+    /// The number of groups that are considered open.
     fn open_groups(&self) -> usize {
         lock(&self.0.groups).values().filter(|group| group.answer() == Some(true)).count()
     }
 
-    /// Remembers that a group's server does not tell, or cannot be watched here.
+    /// Records that a group's server does not offer `_db_updates`, or cannot be watched here.
     fn close(&self, group: &str) {
         if let Some(group) = self.group(group) {
             *lock(&group.known) = Known::Closed { until: Instant::now() + CLOSED_FOR };
@@ -193,7 +193,7 @@ impl Multiplex {
     }
 }
 
-/// Where a run parks when it has nothing to do, if the server tells about its databases.
+/// Where an idle run parks, if the server offers `_db_updates`.
 #[derive(Clone)]
 pub struct Prospect {
     multiplex: Multiplex,
@@ -209,18 +209,18 @@ impl fmt::Debug for Prospect {
 }
 
 impl Prospect {
-    /// What would wake the job.
+    /// The group and the database that wake the job.
     pub fn at(&self) -> &Parked {
         &self.at
     }
 
-    /// What a source that says `seq` of itself is remembered as; `None` if that is too long.
+    /// The token for a source with the sequence `seq`; `None` if it is too long.
     pub(crate) fn token(seq: &Seq) -> Option<String> {
         let token = seq.to_string();
         (token.len() <= MAX_TOKEN_BYTES).then_some(token)
     }
 
-    /// Whether jobs of this server can be watched. Asks the server, unless somebody has, lately.
+    /// Whether jobs of this server can be watched. Asks the server, unless there is a recent result.
     pub(crate) async fn is_open(&self) -> bool {
         let Parked { group, .. } = &self.at;
         if self.multiplex.mode() == Mode::Off {
@@ -234,7 +234,7 @@ impl Prospect {
             return false;
         }
         let _asking = group.asking.lock().await;
-        // Somebody else has asked meanwhile.
+        // Another run has completed the check meanwhile.
         if let Some(answer) = group.answer() {
             return answer;
         }
@@ -252,7 +252,7 @@ impl Prospect {
         };
         let until = Instant::now() + lasts;
         let mut known = lock(&group.known);
-        // Whoever watches it has found out meanwhile that it cannot be.
+        // The service has found meanwhile that the group cannot be watched.
         if known.answer() == Some(false) {
             return false;
         }
@@ -260,8 +260,8 @@ impl Prospect {
         answer
     }
 
-    /// How long a run that has copied nothing stays. Not at all, as a rule; but one that is woken in vain again and again (whoever
-    /// watches for it cannot, or its filter passes nothing of what is written) keeps its own feed meanwhile.
+    /// How long a run that has copied nothing stays. Usually it parks immediately. A job that is woken needlessly several times keeps its own feed
+    /// for a while: its group cannot be watched, or its filter passes nothing.
     pub(crate) fn quiet_in_vain(&self) -> Duration {
         let in_vain = lock(&self.multiplex.0.in_vain).get(&self.id).copied();
         match in_vain {
@@ -273,7 +273,7 @@ impl Prospect {
         }
     }
 
-    /// The run ends as parked, having copied something or not.
+    /// Records that the run ends as parked, and whether it has copied anything.
     pub(crate) fn parks(&self, has_worked: bool) {
         let mut all = lock(&self.multiplex.0.in_vain);
         if has_worked {

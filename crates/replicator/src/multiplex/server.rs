@@ -1,4 +1,4 @@
-//! What a source's server is asked: whether it tells about its databases, what has changed, and how far databases are.
+//! The requests to a source's server: whether it offers `_db_updates`, what has changed, and the sequences of databases.
 
 use std::collections::HashMap;
 
@@ -13,23 +13,23 @@ use crate::{Client, Replication};
 
 /// The descriptions of a hundred databases are short.
 const INFO_BYTES: usize = 8 * 1024 * 1024;
-/// Databases that are asked about at once, where each is a request.
+/// Concurrent requests, where each database needs one.
 const AT_ONCE: usize = 8;
 
-/// A server, as one replication's source sees it.
+/// A server, with the URL and login of one replication's source.
 #[derive(Clone)]
 pub(super) struct Server(Peer);
 
-/// How far a database is.
+/// The sequence of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Up to here.
+    /// The current sequence.
     At(Seq),
-    /// It does not say: it is not there, not for this user, or broken. Its job's own run finds out.
+    /// Not reported: the database does not exist, denies access, or is broken. Its job's own run finds out.
     Untold,
 }
 
-/// Whether a server has answered, and the answer is that it does not tell: there is no such feed, or not for this user.
+/// Whether a server has responded that it does not offer this feed, or not to this user.
 pub(super) fn is_refusal(error: &Error) -> bool {
     matches!(error.status(), Some(400..=407 | 409..=428 | 430..=499 | 501))
 }
@@ -41,7 +41,7 @@ impl Server {
         Server(Peer::new(Side::Source, &Replication { source, ..replication.clone() }, client))
     }
 
-    /// Where the feed is now. Fails where there is none.
+    /// The current position of the feed. Fails if there is no such feed.
     pub async fn now(&self) -> Result<Seq, Error> {
         #[derive(Deserialize)]
         struct Now {
@@ -51,7 +51,7 @@ impl Server {
         Ok(self.0.send(&request).await?.json::<Now>(INFO_BYTES).await?.last_seq)
     }
 
-    /// The feed from there on, for ever.
+    /// The endless feed from this position on.
     pub async fn updates(&self, since: &Seq) -> Result<Answer, Error> {
         let mut query = Query::default();
         query.add("feed", "continuous");
@@ -60,7 +60,7 @@ impl Server {
         self.0.send(&Request::get(query.on("_db_updates")).uncounted().feed()).await
     }
 
-    /// How far these databases are: at most a hundred, as servers take no more at once.
+    /// The sequences of these databases. At most a hundred, because servers accept no more in one request.
     pub async fn infos(&self, names: &[&str]) -> Result<HashMap<String, Found>, Error> {
         #[derive(Deserialize)]
         struct Line {
@@ -74,7 +74,7 @@ impl Server {
         let body = serde_json::json!({ "keys": names }).to_string().into_bytes();
         let answer = match self.0.send(&Request::post("_dbs_info", body)).await {
             Ok(answer) => answer,
-            // One broken database may spoil the answer for all.
+            // One broken database may cause an error for all.
             Err(error) if is_refusal(&error) || error.status() == Some(500) => {
                 return self.one_by_one(names).await;
             }
@@ -100,7 +100,7 @@ impl Server {
                         Ok(info) => Found::At(info.update_seq),
                         Err(error) => return (name, Err(error)),
                     },
-                    // Whatever it answers is about this database, and the others are asked all the same.
+                    // This response concerns one database only; the others are still asked.
                     Err(error) if error.status().is_some() => Found::Untold,
                     Err(error) => return (name, Err(error)),
                 };
@@ -116,7 +116,7 @@ impl Server {
                 Err(error) => silent.push((name, error)),
             }
         }
-        // Where none of several answers, it is the server.
+        // If none of several databases responds, the server is the cause.
         if found.is_empty() && silent.len() > 1 {
             return silent.pop().map_or(Ok(found), |(_, error)| Err(error));
         }
@@ -124,8 +124,8 @@ impl Server {
         Ok(found)
     }
 
-    /// Whether a database has changed since then; if it does not answer that, it has. No error of one database may end the
-    /// comparing of all others: its job runs, and reports it.
+    /// Whether a database has changed since then. Errors count as a change: no error of one database may end the comparison of all others, and the
+    /// job's run reports the error.
     pub async fn has_changed(&self, name: &str, since: &Seq) -> bool {
         #[derive(Deserialize)]
         struct Changes {

@@ -1,4 +1,4 @@
-//! The service of a node that watches for parked jobs: a feed for each group that it owns.
+//! A node's service that watches for parked jobs, with one feed for each group that it owns.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -21,48 +21,48 @@ use crate::JOB_TYPE;
 use crate::doc_processor::Settings;
 use crate::ownership::Ownership;
 
-/// The pause after the store refused something.
+/// The pause after an error of the store.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
-/// Groups that are looked at in one pass, at most.
+/// The most groups that one pass reads.
 const GROUPS: usize = 10_000;
-/// Groups that are woken after one look for them.
+/// The number of groups that one read returns when all jobs are woken.
 const GROUPS_AT_ONCE: usize = 1_000;
-/// Jobs that one transaction wakes, at most.
+/// The most jobs that one transaction wakes.
 const WAKE_BATCH: usize = 100;
-/// Between two such transactions where a whole group is woken: its jobs have slots to wait for anyway.
+/// The pause between two such transactions when a whole group is woken: its jobs wait for slots anyway.
 const WAKE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Watches for the parked jobs of the groups that this node owns.
 #[derive(Clone)]
 pub struct Service {
-    /// Where the jobs are.
+    /// The store that holds the jobs.
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
-    /// What runs know of groups.
+    /// The groups' state, which runs share.
     pub multiplex: Multiplex,
-    /// How options are read.
+    /// The settings for parsing options.
     pub settings: Live<Settings>,
-    /// Which groups are this node's.
+    /// The groups that this node owns.
     pub ownership: Ownership,
 }
 
-/// What a pass looks at.
+/// The scope of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// Every group: it may have become this node's, or have been anybody's before.
+    /// Every group: its owner may have changed, or it may never have had one.
     AtAll,
-    /// Those with jobs that have just parked.
+    /// Groups with jobs that have just parked.
     AtNew,
 }
 
 /// The feeds of a node.
 #[derive(Default)]
 struct Feeds {
-    /// Each with what tells it that jobs have parked.
+    /// Each with the notification for jobs that have parked.
     known: HashMap<String, (Arc<Notify>, AbortHandle)>,
     tasks: JoinSet<(String, Ended)>,
-    /// Groups of which everybody is being woken.
+    /// Groups whose jobs are all being woken.
     waking: HashMap<String, AbortHandle>,
 }
 
@@ -70,7 +70,7 @@ struct Feeds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     Feed(Left),
-    /// Everybody who was parked is awake.
+    /// All jobs that were parked have been woken.
     Woken,
 }
 
@@ -116,7 +116,7 @@ impl Service {
                         }
                         Look::AtAll
                     }
-                    // Who has parked meanwhile, before where it was: nobody has looked at those.
+                    // Jobs may have parked meanwhile, at positions before the last one that was woken.
                     (_, Ended::Woken) => Look::AtNew,
                 }
             };
@@ -134,7 +134,7 @@ impl Service {
         tried(&self.store, |tx| async move { Ok(tx.get_with(key, Isolation::Snapshot).await?) }).await
     }
 
-    /// Starts and leaves feeds, and tells those that have new jobs.
+    /// Starts and closes feeds, and notifies those that have new jobs.
     async fn look(&self, feeds: &mut Feeds, look: Look) {
         if look == Look::AtAll {
             feeds.known.retain(|group, (_, task)| {
@@ -176,7 +176,7 @@ impl Service {
         feeds.known.insert(group, (parked, task));
     }
 
-    /// Wakes a group beside everything else, unless that is being done.
+    /// Wakes a group in its own task, unless such a task is running.
     fn wake_soon(&self, feeds: &mut Feeds, group: String) {
         feeds.waking.retain(|_, task| !task.is_finished());
         if !feeds.waking.contains_key(&group) {
@@ -209,7 +209,7 @@ impl Service {
         }
     }
 
-    /// Makes the parked jobs of a group pending, a few at a time. Once: one that parks again meanwhile may stay so.
+    /// Makes the parked jobs of a group pending, a few at a time. A job that parks again meanwhile may stay parked.
     async fn wake_group(&self, group: &str) {
         let mut last: Option<ParkedJob> = None;
         loop {
@@ -237,7 +237,7 @@ impl Service {
 }
 
 impl Feeds {
-    /// The next feed that ends by itself; never, without one.
+    /// The next feed that ends by itself; without feeds, never returns.
     async fn ended(&mut self) -> (String, Ended) {
         loop {
             match self.tasks.join_next().await {
@@ -247,7 +247,7 @@ impl Feeds {
                     }
                     return (group, ended);
                 }
-                // It was aborted, or a bug ended it: then another one is started.
+                // It was aborted, or a bug ended it. In the second case another one is started.
                 Some(Err(error)) if error.is_cancelled() => {}
                 Some(Err(error)) => {
                     tracing::error!(%error, "a feed of a server's databases ended badly: it is opened again");
@@ -264,7 +264,7 @@ impl Feeds {
     }
 }
 
-/// A transaction, again until the store takes it: what is parked stays parked meanwhile.
+/// Runs a transaction until it succeeds; parked jobs stay parked meanwhile.
 pub(super) async fn tried<T, F, Fut>(store: &Store, transaction: F) -> T
 where
     F: Fn(Transaction) -> Fut,

@@ -1,4 +1,4 @@
-//! The books of a run: how far it has come, in the words of checkpoints, snapshots and reports.
+//! The progress of a run, in the form of checkpoints, snapshots and reports.
 
 use rand::Rng;
 use time::OffsetDateTime;
@@ -11,33 +11,33 @@ use crate::seq::Seq;
 use crate::spec::Replication;
 use crate::stats::{Stats, Tally};
 
-/// How far a run has come.
+/// The progress of a run.
 pub(super) struct Account<'a> {
     tally: &'a Tally,
-    /// What was done before: sessions in checkpoints are sums, as CouchDB's are.
+    /// The numbers of earlier runs: sessions in checkpoints hold sums, as in CouchDB.
     base: Stats,
-    /// Whether snapshots and the report are sums, too.
+    /// Whether snapshots and the report hold sums as well.
     tells_sums: bool,
-    /// What was found of earlier runs.
+    /// The checkpoints of earlier runs.
     start: Start,
     /// Where this run begins.
     pub start_seq: Seq,
     session_id: String,
     started: OffsetDateTime,
     pub progress: Progress,
-    /// What the last checkpoint says.
+    /// The sequence of the last checkpoint.
     pub checkpointed: Option<Seq>,
     /// The last change that was read.
     pub source_seq: Seq,
     pending: Option<Pending>,
-    /// Changes that were done when the source was asked about those to come.
+    /// Changes that were done when the source was asked for the pending ones.
     done_when_asked: u64,
 }
 
-/// What the source said of changes that were still to come.
+/// The source's number of pending changes.
 struct Pending {
     changes: u64,
-    /// Changes that were done then.
+    /// Changes that were done at that time.
     done: u64,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// The run goes on where its job has come to, if it has one.
+    /// Continues from the numbers that the job has reached, if there are any.
     pub fn after(mut self, before: Option<&Stats>) -> Self {
         if let Some(before) = before {
             self.base = before.clone().larger(&self.base);
@@ -75,28 +75,28 @@ impl<'a> Account<'a> {
         self
     }
 
-    /// The source is asked how many changes come after the last one that is done. Answers which that is.
+    /// Notes that the source is being asked for the number of changes after the last one that is done. Returns the sequence of that one.
     pub fn ask_pending(&mut self) -> Seq {
         self.done_when_asked = self.progress.changes();
         self.through()
     }
 
-    /// The source's answer.
+    /// Records the source's answer.
     pub fn source_says_pending(&mut self, changes: Option<u64>) {
         self.pending = changes.map(|changes| Pending { changes, done: self.done_when_asked });
     }
 
-    /// Whether more is done than the last checkpoint says.
+    /// Whether more is done than the last checkpoint records.
     pub fn has_news(&self) -> bool {
         self.progress.is_beyond(&self.checkpointed)
     }
 
-    /// Everything up to here is done.
+    /// Every change up to this sequence is done.
     pub fn through(&self) -> Seq {
         self.progress.through().unwrap_or(&self.start_seq).clone()
     }
 
-    /// This run, as checkpoints remember it.
+    /// This run as an entry of the checkpoint's history.
     pub fn session(&self) -> Session {
         let stats = self.tally.stats().after(&self.base);
         let through = self.through();
@@ -117,14 +117,14 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// How many changes are still to come, if the source has said so.
+    /// The number of pending changes, if the source has reported it.
     pub fn changes_pending(&self) -> Option<u64> {
         let pending = self.pending.as_ref()?;
         let done_since = self.progress.changes() - pending.done;
         Some(pending.changes.saturating_sub(done_since))
     }
 
-    /// A snapshot for whoever watches.
+    /// A snapshot for observers.
     pub fn stats(&self) -> Stats {
         let tally = self.tally.stats();
         Stats {
@@ -136,7 +136,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// How the run ended.
+    /// The report at the end of the run.
     pub fn report(&self, stopped: bool) -> Report {
         let stats = self.stats();
         let session = self.session();
@@ -163,7 +163,7 @@ impl<'a> Account<'a> {
 }
 
 impl Report {
-    /// Of a run that was stopped while it still looked at its peers.
+    /// The report of a run that was stopped during the preparation.
     pub(super) fn stopped_before_it_began() -> Self {
         Self {
             ok: true,
@@ -183,10 +183,10 @@ fn new_session_id() -> String {
     format!("{:032x}", rand::rng().random::<u128>())
 }
 
-/// Where a run starts: at its checkpoint, or at `since_seq`, or at the beginning.
+/// The sequence at which a run starts: its checkpoint, `since_seq`, or the beginning.
 ///
-/// `since_seq` beats a checkpoint that it did not lead to: the user has asked to start there. A checkpoint of runs that did
-/// start there is further on the same way.
+/// `since_seq` overrides the checkpoint of runs that did not start there, because the user has asked to start there. A checkpoint of runs that
+/// started there is further on the same way.
 fn start_seq(replication: &Replication, start: &Start) -> Seq {
     let found = start.seq.clone().filter(|_| match &replication.since_seq {
         None => true,

@@ -1,8 +1,8 @@
-//! One run of a replication: from its checkpoint to its end.
+//! One run of a replication, from its checkpoint to its end.
 //!
-//! The changes reader, the batches in flight, the checkpoint being written and the clock are all futures of one task, polled
-//! by one loop ([`run`]): a run that is dropped leaves nothing behind, and an idle one costs one future. [`account`] keeps the
-//! books: what checkpoints, snapshots and the report say.
+//! One task runs the changes reader, the batches in flight, the checkpoint writer and the clock as futures, which one loop polls ([`run`]). Dropping
+//! a run therefore leaves nothing behind, and an idle run costs one future. [`account`] tracks the progress, for checkpoints, snapshots and the
+//! report.
 
 mod account;
 mod park;
@@ -25,25 +25,25 @@ use crate::stats::Tally;
 use account::Account;
 use run::Run;
 
-/// When a run is stopped or has failed, batches in flight have this long to end: a job that is rotated out again and again
-/// still gets a large attachment across, and no peer has an upload broken off without need.
+/// When a run is stopped or has failed, batches in flight have this long to end. A job that is preempted repeatedly can thus still copy a large
+/// attachment, and peers see no needless broken uploads.
 const GRACE: Duration = Duration::from_secs(3);
-/// A run has nothing to do once no change has come for this long: those that were written together have all arrived.
+/// A run is idle once no change has come for this long, so that changes that were written together have all arrived.
 const QUIET: Duration = Duration::from_secs(1);
-/// While there is no checkpoint to write, both databases are looked at once in so many intervals of checkpoints: five minutes.
+/// Without a checkpoint to write, both databases are verified once in this many checkpoint intervals: five minutes.
 const IDLE_INTERVALS: u32 = 10;
-/// How often a run starts over because a database was created anew; beyond it the job's own backoff is the better place.
+/// How often a run starts over because a database was replaced. Beyond that, the job's backoff is the better place to wait.
 const STARTS_OVER: usize = 3;
-/// And the last checkpoint of such a run has this long. Together they leave room in the ten seconds of a shutdown.
+/// Time limit of the last checkpoint of a stopped or failed run. With [`GRACE`] it stays well within the ten seconds of a shutdown.
 const LAST_CHECKPOINT: Duration = Duration::from_secs(3);
 
 /// Runs `replication` until it is done (one-shot), stopped, or fails.
 ///
-/// The future is the whole run: dropping it ends the run at once, without a checkpoint.
+/// The future is the whole run: dropping it ends the run immediately, without a checkpoint.
 ///
 /// # Errors
-/// Told by [`Error`]: whether it is worth another try, and what to tell the user. What was copied until then is
-/// remembered in a checkpoint, if the peers are well enough to take one.
+/// [`Error`] states whether a retry may help, and holds the message for the user. If the peers still accept a checkpoint, it records what was copied
+/// until then.
 pub async fn replicate(replication: &Replication, context: &Context) -> Result<Report, Error> {
     let mut tally = Tally::default();
     for starts_over in 0.. {
@@ -57,7 +57,7 @@ pub async fn replicate(replication: &Replication, context: &Context) -> Result<R
         if starts_over > 0
             && let Some(checkpoints) = &mut checkpoints
         {
-            // They may have been written when the database had been replaced already.
+            // The checkpoints may have been written when the database had already been replaced.
             checkpoints.distrust();
         }
         let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &found.info)
@@ -67,19 +67,19 @@ pub async fn replicate(replication: &Replication, context: &Context) -> Result<R
             Err(error) if error.is_replaced() && starts_over < STARTS_OVER => tracing::warn!("{error}"),
             ended => return ended,
         }
-        // What was done was done.
+        // The counters keep the work that was done.
         tally = copier.tally;
     }
     unreachable!("the last start ends with its result")
 }
 
-/// The two peers and what they say before anything is copied.
+/// The two peers, and their descriptions before anything is copied.
 struct Found {
     source: Peer,
     target: Peer,
     info: Info,
     target_info: Info,
-    /// `None` if the run is to use none.
+    /// `None` if the run uses no checkpoints.
     checkpoints: Option<Checkpoints>,
 }
 

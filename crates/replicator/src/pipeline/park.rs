@@ -1,8 +1,8 @@
-//! When a run that is caught up leaves, to be woken when its source changes.
+//! Parking: when a run that is caught up ends, to resume when its source changes.
 //!
-//! It has copied everything, has remembered that in a checkpoint, and has been quiet for a while. Then it asks the source how far it
-//! is, and whether anything comes after what was copied: if not, what the source said first is covered, and later changes are what whoever
-//! watches will compare it with. A change that comes meanwhile ends the question.
+//! The run has copied everything, has recorded that in a checkpoint, and has been quiet for a while. It then asks the source for its sequence, and
+//! whether there are changes after the copied ones. If there are none, everything up to this sequence is copied, and watchers compare later sequences
+//! with it. A change that arrives meanwhile cancels the requests.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,29 +15,29 @@ use crate::http::Peer;
 use crate::multiplex::Prospect;
 use crate::seq::Seq;
 
-/// A run that has copied something stays for so long after its last change: where documents are written now and then, the next
-/// one is copied at once.
+/// A run that has copied something stays for this long after its last change. Where documents are written now and then, the next one is copied
+/// immediately.
 const QUIET_AFTER_WORK: Duration = Duration::from_secs(10);
-/// Before the question is put again, where the answer was no.
+/// The pause before the next attempt to park, if the run cannot park.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-/// What the source is remembered as, if the run can leave.
+/// The token of the source, if the run can park.
 type Asking = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
-/// What a run does next about leaving.
+/// The next step towards parking.
 pub(super) enum Step {
-    /// It has been quiet for long enough: what was done is to be remembered, and then the source to be asked.
+    /// The run has been quiet for long enough: write a checkpoint, and then ask the source.
     Due,
-    /// It can leave, and the source is remembered as this; or it cannot.
+    /// The token with which the run can park; `None` if it cannot.
     Answer(Option<String>),
 }
 
-/// One run's way out.
+/// The parking state of one run.
 pub(super) struct Parking<'a> {
     prospect: Option<&'a Prospect>,
-    /// When it will have been quiet for long enough.
+    /// When the run will have been quiet for long enough.
     due: Option<Instant>,
-    /// Not before, because the answer was no.
+    /// The earliest time of the next attempt, after one that failed.
     not_before: Option<Instant>,
     asking: Option<Asking>,
     /// Whether the run has copied something.
@@ -49,7 +49,7 @@ impl<'a> Parking<'a> {
         Parking { prospect, due: None, not_before: None, asking: None, has_worked: false }
     }
 
-    /// Whether the run has nothing to do, and whether it had before: what it waits for is decided by that.
+    /// Updates whether the run has nothing to do, and whether it has copied something before, which determines the wait.
     pub fn consider(&mut self, nothing_to_do: bool, has_worked: bool) {
         self.has_worked = has_worked;
         let Some(prospect) = self.prospect.filter(|_| nothing_to_do) else {
@@ -57,14 +57,14 @@ impl<'a> Parking<'a> {
             return;
         };
         if self.due.is_none() && self.asking.is_none() {
-            // Who has copied nothing has only made sure that there is nothing.
+            // A run that has copied nothing has only verified that there is nothing to copy.
             let quiet = if has_worked { QUIET_AFTER_WORK } else { prospect.quiet_in_vain() };
             let due = Instant::now() + quiet;
             self.due = Some(self.not_before.map_or(due, |not_before| not_before.max(due)));
         }
     }
 
-    /// Asks whether it can leave, having copied everything up to `through`.
+    /// Asks whether the run can park, having copied everything up to `through`.
     pub fn ask(&mut self, source: Peer, is_pouchdb: bool, through: Seq) {
         self.due = None;
         if let Some(prospect) = self.prospect.cloned() {
@@ -72,7 +72,7 @@ impl<'a> Parking<'a> {
         }
     }
 
-    /// What comes next of it; never, while there is something to do.
+    /// The next step; never returns while there is something to do.
     pub async fn next(&mut self) -> Step {
         let Some(asking) = &mut self.asking else {
             match self.due {
@@ -99,7 +99,7 @@ async fn ask(prospect: Prospect, source: Peer, is_pouchdb: bool, through: Seq) -
     let token = Prospect::token(&info.update_seq)?;
     match database::has_more(&source, is_pouchdb, &through).await {
         Ok(Some(false)) => Some(token),
-        // One that does not say may have something that its feed has not brought, and that the token covers.
+        // A source that does not report it may have changes that its feed has not sent, and that the token covers.
         Ok(Some(true) | None) | Err(_) => None,
     }
 }

@@ -22,31 +22,31 @@ use crate::report::{Report, Session};
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
 
-/// A one-shot run that is over sooner needs no progress bar, and so no question how much there is to do: one request less, which
-/// small databases notice.
+/// A one-shot run that ends sooner needs no progress bar, and so does not ask for the number of pending changes. This saves one request, which
+/// matters for small databases.
 const PROGRESS_BAR: Duration = Duration::from_secs(1);
 
-/// A checkpoint on its way to both sides, or only a look at them. It brings the documents' revisions back.
+/// Writes a checkpoint to both sides, or only verifies the databases. Returns the documents' revisions.
 type Checkpointing = Pin<Box<dyn Future<Output = (Checkpoints, Result<Option<Seq>, Error>)> + Send>>;
-/// A question to the source that is open.
+/// An open request for the number of pending changes.
 type Asking = Pin<Box<dyn Future<Output = Option<u64>> + Send>>;
 
 /// Why the loop ended.
 enum Ending {
     Complete,
     Stopped,
-    /// It has nothing to do until its source is another one than this.
+    /// The run has nothing to do until the source's state differs from this token.
     Parked(String),
     Failed(Error),
 }
 
-/// One run, while it goes on.
+/// The state of one run.
 pub(super) struct Run<'a> {
     replication: &'a Replication,
     context: &'a Context,
     copier: &'a Copier,
     account: Account<'a>,
-    /// `None` while one is being written, or if none are wanted.
+    /// `None` while a checkpoint is being written, or if the run uses none.
     checkpoints: Option<Checkpoints>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
             Ending::Complete => {
                 self.last_checkpoint().await?;
                 self.account.ask_pending();
-                // The feed's end is its answer.
+                // The end of the feed means that there are no pending changes.
                 self.account.source_says_pending(Some(0));
                 self.publish();
                 Ok(self.account.report(false))
@@ -80,7 +80,7 @@ impl<'a> Run<'a> {
             Ending::Parked(token) => Ok(Report { parked: Some(token), ..self.account.report(true) }),
             Ending::Failed(error) => {
                 if error.is_replaced() {
-                    // Where it would be written nothing is known of what was copied.
+                    // The replaced database has no record of what was copied.
                     self.checkpoints = None;
                 }
                 self.try_last_checkpoint().await;
@@ -113,13 +113,13 @@ impl<'a> Run<'a> {
         let interval = self.replication.checkpoint_interval;
         let mut clock = tokio::time::interval_at(Instant::now() + interval, interval);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The feed's last sequence once it has ended, whether its last batch has been taken, and how the run ends
-        // once what is in flight has ended, or at the given time.
+        // `last_seq`: the feed's last sequence once it has ended. `drained`: whether its last batch has been received. `ending`: how the run ends,
+        // once nothing is in flight, or at the given time.
         let (mut last_seq, mut drained) = (None, false);
         let mut ending: Option<(Ending, Instant)> = None;
-        // Intervals without a checkpoint.
+        // The number of intervals without a checkpoint.
         let mut idle_intervals = 0;
-        // When it will have been quiet for long enough.
+        // When the run will have been quiet for long enough.
         let mut idle_at: Option<Instant> = None;
         let mut parking = Parking::new(self.context.parking.as_ref());
         loop {
@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
                 step = parking.next(), if going_on => {
                     match step {
                         Step::Due => match self.checkpoints.take_if(|_| self.account.has_news()) {
-                            // It is due again afterwards.
+                            // Parking is due again afterwards.
                             Some(checkpoints) => {
                                 checkpointing = Some(Box::pin(write(checkpoints, self.account.session())));
                             }
@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
                     None
                 }
             };
-            // The first failure is the one to tell; those that follow are its consequences.
+            // The first failure is reported; later ones are its consequences.
             if let Some(error) = failure
                 && !matches!(ending, Some((Ending::Failed(_), _)))
             {
@@ -248,8 +248,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a continuous run has copied all that its source has, as far as the source tells. Where it does not, a silent feed
-    /// must do; but not of a filter, which may search a large database for a long time before it finds something.
+    /// Whether a continuous run has copied all that its source has, as far as the source reports it. Otherwise a silent feed counts as the end. This
+    /// does not hold for a filter, which may search a large database for a long time before it finds something.
     fn is_caught_up(&self, asking: bool) -> bool {
         self.replication.continuous
             && match self.account.changes_pending() {
@@ -262,7 +262,7 @@ impl<'a> Run<'a> {
         self.context.idle.send_if_modified(|said| std::mem::replace(said, idle) != idle);
     }
 
-    /// Remembers what the run has done, if anything.
+    /// Writes a checkpoint of what the run has done, if anything.
     async fn last_checkpoint(&mut self) -> Result<(), Error> {
         if self.account.has_news()
             && let Some(checkpoints) = self.checkpoints.take()
@@ -272,7 +272,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The same where it is of use to the next run only, so that its failure is not this run's.
+    /// The same where only the next run benefits, so that an error is not this run's.
     async fn try_last_checkpoint(&mut self) {
         match tokio::time::timeout(LAST_CHECKPOINT, self.last_checkpoint()).await {
             Ok(Ok(())) => {}
@@ -287,7 +287,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether the source looks at every document to answer.
+/// Whether the source must read every document for this filter.
 fn searches(filter: &Filter) -> bool {
     match filter {
         Filter::DocIds(_) => false,
@@ -305,7 +305,7 @@ async fn verify(mut checkpoints: Checkpoints) -> (Checkpoints, Result<Option<Seq
     (checkpoints, verified.map(|()| None))
 }
 
-/// Waits for a future that may not be there; for ever if it is not.
+/// Waits for a future; without one, forever.
 async fn of<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
     match future {
         Some(future) => future.await,
@@ -313,7 +313,7 @@ async fn of<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> 
     }
 }
 
-/// Waits until a moment, if there is one.
+/// Waits until a moment; without one, forever.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,

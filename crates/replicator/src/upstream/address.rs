@@ -1,4 +1,4 @@
-//! Where the upstream is, and who asks there.
+//! The upstream's address and login.
 
 use serde_json::{Map, Value, json};
 
@@ -6,12 +6,12 @@ use crate::error::Side;
 use crate::http::Peer;
 use crate::{Client, Defaults, Replication, SpecError};
 
-/// The URL of a CouchDB server, with a login: `http://admin:pw@couch:5984/`. Never shown with its password.
+/// The URL of a CouchDB server, with a login: `http://admin:pw@couch:5984/`. It is never displayed with its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
-    /// As it was given, with a slash at its end.
+    /// As the user wrote it, with a slash at its end.
     url: String,
-    /// As it may be shown.
+    /// Without the password, for display.
     shown: String,
 }
 
@@ -21,21 +21,21 @@ impl std::fmt::Debug for Address {
     }
 }
 
-/// Without the password.
+/// Displays the URL without its password.
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-/// A database that every CouchDB may have: what is known of endpoints holds for the server, too.
+/// A database that every CouchDB may have. It makes the code for endpoints usable for the server.
 const ANY_DATABASE: &str = "_replicator";
 
 impl Address {
-    /// Reads a server's URL. It may have a login, and a path below which the server is.
+    /// Reads a server's URL, which may have a login and a path.
     ///
     /// # Errors
-    /// What would be right; the URL is not repeated.
+    /// The error states what would be right. It does not repeat the URL.
     pub fn parse(url: &str) -> Result<Self, SpecError> {
         let url = format!("{}/", url.trim_end_matches('/'));
         let address = Address { url, shown: String::new() };
@@ -50,13 +50,13 @@ impl Address {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
-        // What documents may name is another matter.
+        // `valid_endpoint_protocols` restricts documents only.
         let defaults =
             Defaults { endpoint_schemes: Defaults::default().endpoint_schemes, ..defaults.clone() };
         Replication::parse(&body, &defaults).map_err(|error| SpecError::new("url", error.problem))
     }
 
-    /// The server, as requests reach it.
+    /// The server as a peer for requests.
     pub(super) fn server(&self, defaults: &Defaults, client: &Client) -> Result<Peer, SpecError> {
         Ok(Peer::server(Side::Source, &self.replication(defaults)?, client))
     }

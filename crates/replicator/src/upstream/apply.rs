@@ -1,4 +1,4 @@
-//! From the upstream's changes to the mirror's documents.
+//! Applies the upstream's changes to the mirror's documents.
 
 use serde_json::{Map, Value};
 use turnwise_queue::Keyspace;
@@ -9,27 +9,27 @@ use crate::Seq;
 use crate::doc_processor::{Settings, refuse_mirrored, write_mirrored};
 use crate::documents::{Draft, Error, databases, names};
 
-/// A document of the upstream as its changes tell it.
+/// A document in the upstream's changes.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub id: String,
     /// The upstream's revision.
     pub rev: String,
-    /// `None`: it was deleted.
+    /// `None`: the document was deleted.
     pub doc: Option<Map<String, Value>>,
     pub seq: Seq,
 }
 
-/// Why changes could not be written here.
+/// Why changes could not be written.
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// Another one follows the database now.
+    /// Another node follows the database now.
     Overtaken,
-    /// The mirror is not there any more.
+    /// The mirror does not exist any more.
     NoMirror,
-    /// The document with this number cannot be written as it is: all but it can.
+    /// The document with this number cannot be written as it is, but all others can.
     One(usize, Error),
-    /// The store's.
+    /// An error of the store.
     Queue(turnwise_queue::Error),
 }
 
@@ -55,19 +55,19 @@ impl MaybeStoreError for Stopped {
     }
 }
 
-/// Where changes go.
+/// The destination of changes.
 #[derive(Clone, Copy)]
 pub(super) struct Into<'a> {
     pub store: &'a Store,
     pub keys: &'a Keyspace,
     pub settings: &'a Settings,
-    /// The mirror.
+    /// The mirror's name.
     pub db: &'a str,
-    /// The one who writes.
+    /// The number of the follower that writes.
     pub follower: u64,
 }
 
-/// Writes changes, oldest first, in as many transactions as it takes.
+/// Writes changes, oldest first, in as many transactions as necessary.
 pub(super) async fn apply(into: Into<'_>, mut changes: &[Change]) -> Result<(), Stopped> {
     while !changes.is_empty() {
         let done = apply_some(into, changes).await?;
@@ -76,8 +76,8 @@ pub(super) async fn apply(into: Into<'_>, mut changes: &[Change]) -> Result<(), 
     Ok(())
 }
 
-/// Writes the first changes in one transaction, at least one of them. A document that cannot be kept is left out, and the
-/// others are written again without it: half a document is never written.
+/// Writes the first changes in one transaction, at least one of them. A document that cannot be stored is left out, and the others are written again
+/// without it, so that a document is never written partially.
 async fn apply_some(into: Into<'_>, changes: &[Change]) -> Result<usize, Stopped> {
     let mut refused: Vec<Option<String>> = vec![None; changes.len()];
     let mut most = changes.len();
@@ -93,7 +93,7 @@ async fn apply_some(into: Into<'_>, changes: &[Change]) -> Result<usize, Stopped
         match stopped {
             Stopped::One(n, _) if too_much && n > 0 => most = n,
             Stopped::Queue(_) if too_much && most > 1 => most /= 2,
-            // No transaction takes the first one: without it, the others go on.
+            // No transaction can hold the first one; the others continue without it.
             Stopped::Queue(error) if too_much && refused[0].is_none() => refused[0] = Some(error.to_string()),
             Stopped::One(_, Error::NoDatabase) => return Err(Stopped::NoMirror),
             Stopped::One(_, Error::Queue(error)) if !too_much => return Err(Stopped::Queue(error)),
@@ -130,7 +130,7 @@ async fn write_some(
     Ok(done)
 }
 
-/// Writes what a change says, unless the mirror is of that revision already.
+/// Writes a change, unless the mirror already has its revision.
 async fn write_one(
     tx: &Transaction,
     into: Into<'_>,
@@ -143,14 +143,14 @@ async fn write_one(
         return Ok(());
     }
     if let Err(error) = names::check_id(id) {
-        // No row can be about it.
+        // No row can have this id.
         tracing::error!(db, %error, "a document of the upstream cannot be run: its id is none here");
         return Ok(());
     }
     if read_seen(tx, keys, db, id).await?.as_deref() == Some(&change.rev) {
         return Ok(());
     }
-    // Whatever is owed is owed to an older revision. First: what follows may owe something to this one.
+    // A state that is owed belongs to an older revision. This comes first, because the following code may record a state for the new one.
     tx.clear(keys.mirror_owed(db, id))?;
     let Some(doc) = &change.doc else {
         tx.clear(keys.mirror_seen(db, id))?;
@@ -162,13 +162,13 @@ async fn write_one(
         tracing::warn!(db, id, reason, "a document of the upstream cannot be run");
         refuse_mirrored(tx, keys, db, id, doc, reason, now_us).await?;
         if is_final(doc) {
-            // It says how it has ended, and that counts.
+            // The document states how it ended, and that counts.
             tx.clear(keys.mirror_owed(db, id))?;
         }
         return Ok(());
     }
     let mut body = doc.clone();
-    // They mean nothing to a replication, and stay where they are.
+    // Attachments have no meaning for a replication, and stay at the upstream.
     body.shift_remove("_attachments");
     let draft = Draft::parse(Some(id), body, "")?;
     write_mirrored(tx, keys, settings, db, &Draft { rev: None, ..draft }, now_us).await

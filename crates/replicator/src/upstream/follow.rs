@@ -1,4 +1,4 @@
-//! One database of the upstream: its mirror is made, and filled from its changes.
+//! One database of the upstream: creates its mirror, and fills it from the changes.
 
 use std::time::Duration;
 
@@ -21,33 +21,33 @@ use crate::events::Event;
 use crate::http::{Answer, Peer};
 use crate::json_stream::{Shape, Splitter};
 
-/// Changes that are written together, at most.
+/// The most changes that are written together.
 const BATCH: usize = 50;
-/// Bytes of changes that are held, at most, and one more.
+/// The most bytes of changes that are held, plus one more change.
 const BATCH_BYTES: usize = 4 << 20;
-/// Changes wait this long for company.
+/// Changes wait this long for further changes.
 const LINGER: Duration = Duration::from_millis(10);
-/// Before a database that is missing is asked for again.
+/// The pause before a missing database is requested again.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
-/// A feed that ends at once again and again is not opened more often than this.
+/// The shortest interval between two openings of a feed that ends immediately each time.
 const SHORTEST_FEED: Duration = Duration::from_secs(1);
 
 /// Why a database is not followed any more.
 #[derive(Debug)]
 pub(super) enum End {
-    /// It is not there any more, and neither is its mirror.
+    /// The database was deleted, and so was its mirror.
     Gone,
     /// Another node follows it now.
     Overtaken,
-    /// The mirror was deleted: it is made anew if there is still something to mirror.
+    /// The mirror was deleted; it is created again if the upstream's database still exists.
     NoMirror,
-    /// The upstream has ended its changes in good order.
+    /// The upstream has ended its changes properly.
     Closed,
     /// No database here can have its name.
     Impossible(String),
-    /// The upstream did not do what was asked.
+    /// A request to the upstream failed.
     Upstream(Error),
-    /// The store's.
+    /// An error of the store.
     Store(turnwise_queue::Error),
 }
 
@@ -104,16 +104,16 @@ impl MaybeStoreError for End {
 pub(super) struct Follower {
     pub upstream: Upstream,
     pub server: Peer,
-    /// The upstream's name of it.
+    /// Its name at the upstream.
     pub name: String,
     /// The mirror's name.
     pub db: String,
-    /// Its own number, which nobody else has.
+    /// The unique number of this follower.
     pub number: u64,
 }
 
 impl Follower {
-    /// Follows the database until something ends that.
+    /// Follows the database until an error or an end stops it.
     pub async fn run(&self) -> End {
         match self.open().await {
             Err(end) => end,
@@ -131,7 +131,7 @@ impl Follower {
         }
     }
 
-    /// Makes the mirror if it is not there, or is another database's, and becomes the one who follows.
+    /// Creates the mirror if it does not exist or belongs to another database, and becomes its follower.
     async fn open(&self) -> Result<Seq, End> {
         let Upstream { store, keys, .. } = &self.upstream;
         names::check_database(&self.db)?;
@@ -154,8 +154,8 @@ impl Follower {
         store.transact(|tx| async move { self.take(&tx, keys, incarnation).await }).await
     }
 
-    /// Whether the database really is not there, after it was said once: something in between may answer 404 for a server that
-    /// starts, and all jobs depend on it. So the list has to leave it out, and it has to be missing again a while later.
+    /// Verifies that the database was really deleted. A proxy may return 404 for a server that is starting, and all jobs of the database depend on
+    /// this. The list must not contain it, and it must be missing again a while later.
     async fn is_gone(&self) -> Result<bool, End> {
         if server::replicator_databases(&self.server).await?.contains(&self.name) {
             tokio::time::sleep(ASKED_AGAIN).await;
@@ -166,7 +166,7 @@ impl Follower {
         Ok(server::incarnation(&self.server, &self.name).await?.is_none())
     }
 
-    /// Whether the mirror may be of this database, or is not there.
+    /// Whether the mirror may belong to this database, or does not exist.
     async fn is_of(&self, incarnation: Option<&str>) -> Result<bool, End> {
         let Upstream { store, keys, .. } = &self.upstream;
         let db = &self.db;
@@ -213,7 +213,7 @@ impl Follower {
     async fn delete_mirror(&self) -> Result<(), End> {
         let Upstream { store, keys, .. } = &self.upstream;
         let deleted = match delete_database(store, keys, &self.db).await {
-            // Hidden already, or not there: whatever is left goes.
+            // Hidden already, or not there: removes what is left.
             Err(documents::Error::NoDatabase) => finish_deletion(store, keys, &self.db).await,
             deleted => deleted,
         };
@@ -225,14 +225,14 @@ impl Follower {
         loop {
             let opened = Instant::now();
             match self.read_feed(&mut since).await {
-                // Not a place of this database: documents that are known already change nothing.
+                // The position does not exist in this database. Documents that are already known change nothing.
                 Err(End::Upstream(error)) if error.status() == Some(400) && !since.is_zero() => {
                     let error = server::told(&error);
                     tracing::warn!(db = self.db, error, "the upstream's changes are read from the beginning");
                     since = Seq::zero();
                 }
                 Err(end) => return Err(end),
-                // Whether it still is the same database is asked before the next one is opened.
+                // Whether it is still the same database is checked before the next opening.
                 Ok(()) => {
                     tokio::time::sleep_until(opened + SHORTEST_FEED).await;
                     return Err(End::Closed);
@@ -262,7 +262,7 @@ impl Follower {
                 batch.extend(change);
                 Ok(())
             });
-            // First those before the bad one, if there is one.
+            // First the changes before an invalid one, if there is one.
             if batch.len() >= BATCH || bytes >= BATCH_BYTES || parsed.is_err() {
                 self.apply(&mut batch, since).await?;
                 bytes = 0;
@@ -291,7 +291,7 @@ impl Follower {
 
 enum Next {
     Piece(bytes::Bytes),
-    /// Nothing has come for a moment.
+    /// Nothing has arrived for a moment.
     Quiet,
     End,
 }
@@ -309,7 +309,7 @@ async fn next_piece(answer: &mut Answer, somebody_waits: bool) -> Result<Next, E
     Ok(piece?.map_or(Next::End, Next::Piece))
 }
 
-/// A row of the feed; none at its end.
+/// A row of the feed; `None` at its end.
 fn parse(text: &[u8]) -> Result<Option<Change>, String> {
     #[derive(Deserialize)]
     struct Row<'a> {
@@ -328,7 +328,7 @@ fn parse(text: &[u8]) -> Result<Option<Change>, String> {
     struct Leaf {
         rev: String,
     }
-    // Its text, and what serde says of it, may hold a password of the document's.
+    // The row's text and serde's message are left out, because they may hold a password of the document.
     let row: Row<'_> = serde_json::from_slice(text)
         .map_err(|error| format!("a change that is none, at byte {}", error.column()))?;
     if let Some(error) = row.error {

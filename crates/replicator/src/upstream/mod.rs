@@ -1,4 +1,4 @@
-//! Beside a CouchDB: its `_replicator` databases are followed, their replications run here, and the states are written back.
+//! Upstream mode: follows a CouchDB's `_replicator` databases, runs their replications here, and writes the states back.
 //!
 //! ```text
 //!   the upstream CouchDB                                       turnwise
@@ -10,15 +10,14 @@
 //!
 //! What must hold:
 //!
-//! 1. Everything that is known is rows, each written in one transaction with what it is about: how far the changes were
-//!    read with the documents that they named, a state that is owed with the end of the job. A crash at any point repeats a
-//!    request at most, and a repeated one changes nothing.
-//! 2. The upstream's word counts. A state is written only into the revision that it is the end of; a document that was
-//!    changed, deleted or marked meanwhile comes with the changes, and what was owed to the old revision is forgotten.
-//! 3. One node follows a database, the one that owns its name; when two do for a moment, the later one goes on and the
-//!    earlier one finds that out with its next write ([`Mirror::follower`]).
-//! 4. A database of the same name that was created at another time is another one: its mirror, and all its jobs, go first.
-//! 5. Nothing is deleted on hearsay: a database that is missing in `_all_dbs` is asked for by its name.
+//! 1. All state is rows, each written in one transaction with what it describes. The position in the changes is written with the documents before it,
+//!    and an owed state with the end of the job. After a crash, at most one request is repeated, and repeating it changes nothing.
+//! 2. The upstream decides. A state is written only to the revision whose run it describes. A document that was changed, deleted or marked meanwhile
+//!    comes with the changes, and the state that was owed to the old revision is dropped.
+//! 3. The node that owns a database's name follows it. If two nodes do so for a moment, the later one continues, and the earlier one learns of it by
+//!    its next write ([`Mirror::follower`]).
+//! 4. A database with the same name but another creation time is another database: the mirror and all its jobs are removed first.
+//! 5. A database is deleted only after a direct check: if it is missing in `_all_dbs`, it is requested by name.
 
 mod address;
 mod apply;

@@ -1,4 +1,4 @@
-//! What is kept of a mirror: see the keyspace's `("mirror", …)`.
+//! The rows of a mirror: see the keyspace's `("mirror", …)`.
 
 use serde::{Deserialize, Serialize};
 use turnwise_queue::Keyspace;
@@ -7,23 +7,23 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::Seq;
 use crate::documents::{corrupt, names, rows};
 
-/// A database that mirrors one of the upstream.
+/// A database that mirrors a database of the upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mirror {
-    /// What tells the upstream's database from another one of the same name.
+    /// Distinguishes the upstream's database from another one of the same name.
     pub incarnation: String,
-    /// Up to here its changes are in the mirror.
+    /// The mirror has the changes up to this sequence.
     pub since: Seq,
-    /// Who follows it: a number that each follower chooses anew. Whoever finds another one stops.
+    /// The number of the current follower. Each follower chooses a new one, and stops when it finds another number.
     pub follower: u64,
 }
 
-/// A state that is still to be written into the upstream's document.
+/// A state that must still be written to the upstream's document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owed {
-    /// Not to be tried before this time, in µs.
+    /// The time of the next attempt, in µs.
     pub due_us: i64,
-    /// Attempts that failed.
+    /// Number of failed attempts.
     pub attempts: u32,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn write_mirror(
     Ok(tx.set(keys.mirror(db), rows::encode(mirror))?)
 }
 
-/// The upstream's revision that a document of a mirror is of.
+/// The upstream's revision that the document of a mirror has.
 pub(super) async fn read_seen(
     tx: &Transaction,
     keys: &Keyspace,
@@ -64,7 +64,7 @@ pub(super) fn write_seen(
     Ok(tx.set(keys.mirror_seen(db, id), rows::encode(&rev))?)
 }
 
-/// Notes that a document's state is to be written back, if its database is a mirror.
+/// Records that a document's state must be written back, if its database is a mirror.
 pub(crate) fn owe(
     tx: &Transaction,
     keys: &Keyspace,
@@ -88,7 +88,7 @@ pub(super) fn write_owed(
     Ok(tx.set(keys.mirror_owed(db, id), rows::encode(owed))?)
 }
 
-/// The first states that are owed, by document id. Takes no conflict.
+/// The first owed states, by document id. Adds no read conflict.
 pub(super) async fn list_owed(
     tx: &Transaction,
     keys: &Keyspace,

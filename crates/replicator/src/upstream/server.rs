@@ -1,4 +1,4 @@
-//! What is asked of the upstream, beside the changes.
+//! The requests to the upstream, except the reading of changes.
 
 use http::Method;
 use serde::Deserialize;
@@ -11,20 +11,20 @@ use crate::http::{Peer, Request};
 use crate::json_stream::{Shape, Splitter};
 use crate::query::{Query, encode};
 
-/// Names that one request asks for.
+/// Names per request.
 const PAGE: usize = 1_000;
-/// Databases of an upstream that are looked through, at most.
+/// The most databases of an upstream that are listed.
 const MAX_DATABASES: usize = 1_000_000;
-/// Largest answer with names: a server that knows no pages answers with all of them.
+/// The largest response with names: a server without pagination returns all of them.
 const NAMES_BYTES: usize = 64 << 20;
-/// Largest answer with a few facts.
+/// The largest response with a few values.
 const INFO_BYTES: usize = 1 << 20;
-/// Largest document, in bytes: CouchDB's own default is 8 MB.
+/// The largest document, in bytes. CouchDB's own default is 8 MB.
 pub(super) const DOCUMENT_BYTES: usize = 16 << 20;
-/// Bytes of documents that are held for one write-back; the rest waits for the next one.
+/// The most bytes of documents that are held for one write-back; the rest waits for the next one.
 const DOCUMENTS_BYTES: usize = 32 << 20;
 
-/// What is known of the upstream itself.
+/// The upstream's description of itself.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Welcome {
     #[serde(default)]
@@ -33,7 +33,7 @@ pub(super) struct Welcome {
     pub version: Option<String>,
 }
 
-/// A message without the side that replications name: there is one server only.
+/// An error's message without the side, because there is only one server.
 pub(super) fn told(error: &Error) -> String {
     let text = error.to_string();
     text.strip_prefix("source ").map(str::to_owned).unwrap_or(text)
@@ -47,7 +47,7 @@ pub(super) async fn welcome(server: &Peer) -> Result<Welcome, Error> {
     get(server, "", INFO_BYTES).await
 }
 
-/// Whether the login is an administrator's. Without, CouchDB leaves the passwords out of the documents that it shows.
+/// Whether the login is an administrator's. For other users, CouchDB removes the passwords from documents.
 pub(super) async fn is_admin(server: &Peer) -> Result<bool, Error> {
     let session: Value = get(server, "_session", INFO_BYTES).await?;
     let roles = session["userCtx"]["roles"].as_array();
@@ -62,14 +62,14 @@ pub(super) async fn replicator_databases(server: &Peer) -> Result<Vec<String>, E
         let mut query = Query::default();
         query.add("limit", &PAGE.to_string());
         if let Some(after) = &after {
-            // It comes once more: a server that knows `skip` may not know `startkey`, and the other way round.
+            // The start key comes again: a server that supports `skip` may not support `startkey`, and the other way round.
             query.add("startkey", &json!(after).to_string());
         }
         let names: Vec<String> = get(server, &query.on("_all_dbs"), NAMES_BYTES).await?;
         found.extend(names.iter().filter(|name| names::is_replicator(name)).cloned());
         seen += names.len();
         let last = names.iter().max().cloned();
-        // A server without pages has answered with everything.
+        // A server without pagination has returned everything.
         if names.len() != PAGE || last <= after || seen > MAX_DATABASES {
             break;
         }
@@ -80,9 +80,9 @@ pub(super) async fn replicator_databases(server: &Peer) -> Result<Vec<String>, E
     Ok(found)
 }
 
-/// What tells a database from another one of its name: when it was created, in seconds, as CouchDB 3.3 and later say it on
-/// every node of a cluster alike. `None`: there is no such database. [`UNKNOWN`] where the server does not say: older ones answer 0, or
-/// when they have opened the database last, in another unit; and a cluster's uuid is whichever node's was asked.
+/// Distinguishes a database from another one of its name by the time of its creation, in seconds. CouchDB 3.3 and later report it equally on every
+/// node of a cluster. `None`: the database does not exist. [`UNKNOWN`]: the server does not report it. Older servers return 0, or when they last
+/// opened the database, in another unit, and each node of a cluster may have another uuid.
 pub(super) async fn incarnation(server: &Peer, name: &str) -> Result<Option<String>, Error> {
     let info: Info = match get(server, &encode(name), INFO_BYTES).await {
         Err(error) if error.status() == Some(404) => return Ok(None),
@@ -91,16 +91,15 @@ pub(super) async fn incarnation(server: &Peer, name: &str) -> Result<Option<Stri
     Ok(Some(info.created().map_or_else(|| UNKNOWN.to_owned(), |created| format!("at {created}"))))
 }
 
-/// The incarnation of a database whose server tells nothing of it.
+/// The incarnation of a database whose server does not report one.
 pub(super) const UNKNOWN: &str = "unknown";
 
-/// Whether two incarnations may be one. What is not known is no reason to throw jobs away.
+/// Whether two incarnations may be the same. An unknown incarnation is no reason to remove jobs.
 pub(super) fn may_be_same(one: &str, other: &str) -> bool {
     one == other || !one.starts_with("at ") || !other.starts_with("at ")
 }
 
-/// Documents as they are now, by id; those that are gone are left out. As many of the first ones as memory allows: how many
-/// were looked at is told.
+/// The current documents with these ids, without deleted ones. Reads as many of the first ones as memory allows, and returns how many it has read.
 pub(super) async fn documents(
     server: &Peer,
     name: &str,
@@ -119,7 +118,7 @@ pub(super) async fn documents(
         let parsed = splitter.push(&piece, |text| -> Result<(), String> {
             rows += 1;
             bytes += text.len();
-            // Not what serde says: the document may hold a password.
+            // The message of serde is left out, because the document may hold a password.
             let row: Row = serde_json::from_slice(text).map_err(|_| "a row that is none".to_owned())?;
             documents.extend(row.doc.filter(|doc| doc.get("_deleted") != Some(&Value::Bool(true))));
             Ok(())
@@ -133,7 +132,7 @@ pub(super) async fn documents(
     Ok((rows, documents))
 }
 
-/// What became of a document that was to be written.
+/// The result of writing one document.
 #[derive(Debug, Deserialize)]
 pub(super) struct Outcome {
     #[serde(default)]
@@ -146,7 +145,7 @@ pub(super) struct Outcome {
     pub reason: Option<Value>,
 }
 
-/// Writes documents, each of which names the revision that it follows.
+/// Writes documents, each with the revision that it replaces.
 pub(super) async fn write(
     server: &Peer,
     name: &str,
@@ -157,7 +156,7 @@ pub(super) async fn write(
     answer.json(NAMES_BYTES).await
 }
 
-/// A request for a database's changes from `since` on, for ever.
+/// A request for a database's endless changes from `since` on.
 pub(super) fn changes(server: &Peer, name: &str, since: &str) -> Request {
     let mut query = Query::default();
     query.add("feed", "continuous");
@@ -167,7 +166,7 @@ pub(super) fn changes(server: &Peer, name: &str, since: &str) -> Request {
     Request::new(Method::GET, query.on(&format!("{}/_changes", encode(name)))).uncounted().feed()
 }
 
-/// A request for what happens to databases from now on, for ever.
+/// A request for the endless changes of databases from now on.
 pub(super) fn database_updates(server: &Peer) -> Request {
     let mut query = Query::default();
     query.add("feed", "continuous");

@@ -1,4 +1,4 @@
-//! The service: which of the upstream's databases this node follows, and what it does when the upstream does not answer.
+//! The service: determines which of the upstream's databases this node follows, and handles an upstream that does not respond.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,60 +23,60 @@ use crate::json_stream::{Shape, Splitter};
 use crate::ownership::Ownership;
 use crate::{Client, Defaults};
 
-/// Before the upstream is asked again that did not answer; it doubles each time.
+/// The first pause before the next request to an upstream that did not respond; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Between two looks at all databases while their updates are followed.
+/// The time between two scans of all databases while their updates are followed.
 const SCAN_INTERVAL: Duration = Duration::from_secs(300);
-/// Between two looks at all databases where their updates cannot be followed.
+/// The time between two scans of all databases if their updates cannot be followed.
 const POLL_INTERVAL: Duration = Duration::from_secs(15);
-/// Before the updates are asked for again where they could not be followed.
+/// The pause before the next attempt to follow the updates.
 const UPDATES_PAUSE: Duration = Duration::from_secs(300);
-/// Looks at all databases follow each other no faster.
+/// The shortest time between two scans of all databases.
 const SHORTEST_SCAN: Duration = Duration::from_secs(1);
-/// Databases that one node follows, at most: each has a connection.
+/// The most databases that one node follows; each has a connection.
 const MAX_FOLLOWED: usize = 1_000;
-/// A row of the updates is short.
+/// The largest row of the updates, which are short.
 const UPDATE_BYTES: usize = 64 << 10;
-/// Mirrors that are told of, at most.
+/// The most mirrors that a message names.
 const SHOWN_MIRRORS: usize = 10;
 /// Mirrors that one transaction lists.
 const PAGE: usize = 1_000;
 
-/// How the upstream is.
+/// The condition of the upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// It was not asked yet.
+    /// No request was made yet.
     Unknown,
-    /// It answers.
+    /// The upstream responds.
     Answers,
-    /// It does not, and why.
+    /// The upstream does not respond, for this reason.
     Silent(String),
 }
 
-/// Follows the databases of an upstream CouchDB. Cheap to clone.
+/// Follows the databases of an upstream CouchDB. Clones are cheap.
 #[derive(Clone)]
 pub struct Upstream {
-    /// Where the mirrors are.
+    /// The store that holds the mirrors.
     pub store: Store,
     /// Their keys.
     pub keys: Keyspace,
-    /// What documents are validated against.
+    /// The settings against which documents are validated.
     pub settings: Live<Settings>,
     /// The connections.
     pub client: Client,
-    /// Where the upstream is.
+    /// The upstream's address.
     pub address: Address,
-    /// Which databases are this node's.
+    /// The databases that this node owns.
     pub ownership: Ownership,
-    /// Who is told.
+    /// The bus for events.
     pub events: Events,
-    /// How the upstream is.
+    /// The condition of the upstream.
     pub condition: Live<Condition>,
 }
 
-/// Why all that is followed ends at once.
+/// An error that ends all following immediately.
 enum Lost {
     Upstream(Error),
     Store(turnwise_queue::Error),
@@ -103,11 +103,11 @@ impl std::fmt::Display for Lost {
     }
 }
 
-/// A database that this node follows, or will follow again in a while.
+/// A database that this node follows, or will follow again after a pause.
 struct Followed {
-    /// Drops with the entry: the task ends.
+    /// Dropping the entry aborts the task.
     task: tokio::task::AbortHandle,
-    /// Failures in a row, and when the latest run began.
+    /// Consecutive failures, and when the latest run began.
     failures: u32,
     began: Instant,
 }
@@ -119,10 +119,10 @@ impl Drop for Followed {
 }
 
 impl Upstream {
-    /// The upstream's uuid, if it tells one: part of the replication ids that its own replicator makes.
+    /// The upstream's uuid, if it reports one: part of the replication ids of its own replicator.
     ///
     /// # Errors
-    /// Why it cannot be had now; without secrets.
+    /// The reason why it is not available now, without secrets.
     pub async fn uuid(
         address: &Address,
         defaults: &Defaults,
@@ -132,10 +132,10 @@ impl Upstream {
         server::welcome(&server).await.map(|welcome| welcome.uuid).map_err(|error| server::told(&error))
     }
 
-    /// Mirrors that are in a store, the first of them: those of an upstream that is not configured any more have jobs all the same.
+    /// The first mirrors in a store. Even mirrors of an upstream that is no longer configured have jobs.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub async fn mirrors(store: &Store, keys: &Keyspace) -> turnwise_queue::Result<Vec<String>> {
         let page = store
             .transact(|tx| async move {
@@ -149,7 +149,7 @@ impl Upstream {
         Ok(page.into_iter().map(|(db, _)| db).filter(|db| names::is_mirror(db)).collect())
     }
 
-    /// Follows what this node owns, until `stop` is cancelled.
+    /// Follows the databases that this node owns, until `stop` is cancelled.
     pub async fn run(self, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -179,7 +179,7 @@ impl Upstream {
         }
     }
 
-    /// About this long: nodes that lost the same server do not come back to it at the same moment.
+    /// Sleeps for about this long, so that nodes that lost the same server do not all return at the same time.
     async fn sleep(&self, about: Duration) {
         let runtime = self.store.runtime();
         let part = runtime.random() % 1_000;
@@ -220,7 +220,7 @@ impl Upstream {
         }
     }
 
-    /// Asks for a look at all databases whenever one of them may have come or gone.
+    /// Requests a scan of all databases whenever one may have been created or deleted.
     async fn follow_updates(
         &self,
         server: &Peer,
@@ -232,7 +232,7 @@ impl Upstream {
                 Ok(()) => self.sleep(SHORTEST_SCAN).await,
                 Err(error) => {
                     following.send_replace(false);
-                    // Whether it is the server that is away: then all of this ends.
+                    // If the server itself does not respond, this ends everything.
                     server::welcome(server).await?;
                     let error = server::told(&error);
                     tracing::info!(
@@ -242,7 +242,7 @@ impl Upstream {
                     self.sleep(UPDATES_PAUSE).await;
                 }
             }
-            // Something may have happened in between.
+            // Databases may have changed in between.
             look.notify_one();
         }
     }
@@ -276,7 +276,7 @@ impl Upstream {
         Ok(())
     }
 
-    /// Follows all databases that there are and that are this node's.
+    /// Follows all existing databases that this node owns.
     async fn keep_looking(
         &self,
         server: &Peer,
@@ -320,7 +320,7 @@ impl Upstream {
                             Ok((id, ended)) => (id, Some(ended)),
                             Err(error) => (error.id(), None),
                         };
-                        // A task that was aborted has no entry any more.
+                        // An aborted task has no entry any more.
                         let entry = followed.extract_if(.., |_, entry| entry.task.id() == id).next();
                         let Some((name, entry)) = entry else { continue };
                         let Some((_, end)) = ended else {
@@ -336,16 +336,16 @@ impl Upstream {
                     }
                 }
             }
-            // Many databases that come together are one reason to look.
+            // Many databases that change together cause one scan.
             tokio::time::sleep_until(looked + SHORTEST_SCAN).await;
         }
     }
 
-    /// What this node may have to follow: the upstream's databases, and those of which there is a mirror, in case that they are gone.
+    /// The databases that this node may have to follow: the upstream's, and those with a mirror, which may have been deleted.
     async fn databases(&self, server: &Peer) -> Result<BTreeSet<String>, Lost> {
         let mut names: BTreeSet<String> = server::replicator_databases(server).await?.into_iter().collect();
         let (store, keys) = (&self.store, &self.keys);
-        // Sorts right before them.
+        // Sorts before all mirrors.
         let mut after = names::MIRROR_PREFIX.to_owned();
         loop {
             let from = after.as_str();
@@ -395,7 +395,7 @@ impl Upstream {
         Followed { task, failures, began }
     }
 
-    /// Whether a database whose following has ended is to be followed again soon.
+    /// Whether to follow a database again soon, after this end.
     async fn may_go_on(&self, server: &Peer, name: &str, end: End) -> Result<bool, Lost> {
         match end {
             End::Gone => {
@@ -405,7 +405,7 @@ impl Upstream {
                 );
                 Ok(false)
             }
-            // The next look may find that it is this node's after all.
+            // The next scan may find that this node owns it after all.
             End::Overtaken => {
                 tracing::info!(db = local_name(name), "another node follows the upstream's database");
                 Ok(false)
@@ -416,7 +416,7 @@ impl Upstream {
                 Ok(false)
             }
             End::Upstream(error) => {
-                // One feed that breaks is one feed; a server that is away is asked by one only.
+                // A broken feed concerns one database only; while the server is away, only one request checks it.
                 server::welcome(server).await?;
                 tracing::info!(
                     db = local_name(name),

@@ -1,8 +1,8 @@
-//! From the mirror's states to the upstream's documents.
+//! Writes the mirror's states to the upstream's documents.
 //!
-//! What is owed stands among the rows from the transaction in which a replication ended. It is paid in batches: the documents as they
-//! are now, those among them that still are what was run, with their states, in one request. While one batch is on its way the next
-//! one gathers. A document that the server refuses is tried again, each time later; it keeps nobody waiting.
+//! The transaction that ends a replication records the owed state in a row. States are written back in batches: the follower reads the current
+//! documents, and writes the states of those that have not changed since, in one request. Meanwhile the next batch collects. If the server rejects a
+//! document, the follower retries it after growing pauses, and other documents do not wait for it.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,36 +19,36 @@ use crate::documents::{read, write::REPLICATION};
 use crate::error::Error;
 use crate::events::Event;
 
-/// States that one request writes.
+/// States per request.
 const BATCH: usize = 50;
-/// States that are owed and looked at at once: those that wait for their time keep no others from being paid.
+/// Owed states that one pass reads, so that states which wait for their time do not block others.
 const LOOKED_AT: usize = 2_000;
-/// How long a document waits after its first refusal; twice as long after each further one.
+/// The pause after a document's first rejection; it doubles after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// A state that is to be written.
+/// A state that must be written.
 struct Due {
     owed: Owed,
-    /// The upstream's revision that it is the end of.
+    /// The upstream's revision whose run it describes.
     rev: String,
-    /// The members that tell it.
+    /// The members that describe it.
     state: Map<String, Value>,
 }
 
-/// What became of it.
+/// The result for one state.
 enum Paid {
-    /// It is written, as this revision.
+    /// It was written, as this revision.
     Written(String),
-    /// The document is not what was run any more: its change is on its way.
+    /// The document was changed after its run began; the change will come with the feed.
     Changed,
-    /// The server does not want it.
+    /// The server rejects it.
     Refused(String),
 }
 
 impl Follower {
-    /// Writes back what is owed, for ever.
+    /// Writes back owed states, without end.
     pub(super) async fn write_back(&self) -> Result<Infallible, End> {
         let runtime = self.upstream.store.runtime();
         loop {
@@ -70,13 +70,13 @@ impl Follower {
         }
     }
 
-    /// What is due, when something else will be, and a watch for more.
+    /// What is due, when the next state will be, and a watch for more.
     async fn look(&self) -> Result<(HashMap<String, Due>, Option<i64>, Watch), End> {
         let Upstream { store, keys, .. } = &self.upstream;
         let (db, now_us) = (&self.db, store.runtime().now_us());
         let (due, next_us, seen) = store
             .transact(|tx| async move {
-                // Each state is written with its document, and so with the sequence.
+                // Each state is written with its document, which changes the sequence as well.
                 let sequence = tx.get_with(&keys.sequence(db), turnwise_store::Isolation::Snapshot).await?;
                 let mut due = HashMap::new();
                 let mut next_us: Option<i64> = None;
@@ -96,7 +96,7 @@ impl Follower {
                         Some(rev) if state.contains_key("_replication_state") => {
                             due.insert(id, Due { owed, rev, state });
                         }
-                        // It runs again, or is gone: nothing is owed.
+                        // It runs again, or was deleted: no state is owed.
                         _ => tx.clear(keys.mirror_owed(db, &id))?,
                     }
                 }
@@ -144,7 +144,7 @@ impl Follower {
         self.settle(&due, &paid).await
     }
 
-    /// Writes documents together; one by one if the server refuses them all because of one.
+    /// Writes documents together, or one by one if the server rejects all of them because of one.
     async fn write(&self, drafts: &[Map<String, Value>]) -> Result<Vec<Outcome>, End> {
         let refusal = match drafts {
             [] => return Ok(Vec::new()),
@@ -174,7 +174,7 @@ impl Follower {
         Ok(outcomes)
     }
 
-    /// Writes down what became of what was owed.
+    /// Records the results of owed states.
     async fn settle(&self, due: &HashMap<String, Due>, paid: &HashMap<&str, Paid>) -> Result<(), End> {
         let Upstream { store, keys, events, .. } = &self.upstream;
         let (db, now_us) = (&self.db, store.runtime().now_us());
@@ -183,7 +183,7 @@ impl Follower {
                 for (id, became) in paid {
                     let Some(Due { owed, rev, .. }) = due.get(*id) else { continue };
                     if read_seen(&tx, keys, db, id).await?.as_deref() != Some(rev) {
-                        // Its next revision is in the mirror: it has forgotten what was owed to this one.
+                        // The mirror has its next revision, and has dropped what was owed to this one.
                         continue;
                     }
                     match became {
@@ -226,7 +226,7 @@ impl Follower {
     }
 }
 
-/// Whether the server answered that it does not want this, now.
+/// Whether the server responded that it rejects this at the moment.
 fn is_refusal(error: &Error) -> bool {
     error.status().is_some_and(|status| (400..500).contains(&status)) && !error.is_passing()
 }

@@ -1,4 +1,4 @@
-//! A source with attachments as large as a test wants them, made while they are sent.
+//! A source with attachments of any size, which it generates while it sends them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use turnwise_testkit::{Asked, Fake, Reply, Step};
 
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// One attachment of a document that has nothing else.
+/// One attachment of a document without other content.
 #[derive(Clone, Copy)]
 pub struct Attached {
     /// Its length.
@@ -20,12 +20,12 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Sent as fast as it goes.
+    /// Sent as fast as possible.
     pub fn of(bytes: u64) -> Self {
         Self { bytes, pause: Duration::ZERO }
     }
 
-    /// Puts the document, with a stub, into `source`. Who asks for it whole gets it whole.
+    /// Puts the document, with a stub, into `source`. Requests for the whole revision get it with the attachment.
     pub fn put(self, source: &Fake, id: &str, rev: &str) {
         source.put([self.doc(id, rev, "stub")]);
         let (id, rev) = (id.to_owned(), rev.to_owned());
@@ -41,7 +41,7 @@ impl Attached {
         json!({"_id": id, "_rev": rev, "_revisions": revisions, "_attachments": {"a": stub}})
     }
 
-    /// CouchDB's answer to `open_revs`.
+    /// CouchDB's response to `open_revs`.
     pub fn whole(self, id: &str, rev: &str) -> Reply {
         let doc = self.doc(id, rev, "follows");
         let length = self.bytes;
@@ -62,7 +62,7 @@ impl Attached {
     }
 }
 
-/// Whether a revision is asked for with its attachments.
+/// Whether the request asks for this revision with its attachments.
 pub fn wants(asked: &Asked, id: &str, rev: &str) -> bool {
     let accepts = asked.headers.iter().any(|(name, value)| name == "accept" && value == "multipart/mixed");
     let revs = asked.parameter("open_revs").unwrap_or_default();
@@ -71,7 +71,7 @@ pub fn wants(asked: &Asked, id: &str, rev: &str) -> bool {
         && revs.contains(&format!("\"{rev}\""))
 }
 
-/// Puts revision `1-b` of a document with an attachment of three bytes into `source`, which other servers may call as they like.
+/// Puts revision `1-b` of a document with an attachment of three bytes into `source`, which accepts any id and name.
 pub fn small(source: &Fake, id: &str, name: &str) {
     let (id, name) = (id.to_owned(), name.to_owned());
     let with = move |how: &str, value: Value| {

@@ -1,4 +1,4 @@
-//! What the tests of the pipeline share.
+//! The code that the tests of the pipeline share.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod attached;
@@ -11,20 +11,20 @@ use tokio::task::JoinHandle;
 use turnwise_replicator::{Client, Context, Defaults, Error, Replication, Report, Seq, Stats, replicate};
 use turnwise_testkit::{Database, canary};
 
-/// The name of this server in replication ids.
+/// The uuid of this server in replication ids.
 pub const SERVER_UUID: &str = "0123456789abcdef0123456789abcdef";
 
-/// Far more than anything here takes: only a failing test waits so long.
+/// Far longer than any step here takes: only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A request from `source` to `target` with further fields. Requests fail at the first fault, unless the fields say otherwise.
+/// A request from `source` to `target` with further fields. Requests fail at the first fault, unless the fields set retries.
 pub fn request(source: &str, target: &str, fields: Value) -> Replication {
     let mut body = json!({"source": source, "target": target, "retries_per_request": 0});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap()
 }
 
-/// A context with connections of its own.
+/// A context with its own connections.
 pub fn context() -> Context {
     canary::watch_log();
     Context::new(Client::new().unwrap(), SERVER_UUID)
@@ -43,18 +43,18 @@ pub async fn run(source: &str, target: &str, fields: Value) -> Result<Report, Er
     report
 }
 
-/// Runs one replication between two databases that must succeed.
+/// Runs one replication between two databases, which must succeed.
 pub async fn copy(source: &Database, target: &Database) -> Report {
     run(source.url(), target.url(), json!({})).await.unwrap()
 }
 
-/// Starts a run that goes on beside the test.
+/// Starts a run in its own task.
 pub fn spawn(replication: Replication, context: &Context) -> JoinHandle<Result<Report, Error>> {
     let context = context.clone();
     tokio::spawn(async move { replicate(&replication, &context).await })
 }
 
-/// Waits until the numbers of a run are as they should be.
+/// Waits until the numbers of a run meet the condition.
 pub async fn until(context: &Context, condition: impl Fn(&Stats) -> bool) -> Stats {
     let mut progress = context.progress.subscribe();
     let reached = tokio::time::timeout(PATIENCE, progress.wait_for(condition)).await;
@@ -64,7 +64,7 @@ pub async fn until(context: &Context, condition: impl Fn(&Stats) -> bool) -> Sta
     }
 }
 
-/// Stops a run that goes on, and gives its report.
+/// Stops a run, and returns its report.
 pub async fn stop(context: &Context, running: JoinHandle<Result<Report, Error>>) -> Report {
     context.stop.cancel();
     running.await.unwrap().unwrap()

@@ -1,4 +1,4 @@
-//! A target that answers every question and then stops reading in the middle of an upload.
+//! A target that responds to every request, and then stops reading in the middle of an upload.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ impl Stalled {
     /// Starts to listen.
     pub fn start() -> Self {
         let socket = TcpSocket::new_v4().unwrap();
-        // What waits in the kernel's buffers is not held by the replicator; little should.
+        // Data in the kernel's buffers is not held by the replicator, so these buffers are small.
         socket.set_recv_buffer_size(64 * 1024).unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let listener = socket.listen(64).unwrap();
@@ -42,7 +42,7 @@ impl Drop for Stalled {
     }
 }
 
-/// Answers requests until one is an upload of attachments: of that, only the head is read.
+/// Responds to requests until one is an upload of attachments, of which it reads only the head.
 async fn serve(connection: TcpStream) {
     let mut connection = BufReader::new(connection);
     loop {

@@ -1,4 +1,4 @@
-//! Certificates of a test's own.
+//! Certificates that a test creates.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tempfile::TempDir;
 
-/// An authority, and authorities below it, of which the last certifies.
+/// A root authority, and a chain of authorities below it, of which the last one issues certificates.
 pub struct Authority {
     chain: Vec<CertifiedIssuer<'static, KeyPair>>,
     folder: TempDir,
@@ -20,7 +20,7 @@ fn key() -> KeyPair {
 }
 
 impl Authority {
-    /// With so many authorities between it and those whom it certifies.
+    /// A root with this many authorities between it and the certificates.
     pub fn new(between: usize) -> Self {
         let params = |n: usize| {
             let mut params = CertificateParams::default();
@@ -39,19 +39,19 @@ impl Authority {
         authority
     }
 
-    /// A file beside the others.
+    /// Writes a file beside the others.
     pub fn put(&self, name: &str, text: &str) -> PathBuf {
         let path = self.file(name);
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    /// `ca.pem`, and what was [`put`](Self::put).
+    /// The path of `ca.pem`, or of a file from [`put`](Self::put).
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A certificate for `name`, with those between it and the authority, and its key.
+    /// A certificate for `name`, with those between it and the root, and its key.
     pub fn certify(&self, name: &str) -> (Vec<CertificateDer<'static>>, KeyPair) {
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let key = key();
@@ -61,7 +61,7 @@ impl Authority {
         (certificates, key)
     }
 
-    /// `client.pem` and its key, which is not written.
+    /// Writes `client.pem`, and returns its key, which is not written.
     pub fn client(&self) -> KeyPair {
         let params = CertificateParams::new(vec!["client".to_owned()]).unwrap();
         let key = key();
@@ -70,7 +70,7 @@ impl Authority {
         key
     }
 
-    /// A server that has a certificate for `name`, and asks for one of a client if it is told to.
+    /// The configuration of a server with a certificate for `name`. If `demands_certificate`, it requires one of each client.
     pub fn server(&self, name: &str, demands_certificate: bool) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

@@ -1,6 +1,6 @@
-//! Connections: shared by jobs and kept for a while, by proxies, under TLS, elsewhere than the URL says.
+//! Connections: shared by jobs and kept for a while, through proxies, with TLS, and elsewhere than the URL states.
 //!
-//! The "job" of most of these tests is one request: it asks the source for the code of a filter function.
+//! The "job" of most of these tests is one request for the code of a filter function.
 
 mod certificates;
 mod pool;
@@ -12,14 +12,14 @@ mod tls;
 use serde_json::{Value, json};
 use turnwise_replicator::{Client, Connections, Defaults, Error, Replication, filter_code};
 
-/// A replication from `source` with further fields. Its request is made once, unless the fields say otherwise.
+/// A replication from `source` with further fields. Its request is made once, unless the fields set retries.
 fn job(source: &str, fields: Value) -> Replication {
     let mut body = json!({"source": source, "target": "http://127.0.0.1:1/db", "filter": "d/f", "retries_per_request": 0});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap()
 }
 
-/// Runs the one request.
+/// Sends this request.
 async fn run(client: &Client, source: &str, fields: Value) -> Result<(), Error> {
     let code = filter_code(&job(source, fields), client).await?;
     assert!(code.unwrap().starts_with("function"));

@@ -1,5 +1,5 @@
-//! The clauses of the pool: kept for the close interval, reused across jobs, given back by a job's death, and connecting
-//! never blocks others.
+//! The rules of the pool: connections are kept for the close interval, reused across jobs, and returned when a job is dropped. Connecting never
+//! blocks other jobs.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn a_second_job_uses_the_connection_of_the_first() {
         run(&client, &server.url("http"), json!({})).await.unwrap();
         assert_eq!(server.count(), Count { accepted: 1, open: 1, requests: n });
     }
-    // Also one on somebody else's behalf: who asks is said with each request.
+    // Even a request with another login reuses it, because each request carries its login.
     run(&client, &server.url("http").replace("://", "://u:p@"), json!({})).await.unwrap();
     assert_eq!(server.count().accepted, 1);
     assert!(server.heads().last().unwrap().contains("authorization: Basic"));
@@ -54,7 +54,7 @@ async fn a_connection_that_nobody_uses_is_closed_after_the_interval() {
 async fn a_connection_that_nobody_uses_makes_room_for_one_to_another_server() {
     let client = client(Connections { most: 1, ..Connections::default() });
     for _ in 0..3 {
-        // Each has the one connection that there may be, and keeps it for the close interval of 90 s.
+        // Each server gets the one allowed connection, which is kept for the close interval of 90 s.
         let server = Server::start().await;
         let url = server.url("http");
         let job = run(&client, &url, json!({}));
@@ -91,7 +91,7 @@ async fn a_new_interval_holds_at_once() {
 
 #[tokio::test]
 async fn jobs_that_cannot_connect_do_not_hold_up_others() {
-    // A TLS handshake is a part of connecting, and this server says nothing.
+    // A TLS handshake is a part of connecting, and this server never responds.
     let mute = Server::with(Manner { mute: true, ..Manner::default() }).await;
     let server = Server::start().await;
     let client = Client::new().unwrap();
@@ -105,7 +105,7 @@ async fn jobs_that_cannot_connect_do_not_hold_up_others() {
     let run = tokio::time::timeout(PATIENCE, run(&client, &server.url("http"), json!({}))).await;
     run.unwrap().unwrap();
     assert!(hanging.iter().all(|job| !job.is_finished()));
-    // And their deaths leave nothing behind.
+    // Aborting them leaves nothing behind.
     for job in hanging {
         job.abort();
     }
@@ -134,7 +134,7 @@ async fn a_job_that_dies_between_requests_leaves_its_connection_to_the_next() {
         std::future::pending::<()>().await;
     });
     server.wait(|count| count.requests == 1).await;
-    // The answer has been read by then, or is the next reader's to wait for.
+    // The response has been read by then, or the next reader must wait for it.
     tokio::task::yield_now().await;
     job.abort();
     assert!(job.await.unwrap_err().is_cancelled());

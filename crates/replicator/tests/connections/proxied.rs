@@ -1,4 +1,4 @@
-//! Peers that are reached by proxies.
+//! Peers that are reached through proxies.
 
 use serde_json::json;
 use turnwise_replicator::{Client, Connections, Context, Defaults, Replication, Tls, replicate};

@@ -1,4 +1,4 @@
-//! A proxy: HTTP (`CONNECT`, and requests that name the whole URL), also under TLS, or SOCKS 5; with or without a login.
+//! A proxy: HTTP (`CONNECT`, and requests that name the whole URL), also with TLS, or SOCKS 5; with or without a login.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ pub struct TestProxy {
     accepting: JoinHandle<()>,
 }
 
-/// What the proxy speaks.
+/// The proxy's protocol.
 #[derive(Clone)]
 pub enum Speaks {
     Http,
@@ -28,7 +28,7 @@ pub enum Speaks {
 }
 
 impl TestProxy {
-    /// `login` is `user:password`, and has to be given then.
+    /// If `login` is given (`user:password`), clients must send it.
     pub async fn start(speaks: Speaks, login: Option<&str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -38,7 +38,7 @@ impl TestProxy {
             while let Ok((connection, _)) = listener.accept().await {
                 let (speaks, seen, login) = (speaks.clone(), Arc::clone(&seen), login.clone());
                 tokio::spawn(async move {
-                    // A connection that ends in the middle is no affair of the proxy's.
+                    // A connection that ends early is no error of the proxy.
                     let _ = match speaks {
                         Speaks::Http => http(connection, login.as_deref(), &seen).await,
                         Speaks::Https(tls) => match TlsAcceptor::from(tls).accept(connection).await {
@@ -53,7 +53,7 @@ impl TestProxy {
         Self { address, asked, accepting }
     }
 
-    /// What it was asked for: `CONNECT host:port`, `GET http://host:port/…`, `SOCKS host:port`; `refused` for a wrong login.
+    /// The requests: `CONNECT host:port`, `GET http://host:port/…`, `SOCKS host:port`; `refused` for a wrong login.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
@@ -65,7 +65,7 @@ impl Drop for TestProxy {
     }
 }
 
-/// One request head per connection to the peer: what a client sends after it on the same connection goes to the same peer.
+/// Reads one request head per connection to the peer: everything that a client sends later on it goes to the same peer.
 async fn http(
     connection: impl AsyncRead + AsyncWrite + Unpin,
     login: Option<&str>,
@@ -122,7 +122,7 @@ async fn http(
         peer.write_all(head.as_bytes()).await?;
         let mut body = (&mut connection).take(length);
         tokio::io::copy(&mut body, &mut peer).await?;
-        // Closed afterwards: where the answer ends is not looked for.
+        // Closes the connection afterwards, because it does not look for the end of the response.
         tokio::io::copy(&mut peer, &mut connection).await?;
         return connection.shutdown().await;
     }

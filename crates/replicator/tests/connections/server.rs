@@ -1,4 +1,4 @@
-//! A server that answers every request with the same document, and knows its connections.
+//! A server that responds to every request with the same document, and counts its connections.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -11,23 +11,23 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A design document with the filter function `d/f`.
 const ANSWER: &str = r#"{"_id":"_design/d","_rev":"1-a","filters":{"f":"function(doc) { return true; }"}}"#;
 
-/// How the server speaks.
+/// The behaviour of the server.
 #[derive(Clone, Default)]
 pub struct Manner {
-    /// Under TLS.
+    /// Uses TLS.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Accepts connections and says nothing, not even a handshake.
+    /// Accepts connections but never responds, not even with a handshake.
     pub mute: bool,
-    /// Of an answer's body only the half is sent.
+    /// Sends only half of a response's body.
     pub half: bool,
-    /// Closes the connection after an answer, without having said so.
+    /// Closes the connection after a response without an announcement.
     pub closes: bool,
-    /// Between an answer's bytes.
+    /// The pause between a response's bytes.
     pub pause: Option<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl Server {
                     .send_modify(|count| (count.accepted, count.open) = (count.accepted + 1, count.open + 1));
                 tokio::spawn(async move {
                     if manner.mute {
-                        // Until the other end is gone.
+                        // Until the other end closes the connection.
                         let mut connection = BufReader::new(connection);
                         while connection.read_until(b'\n', &mut Vec::new()).await.is_ok_and(|read| read > 0) {
                         }
@@ -98,7 +98,7 @@ impl Server {
         self.heads.lock().unwrap().clone()
     }
 
-    /// Waits until the connections are as `like` says.
+    /// Waits until the connections meet the condition.
     pub async fn wait(&self, like: impl FnMut(&Count) -> bool) -> Count {
         let mut count = self.count.clone();
         let waited = tokio::time::timeout(PATIENCE, count.wait_for(like)).await;

@@ -1,4 +1,4 @@
-//! Whom an `https` URL may lead to, who is asking, and files that cannot be used.
+//! The servers that an `https` URL may reach, client certificates, and files that cannot be used.
 
 use pkcs8::{LineEnding, PrivateKeyInfo, pkcs5::pbes2};
 use serde_json::json;
@@ -21,7 +21,7 @@ fn trusting(authority: &Authority) -> Tls {
     Tls { trusted_certificates_file: Some(authority.file("ca.pem")), ..Tls::default() }
 }
 
-/// The error of the one request.
+/// The error of the request.
 async fn refused(client: &Client, server: &Server) -> String {
     run(client, &server.url("https"), json!({})).await.unwrap_err().to_string()
 }
@@ -86,7 +86,7 @@ async fn a_client_shows_its_certificate_where_it_is_demanded() {
     assert!(!format!("{tls:?}").contains("hunter2"));
 }
 
-/// As `openssl pkcs8 -topk8` writes it.
+/// In the format of `openssl pkcs8 -topk8`.
 fn encrypted(key: &[u8], password: &str) -> String {
     let params = pbes2::Parameters::pbkdf2_sha256_aes256cbc(1_000, b"saltsalt", &[7; 16]).unwrap();
     let key = PrivateKeyInfo::try_from(key).unwrap().encrypt_with_params(params, password).unwrap();

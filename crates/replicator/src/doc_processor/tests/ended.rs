@@ -1,4 +1,4 @@
-//! What a job's end writes into its document.
+//! Tests of what a job's end writes into its document.
 
 use super::*;
 

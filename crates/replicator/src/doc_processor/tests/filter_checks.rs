@@ -1,4 +1,4 @@
-//! Filter functions that change after their documents got their jobs.
+//! Tests of filter functions that change after their documents got their jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use turnwise_store::Runtime as _;
 use super::resolve::{PATIENCE, Running, Sources, filtered, processor};
 use super::*;
 
-/// What a document with the filter `d/f` is called as a job, when the function's code is `code`.
+/// The job id of a document with the filter `d/f`, when the function's code is `code`.
 fn id_with(source: &str, code: &str) -> String {
     let body = with(doc(source), json!({"filter": "d/f", "continuous": true}));
     let replication = Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap();
@@ -31,7 +31,7 @@ async fn scheduled() -> Running {
     running
 }
 
-/// Moves the clock until `done`.
+/// Advances the clock until `done`.
 async fn until(running: &Running, done: impl AsyncFn() -> bool) {
     let moved = async {
         while !done().await {
@@ -43,7 +43,7 @@ async fn until(running: &Running, done: impl AsyncFn() -> bool) {
 }
 
 impl Running {
-    /// How often the filter was asked for.
+    /// How often the filter was requested.
     fn times(&self) -> usize {
         self.sources.asked.lock().unwrap().len()
     }
@@ -61,7 +61,7 @@ async fn changed_code_replaces_a_running_job_by_one_with_the_new_id() {
     let asked = running.world.status("a").await.unwrap()["start_time"].clone();
     running.sources.answer("d/f", Ok("new"));
     until(&running, async || running.job_of("a").await == new).await;
-    // The old one is told to stop, and leaves nothing behind; nobody wrote into the document.
+    // The old job must stop, and leaves nothing behind; nothing was written into the document.
     let jobs = running.world.jobs().await;
     let of = |id: &str| jobs.iter().find(|job| job.id == id).unwrap();
     assert_eq!((of(&old).cancel_requested(), of(&old).then()), (true, Then::Remove));
@@ -70,7 +70,7 @@ async fn changed_code_replaces_a_running_job_by_one_with_the_new_id() {
     assert_eq!(running.world.job().await.id, new);
     assert_eq!(body(&running.world.get("a").await), followed("s"));
     assert_eq!(running.world.status("a").await.unwrap()["start_time"], asked);
-    // It is looked at again, and may change back.
+    // The filter is checked again, and may change back.
     running.sources.answer("d/f", Ok("old"));
     until(&running, async || running.job_of("a").await == old).await;
     assert_eq!(running.world.job().await.id, old);
@@ -134,7 +134,7 @@ async fn writing_a_document_again_does_not_disturb_its_job_and_looks_at_its_filt
     clock.wait_for_sleeper(Duration::from_secs(1)).await;
     clock.advance(Duration::from_secs(30));
     running.sources.asked("d/f", 2).await;
-    // Other options are another matter.
+    // Changed options do restart the job.
     running.world.put("a", with(followed("s"), json!({"http_connections": 2}))).await.unwrap();
     assert!(running.world.job().await.cancel_requested());
     running.stop().await;
@@ -148,7 +148,7 @@ async fn what_was_asked_about_a_document_that_has_changed_or_ended_counts_no_mor
     until(&running, async || running.times() >= 2).await;
     running.world.put("a", with(followed("s"), json!({"_replication_state": "completed"}))).await.unwrap();
     running.sources.answer("d/f", Ok("new"));
-    // By the time that another document has its job the answer about the first one has come, too.
+    // When another document has its job, the response for the first one has arrived as well.
     running.world.put("b", followed("other")).await.unwrap();
     running.until("b", "pending").await;
     assert_eq!(running.world.job().await.id, id_with("other", "new"));
@@ -170,7 +170,7 @@ async fn of_several_nodes_one_makes_a_check() {
     running.until("a", "pending").await;
     let times = || running.times() + others.asked.lock().unwrap().len();
     let clock = running.world.documents.clock.clone();
-    // No further than to the first check, and what it takes both to look: the next one is a minute away.
+    // Advances only to the first check, plus the time in which both nodes read it: the next check is a minute later.
     let tx = running.world.store().begin().await.unwrap();
     let row = schedule::read_row(&tx, running.world.keys(), DB, "a").await.unwrap().unwrap();
     let away_us = (row.check_us.unwrap() - clock.now_us()).max(0).unsigned_abs();

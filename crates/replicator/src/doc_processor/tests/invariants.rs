@@ -1,4 +1,4 @@
-//! A random run of writes and ends: every document that shall run has its job, and no job is nobody's.
+//! A random run of writes and ends: every document that must run has its job, and every job has a document.
 
 use std::collections::BTreeMap;
 

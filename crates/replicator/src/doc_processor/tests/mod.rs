@@ -1,4 +1,4 @@
-//! Documents and their jobs, edge by edge.
+//! Tests of documents and their jobs, edge by edge.
 
 #![allow(clippy::unwrap_used)]
 
@@ -60,9 +60,9 @@ impl World {
         tx.range_with(read, Isolation::Snapshot).await.unwrap()
     }
 
-    /// Lets everything happen that waits for no time. The store's committer is a thread of its own, so that giving way to
-    /// other tasks alone is no wait for it; but it decides in the order of arrival: with each of these commits all that were
-    /// on their way before are through, and those who waited for them have had their turns.
+    /// Lets everything happen that does not wait for time. The store's committer is a separate thread, so yielding to other tasks does not wait for
+    /// it. But it commits in the order of arrival: after each of these commits, all earlier ones are complete, and the tasks that waited for them
+    /// have run.
     pub async fn settle(&self) {
         for _ in 0..8 {
             let tx = self.store().begin().await.unwrap();
@@ -167,7 +167,7 @@ pub(super) fn completed() -> Ending {
     Ending::Completed(RawValue::from_string(r#"{"ok":true}"#.into()).unwrap())
 }
 
-/// A document whose source is called `source`.
+/// A document whose source has the host name `source`.
 pub(super) fn doc(source: &str) -> Value {
     json!({ "source": format!("http://u:hunter2@{source}/db"), "target": "http://t/db" })
 }

@@ -1,4 +1,4 @@
-//! Documents with a filter function.
+//! Tests of documents with a filter function.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-/// Longer than anything here takes on a machine that is busy compiling.
+/// Longer than any step here takes on a machine that is busy compiling.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers per filter name: code, or an error; silence until there is one.
+/// Responses per filter name: code, or an error; no response while the name is missing.
 #[derive(Default)]
 pub(super) struct Sources {
     answers: Mutex<HashMap<String, Result<String, String>>>,
@@ -45,12 +45,12 @@ impl Sources {
         self.changed.notify_waiters();
     }
 
-    /// From now on the question stays open.
+    /// From now on, requests get no response.
     pub(super) fn answers_no_more(&self, name: &str) {
         self.answers.lock().unwrap().remove(name);
     }
 
-    /// Waits until the filter has been asked for `times` times.
+    /// Waits until the filter has been requested `times` times.
     pub(super) async fn asked(&self, name: &str, times: usize) {
         let asked = async {
             loop {
@@ -167,7 +167,7 @@ async fn documents_in_error_are_tried_again_when_somebody_says_so() {
     let retry = async |db| retry_errors(running.world.store(), running.world.keys(), db, 100).await.unwrap();
     assert_eq!(retry(Some("other/_replicator")).await, 0);
     running.sources.answer("d/f", Ok("f"));
-    // The clock stands still.
+    // The clock is not advanced.
     assert_eq!(retry(Some(DB)).await, 2);
     running.until("a", "pending").await;
     running.until("b", "pending").await;
@@ -200,13 +200,13 @@ async fn a_document_that_changed_meanwhile_does_not_get_the_old_job() {
     running.sources.asked("old/f", 1).await;
     running.sources.asked("old/g", 1).await;
     running.world.documents.clock.advance(Duration::from_millis(1));
-    // The answers to the first questions are still out.
+    // The responses to the first requests are still pending.
     running.world.put("a", filtered("new/f")).await.unwrap();
     running.world.delete("b").await;
     running.sources.asked("new/f", 1).await;
     running.sources.answer("old/f", Ok("f"));
     running.sources.answer("old/g", Ok("g"));
-    // By the time that a later question is answered and its job added, the old answers have come, too.
+    // When a later request is answered and its job added, the old responses have arrived as well.
     for n in 0..20 {
         running.sources.answer(&format!("later/{n}"), Ok("f"));
         running
@@ -227,7 +227,7 @@ async fn an_answer_about_an_earlier_revision_is_thrown_away() {
     let running = Running::new().await;
     running.world.put("a", filtered("old/f")).await.unwrap();
     running.sources.asked("old/f", 1).await;
-    // In the same instant: the entry among the unresolved looks the same.
+    // In the same microsecond: the entry in the index of unresolved documents is identical.
     running.world.put("a", filtered("new/f")).await.unwrap();
     running.sources.answer("old/f", Ok("old"));
     running.sources.asked("new/f", 1).await;
@@ -245,7 +245,7 @@ async fn what_a_crash_has_left_is_taken_up() {
     world.documents.create("x/_replicator").await.unwrap();
     world.put_in("x/_replicator", "b", doc("b")).await.unwrap();
     let keys = world.keys();
-    // The deletion came as far as its first transaction.
+    // The deletion stopped after its first transaction.
     let hide = world.store().transact(|tx| async move { databases::hide(&tx, keys, "x/_replicator").await });
     hide.await.unwrap();
     let sources = Arc::<Sources>::default();
@@ -263,7 +263,7 @@ async fn a_deletion_that_stopped_halfway_is_finished_without_a_restart() {
     world.documents.create("x/_replicator").await.unwrap();
     world.put_in("x/_replicator", "b", doc("b")).await.unwrap();
     let running = Running::of(world, Arc::default());
-    // At its start it has found nothing to finish.
+    // At its start, it found nothing to finish.
     running.sources.answer("d/f", Ok("f"));
     running.world.put("a", filtered("d/f")).await.unwrap();
     running.until("a", "pending").await;
@@ -279,7 +279,7 @@ async fn a_deletion_that_stopped_halfway_is_finished_without_a_restart() {
     let finished = async {
         loop {
             clock.advance(Duration::from_secs(60));
-            // It may not have come to its sleep yet.
+            // It may not have reached its sleep yet.
             if tokio::time::timeout(Duration::from_millis(100), &mut gone).await.is_ok() {
                 return;
             }
@@ -384,7 +384,7 @@ async fn nodes_share_out_what_waits_and_ask_each_source_once() {
         let body = with(filtered(&format!("d/{n}")), doc(&format!("s{n}")));
         world.put(&n.to_string(), body).await.unwrap();
     }
-    // Sources of one node's own, which tell who has asked.
+    // Each node has its own sources, which record the requests.
     let others: [Arc<Sources>; 2] = Default::default();
     let sources = Arc::<Sources>::default();
     for n in 0..DOCUMENTS {

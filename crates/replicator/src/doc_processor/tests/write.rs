@@ -1,4 +1,4 @@
-//! What clients write, and what follows for jobs.
+//! Tests of clients' writes, and their effects on jobs.
 
 use turnwise_queue::Then;
 
@@ -86,7 +86,7 @@ async fn the_later_of_two_documents_with_the_same_replication_fails() {
     let status =
         status(&tx, world.keys(), &mut Nodes::default(), "x/_replicator", "b", 9).await.unwrap().unwrap();
     assert_eq!((status.state, status.error_count, status.id), ("failed", 1, None));
-    // Another login is another replication.
+    // A different login is a different replication.
     world.put("c", json!({"source": "http://other:pw@s/db", "target": "http://t/db"})).await.unwrap();
     assert_eq!(world.jobs().await.len(), 2);
 }
@@ -99,7 +99,7 @@ async fn a_changed_document_changes_its_job() {
     world.put("a", doc("two")).await.unwrap();
     let second = world.job().await;
     assert_ne!(second.id, first);
-    // The same replication with other options: what waits for the end of a backoff starts anew.
+    // The same replication with other options: a job in its backoff starts again.
     let claim = world.start(&second.id).await;
     let ouch = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 1 << 40 };
     world.end(&second.id, &claim, ouch, None).await;
@@ -118,11 +118,11 @@ async fn a_running_job_is_restarted_with_what_has_changed() {
     let id = world.job().await.id;
     let claim = world.start(&id).await;
     assert_eq!(world.state("a").await, "running");
-    // Nothing that counts: it goes on undisturbed.
+    // No relevant change: the job continues.
     world.put("a", with(doc("s"), json!({"_replication_state": "triggered"}))).await.unwrap();
     assert_eq!(body(&world.get("a").await), doc("s"));
     assert!(!world.job().await.cancel_requested());
-    // Another password: it must be used.
+    // The new password must be used.
     let changed = json!({"source": "http://u:other@s/db", "target": "http://t/db"});
     world.put("a", changed.clone()).await.unwrap();
     let job = world.job().await;
@@ -141,7 +141,7 @@ async fn deleting_a_document_ends_its_job() {
     world.delete("a").await;
     assert!(world.jobs().await.is_empty());
     assert_eq!(world.status("a").await, None);
-    // While it runs, its worker is told; when it has stopped the job is gone.
+    // A running job gets the request to stop, and is removed after it has stopped.
     world.put("a", doc("s")).await.unwrap();
     let id = world.job().await.id;
     let claim = world.start(&id).await;
@@ -160,7 +160,7 @@ async fn a_document_written_while_its_deleted_namesake_stops_runs_afterwards() {
     let id = world.job().await.id;
     let claim = world.start(&id).await;
     world.delete("a").await;
-    // Under another name, with the same replication id and other options.
+    // With another id, the same replication id, and other options.
     let again = with(doc("s"), json!({"http_connections": 2}));
     world.put("b", again.clone()).await.unwrap();
     assert_eq!(world.get("b").await.body.get("_replication_state"), None);
@@ -181,7 +181,7 @@ async fn what_was_shown_is_written_back_without_harm() {
     world.put("a", Value::Object(shown.clone())).await.unwrap();
     assert_eq!(body(&world.get("a").await), with(doc("s"), json!({"http_connections": 2})));
     assert_eq!(world.options(&world.job().await).await["source"], "http://u:hunter2@s/db");
-    // Nobody gets a copy of a password that they do not know.
+    // No client can copy a password that it does not know.
     assert!(world.put("copy", Value::Object(shown)).await.is_err());
 }
 

@@ -1,8 +1,8 @@
-//! How requests say who asks: the authentication plugins.
+//! Authentication of requests: the authentication plugins.
 //!
-//! `[replicator] auth_plugins` lists them in the order in which they are tried: a session's cookie first ([`session`]), because a
-//! server checks it at a fraction of a password's cost, then the password in every request ([`basic`]). Without
-//! credentials there is nothing to do. An [`Auth`] is one peer's; it says what a request carries, and looks at each answer.
+//! `[replicator] auth_plugins` lists them in the order in which they are tried. A session's cookie comes first ([`session`]), because a server checks
+//! it at a fraction of a password's cost. The password in every request comes second ([`basic`]). Without credentials, requests are anonymous. An
+//! [`Auth`] belongs to one peer: it adds what a request needs, and checks each response.
 
 mod basic;
 mod session;
@@ -31,7 +31,7 @@ pub enum AuthPlugin {
 }
 
 impl AuthPlugin {
-    /// All of them, in the order in which they are tried unless somebody says otherwise.
+    /// All plugins, in the default order.
     pub const ALL: [Self; 2] = [Self::Session, Self::Basic];
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for AuthPlugin {
 impl FromStr for AuthPlugin {
     type Err = String;
 
-    /// Reads turnwise's short names, and those that CouchDB's configuration has.
+    /// Accepts turnwise's short names, and those in CouchDB's configuration.
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.trim();
         match name.strip_prefix("couch_replicator_auth_").unwrap_or(name) {
@@ -61,22 +61,22 @@ impl FromStr for AuthPlugin {
 /// How one peer's requests authenticate.
 #[derive(Debug)]
 pub(crate) enum Auth {
-    /// Without credentials, or with a header that the user has given.
+    /// No credentials, or a header that the user has set.
     Nothing,
     Basic(HeaderValue),
     Session {
         session: Arc<Session>,
-        /// Where the server has no sessions. `None`: the configuration does not want passwords to be sent with each request.
+        /// Used if the server has no sessions. `None`: the configuration forbids sending the password with each request.
         fallback: Option<HeaderValue>,
     },
 }
 
-/// With which cookie a request went.
+/// The number of the cookie that a request carried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket(Option<u64>);
 
 impl Auth {
-    /// By the first of `plugins` that does for `endpoint`.
+    /// Uses the first of `plugins` that supports `endpoint`.
     pub fn new(
         endpoint: &Endpoint,
         plugins: &[AuthPlugin],
@@ -96,10 +96,10 @@ impl Auth {
         }
     }
 
-    /// Puts on a request's headers what it needs. A session that has to be opened is opened by `send`.
+    /// Adds what a request needs to its headers. If there is no session, opens one by `send`.
     ///
     /// # Errors
-    /// Why there is no session; it belongs to the request to `/_session`.
+    /// The reason why there is no session; the error belongs to the request to `/_session`.
     pub async fn apply<F>(&self, headers: &mut HeaderMap, send: impl Fn(Login) -> F) -> Result<Ticket, Fault>
     where
         F: Future<Output = Result<LoginAnswer, Fault>>,
@@ -125,7 +125,7 @@ impl Auth {
         Ok(Ticket(None))
     }
 
-    /// Looks at an answer. `true`: the request may succeed if it is sent again, with what [`Auth::apply`] says then.
+    /// Checks a response. `true`: the request may succeed if it is repeated with the current result of [`Auth::apply`].
     pub fn answered(&self, Ticket(number): Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
         match (self, number) {
             (Self::Session { session, .. }, Some(number)) => session.answered(number, status, headers),
@@ -133,14 +133,14 @@ impl Auth {
         }
     }
 
-    /// A request had no answer, because the connection broke.
+    /// Records that a request got no response, because the connection broke.
     pub fn broke_off(&self, Ticket(number): Ticket) {
         if let (Self::Session { session, .. }, Some(number)) = (self, number) {
             session.broke_off(number);
         }
     }
 
-    /// `text` without the cookies that have come meanwhile.
+    /// `text` without the session's cookies.
     pub fn hide(&self, text: String) -> String {
         match self {
             Self::Session { session, .. } => session.hide(text),
@@ -149,7 +149,7 @@ impl Auth {
     }
 }
 
-/// Beside a cookie that the user has given, if there is one.
+/// Appends the cookie to one that the user has set, if there is one.
 fn put_cookie(headers: &mut HeaderMap, cookie: HeaderValue) {
     let together = headers.get(COOKIE).and_then(|given| {
         let mut both =

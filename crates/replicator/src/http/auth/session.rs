@@ -1,23 +1,22 @@
-//! A login that is good for many requests: `POST /_session` at the server's root, and its cookie from then on.
+//! Logins that last for many requests: `POST /_session` at the server's root, and its cookie from then on.
 //!
-//! **Model.** A [`Session`] is one login at one server, shared by all requests of all jobs that log in there in the same way. It
-//! has a cookie, or must get one, or knows that the server has no sessions. Each cookie has a number; a request remembers
-//! which one it went with, so that its answer is judged by that one and not by what has come since.
+//! **Model.** A [`Session`] is one login at one server. All requests of all jobs with the same login share it. It has a cookie, or must get one, or
+//! has learned that the server has no sessions. Each cookie has a number. A request keeps the number of its cookie, so that its response is checked
+//! against that cookie and not against a later one.
 //!
-//! **Rules** (those of CouchDB's replicator, where not said otherwise):
-//! - A cookie is renewed before it ends: after nine tenths of its `Max-Age`, or after `session_refresh_interval_sec` where there is none.
-//!   One request does it, the others go on with the old cookie; they would be anonymous after its end, which some
-//!   databases permit, so then they wait.
-//! - A cookie that comes with an answer is the new one.
-//! - After a 401 or 403 the request is repeated once: at once if its cookie has been renewed meanwhile, otherwise after a new login. A
-//!   login less than five seconds old has not ended; the answer means what it says.
-//! - A login that wants basic authentication itself (401 with `WWW-Authenticate`) gets it.
-//! - 404 means that there are no sessions here. Here, so does every other answer that is neither a cookie nor a refusal nor a
-//!   passing failure: a proxy's own page, 405, 501. This is remembered for ten minutes.
-//! - 401 and 403 are refusals: the password is wrong, or the account locked. Falling back would only try the same password again.
+//! **Rules** (as in CouchDB's replicator, unless stated otherwise):
+//! - A cookie is renewed before it expires: after nine tenths of its `Max-Age`, or without one after `session_refresh_interval_sec`. One request
+//!   renews it, and the others continue with the old cookie. After its end they wait, because they would be anonymous, which some databases permit.
+//! - A cookie that comes with a response replaces the current one.
+//! - After a 401 or 403, the request is repeated once: immediately if its cookie has been renewed meanwhile, otherwise after a new login. A login
+//!   less than five seconds old is taken as valid, and the response as final.
+//! - A login request that itself requires basic authentication (401 with `WWW-Authenticate`) gets it.
+//! - 404 means that the server has no sessions. Unlike in CouchDB, so does every other response that is neither a cookie, nor a rejection, nor a
+//!   temporary failure: a proxy's own page, 405, 501. This is remembered for ten minutes.
+//! - 401 and 403 reject the login: the password is wrong, or the account locked. A fallback would only try the same password again.
 //!
-//! A failed login is told to all who waited for it, and a refused one for five seconds to everybody: a thousand jobs with a
-//! wrong password are one request then.
+//! All requests that wait for a login receive its failure. A rejected login is reported to all further requests for five seconds, so that a thousand
+//! jobs with a wrong password make one request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,29 +36,29 @@ use crate::secret::{Scrubber, Secret};
 
 /// The cookie's name.
 const COOKIE: &str = "AuthSession";
-/// A login this young has not ended, whatever an answer says. CouchDB's `session_min_update_interval`.
+/// A login this recent is taken as valid, whatever a response states. CouchDB's `session_min_update_interval`.
 const YOUNG: Duration = Duration::from_secs(5);
-/// A cookie is renewed when it has lived nine tenths of its life.
+/// A cookie is renewed after nine tenths of its lifetime.
 const RENEWED_AT_TENTHS: u32 = 9;
-/// No `Max-Age` counts for more, whatever a server says.
+/// The upper limit of `Max-Age`, whatever a server sends.
 const LONGEST_AGE_SECONDS: u64 = 365 * 24 * 3600;
-/// For how long a server without sessions is not asked for one.
+/// How long a server without sessions is not asked for one.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// Logins that are kept at most. A job that comes with one more has a session of its own.
+/// The most logins that are kept. A job with a further login has a session of its own.
 const MAX_SESSIONS: usize = 4_096;
-/// A cookie shorter than this is not looked for in texts: it would garble them, and keeps no secret.
+/// A shorter cookie is not removed from texts: the removal would garble them, and a short cookie protects nothing.
 const MIN_HIDDEN_BYTES: usize = 8;
 
-/// What tells one login from another.
+/// What identifies a login.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     /// `http://host:port`.
     origin: String,
     user: String,
     password: Secret,
-    /// A gateway may know its users by these.
+    /// A gateway may identify its users by these.
     headers: Vec<(String, Secret)>,
-    /// Some servers bind a session to the address that it was opened from.
+    /// Some servers bind a session to the client's address.
     proxy: Option<Proxy>,
 }
 
@@ -80,7 +79,7 @@ impl Key {
 pub(crate) struct Sessions(Mutex<HashMap<Key, Arc<Session>>>);
 
 impl Sessions {
-    /// The session of everybody who logs in at `endpoint`'s server with these credentials.
+    /// The session that all requests with these credentials to `endpoint`'s server share.
     pub fn of(
         &self,
         endpoint: &Endpoint,
@@ -94,7 +93,7 @@ impl Sessions {
             return Arc::clone(session);
         }
         if sessions.len() >= MAX_SESSIONS {
-            // Only the table holds them: no job will miss more than one request.
+            // Only the table holds these sessions, so a later job needs at most one more request.
             sessions.retain(|_, session| Arc::strong_count(session) > 1);
         }
         let session = Arc::new(Session::new(credentials, refresh_interval));
@@ -113,27 +112,27 @@ impl fmt::Debug for Sessions {
 
 /// A request to `/_session`.
 pub(crate) struct Login {
-    /// A form. It holds the password.
+    /// The form, which contains the password.
     pub body: Bytes,
-    /// Only for servers that want it.
+    /// Only for servers that require it.
     pub authorization: Option<HeaderValue>,
 }
 
 /// The type of a login's body.
 pub(crate) const LOGIN_TYPE: &str = "application/x-www-form-urlencoded";
 
-/// The answer to it.
+/// The response to a login.
 pub(crate) struct LoginAnswer {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// The status in words, where it is no success.
+    /// The error that belongs to the status, unless the status is a success.
     pub fault: Option<Fault>,
 }
 
-/// What a request should carry.
+/// What a request must carry.
 #[derive(Debug)]
 pub(super) enum Pass {
-    /// The cookie, and its number.
+    /// The cookie and its number.
     Cookie(HeaderValue, u64),
     /// The server has no sessions.
     None,
@@ -143,7 +142,7 @@ pub(super) enum Pass {
 pub(crate) struct Session {
     credentials: Credentials,
     state: Mutex<State>,
-    /// Whoever logs in holds it.
+    /// Held during a login.
     logging_in: tokio::sync::Mutex<()>,
 }
 
@@ -154,39 +153,39 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What is known of a login.
+/// The state of a login.
 struct State {
     standing: Standing,
     /// The number of the latest cookie.
     number: u64,
-    /// The cookie before: answers to requests that went with it still come.
+    /// The previous cookie: requests that carried it may still get responses.
     earlier: Option<Secret>,
-    /// Whether the login itself needs basic authentication.
+    /// Whether the login request itself needs basic authentication.
     basic: bool,
     refresh_interval: Duration,
-    /// Logins that have been answered.
+    /// Number of logins that got a response.
     logins: u64,
-    /// How the last of them failed, if it did, and until when nobody need ask again.
+    /// The failure of the last login, if it failed, and the time until which it is not repeated.
     failed: Option<(Fault, Instant)>,
 }
 
 #[derive(Debug)]
 enum Standing {
-    /// Nobody has asked yet, or the cookie has ended.
+    /// No login has been made, or the cookie has expired.
     LoggedOut,
     Cookie(Cookie),
-    /// The server has no sessions; known since then.
+    /// The server has no sessions; known since this time.
     NoSessions(Instant),
 }
 
 #[derive(Debug)]
 struct Cookie {
     value: Secret,
-    /// When the login was made that it goes back to. A cookie that came with an answer is younger, and proves nothing of the login.
+    /// The time of the login. A cookie that came with a response is younger, which does not prove that the login is still valid.
     since: Instant,
-    /// When it is to be renewed.
+    /// When to renew it.
     renew: Instant,
-    /// When it may have ended.
+    /// When it may have expired.
     end: Instant,
 }
 
@@ -194,21 +193,21 @@ struct Cookie {
 #[derive(Debug)]
 enum Step {
     Go(Pass),
-    /// Go with this one, and have it renewed meanwhile.
+    /// Use this cookie, and renew it meanwhile.
     GoAndRenew(Pass),
     LogIn,
 }
 
-/// What an answer to a login means.
+/// The meaning of a response to a login.
 #[derive(Debug)]
 enum Verdict {
     Cookie(Secret, Option<Duration>),
     NoSessions,
-    /// Once more, with basic authentication.
+    /// The login must be repeated with basic authentication.
     WantsBasic,
-    /// The login is wrong.
+    /// The login is rejected.
     Refused(Fault),
-    /// It may go well in a moment.
+    /// The login may succeed later.
     Failed(Fault),
 }
 
@@ -224,7 +223,7 @@ impl State {
         }
     }
 
-    /// A cookie has come. The same one again is no news.
+    /// Records a new cookie. The same cookie again changes nothing.
     fn renew(&mut self, value: Secret, max_age: Option<Duration>, now: Instant) {
         let (earlier, since) = match &self.standing {
             Standing::Cookie(cookie) if cookie.value == value => return,
@@ -239,14 +238,14 @@ impl State {
         self.standing = Standing::Cookie(Cookie { value, since, renew, end: now + life });
     }
 
-    /// A request with cookie `number` was answered 401 or 403. Whether it is worth repeating.
+    /// A request with cookie `number` got 401 or 403. Returns whether to repeat it.
     fn refused(&mut self, number: u64, now: Instant) -> bool {
         if self.number > number {
             return true;
         }
         match &mut self.standing {
             Standing::Cookie(cookie) if now < cookie.since + YOUNG => {
-                // It may have ended all the same, so somebody shall see before long.
+                // The login may still have expired, so it is checked soon.
                 cookie.renew = cookie.renew.min(cookie.since + YOUNG);
                 false
             }
@@ -258,19 +257,19 @@ impl State {
         }
     }
 
-    /// The cookie was not renewed; that is tried again a little later.
+    /// The cookie was not renewed; schedules the next attempt for a little later.
     fn postpone(&mut self, now: Instant) {
         if let Standing::Cookie(cookie) = &mut self.standing {
             cookie.renew = now + YOUNG;
         }
     }
 
-    /// What a login has brought. `true`: it is to be tried once more.
+    /// Records the result of a login. `true`: the login must be repeated.
     fn logged_in(&mut self, verdict: Verdict, now: Instant) -> Result<bool, Fault> {
         self.logins += 1;
         match verdict {
             Verdict::Cookie(value, max_age) => {
-                // Also if it is the same one, it lives anew.
+                // Even the same cookie has a new lifetime.
                 let before = std::mem::replace(&mut self.standing, Standing::LoggedOut);
                 if let Standing::Cookie(cookie) = before {
                     self.earlier = Some(cookie.value);
@@ -321,10 +320,10 @@ impl Session {
         self.state.lock().expect("nobody panics with it")
     }
 
-    /// What the next request should carry; logs in first, if it must, by `send`.
+    /// What the next request must carry. If necessary, logs in first by `send`.
     ///
     /// # Errors
-    /// What `send` answers, or what the server says of the login.
+    /// The errors of `send`, or the server's rejection of the login.
     pub(super) async fn pass<F>(&self, send: impl Fn(Login) -> F) -> Result<Pass, Fault>
     where
         F: Future<Output = Result<LoginAnswer, Fault>>,
@@ -340,7 +339,7 @@ impl Session {
                 if self.state().logins != logins {
                     return Ok(pass);
                 }
-                // The old one is good for a while.
+                // The old cookie is still valid for a while.
                 if let Err(fault) = self.log_in(&send).await {
                     tracing::warn!("a session was not renewed: {fault}");
                     self.state().postpone(Instant::now());
@@ -390,7 +389,7 @@ impl Session {
         }
     }
 
-    /// Looks at the answer to a request that went with cookie `number`. Whether the request is worth repeating.
+    /// Checks the response to a request with cookie `number`. Returns whether to repeat the request.
     pub(super) fn answered(&self, number: u64, status: StatusCode, headers: &HeaderMap) -> bool {
         let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if !refused && !headers.contains_key(SET_COOKIE) {
@@ -400,7 +399,7 @@ impl Session {
         if refused {
             return state.refused(number, Instant::now());
         }
-        // That of an older request may be older than ours.
+        // The cookie of an older request may be older than the current one.
         if number == state.number
             && let Some((value, max_age)) = cookie(headers)
         {
@@ -409,8 +408,8 @@ impl Session {
         false
     }
 
-    /// A request with cookie `number` was cut off: a server may do so that does not know the cookie any more, and will not read a
-    /// long body for that. The next request renews it.
+    /// A request with cookie `number` was cut off. A server that does not accept the cookie any more may do so, because it does not read a long body.
+    /// The next request renews the cookie.
     pub(super) fn broke_off(&self, number: u64) {
         let (mut state, now) = (self.state(), Instant::now());
         if state.number == number
@@ -421,7 +420,7 @@ impl Session {
         }
     }
 
-    /// Makes the login older than it is.
+    /// Makes the login look older.
     #[cfg(test)]
     pub(in crate::http) fn age(&self, by: Duration) {
         if let Standing::Cookie(cookie) = &mut self.state().standing {
@@ -431,7 +430,7 @@ impl Session {
         }
     }
 
-    /// `text` without the cookies.
+    /// `text` without the session's cookies.
     pub(super) fn hide(&self, text: String) -> String {
         let state = self.state();
         let current = match &state.standing {
@@ -473,7 +472,7 @@ fn header(value: &Secret) -> HeaderValue {
     header
 }
 
-/// The session's cookie among those that are set, and its `Max-Age`. An empty one ends a session.
+/// The session's cookie in the `Set-Cookie` headers, and its `Max-Age`. An empty cookie ends a session.
 fn cookie(headers: &HeaderMap) -> Option<(Secret, Option<Duration>)> {
     headers.get_all(SET_COOKIE).iter().filter_map(|set| set.to_str().ok()).find_map(|set| {
         let mut parts = set.split(';').map(|part| part.split_once('=').unwrap_or((part, "")));

@@ -1,4 +1,4 @@
-//! The rules of a session, with a server that is a closure.
+//! Tests of the rules of a session, with a server that is a closure.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ fn answer(status: u16, headers: HeaderMap) -> LoginAnswer {
     LoginAnswer { status, headers, fault }
 }
 
-/// A server whose answers to logins are given, the last one again and again; counts them.
+/// A server with given responses to logins, of which it repeats the last one; counts the logins.
 struct Server {
     answers: Vec<(u16, HeaderMap)>,
     logins: AtomicUsize,
@@ -44,7 +44,7 @@ impl Server {
         Self { answers: answers.into_iter().collect(), logins: AtomicUsize::new(0) }
     }
 
-    /// One whose every login is a new cookie.
+    /// A server that returns a new cookie for every login.
     fn well() -> Self {
         Self::new((1..100).map(|nth| (200, set_cookie(&format!("AuthSession=cookie-{nth}; Max-Age=600")))))
     }
@@ -101,7 +101,7 @@ async fn a_cookie_is_renewed_before_it_ends_and_by_one_request() {
     let numbers: Vec<u64> = passes.into_iter().map(|pass| cookie_of(pass.unwrap()).1).collect();
     assert_eq!(numbers, [2, 1, 1, 1, 1, 1, 1, 1, 1, 1], "the others go on with the old one");
     assert_eq!(server.logins(), 2);
-    // Nobody goes with one that has ended.
+    // No request carries an expired cookie.
     age(&session, 601 * SECOND);
     let passes = futures::future::join_all((0..10).map(|_| server.pass(&session))).await;
     assert!(passes.into_iter().all(|pass| cookie_of(pass.unwrap()).1 == 3));
@@ -143,7 +143,7 @@ async fn a_cookie_in_any_answer_is_the_new_one() {
     let renewed = set_cookie("AuthSession=\"fresh\"; Version=1; Path=/; HttpOnly; max-age=600");
     assert!(!session.answered(1, StatusCode::NOT_FOUND, &renewed));
     assert!(!session.answered(1, StatusCode::OK, &renewed), "it is the same one");
-    // An answer to a request with the old cookie may have been under way for long.
+    // A response to a request with the old cookie may have been on its way for long.
     session.answered(1, StatusCode::OK, &set_cookie("AuthSession=late"));
     session.answered(2, StatusCode::OK, &set_cookie("AuthSession=; Max-Age=0"));
     assert_eq!(cookie_of(server.pass(&session).await.unwrap()), ("AuthSession=fresh".to_owned(), 2));
@@ -166,7 +166,7 @@ async fn a_refused_request_is_worth_repeating_once() {
     let none = HeaderMap::new();
     assert!(!session.answered(1, UNAUTHORIZED, &none), "the login was only just made");
     age(&session, 6 * SECOND);
-    // A hundred requests under way: one login for all of them.
+    // A hundred requests in flight: one login for all of them.
     assert!((0..50).all(|_| session.answered(1, UNAUTHORIZED, &none)));
     let passes = futures::future::join_all((0..50).map(|_| server.pass(&session))).await;
     assert!(passes.into_iter().all(|pass| cookie_of(pass.unwrap()).1 == 2));
@@ -183,7 +183,7 @@ async fn a_cookie_that_came_with_an_answer_is_no_new_login() {
     age(&session, 6 * SECOND);
     session.answered(1, StatusCode::OK, &set_cookie("AuthSession=renewed; Max-Age=600"));
     assert_eq!(cookie_of(server.pass(&session).await.unwrap()), ("AuthSession=renewed".to_owned(), 2));
-    // The server has a new secret: what it renewed a moment ago has ended.
+    // The server has a new secret: a cookie that it renewed a moment ago is invalid.
     assert!(session.answered(2, UNAUTHORIZED, &HeaderMap::new()));
     assert_eq!(cookie_of(server.pass(&session).await.unwrap()).1, 3);
     assert!(!session.answered(3, UNAUTHORIZED, &HeaderMap::new()));
