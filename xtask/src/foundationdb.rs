@@ -13,7 +13,7 @@ use crate::{bench, peers};
 /// The folder of the program, unless a variable names another one.
 const PEERS: &str = "../shared/peers";
 /// The longest time from the start of the server until it responds.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(120);
 /// The time between two checks of that.
 const CHECK: Duration = Duration::from_millis(100);
 
