@@ -145,3 +145,18 @@ fn lock_files_of_npm_lock_everything_that_their_packages_name() {
         assert!(missing.is_empty(), "{folder}: {missing:#?}");
     }
 }
+
+#[test]
+fn every_design_note_is_in_the_index() {
+    let folder = root().join("docs/design");
+    let index = std::fs::read_to_string(folder.join("README.md")).unwrap();
+    let mut notes = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name != "README.md" {
+            notes += 1;
+            assert!(index.contains(&format!("]({name})")), "{name} is not in docs/design/README.md");
+        }
+    }
+    assert!(notes > 40, "the notes were not found");
+}
