@@ -281,6 +281,10 @@ impl EtcdCluster {
         self.guard.start(member);
         let healthy = async {
             while !self.is_healthy(member).await {
+                // The last threads of a killed process may still hold its ports, where the process itself is gone already.
+                if !self.guard.is_alive(member) {
+                    self.guard.start(member);
+                }
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         };
