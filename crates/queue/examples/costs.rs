@@ -1,5 +1,5 @@
-//! What adding, claiming and ending a job costs in CPU, on an embedded store without fsync, so that two versions of the queue can be
-//! compared on a machine that others use, too. Reads `/proc`: on Linux only.
+//! The CPU cost of adding, claiming and ending a job, on an embedded store without fsync. It can compare two versions of the
+//! queue on a shared machine. Reads `/proc`: Linux only.
 //! `cargo run --release -p turnwise-queue --example costs -- [TENANTS]`
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use turnwise_store::{Store, runtime};
 
 const JOB_TYPE: &str = "noop";
 const JOBS: usize = 50_000;
-/// Tasks at once.
+/// Concurrent tasks.
 const TASKS: usize = 16;
 const ROUNDS: usize = 5;
 
@@ -26,12 +26,12 @@ fn job(n: usize, tenants: usize) -> NewJob {
 /// A tick of `/proc/self/stat`, in µs.
 const TICK_US: u64 = 10_000;
 
-/// What this process has used so far, in µs.
+/// The CPU time that this process has used, in µs.
 fn cpu_us() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("this runs on Linux");
     let after_name = stat.rsplit_once(')').expect("the name is in parentheses").1;
     let ticks = |n: usize| after_name.split_whitespace().nth(n).and_then(|word| word.parse::<u64>().ok());
-    // User and system time are the 14th and 15th of all; the first two are gone.
+    // User and system time are fields 14 and 15; the first two were cut off above.
     (ticks(11).expect("a number") + ticks(12).expect("a number")) * TICK_US
 }
 

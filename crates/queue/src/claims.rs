@@ -1,5 +1,5 @@
-//! What workers do with jobs. Every write is fenced: it checks inside its transaction that the claim still
-//! holds the job and that the worker is still a member, and answers [`Error::Halt`] if not.
+//! The operations of workers on jobs. Every write is fenced: its transaction checks that the claim still holds the job and
+//! that the worker is still a member, and otherwise returns [`Error::Halt`].
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -25,19 +25,19 @@ use crate::{
     dependencies, jobs, learnt, parking,
 };
 
-/// What is left among the delayed jobs.
+/// What remains among the delayed jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StillDelayed {
-    /// When the next one is due, if there is one; in the past if there are more to be released at once.
+    /// When the next one is due, if there is one; in the past if more jobs can be released immediately.
     pub next_due_us: Option<i64>,
-    /// The first one whose time has come, but that is not one's own.
+    /// The first due job that was skipped because it is not `mine`.
     pub left: Option<String>,
-    /// The tenants of those that are pending now.
+    /// The tenants of the jobs that are pending now.
     pub released: BTreeSet<String>,
 }
 
-/// Moves up to `limit` delayed jobs whose time has come into the pending queue, if they are `mine`: where several release
-/// jobs, each leaves some to the others.
+/// Moves up to `limit` due delayed jobs into the pending queue, if they are `mine`. When several workers release jobs, each
+/// skips the jobs of another worker's part.
 pub async fn release_due(
     tx: &Transaction,
     keys: &Keyspace,
@@ -47,7 +47,7 @@ pub async fn release_due(
     mine: impl Fn(&str) -> bool,
 ) -> Result<StillDelayed> {
     let (begin, end) = keys.delayed(job_type);
-    // One row more than may be moved tells when the next one is due.
+    // The extra row gives the time at which the next one is due.
     let read = RangeRead { begin, end, limit: limit + 1, reverse: false };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
     let (mut moved, mut left, mut released) = (0, None, BTreeSet::new());
@@ -92,7 +92,7 @@ pub async fn latest_number(tx: &Transaction, keys: &Keyspace, job_type: &str, wo
     }
 }
 
-/// The numbers of the claims under which a worker holds jobs, up to `limit` of them. Takes no conflict.
+/// The numbers of the claims under which a worker holds jobs, up to `limit` of them. Adds no read conflict.
 pub async fn numbers(
     tx: &Transaction,
     keys: &Keyspace,
@@ -100,7 +100,7 @@ pub async fn numbers(
     worker: &str,
     limit: usize,
 ) -> Result<Vec<u64>> {
-    /// Of a row, the only thing that is looked at.
+    /// The only field of an active row that is read.
     #[derive(serde::Deserialize)]
     struct Number {
         claim: u64,
@@ -111,9 +111,9 @@ pub async fn numbers(
     rows.iter().map(|(_, value)| decode("active row", value).map(|Number { claim }| claim)).collect()
 }
 
-/// The jobs that a worker holds under claims with a number above `number`, up to `limit` of them in the order of
-/// these numbers, or as many as the transaction has room for: what it was given and may not have heard of. None means
-/// that there are none.
+/// Up to `limit` jobs that a worker holds under claims with numbers above `number`, or as many as the transaction has room
+/// for, in the order of numbers. These are the jobs whose assignment the worker may not have received. Empty only if there
+/// are none.
 pub async fn claims_after(
     tx: &Transaction,
     keys: &Keyspace,
@@ -147,19 +147,19 @@ pub async fn claims_after(
     Ok(jobs)
 }
 
-/// What came of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone)]
 pub enum Claiming {
-    /// The job is its worker's, and holds all locks that it knew it would want.
+    /// The worker has the job, which holds all locks that it knew in advance.
     Claimed(Box<Job>),
-    /// It is no longer pending: someone else was faster.
+    /// It is no longer pending: another worker claimed it, or a client changed it.
     Gone,
-    /// A lock that it wants is not free. It is pending as before, and nothing was written: the next one may be claimed.
+    /// A lock that it wants is not free. It stays pending and nothing was written: the caller may claim the next job.
     Blocked(Box<Blocked>),
-    /// It is in a bucket without room. It is pending as before, and nothing was written.
+    /// It is in a bucket without room. It stays pending and nothing was written.
     Limited(Box<Full>),
-    /// What its locks take does not fit into this transaction any more: claim it in the next one. Never in one that has done nothing
-    /// else.
+    /// Its locks do not fit into this transaction any more: claim it in the next one. Never returned in a transaction that
+    /// has done nothing else.
     NoRoom,
 }
 
@@ -173,7 +173,7 @@ impl Claiming {
     }
 }
 
-/// [`claim_with`], with the levels that there are unless others are configured. `None` if the job was not claimed.
+/// [`claim_with`] with the default levels. `None` if the job was not claimed.
 pub async fn claim(
     tx: &Transaction,
     keys: &Keyspace,
@@ -187,8 +187,8 @@ pub async fn claim(
     Ok(claim_with(tx, keys, &LEVELS, job_type, id, claim, now_us, max_history).await?.job())
 }
 
-/// Claims a pending job under `claim`, a number that its worker has never used, and takes with it the locks that the job knows it will
-/// want, and a place in each bucket that its reasons name: all of them or none.
+/// Claims a pending job under `claim`, a number that its worker has never used. Takes the locks that the job knows it wants,
+/// and a place in each bucket that its reasons name: all of them or none.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn claim_with(
     tx: &Transaction,
@@ -204,8 +204,7 @@ pub async fn claim_with(
     claim_within(tx, keys, levels, &mut tally, None, &terms, job_type, id, claim, now_us, max_history).await
 }
 
-/// The same under other terms, for a job that a filter limits, too, and in a transaction that claims several: the tally is that of all of
-/// them.
+/// The same with terms and the limit of a filter, in a transaction that claims several jobs: they share the tally.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn claim_within(
     tx: &Transaction,
@@ -221,7 +220,7 @@ pub async fn claim_within(
     max_history: usize,
 ) -> Result<Claiming> {
     let Membership { external } = check_member(tx, keys, job_type, &claim.worker).await?;
-    // Proven if it is claimed: however many are refused, they leave room for one that is not.
+    // Read without a conflict; only a claim adds one. So jobs that cannot be claimed use up no room of the transaction.
     let Some(mut job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
     if !job.is_pending() {
         return Ok(Claiming::Gone);
@@ -250,7 +249,7 @@ pub async fn claim_within(
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, max_history);
     write_job(tx, keys, &job)?;
-    // One in a process holds its runs to their time by itself.
+    // A worker inside a process enforces the timeouts of its runs itself.
     let timeouts = Some(timeouts).filter(|_| external);
     let deadline = timeouts.and_then(|timeouts| Deadline::of_start(timeouts, now_us));
     if let Some(deadline) = deadline {
@@ -274,16 +273,16 @@ pub async fn claim_within(
     Ok(Claiming::Claimed(Box::new(job)))
 }
 
-/// What a worker is told when it reports.
+/// The answer to a worker's report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Go on.
+    /// The run continues.
     Continue,
-    /// Its user wants the job to stop.
+    /// A client has asked the job to stop.
     Cancel,
 }
 
-/// Reports progress: replaces the job's `info`. Writes the worker's own row only.
+/// Reports progress: replaces the job's `info`. Writes only the worker's own row.
 pub async fn update(
     tx: &Transaction,
     keys: &Keyspace,
@@ -294,7 +293,7 @@ pub async fn update(
     now_us: i64,
 ) -> Result<Answer> {
     check_size("info", info, MAX_INFO_BYTES)?;
-    // The active row goes with the claim: whoever ends it or takes it away clears the row.
+    // The active row exists as long as the claim: ending or revoking the claim clears the row.
     check_member(tx, keys, job_type, &claim.worker).await?;
     let mut active = read_active(tx, keys, job_type, &claim.worker, id).await?.ok_or(Error::Halt)?;
     if active.claim != claim.number {
@@ -310,49 +309,50 @@ pub async fn update(
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub enum Ending {
-    /// Well, with this result.
+    /// Without an error, with this result.
     Completed(Box<RawValue>),
-    /// With an error that will not pass.
+    /// With a permanent error.
     Failed(String),
-    /// With an error that may pass; not to be started again before `not_before_us`.
+    /// With a temporary error; the job does not start again before `not_before_us`.
     Crashed {
         /// What went wrong.
         reason: String,
-        /// Crashes in a row, this one included.
+        /// Consecutive crashes, this one included.
         crashes: u32,
         /// The end of its backoff, in µs.
         not_before_us: i64,
     },
-    /// Without an error and before its end: a clean shutdown, or cancelled. It keeps its place in the queue.
+    /// Without an error and before its end: a clean shutdown, or cancelled. The job keeps its place in the queue.
     Stopped,
-    /// The same, so that others can run: it waits from now on, behind those that wait already.
+    /// The same, so that other jobs can run: the job is now behind the jobs of its tenant and class that already wait.
     Preempted,
-    /// Well, and it is not over: there is nothing to do until there are news of what it is parked at.
+    /// Without an error, and the job is not over: it has nothing to do until its source changes.
     Parked(Park),
 }
 
-/// What a job that parks leaves behind.
+/// What a job that parks stores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Park {
     /// What wakes it.
     pub at: Parked,
-    /// What it was compared with: whoever finds something else there wakes it. At most [`parking::MAX_TOKEN_BYTES`].
+    /// The state that it was compared with: a watcher that finds another state wakes the job. At most
+    /// [`parking::MAX_TOKEN_BYTES`].
     pub token: String,
-    /// When it runs again without news, in µs.
+    /// When it runs again without a change, in µs.
     pub not_before_us: i64,
 }
 
-/// What ending a run did.
+/// The result of ending a run.
 #[derive(Debug, Clone)]
 pub enum Ended {
-    /// The end is recorded; the job as it is now, or `None` if it was removed.
+    /// The end is recorded. The job as it is now, or `None` if it was removed.
     Recorded(Option<Box<Job>>),
-    /// This claim had recorded its end before, and nothing was changed; the job as it is now.
+    /// This claim had already recorded its end, and nothing was changed. The job as it is now.
     AlreadyRecorded(Box<Job>),
 }
 
-/// Ends a run, and with it the claim. `info` is the job's last report; `priority`, where keys decide, what it is sorted by if it
-/// runs again. Safe to repeat when its outcome is not known.
+/// Ends a run, and with it the claim. `info` is the job's last report. `priority` is its sort key for the next run, where
+/// keys decide. Idempotent: safe to repeat when the outcome is not known.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn end(
     tx: &Transaction,
@@ -372,7 +372,7 @@ pub async fn end(
         let recorded = job.ended_claim.as_ref() == Some(claim);
         return if recorded { Ok(Ended::AlreadyRecorded(Box::new(job))) } else { Err(Error::Halt) };
     }
-    // Whatever is wrong is found before the first write: a caller may leave this end out, and commit others.
+    // All checks come before the first write: a caller may skip this end on an error, and commit others.
     if let Some(info) = info {
         check_size("info", info, MAX_INFO_BYTES)?;
     }
@@ -383,7 +383,7 @@ pub async fn end(
         parking::check(park)?;
     }
     job.ended_claim = Some(claim.clone());
-    // Who was stopped, or has failed, may not have come to lock what it needs.
+    // A run that was stopped or failed may not have requested every lock that it needs.
     let observed = matches!(ending, Ending::Completed(_)).then(|| learnt::observe(&job)).flatten();
     let streak = job.streak(now_us);
     let run = end_run(tx, keys, &mut job, claim).await?;
@@ -395,7 +395,7 @@ pub async fn end(
     }
     let again = run.then == Then::Again;
     let kind = match ending {
-        // What its user asked for counts more than how the handler took it, unless the job was done.
+        // A client's request to stop overrides how the handler ended, unless the job was completed or failed.
         Ending::Crashed { .. } | Ending::Stopped | Ending::Preempted | Ending::Parked(_)
             if run.cancel_requested && !again =>
         {
@@ -407,7 +407,7 @@ pub async fn end(
             EventKind::Completed
         }
         Ending::Failed(reason) => EventKind::Failed { reason: bounded_reason(reason) },
-        // One crash too many.
+        // The last attempt has crashed.
         Ending::Crashed { reason, .. } if job.max_attempts.is_some_and(|most| job.attempts + 1 >= most) => {
             EventKind::Failed { reason: bounded_reason(reason) }
         }
@@ -423,9 +423,9 @@ pub async fn end(
     }
     match ending {
         Ending::Crashed { crashes, .. } => job.crashes = *crashes,
-        // A job that has done all that there was to do is well.
+        // A job that has done all its work has no consecutive crashes.
         Ending::Completed(_) | Ending::Failed(_) | Ending::Parked(_) => job.crashes = 0,
-        // Stopped before it could show whether it is well, the streak neither ends nor grows.
+        // The run stopped before it could prove healthy: the number of consecutive crashes stays.
         Ending::Stopped | Ending::Preempted => job.crashes = streak,
     }
     if matches!(ending, Ending::Crashed { .. } | Ending::Completed(_) | Ending::Failed(_)) {
@@ -453,7 +453,7 @@ pub async fn end(
     Ok(Ended::Recorded(Some(Box::new(job))))
 }
 
-/// What the end of a run is to those that wait for the job, if it does not go on.
+/// The outcome that the job's dependents receive; `None` if the job has not ended.
 fn outcome(kind: &EventKind) -> Option<Outcome> {
     match kind {
         EventKind::Completed => Some(Outcome::Completed),
@@ -463,33 +463,35 @@ fn outcome(kind: &EventKind) -> Option<Outcome> {
     }
 }
 
-/// The second run of a job that was added again while it ran.
+/// The next run of a job that was added again while it ran.
 fn run_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: &Next, now_us: i64) -> Result<()> {
     job.attempts = 0;
-    // Of the run that was asked for before.
+    // The result of the earlier request.
     job.result = None;
     move_to(tx, keys, job, place_from(next.unmet, Some(next.not_before_us), now_us))
 }
 
-/// Ends a job whose run was to stop. If it was added again after that, and that next run was refused, the refusal is the reason.
+/// Ends a job whose run was asked to stop. If the job was added again after that, and the next run was refused, the refusal
+/// is the reason.
 fn end_cancelled(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: Next) -> Result<()> {
     job.refused = next.refused;
     move_to(tx, keys, job, Place::Ended(End::Cancelled))
 }
 
-/// Why a claim is taken away from its worker.
+/// Why a claim is revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// The worker leaves, and gives its jobs back.
     Left,
     /// The worker is lost. It was last seen at this time, in µs.
     Lost { seen_us: i64 },
-    /// The run is over its time.
+    /// The run has exceeded a timeout.
     Expired(Over),
 }
 
-/// Takes a job away from its worker. Given back, it is pending again; if it is over its time that counts as a crash, and if the worker was
-/// lost, too, unless its terms say otherwise. Gone or cancelled if its user wants that, and run again if it was added again: not before the time that was asked for.
+/// Revokes a worker's claim on a job. A job that is given back is pending again. A timeout counts as a crash, and so does
+/// the loss of the worker unless the terms state otherwise. If a client asked for that, the job is removed or cancelled. If
+/// it was added again, it runs again, not before the requested time.
 pub(crate) async fn take_back(
     tx: &Transaction,
     keys: &Keyspace,
@@ -545,7 +547,7 @@ pub(crate) async fn take_back(
     write_job(tx, keys, job)
 }
 
-/// Pending again, in the order of the time at which it had started: being stopped is not the job's fault.
+/// Pending again, in the order of the time at which the run started: being stopped does not cost the job its place.
 fn wait_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: &Next, now_us: i64) -> Result<()> {
     let order_us = job.started_us.unwrap_or(now_us);
     let to = match next.unmet {
@@ -555,8 +557,8 @@ fn wait_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: &Next, now
     move_to(tx, keys, job, to)
 }
 
-/// Clears the active row, its deadline, the locks and the places in buckets, and keeps what was reported. Returns what the run was; the job
-/// is in its place until it [moves](move_to).
+/// Clears the active row, its deadline, the locks and the places in buckets, and keeps the last report. Returns the run; the
+/// job stays in its place until it [moves](move_to).
 async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<Run> {
     if let Some((info, deadline)) = read_active_info(tx, keys, job, &claim.worker).await? {
         job.info = info;
@@ -581,14 +583,14 @@ fn is_held(job: &Job, claim: &Claim) -> bool {
     job.claim() == Some(claim)
 }
 
-/// Of a member's row, what is looked at.
+/// The fields of a member's row that are read.
 #[derive(serde::Deserialize)]
 struct Membership {
     #[serde(default)]
     external: bool,
 }
 
-/// The worker is still in the membership list; serialised against its removal.
+/// Checks that the worker is still a member; serialised against its removal.
 async fn check_member(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<Membership> {
     match tx.get(&keys.worker(job_type, worker)).await? {
         Some(value) => decode("worker row", &value),

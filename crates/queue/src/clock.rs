@@ -1,12 +1,14 @@
-//! The latest time that any node has gone by: a high-water mark, so that time never goes back for the jobs of a store.
+//! The latest time that any node has used: a high-water mark, so that time never goes back for the jobs of a store.
 //!
-//! *Model.* Rows are sorted by times: who was added before whom, who is due. Each process goes by the clock of its store
-//! ([`turnwise_store::Clock`]), which never goes back, and compares it with the mark when it starts and every few seconds after that. What
-//! is later becomes the mark *before* anybody goes by it. So no process, on whichever machine and after whichever restart, goes by a time
-//! that is earlier than another one's by more than its last comparison is old, and [`STEP_US`].
+//! *Model.* Rows are sorted by times: which job was added first, which job is due. Each process uses the clock of its store
+//! ([`turnwise_store::Clock`]), which never goes back. The process compares the clock with the mark at its start and every
+//! few seconds after that. A later time becomes the mark *before* any process uses it. So a process may use an earlier time
+//! than another process by at most the age of its last comparison plus [`STEP_US`]. This holds on every machine and after
+//! every restart.
 //!
-//! *Forces.* Adding a job costs nothing for that: it neither reads nor writes the mark, so that those who add do not conflict. Commit
-//! versions would order exactly, but not survive a copy to another engine, and they are no times: what is due would need one nevertheless.
+//! *Forces.* Adding a job costs nothing: it neither reads nor writes the mark, so that adds do not conflict. Commit versions
+//! would give an exact order. However, they would not survive a copy to another engine, and due times would still need a
+//! clock.
 
 use std::time::Duration;
 
@@ -15,16 +17,16 @@ use turnwise_store::Store;
 use crate::rows::{decode, encode};
 use crate::{Error, Keyspace, Result};
 
-/// The mark is written when it is older than this, by whoever is first: all nodes together write it once in a comparison's interval.
+/// The first node that finds the mark older than this writes it: all nodes together write it once per comparison interval.
 const STEP_US: i64 = 1_000_000;
 
-/// Between two comparisons, about.
+/// The approximate time between two comparisons.
 pub const COMPARE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Compares the clock of this process with the mark, and the mark with the machine's clock.
 ///
 /// # Errors
-/// Those of the store. The clock goes on as before.
+/// Those of the store. The clock then continues as before.
 pub async fn compare(store: &Store, keys: &Keyspace) -> Result<()> {
     let clock = store.clock();
     let agreed_us = store

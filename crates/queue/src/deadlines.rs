@@ -1,19 +1,20 @@
-//! How long a run may last, and for how long it may report nothing.
+//! How long a run may last, and how long it may go without a report.
 //!
-//! *Model.* A job, or its type, may have a `timeout` for the whole run and a `heartbeat_timeout` between two reports. A worker in a
-//! process holds its own runs to them. Those of external workers are in an index, each by the time at which a server looks at it:
+//! *Model.* A job, or its type, may have a `timeout` for the whole run and a `heartbeat_timeout` between two reports. A
+//! worker inside a process enforces them for its own runs. The runs of external workers are in an index, sorted by the time
+//! at which a server checks them:
 //!
 //! ```text
 //!   claim ──▶ ("deadlines", at, type, id) ──▶ due: has it reported since? ──▶ yes: moved on
 //!                                                                        └──▶ no: the claim is taken away
 //! ```
 //!
-//! The row is an alarm and no more. A report does not move it, and no run is looked at before: one look and one move per run and
-//! timeout, however many run and however often they report. Whether a run is really over its time is for the one who looks to know,
-//! on a clock that cannot jump.
+//! The row is only an alarm. A report does not move it, and no server checks the run earlier. So a run costs one check and
+//! one move per timeout, however many runs there are and however often they report. The server that checks decides whether
+//! the run has really exceeded a timeout, on a clock that cannot jump.
 //!
-//! *What counts.* A run that waits for a lock cannot report: its heartbeat begins anew when it has the lock, its whole time goes on. A parked
-//! job has no run. A continuous one has no whole time.
+//! *What counts.* A run that waits for a lock cannot report: its heartbeat timeout starts again when it has the lock, and
+//! its whole timeout continues. A parked job has no run. A continuous job has no timeout for the whole run.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -26,10 +27,10 @@ use crate::rows::{decode, encode, read_active, read_job};
 use crate::workers::GivenBack;
 use crate::{Claim, Error, Job, Keyspace, Result, State};
 
-/// The longest that a run can be given, in µs: a year.
+/// The longest timeout of a run, in µs: a year.
 pub const MAX_TIMEOUT_US: i64 = 365 * 24 * 3_600 * 1_000_000;
 
-/// How long a run may take; none of them without a bound.
+/// The timeouts of a run; by default there are none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeouts {
@@ -41,12 +42,12 @@ pub struct Timeouts {
     pub heartbeat_us: Option<i64>,
 }
 
-/// Which of them is over.
+/// Which timeout is exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
-    /// The whole run has lasted for so long, in µs.
+    /// The whole run has lasted this long, in µs.
     Run(i64),
-    /// It has reported nothing for so long, in µs.
+    /// The run has not reported for this long, in µs.
     Heartbeat(i64),
 }
 
@@ -63,20 +64,20 @@ impl std::fmt::Display for Over {
 }
 
 impl Timeouts {
-    /// Whether there are none.
+    /// Whether there are no timeouts.
     pub fn is_none(&self) -> bool {
         *self == Timeouts::default()
     }
 
-    /// These, and where there is none those of `others`.
+    /// These timeouts; those of `others` where there is none.
     #[must_use]
     pub fn or(self, others: Timeouts) -> Timeouts {
         let Timeouts { run_us, heartbeat_us } = others;
         Timeouts { run_us: self.run_us.or(run_us), heartbeat_us: self.heartbeat_us.or(heartbeat_us) }
     }
 
-    /// How long it is at least until one of them is over, of a run that has lasted `ran_us` and reported nothing for `silent_us`; or which
-    /// one is. `None` if none will be.
+    /// The time until the first timeout of a run that has lasted `ran_us` and has not reported for `silent_us`, or the
+    /// timeout that it has exceeded. `None` if it has no timeout.
     pub fn left_us(self, ran_us: i64, silent_us: Option<i64>) -> Option<std::result::Result<i64, Over>> {
         let left = |most: Option<i64>, is: i64| most.map(|most| most.saturating_sub(is));
         let run = left(self.run_us, ran_us);
@@ -90,7 +91,7 @@ impl Timeouts {
         run.into_iter().chain(heartbeat).min().map(Ok)
     }
 
-    /// Whether they could be a job's.
+    /// Whether these are valid timeouts of a job.
     pub(crate) fn check(self) -> Result<()> {
         for (field, timeout) in [("timeout", self.run_us), ("heartbeat_timeout", self.heartbeat_us)] {
             if timeout.is_some_and(|us| !(1..=MAX_TIMEOUT_US).contains(&us)) {
@@ -101,18 +102,18 @@ impl Timeouts {
     }
 }
 
-/// When a server looks at a run, and what it is held to: in its active row.
+/// When a server checks a run, and its timeouts: part of its active row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadline {
-    /// Where it stands in the index, in µs.
+    /// The time of its row in the index, in µs.
     pub at_us: i64,
-    /// What it is held to.
+    /// The timeouts to enforce.
     #[serde(flatten)]
     pub timeouts: Timeouts,
 }
 
 impl Deadline {
-    /// Of a run that starts now, if it has one.
+    /// For a run that starts now, if it has timeouts.
     pub(crate) fn of_start(timeouts: Timeouts, now_us: i64) -> Option<Deadline> {
         let left_us = timeouts.left_us(0, Some(0))?.unwrap_or(0);
         Some(Deadline { at_us: now_us.saturating_add(left_us), timeouts })
@@ -127,7 +128,7 @@ impl Deadline {
     }
 }
 
-/// A run that is to be looked at.
+/// A run that must be checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     /// Its job's type.
@@ -136,20 +137,21 @@ pub struct Due {
     pub id: String,
     /// Its claim.
     pub claim: Claim,
-    /// What it is held to, and when it was to be looked at.
+    /// Its timeouts, and when it was to be checked.
     pub deadline: Deadline,
-    /// When it began, in µs, by the clock of whoever gave the job.
+    /// When it began, in µs, by the clock of the server that assigned the job.
     pub started_us: i64,
-    /// When it last reported, in µs, by the clock of the server that took the report; or began.
+    /// When it last reported, or began, in µs, by the clock of the server that wrote that.
     pub updated_us: i64,
-    /// When it began, began to wait for a lock, or got one, whichever was last, in µs, by the clock of the server that wrote that.
+    /// When it began, began to wait for a lock, or got one, whichever was last, in µs, by the clock of the server that wrote
+    /// that.
     pub changed_us: i64,
     /// It waits for a lock.
     pub waits: bool,
 }
 
-/// Up to `limit` runs that are due at `now_us`, the first due first, from the place `from` on if there is one; and the place after them if
-/// there may be more. Takes no conflict.
+/// Up to `limit` runs that are due at `now_us`, earliest due first, starting at the position `from` if given. Also returns
+/// the position after them if there may be more. Adds no read conflict.
 pub async fn due(
     tx: &Transaction,
     keys: &Keyspace,
@@ -172,7 +174,7 @@ pub async fn due(
         let (row, record) = (keys.active_entry(&job_type, &claim.worker, &id), keys.job(&job_type, &id));
         let active = tx.get_with(&row, Isolation::Snapshot).await?;
         let (Some(active), Some(record)) = (active, tx.get_with(&record, Isolation::Snapshot).await?) else {
-            // A stray row, which `store check` finds, stands in nobody's way.
+            // Skipped: a stray row, which `store check` finds.
             continue;
         };
         let Reported { started_us, updated_us, deadline } = decode("active row", &active)?;
@@ -186,7 +188,7 @@ pub async fn due(
     Ok((found, next))
 }
 
-/// Of an active row, what is looked at.
+/// The fields of an active row that are read.
 #[derive(Deserialize)]
 struct Reported {
     started_us: i64,
@@ -195,14 +197,14 @@ struct Reported {
     deadline: Option<Deadline>,
 }
 
-/// Of a record, what is looked at.
+/// The fields of a record that are read.
 #[derive(Deserialize)]
 struct Standing {
     state: State,
     changed_us: i64,
 }
 
-/// Looks at a run again at `at_us`. Does nothing if that has changed since, or the run has ended.
+/// Moves the check of a run to `at_us`. Does nothing if it has been moved since, or the run has ended.
 pub async fn postpone(tx: &Transaction, keys: &Keyspace, due: &Due, at_us: i64) -> Result<()> {
     let Due { job_type, id, claim, deadline, .. } = due;
     let active = read_active(tx, keys, job_type, &claim.worker, id).await?;
@@ -216,9 +218,9 @@ pub async fn postpone(tx: &Transaction, keys: &Keyspace, due: &Due, at_us: i64) 
     Ok(tx.set(keys.active_entry(job_type, &claim.worker, id), encode(&active))?)
 }
 
-/// Takes away the claim of a run that is over its time: that is a crash, with a backoff. Nothing if the run has reported since, has begun
-/// to wait for a lock or got one, or has ended.
-/// The worker stays a member; what it says of this run is answered [`Error::Halt`].
+/// Revokes the claim of a run that has exceeded a timeout: that is a crash, with a backoff. Does nothing if the run has
+/// reported since, has ended, or, for a heartbeat timeout, has begun to wait for a lock or got one. The worker stays a
+/// member; its further writes for this run return [`Error::Halt`].
 pub async fn expire(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,27 +1,29 @@
-//! Jobs that wait for the end of others.
+//! Jobs that wait for other jobs to end.
 //!
-//! *Model.* A job that waits for others is [`Place::Blocked`], in no index that time moves, with a row `("after", …)` for
-//! each job that has not ended, and their number in its record. Each of those has a row back, `("dependents", …)`.
-//! Whatever ends a job looks at its dependents in the same transaction ([`settle_ended`]): a row of theirs goes, and with the last one
-//! they are pending, or cancelled with the first that ends in a way they do not accept.
+//! *Model.* A job with dependencies is [`Place::Blocked`], in an index without times. It has a row `("after", …)` for each
+//! dependency that has not ended, and their number in its record. Each dependency has a reverse row, `("dependents", …)`.
+//! The transaction that ends a job updates its dependents ([`settle_ended`]). It removes one row of each dependent. With its
+//! last row a dependent is pending, and with the first end that it does not accept it is cancelled.
 //!
-//! *Only who is waited for pays.* The record of a job that others wait for says so ([`Job::awaited`]): whoever ends any other job reads
-//! nothing more. The first who waits for a job writes that, and so collides with its end: none is forgotten. It names a *group*: those that
-//! wait for this end, and not for a later one of a job with the same id.
+//! *Only awaited jobs pay.* The record of a job with dependents says so ([`Job::awaited`]): the end of any other job reads
+//! nothing more. The first dependent writes that, and so conflicts with the job's end: no dependent is missed. The record
+//! names a *group*: the jobs that wait for this end, and not for a later end of a job with the same id.
 //!
-//! *Many dependents.* One transaction settles [`AT_ONCE`] of them, fewer where it has no room. For the others it leaves a row
-//! `("unsettled", …)`, which the servers watch ([`settle`]). So does an end that cancels a job for which others wait in turn: a chain of any
-//! length is a sequence of small transactions.
+//! *Many dependents.* One transaction settles [`AT_ONCE`] dependents, or fewer if it has no room. For the others it leaves a
+//! row `("unsettled", …)`, which the servers watch ([`settle`]). The same happens when an end cancels a job that has
+//! dependents itself: a chain of any length is a sequence of small transactions.
 //!
-//! *Small transactions.* An end proves that no dependent comes to those that it has seen: one conflict, however many there are. Of each that it
-//! settles it proves the record. What one waits for is read without conflicts: these rows change with its record. A dependent that
-//! does not fit is left to [`settle`], where the first one of a transaction always fits.
+//! *Small transactions.* An end proves that no dependent arrives among those that it has read: one conflict, however many
+//! there are. It also adds a conflict for the record of each dependent that it settles. A dependent's rows are read without
+//! conflicts, because they change with its record. A dependent that does not fit is left to [`settle`], where the first one
+//! of a transaction always fits.
 //!
-//! *No circles.* Nobody can wait for a job that is not there. So there can only be a circle where somebody waits for the job that is added; then
-//! what it waits for is searched, up to [`MAX_SEARCHED`] jobs, without conflicts. Of adds that make a circle together the last one to commit
-//! searches: somebody waits for its job by then, and whoever came to do so in between has written its record. What it misses of the others'
-//! was written by one that searched, too, and these collide over one row ([`Keyspace::after_guard`]); or by one for whose job nobody waited
-//! yet, and then the same is true of whoever came to wait for that.
+//! *No cycles.* A job cannot wait for a job that does not exist. So an add can close a cycle only if the added job already
+//! has dependents. Only then does it search the dependencies, up to [`MAX_SEARCHED`] jobs, without conflicts. If several
+//! concurrent adds form a cycle together, the last one to commit finds its job awaited, and searches. A dependent that
+//! arrived in between has written the job's record, which is a conflict. Its search may miss rows of another add. If that
+//! add searched, too, both conflict over one row ([`Keyspace::after_guard`]). If it did not, its job had no dependents yet,
+//! and the same argument applies to the add that made its job awaited.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -39,32 +41,32 @@ use crate::place::{End, Place, move_to};
 use crate::rows::{decode, encode, read_job, write_job};
 use crate::{Error, EventKind, Job, Keyspace, Result};
 
-/// Jobs that one job waits for at most.
+/// The most dependencies of one job.
 pub const MAX_AFTER: usize = 100;
-/// Dependents that one transaction settles at most.
+/// The most dependents that one transaction settles.
 pub const AT_ONCE: usize = 100;
-/// Jobs that a search for a circle looks at, at most.
+/// The most jobs that a search for a cycle reads.
 pub const MAX_SEARCHED: usize = 1_000;
-/// Rows that are read at the same time.
+/// Rows that are read concurrently.
 const CONCURRENT_READS: usize = 64;
-/// Rows that telling one job writes at most, beside those of what it waits for; each of those has two.
+/// The most rows that settling one dependent writes, beside two for each of its dependencies.
 const ROWS_TOLD: usize = 12;
 
-/// A job that another one waits for.
+/// A dependency of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct After {
     /// Its type.
     pub job_type: String,
     /// Its id.
     pub id: String,
-    /// The ends that are accepted: at least one of them, and not [`Outcome::Removed`].
+    /// The accepted end states: at least one, and never [`Outcome::Removed`].
     pub accepted: Vec<Outcome>,
-    /// What happens when it ends otherwise.
+    /// What happens if it ends in another state.
     pub otherwise: Otherwise,
 }
 
 impl After {
-    /// Waits until a job has completed, and is cancelled if it ends otherwise.
+    /// Waits until a job has completed; cancels the dependent if it ends in another state.
     pub fn completed(job_type: &str, id: &str) -> After {
         After {
             job_type: job_type.to_owned(),
@@ -80,11 +82,11 @@ impl After {
 pub(crate) struct AfterRow {
     accepted: Vec<Outcome>,
     otherwise: Otherwise,
-    /// The group of the other job's dependents that this one is in.
+    /// The group of the other job's dependents to which this one belongs.
     pub(crate) group: i64,
 }
 
-/// What a group waited for, and how that ended.
+/// What a group waited for, and how it ended.
 struct Group {
     on: (String, String),
     group: i64,
@@ -95,7 +97,7 @@ fn invalid(problem: String) -> Error {
     Error::Invalid { field: "after", problem }
 }
 
-/// Whether a job could wait for these, as far as its own fields tell.
+/// Whether these dependencies are valid, as far as the job's own fields show.
 pub(crate) fn check(job_type: &str, id: &str, after: &[After]) -> Result<()> {
     if after.len() > MAX_AFTER {
         return Err(invalid(format!(
@@ -125,18 +127,19 @@ pub(crate) fn check(job_type: &str, id: &str, after: &[After]) -> Result<()> {
     Ok(())
 }
 
-/// What came of [`enter`].
+/// The result of [`enter`].
 pub(crate) enum Entry {
-    /// So many of the other jobs have not ended.
+    /// How many dependencies have not ended.
     WaitsFor(u32),
-    /// One of them has ended in a way that is not accepted: the job is to be cancelled for this reason, and nothing was written.
+    /// A dependency has ended in a state that is not accepted. The caller must cancel the job for this reason; nothing was
+    /// written.
     Refused(String),
 }
 
-/// Writes the rows of what a job waits for, of which there are none yet.
+/// Writes the rows of a job's dependencies; it has none yet.
 ///
 /// # Errors
-/// `Invalid` if one is not there, or waits for this one.
+/// `Invalid` if a dependency does not exist, or waits for this job.
 pub(crate) async fn enter(
     tx: &Transaction,
     keys: &Keyspace,
@@ -188,12 +191,12 @@ async fn read_all(tx: &Transaction, keys: &Keyspace, after: &[After]) -> Result<
     stream::iter(named).map(read).buffered(CONCURRENT_READS).try_collect().await
 }
 
-/// The group of those who wait for a job's next end; a new one, if nobody does.
+/// The group of the jobs that wait for a job's next end; a new one if there are none.
 async fn group_of(tx: &Transaction, keys: &Keyspace, other: &mut Job, now_us: i64) -> Result<i64> {
     if let Some(group) = other.awaited {
         return Ok(group);
     }
-    // None that is still to be settled has its number. Takes no conflict: such a row comes with a change of the record.
+    // A number that no unsettled group has. Adds no read conflict: such a row appears only with a change of the record.
     let mut group = now_us;
     let unsettled = |group| keys.unsettled_entry((&other.job_type, &other.id), group);
     while tx.get_with(&unsettled(group), Isolation::Snapshot).await?.is_some() {
@@ -204,9 +207,9 @@ async fn group_of(tx: &Transaction, keys: &Keyspace, other: &mut Job, now_us: i6
     Ok(group)
 }
 
-/// Prepares an add that waits for many: writes into the records of those that have not ended that they are awaited, from the `from`th on, as
-/// many as the transaction has room for. Returns how far it is. The add then writes small rows only, and fits one transaction, however large
-/// their records are. Nothing else follows from it.
+/// Prepares an add with many dependencies: marks as awaited the records of those that have not ended, starting with the
+/// `from`th, as many as the transaction has room for. Returns how far it came. The add then writes only small rows and fits
+/// one transaction, however large these records are. The mark has no other effect.
 pub async fn announce(
     tx: &Transaction,
     keys: &Keyspace,
@@ -226,7 +229,7 @@ pub async fn announce(
     Ok(after.len())
 }
 
-/// Whether one of `others` waits for the job, or for one that does. Collides with all others who search.
+/// Fails if one of `others` waits for the job, directly or through other jobs. Conflicts with all other searches.
 async fn refuse_circle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&After, Job)]) -> Result<()> {
     if others.is_empty() {
         return Ok(());
@@ -273,7 +276,8 @@ async fn refuse_circle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(
     Ok(())
 }
 
-/// Forgets what a job waits for. It runs, or goes to another place in this transaction. Does not write the record, which was read in it.
+/// Removes a job's dependencies, because it leaves its place in this transaction or, if it runs, has no next run to wait
+/// for. Does not write the record, which the same transaction must have read.
 pub(crate) async fn leave(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     for (key, row) in after_rows(tx, keys, job).await? {
         let on = keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
@@ -286,7 +290,7 @@ pub(crate) async fn leave(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> R
     Ok(())
 }
 
-/// The rows of what a job waits for. Takes no conflict: whoever changes them changes the record.
+/// The rows of a job's dependencies. Adds no read conflict: whatever changes them changes the record.
 async fn after_rows(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<(Bytes, AfterRow)>> {
     if job.unmet() == 0 {
         return Ok(Vec::new());
@@ -297,7 +301,7 @@ async fn after_rows(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<
     rows.into_iter().map(|(key, value)| Ok((key, decode("after row", &value)?))).collect()
 }
 
-/// What a job waits for, up to [`MAX_AFTER`] others. Takes no conflict.
+/// The dependencies of a job that have not ended, up to [`MAX_AFTER`]. Adds no read conflict.
 pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<After>> {
     let rows = after_rows(tx, keys, job).await?;
     rows.into_iter()
@@ -309,7 +313,7 @@ pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<A
         .collect()
 }
 
-/// Lets those that wait for a job know that it has ended, or is about to be gone. Its record, or the end of it, is the caller's to write.
+/// Updates the dependents of a job that has ended, or is about to be removed. The caller writes or removes its record.
 pub(crate) async fn settle_ended(
     tx: &Transaction,
     keys: &Keyspace,
@@ -326,7 +330,7 @@ pub(crate) async fn settle_ended(
     }
 }
 
-/// The same, in a transaction of [`settle`]'s.
+/// The same, in a later transaction of [`settle`].
 pub(crate) fn settle_later(tx: &Transaction, keys: &Keyspace, job: &mut Job, outcome: Outcome) -> Result<()> {
     let Some(group) = job.awaited.take() else { return Ok(()) };
     leave_unsettled(tx, keys, &Group { on: (job.job_type.clone(), job.id.clone()), group, outcome })
@@ -338,14 +342,14 @@ fn leave_unsettled(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<(
     Ok(tx.set_versionstamp(keys.unsettled_wake())?)
 }
 
-/// A group of which some have not been told of the end that they wait for.
+/// A group whose dependents are not all updated yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsettled {
     on: (String, String),
     group: i64,
 }
 
-/// The first such group, behind `after` if it is given. Takes no conflict.
+/// The first such group, after `after` if given. Adds no read conflict.
 pub async fn next_unsettled(
     tx: &Transaction,
     keys: &Keyspace,
@@ -365,18 +369,18 @@ pub async fn next_unsettled(
     found.transpose()
 }
 
-/// Tells some of a group, at least one, and those whom that cancels in turn. In a transaction of its own. Returns how many were told; the
-/// group is there no more when all were.
+/// Updates some dependents of a group, at least one, and the dependents of jobs that this cancels. Use a transaction of its
+/// own. Returns how many were updated; the group is removed with its last one.
 pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
     let Unsettled { on, group } = group.clone();
-    // Others who settle the same group collide here, once its last one is told.
+    // Transactions that settle the same group conflict here, once its last dependent is updated.
     let Some(value) = tx.get(&keys.unsettled_entry((&on.0, &on.1), group)).await? else { return Ok(0) };
     let outcome: Outcome = decode("unsettled row", &value)?;
     settle_groups(tx, keys, Group { on, group, outcome }, false, now_us).await
 }
 
-/// Settles a group, and those of the jobs that this cancels, as far as one transaction goes. The first one's end may be `new`, of this
-/// transaction, so that others may come to it until the commit.
+/// Settles a group, and the groups of jobs that this cancels, as far as one transaction can. If the first group's end is
+/// `new`, of this transaction, dependents may still arrive until the commit.
 async fn settle_groups(
     tx: &Transaction,
     keys: &Keyspace,
@@ -393,7 +397,7 @@ async fn settle_groups(
         let (rows, proof) = tx.range_to_prove(read).await?;
         let mut is_done = rows.len() <= room;
         for (key, _) in rows.into_iter().take(room) {
-            // Each group that is left needs a row.
+            // Each remaining group needs a row.
             let told = match tx.has_room() {
                 true => settle_one(tx, keys, &group, key, groups.len() + 2, now_us).await?,
                 false => None,
@@ -417,8 +421,8 @@ async fn settle_groups(
     Ok(settled)
 }
 
-/// Lets one job know how one of those that it waits for has ended. If that cancels it, those who wait for it are next. `None` if the
-/// transaction has no room for it and for `left` other rows: then nothing is written.
+/// Updates one dependent after the end of a dependency. Returns the group of its own dependents if that cancels it. `None`
+/// if the transaction has no room for it and for `left` other rows: then nothing is written.
 async fn settle_one(
     tx: &Transaction,
     keys: &Keyspace,
@@ -431,7 +435,7 @@ async fn settle_one(
         keys.parse_dependents(&dependent).ok_or_else(|| corrupt("dependents key", "not a tuple of six"))?;
     let job = read_job(tx, keys, &job_type, &id).await?;
     let mut job = job.ok_or_else(|| corrupt("dependents key", "its job has no record"))?;
-    // Takes no conflict: it changes with the record.
+    // Adds no read conflict: this row changes with the record.
     let row = keys.after_entry(&job_type, &id, (&group.on.0, &group.on.1));
     let value = tx.get_with(&row, Isolation::Snapshot).await?;
     let after: Option<AfterRow> = value.map(|value| decode("after row", &value)).transpose()?;
@@ -466,7 +470,7 @@ async fn settle_one(
         Verdict::Cancelled => {
             leave(tx, keys, &mut job).await?;
             let reason = told(&group.on.0, &group.on.1, group.outcome);
-            // It runs, and what was to wait is its next run.
+            // The job runs; only its next run was waiting.
             if let Some(run) = job.run_mut() {
                 run.refuse_next(&reason);
             } else {
@@ -485,7 +489,7 @@ async fn settle_one(
     Ok(Some(next))
 }
 
-/// How a job has ended; `None` if it has not.
+/// The outcome of an ended job; `None` if it has not ended.
 fn final_outcome(job: &Job) -> Option<Outcome> {
     match job.place {
         Place::Ended(end) => Some(end.outcome()),

@@ -5,20 +5,20 @@ use turnwise_store::{Error as StoreError, MaybeStoreError};
 /// A result of the queue.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong with a job.
+/// An error of the queue.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The store's error; its own order says what to do.
+    /// An error of the store, whose own kinds state what the caller does next.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The worker no longer holds this job: another claim does, or its membership has ended. It stops the
-    /// job and writes nothing more for it.
+    /// The worker no longer holds this job: another claim does, or its membership has ended. The worker must stop the job
+    /// and write nothing more for it.
     #[error("this worker no longer holds the job")]
     Halt,
     /// There is no such job.
     #[error("there is no such job")]
     NotFound,
-    /// A field of a new job is out of bounds. The caller's mistake; nothing was written.
+    /// A field of a new job is out of bounds: a mistake of the caller. Nothing was written.
     #[error("{field}: {problem}")]
     Invalid {
         /// The field's name.
@@ -37,7 +37,7 @@ impl MaybeStoreError for Error {
     }
 }
 
-/// A row that cannot be understood.
+/// A row that cannot be decoded.
 pub(crate) fn corrupt(what: &str, error: impl std::fmt::Display) -> Error {
     Error::Store(StoreError::Corrupt(format!("{what}: {error}")))
 }

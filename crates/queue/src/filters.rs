@@ -1,12 +1,12 @@
-//! Job filters as rows, and the jobs that they hold back.
+//! Job filters as rows, and the jobs that they pause.
 //!
-//! *Model.* A filter is a row, and all of them have one versionstamp: whoever looks for work reads that, and the filters only when it has changed. A job
-//! that a filter pauses leaves the queue. It is *paused*: [`Place::Paused`], in an index of its own that keeps its place in the queue, with the
-//! stamp of the filters that said so. When the filters have changed, every job that was paused by others than those there are now goes back to where it
-//! stood, and is judged anew ([`release`]).
+//! *Model.* A filter is a row, and all filters share one versionstamp. A worker reads the versionstamp in each pass, and the
+//! filters only when it has changed. A job that a filter pauses leaves the queue for [`Place::Paused`]. That index keeps its
+//! time in the queue and the versionstamp of the filters that paused it. When the filters change, each job that was paused
+//! by an older version returns to its place in the queue, and the new filters decide ([`release`]).
 //!
-//! *Forces.* A paused job in the queue would be looked at by every pass, would hide those behind it, and would make jobs that rotate give way to
-//! it, in vain. So it costs two moves, whatever it waits for, and no look in between.
+//! *Forces.* If a paused job stayed in the queue, every pass would read it, it would hide the jobs behind it, and rotation
+//! would preempt jobs for it in vain. So a paused job costs two moves, however long it waits, and no reads in between.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -23,28 +23,28 @@ use crate::place::{self, Place, move_to};
 use crate::rows::{decode, encode, read_job, write_job};
 use crate::{Error, Job, Keyspace, Result};
 
-/// Filters of a store, at most.
+/// The most filters of a store.
 pub const MAX_FILTERS: usize = 100;
 /// Longest name of a filter, in bytes.
 pub const MAX_FILTER_NAME_BYTES: usize = 128;
 /// Longest note of a filter, in bytes.
 pub const MAX_NOTE_BYTES: usize = 500;
-/// Priorities of filters are within this of 0.
+/// The priority of a filter is at most this far from 0.
 pub const MAX_PRIORITY: i32 = 1_000;
 
 /// The row of a paused job.
 #[derive(Debug, Serialize, Deserialize)]
 struct PausedRow {
-    /// The filter.
+    /// The filter's name.
     filter: String,
-    /// The stamp of the filters then, in hexadecimal digits.
+    /// The versionstamp of the filters at that time, in hexadecimal digits.
     stamp: String,
 }
 
 /// Whether a filter can be stored.
 ///
 /// # Errors
-/// `Invalid` with the member, and its place in a condition.
+/// `Invalid` with the field, and the position in a condition.
 pub fn check(rule: &Rule) -> Result<()> {
     let invalid = |field, problem| Err(Error::Invalid { field, problem });
     check_name("id", &rule.id, MAX_FILTER_NAME_BYTES)?;
@@ -83,10 +83,10 @@ pub fn check(rule: &Rule) -> Result<()> {
 /// Writes a filter, new or in place of the one with its name.
 ///
 /// # Errors
-/// `Invalid`, as [`check`], and when there are too many.
+/// `Invalid`, as [`check`], and if there are too many filters.
 pub async fn put(tx: &Transaction, keys: &Keyspace, rule: &Rule) -> Result<()> {
     check(rule)?;
-    // Two who add the last one collide.
+    // Two transactions that both add the last filter conflict.
     stamp(tx, keys).await?;
     let rules = list(tx, keys).await?;
     if rules.len() >= MAX_FILTERS && rules.iter().all(|known| known.id != rule.id) {
@@ -98,7 +98,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, rule: &Rule) -> Result<()> {
     Ok(tx.set_versionstamp(keys.filters_versionstamp())?)
 }
 
-/// Removes a filter; whether there was one.
+/// Removes a filter; returns whether there was one.
 pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool> {
     if tx.get(&keys.filter(id)).await?.is_none() {
         return Ok(false);
@@ -108,7 +108,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool>
     Ok(true)
 }
 
-/// All filters, by their names. Takes no conflict: their [`stamp`] does, for all of them.
+/// All filters, by name. Adds no read conflict: their [`stamp`] adds one for all of them.
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
     let (begin, end) = keys.filters();
     let read = RangeRead { begin, end, limit: MAX_FILTERS + 1, reverse: false };
@@ -122,13 +122,13 @@ pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
         .collect()
 }
 
-/// What changes whenever a filter does; `None` before the first. Conflicts with such a change: whoever acts on filters acts on those
-/// that there are.
+/// The versionstamp that changes with every change of a filter; `None` before the first. Adds a read conflict: a transaction
+/// that applies filters applies the current ones.
 pub async fn stamp(tx: &Transaction, keys: &Keyspace) -> Result<Option<Bytes>> {
     Ok(tx.get(&keys.filters_versionstamp()).await?)
 }
 
-/// Takes a pending job out of the queue, for as long as the filters are those of `stamp`; whether it was pending.
+/// Takes a pending job out of the queue, as long as the filters are those of `stamp`. Returns whether it was pending.
 pub async fn pause(
     tx: &Transaction,
     keys: &Keyspace,
@@ -150,7 +150,7 @@ pub async fn pause(
     Ok(true)
 }
 
-/// Cancels a pending job; whether it was pending.
+/// Cancels a pending job. Returns whether it was pending.
 pub async fn reject(
     tx: &Transaction,
     keys: &Keyspace,
@@ -168,11 +168,11 @@ pub async fn reject(
     Ok(true)
 }
 
-/// Where a search for jobs that are to be released goes on.
+/// Where a search for jobs to release continues.
 pub type Cursor = Bytes;
 
-/// Looks at up to `limit` paused jobs after `after`, and puts those back into the queue that were paused by other filters than there are now,
-/// as many as the transaction has room for. Returns where to go on; `None` at the end.
+/// Reads up to `limit` paused jobs after `after`, and returns those to the queue that an older version of the filters
+/// paused, as many as the transaction has room for. Returns where to continue; `None` at the end.
 pub async fn release(
     tx: &Transaction,
     keys: &Keyspace,
@@ -197,7 +197,7 @@ pub async fn release(
         }
         let (job_type, order_us, id) =
             keys.parse_paused(key).ok_or_else(|| corrupt("paused key", "not a tuple of four"))?;
-        // It may have gone since this transaction began; its record then says so.
+        // The job may have left since this transaction's snapshot; its record then says so.
         let job = read_job(tx, keys, &job_type, &id).await?;
         let is_there = |job: &Job| job.paused().is_some() && job.order_us() == order_us;
         if let Some(mut job) = job.filter(is_there) {

@@ -1,4 +1,4 @@
-//! What the row [`Keyspace::format`](crate::Keyspace::format) says: what the store holds, and who may use it.
+//! The row [`Keyspace::format`](crate::Keyspace::format): what the store holds, and who may use it.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,20 @@ use crate::keyspace::FORMAT_VERSION;
 pub enum Format {
     /// The keyspace in this version.
     Version(u32),
-    /// Part of what another store holds: no server may use it before the copy is complete and compared.
+    /// A partial copy of another store: no server may use it before the copy is complete and verified.
     Copying(Copying),
-    /// What this release does not know, as it may be shown.
+    /// A format that this release does not know, as text for display.
     Unknown(String),
 }
 
-/// A copy under way: the row's value is `{"copying": …}` until the copy is complete and compared.
+/// A copy in progress: the row's value is `{"copying": …}` until the copy is complete and verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copying {
     /// The UUID of the server whose store is copied.
     pub of: String,
     /// Where it is copied from, as it may be shown.
     pub from: String,
-    /// The run that writes; another one takes over by writing its own.
+    /// The run that writes the copy; another run takes over by writing its own id here.
     pub run: String,
 }
 
@@ -32,7 +32,7 @@ struct Marker {
     copying: Copying,
 }
 
-/// Longest part of an unknown value that is shown, in bytes.
+/// Longest part of an unknown value that is displayed, in bytes.
 const MAX_SHOWN_BYTES: usize = 100;
 
 impl Format {
@@ -49,7 +49,7 @@ impl Format {
         Format::Unknown(shown)
     }
 
-    /// The value of a store that this release writes.
+    /// The value for a store that this release writes.
     pub fn current() -> Bytes {
         Bytes::from(FORMAT_VERSION.to_string())
     }
@@ -65,7 +65,7 @@ impl Copying {
 
 #[cfg(test)]
 mod tests {
-    //! What is written is read, and nothing else is taken for a version.
+    //! Values are read as they were written, and no other value is read as a version.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! The job record and its rows as plain data. Where a job is, and where it goes from there, is in [`crate::place`].
+//! The job record and its rows as plain data. [`crate::place`] has the places of a job and the moves between them.
 
 use std::fmt;
 
@@ -15,46 +15,47 @@ use crate::{After, Error, Place, Result, dependencies};
 
 /// Longest job type, in bytes.
 pub const MAX_TYPE_BYTES: usize = 64;
-/// Longest job id, in bytes. With a type and a worker id it stays far below the store's 10 kB for a key.
+/// Longest job id, in bytes. With a type and a worker id it is far below the store's 10 kB for a key.
 pub const MAX_ID_BYTES: usize = 512;
 /// Longest tenant or user name, in bytes.
 pub const MAX_NAME_BYTES: usize = 512;
-/// Largest options, in bytes. They are stored in pieces, so that no value exceeds the store's limit.
+/// Largest options, in bytes. Large options are stored in pieces, so that no value exceeds the store's limit.
 pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
 /// Largest summary, info or result, in bytes. Three of them (36 kB), inline options (8 kB) and a history of
 /// [`MAX_HISTORY_BYTES`], doubled by JSON's escapes, stay below the store's 100 kB for a value.
 pub const MAX_INFO_BYTES: usize = 12 << 10;
-/// Largest history, in bytes; the oldest entries go first.
+/// Largest history, in bytes; the oldest entries are dropped first.
 const MAX_HISTORY_BYTES: usize = 24_000;
-/// Of a job that wants locks: what it declares, declares for its next run, and holds are in the record, too, each of up to
-/// [`MAX_LOCKS_BYTES`]; and what others learn from it, each of three parts of up to [`MAX_TRAITS_BYTES`]. And of one that has places in buckets, up to eleven names.
+/// The same for a job that locks or has places in buckets. Its record also has the locks that it declares, declares for its
+/// next run, and holds, each of up to [`MAX_LOCKS_BYTES`]. It has three sets of traits of up to [`MAX_TRAITS_BYTES`], and up
+/// to eleven names of buckets.
 const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 9_000;
 /// Largest [`NewJob::traits`], as JSON in bytes.
 pub const MAX_TRAITS_BYTES: usize = 2 << 10;
-/// What an event takes beside its reason, in bytes.
+/// Size of an event without its reason, in bytes.
 const EVENT_BYTES: usize = 48;
-/// Longest reason that is kept, in bytes; longer ones are cut.
+/// Longest stored reason, in bytes; longer ones are cut.
 pub const MAX_REASON_BYTES: usize = 1_000;
-/// The priority class that goes first.
+/// The priority class that runs first.
 pub const MIN_CLASS: i8 = -20;
-/// The priority class that goes last.
+/// The priority class that runs last.
 pub const MAX_CLASS: i8 = 19;
-/// Reasons for which a job was added, at most.
+/// The most reasons that a job is added with.
 pub const MAX_REASONS: usize = 10;
-/// Longest of them, in bytes.
+/// Longest such reason, in bytes.
 const MAX_ADDED_REASON_BYTES: usize = 200;
-/// History entries that are kept unless the caller says otherwise (`max_history`).
+/// History entries that a job keeps by default (`max_history`).
 pub const DEFAULT_MAX_HISTORY: usize = 20;
-/// Options up to this size live in the record itself: one row to read and write instead of two.
+/// Options up to this size are in the record itself: one row to read and write, not two.
 pub(crate) const INLINE_OPTIONS_BYTES: usize = 8 << 10;
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Waits for its turn.
+    /// Waits in its tenant's queue.
     Pending,
-    /// Was added for later, or is parked; pending when its time has come.
+    /// Was added for later, or waits outside of the queue; pending when its time or its event comes.
     Delayed,
     /// Has a claim.
     Running,
@@ -62,47 +63,47 @@ pub enum State {
     Waiting,
     /// Crashed; pending again when its backoff is over.
     Crashing,
-    /// Ended well.
+    /// Ended without an error.
     Completed,
-    /// Ended with a terminal error.
+    /// Ended with a permanent error, or with its last attempt.
     Failed,
-    /// Ended by its user.
+    /// Cancelled.
     Cancelled,
 }
 
 impl State {
-    /// Whether the job has a claim: it runs, whether or not it waits for a lock just now.
+    /// Whether the job has a claim: it runs, or waits for a lock while it runs.
     pub fn is_claimed(self) -> bool {
         matches!(self, State::Running | State::Waiting)
     }
 
-    /// Whether the job has ended and stays so until it is added again.
+    /// Whether the job has ended and stays in this state until a client adds or retries it.
     pub fn is_final(self) -> bool {
         matches!(self, State::Completed | State::Failed | State::Cancelled)
     }
 }
 
-/// Under which terms a job is claimed: what counts as healthy, and what becomes of it if it does not end by itself. They stay with the
-/// record while it runs, so that a claim can be taken away without its worker's settings.
+/// The terms of a claim: when a run counts as healthy, and what happens to the job if the run does not end by itself. The
+/// record keeps them during the run, so that the claim can be revoked without the worker's settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
-    /// How long it waits if the run is lost, and for how long it must run to be healthy.
+    /// The backoff after a lost run, and how long a run must last to be healthy.
     pub backoff: backoff::Rules,
-    /// What the loss of its worker is.
+    /// How the loss of the worker counts.
     pub on_lost: OnLost,
-    /// How long the run may take: the job's own, or else its type's.
+    /// The run's timeouts: the job's own, or else its type's.
     #[serde(skip_serializing_if = "Timeouts::is_none")]
     pub timeouts: Timeouts,
 }
 
-/// A worker's fenced hold on a job. Every write for the job carries it. No two claims are ever alike: a worker's
-/// id is used once, and it numbers its claims.
+/// A worker's fenced hold on a job. Every write for the job carries it. No two claims are equal: a worker's id is used once,
+/// and the worker numbers its claims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Claim {
     /// The worker's id.
     pub worker: String,
-    /// The number that this worker gave it; it gives each number once.
+    /// The number that the worker gave to the claim; it uses each number once.
     pub number: u64,
 }
 
@@ -113,32 +114,32 @@ pub enum Then {
     /// The record stays, in its final state.
     #[default]
     Keep,
-    /// The record goes away.
+    /// The record is removed.
     Remove,
-    /// The job was added again meanwhile and runs once more.
+    /// The job was added again during the run, and runs again.
     Again,
 }
 
-/// What a parked job waits for: news of `key`, as whoever watches `group` hears of them.
+/// What a parked job waits for: a change of `key`, as reported by the watcher of `group`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Parked {
-    /// What is watched as one, such as a server.
+    /// What is watched as a unit, such as a server.
     pub group: String,
-    /// What in it, such as a database.
+    /// What changes within the group, such as a database.
     pub key: String,
 }
 
-/// A step in a job's life.
+/// An event in the history of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// When, in µs since the epoch.
     pub at_us: i64,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// The steps that a history keeps.
+/// The kinds of events that a history keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum EventKind {
@@ -146,25 +147,25 @@ pub enum EventKind {
     Added,
     /// Claimed by a worker.
     Started,
-    /// Given back without an error: rotated out, a clean shutdown, or a lost worker that does not count.
+    /// Given back without an error: preempted, a clean shutdown, or a lost worker that does not count.
     Stopped {
-        /// Why, if it was not its worker that gave it back.
+        /// Why, if its worker did not give it back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// Ended with an error that may pass, with its worker, or with its time.
+    /// Crashed: a temporary error, a timeout, or a lost worker.
     Crashed {
         /// What went wrong.
         reason: String,
     },
-    /// Ended well.
+    /// Ended without an error.
     Completed,
-    /// Ended with an error that will not pass, or with its last attempt.
+    /// Ended with a permanent error, or with its last attempt.
     Failed {
         /// What went wrong.
         reason: String,
     },
-    /// Ended by its user.
+    /// Cancelled.
     Cancelled,
 }
 
@@ -172,7 +173,7 @@ impl EventKind {
     /// Given back by its worker.
     pub const STOPPED: EventKind = EventKind::Stopped { reason: None };
 
-    /// Why it happened, as far as there is something to say.
+    /// Why it happened, if there is a reason.
     pub fn reason(&self) -> Option<&str> {
         match self {
             EventKind::Stopped { reason } => reason.as_deref(),
@@ -180,7 +181,7 @@ impl EventKind {
         }
     }
 
-    /// What went wrong, if something did.
+    /// The error, if there was one.
     pub fn error(&self) -> Option<&str> {
         match self {
             EventKind::Crashed { reason } | EventKind::Failed { reason } => Some(reason),
@@ -203,15 +204,15 @@ pub struct Job {
     /// The job's id, unique within its type; in the key, not in the value.
     #[serde(skip)]
     pub id: String,
-    /// Where it is.
+    /// Its place.
     #[serde(flatten)]
     pub place: Place,
-    /// Who it is charged to.
+    /// The account that it is charged to.
     pub tenant: String,
     /// On whose behalf it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// It never ends by itself: it may be stopped so that another one runs, and goes on later.
+    /// It never ends by itself: it may be preempted for another job, and continues later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continuous: bool,
     /// When it was added (again), in µs.
@@ -221,38 +222,39 @@ pub struct Job {
     pub started_us: Option<i64>,
     /// When it last changed its state, in µs.
     pub changed_us: i64,
-    /// Others wait for its end: the number of their rows' group.
+    /// The group of its dependents, if other jobs wait for its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaited: Option<i64>,
-    /// Why it was added, as whoever added it says: filters ask for that, and some state a limit
+    /// Why it was added, as stated by the client: filters read this, and some reasons state a limit
     /// ([`rate_limits::of_reason`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// CANCELLED: why, if it was not its user who did it.
+    /// CANCELLED: why, if its user did not cancel it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// Its priority class, [`MIN_CLASS`] to [`MAX_CLASS`]: of its tenant's jobs, those of lower ones run first.
+    /// Its priority class, [`MIN_CLASS`] to [`MAX_CLASS`]: of its tenant's jobs, those of lower classes run first.
     #[serde(default, skip_serializing_if = "is_default")]
     pub class: i8,
-    /// What it is sorted by where keys decide, as of its last run: a finite number.
+    /// Its sort key where keys decide, as of its last run: a finite number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<f64>,
-    /// What it wants to lock.
+    /// The locks that it declares.
     #[serde(default, skip_serializing_if = "Requests::is_none")]
     pub locks: Requests,
-    /// What it has in common with others, from whose runs is learnt what it does not know of its locks ([`crate::learnt`]).
+    /// The option values that it shares with other jobs; past runs with them predict its unknown locks ([`crate::learnt`]).
     #[serde(default, skip_serializing_if = "Traits::is_empty")]
     pub traits: Traits,
-    /// Crashes in a row, as of when it was last claimed; see [`Job::streak`].
+    /// Consecutive crashes, as of its last claim; see [`Job::streak`].
     #[serde(default)]
     pub crashes: u32,
-    /// Attempts since it was added: runs that ended by themselves, or with their workers. One that was stopped is none.
+    /// Attempts since it was added: runs that completed, failed, crashed, or were lost with their worker, if that counts. A
+    /// run that was stopped is none.
     #[serde(default)]
     pub attempts: u32,
-    /// The crash of this attempt fails the job; without, it is tried for ever.
+    /// The crash of this attempt fails the job; `None` retries it forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// How long its runs may take; where it says nothing, its type's setting counts.
+    /// The timeouts of its runs; its type's settings apply where it has none.
     #[serde(default, skip_serializing_if = "Timeouts::is_none")]
     pub timeouts: Timeouts,
     /// The claim under which its latest end was recorded: recording that end again changes nothing.
@@ -260,15 +262,15 @@ pub struct Job {
     pub ended_claim: Option<Claim>,
     /// Newest first.
     pub history: Vec<Event>,
-    /// What may be shown to anyone who may see the job: never contains a secret.
+    /// What may be shown to every user who may see the job: never contains a secret.
     pub summary: Box<RawValue>,
-    /// What the job last reported; while it runs, [`Active::info`] is newer.
+    /// The job's last report; while it runs, [`Active::info`] is newer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Box<RawValue>>,
-    /// COMPLETED: what came out.
+    /// COMPLETED: the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
-    /// Its options go when it ends: they hold passwords, and whoever adds it again has them.
+    /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forgets_options: bool,
     /// The options, unless they are stored in pieces.
@@ -276,7 +278,7 @@ pub struct Job {
     pub(crate) options: Option<Hidden>,
 }
 
-/// Options, which are not printed with the job.
+/// Options; debug output hides them.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Hidden(pub Box<RawValue>);
@@ -288,7 +290,8 @@ impl fmt::Debug for Hidden {
 }
 
 impl Job {
-    /// Begins a new life, added at `now_us`: nothing of its earlier runs counts, and their outcome is dropped. The history stays.
+    /// Resets the job as newly added at `now_us`: attempts, crashes and results of earlier runs are dropped. The history
+    /// stays.
     pub(crate) fn begin(&mut self, now_us: i64) {
         self.added_us = now_us;
         self.crashes = 0;
@@ -300,7 +303,8 @@ impl Job {
         self.record_request(now_us, EventKind::Added);
     }
 
-    /// Why it crashed or failed last, or was cancelled without its user, if that was its latest end.
+    /// The error of its last crash or failure, or why it was cancelled if its user did not do it, if that was its latest
+    /// end.
     pub fn reason(&self) -> Option<&str> {
         if self.state() == State::Cancelled {
             return self.refused.as_deref();
@@ -308,7 +312,7 @@ impl Job {
         self.history.first()?.kind.error()
     }
 
-    /// Crashes in a row as of `now_us`, in µs: none any more once it has run for longer than what counts as healthy.
+    /// Consecutive crashes as of `now_us`, in µs: 0 once the run has lasted long enough to be healthy.
     pub fn streak(&self, now_us: i64) -> u32 {
         match (self.run(), self.started_us) {
             (Some(run), Some(started_us)) => {
@@ -318,8 +322,8 @@ impl Job {
         }
     }
 
-    /// Records what a client did. How many events a job keeps is known to its workers: none of those that they
-    /// have kept is cut off here.
+    /// Records an action of a client. Only workers know the job's `max_history`, so this does not shorten what they have
+    /// kept.
     pub(crate) fn record_request(&mut self, now_us: i64, kind: EventKind) {
         let max_history = self.history.len().max(DEFAULT_MAX_HISTORY);
         self.record(now_us, kind, max_history);
@@ -347,11 +351,11 @@ impl Job {
 /// A job to be added.
 #[derive(Clone)]
 pub struct NewJob {
-    /// Its type: the handler that runs it.
+    /// Its type, which decides the handler.
     pub job_type: String,
     /// Its id, unique within the type.
     pub id: String,
-    /// Who it is charged to.
+    /// The account that it is charged to.
     pub tenant: String,
     /// On whose behalf it runs.
     pub user: Option<String>,
@@ -359,32 +363,32 @@ pub struct NewJob {
     pub options: Box<RawValue>,
     /// What may be shown: a JSON object without secrets.
     pub summary: Box<RawValue>,
-    /// Not to be started before this time, in µs.
+    /// It does not start before this time, in µs.
     pub not_before_us: Option<i64>,
-    /// Where it stands in its tenant's queue, if not where the time at which it is added puts it: so jobs that are added in one
-    /// transaction stand in the order in which they were named.
+    /// Its order in its tenant's queue; the time of adding by default. It keeps jobs that one transaction adds in the order
+    /// in which the client named them.
     pub order_us: Option<i64>,
-    /// The crash of this attempt fails the job, counted from 1; without, it is tried for ever.
+    /// The crash of this attempt, counted from 1, fails the job; `None` retries it forever.
     pub max_attempts: Option<u32>,
     /// See [`Job::timeouts`].
     pub timeouts: Timeouts,
     /// See [`Job::continuous`].
     pub continuous: bool,
-    /// What it wants to lock; see [`NewJob::check_locks`].
+    /// The locks that it declares; see [`NewJob::check_locks`].
     pub locks: Requests,
-    /// See [`Job::traits`]: of no use to a job that knows what it locks. Their values are shown to whoever may see the job.
+    /// See [`Job::traits`]; unused if the job knows all its locks. Every user who may see the job can see the values.
     pub traits: Traits,
-    /// What it waits for: at most [`MAX_AFTER`](crate::MAX_AFTER) jobs.
+    /// Its dependencies: at most [`MAX_AFTER`](crate::MAX_AFTER) jobs.
     pub after: Vec<After>,
     /// See [`Job::reasons`]: at most [`MAX_REASONS`].
     pub reasons: Vec<String>,
-    /// See [`Job::class`]. Without, one that is added again keeps its own, and another one has 0.
+    /// See [`Job::class`]. `None` keeps the class of a job that is added again; a new job gets 0.
     pub class: Option<i8>,
     /// See [`Job::forgets_options`].
     pub forgets_options: bool,
 }
 
-/// Without the options: they may hold secrets.
+/// Omits the options: they may hold secrets.
 impl fmt::Debug for NewJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NewJob {
@@ -431,7 +435,7 @@ impl fmt::Debug for NewJob {
 pub const DEFAULT_TENANT: &str = "default";
 
 impl NewJob {
-    /// A job of the tenant [`DEFAULT_TENANT`], with nothing to show, to be started as soon as possible.
+    /// A job of the tenant [`DEFAULT_TENANT`], without a summary, that starts as soon as possible.
     pub fn new(job_type: &str, id: &str, options: Box<RawValue>) -> Self {
         NewJob {
             job_type: job_type.to_owned(),
@@ -454,11 +458,11 @@ impl NewJob {
         }
     }
 
-    /// Whether the locks that it wants can be had, as levels are configured. [`jobs::add`](crate::jobs::add) knows no levels, and looks at
-    /// the size alone.
+    /// Whether the declared locks are possible with the configured levels. [`jobs::add`](crate::jobs::add) does not know the
+    /// levels, and checks only the size.
     ///
     /// # Errors
-    /// `Invalid` with the place in the declaration, what is wrong there, and what would be right.
+    /// `Invalid` with the position in the declaration, the problem, and what would be right.
     pub fn check_locks(&self, levels: &Levels) -> Result<()> {
         let invalid = |problem| Error::Invalid { field: "locks", problem };
         levels
@@ -466,10 +470,10 @@ impl NewJob {
             .map_err(|refused| invalid(format!("{}: {}", refused.level, refused.problem)))
     }
 
-    /// Whether it could be added, as far as its own fields tell: [`jobs::add`](crate::jobs::add) checks the same.
+    /// Whether the job could be added, as far as its own fields show: [`jobs::add`](crate::jobs::add) makes the same checks.
     ///
     /// # Errors
-    /// `Invalid` with the field that is empty, too long, or holds control characters.
+    /// `Invalid` with the field that is empty, too long, out of range, or holds control characters.
     pub fn check(&self) -> Result<()> {
         check_name("type", &self.job_type, MAX_TYPE_BYTES)?;
         check_name("id", &self.id, MAX_ID_BYTES)?;
@@ -513,7 +517,7 @@ pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Resul
     let problem = match name.len() {
         0 => "must not be empty".to_owned(),
         n if n > limit => format!("has {n} bytes; at most {limit} are allowed"),
-        // They would break the lines of every log and table.
+        // They would break the lines of logs and tables.
         _ if name.contains(char::is_control) => "must not contain control characters".to_owned(),
         _ => return Ok(()),
     };
@@ -530,7 +534,7 @@ fn check_requests(locks: &Requests) -> Result<()> {
     Err(Error::Invalid { field: "locks", problem })
 }
 
-/// Whether they fit into a record, and a row of the queue.
+/// Whether the traits fit into a record and a row of the queue.
 fn check_traits(traits: &Traits) -> Result<()> {
     let bytes = crate::rows::encode(traits).len();
     if bytes <= MAX_TRAITS_BYTES {
@@ -560,12 +564,12 @@ pub(crate) fn bounded_reason(reason: &str) -> String {
     reason
 }
 
-/// What a worker reports of a job that it runs: enough to answer `_active_tasks` from one range read.
+/// What a worker reports about a job that it runs: enough to answer `_active_tasks` from one range read.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Active {
     /// The claim's number.
     pub claim: u64,
-    /// Who it is charged to.
+    /// The account that it is charged to.
     pub tenant: String,
     /// On whose behalf it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -574,18 +578,18 @@ pub struct Active {
     pub started_us: i64,
     /// When the worker last wrote this row, in µs.
     pub updated_us: i64,
-    /// Its user wants it to stop.
+    /// A client has asked the job to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
     /// See [`Job::continuous`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continuous: bool,
-    /// Servers hold the run to its time, and look at it then.
+    /// The timeouts that servers enforce for the run, and when they check it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Deadline>,
     /// See [`Job::summary`].
     pub summary: Box<RawValue>,
-    /// What the job last reported.
+    /// The job's last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Box<RawValue>>,
 }

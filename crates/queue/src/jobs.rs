@@ -1,4 +1,4 @@
-//! What clients do with jobs.
+//! The operations of clients on jobs.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -17,44 +17,44 @@ use crate::{
     Active, Error, Job, Keyspace, NewJob, Result, State, Then, dependencies, read_pieces, write_pieces,
 };
 
-/// Rows that a listing reads at once; it goes on in the same snapshot.
+/// Rows that a listing reads per batch; all batches read the same snapshot.
 const LIST_BATCH: usize = 1_000;
-/// Jobs that one worker runs at most: the bound of `max_jobs`.
+/// The most jobs that one worker runs: the bound of `max_jobs`.
 pub(crate) const MAX_ACTIVE_OF_WORKER: usize = 100_000;
 
 /// What adding a job did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
-    /// It is new, or had ended, or was delayed, and is pending now.
+    /// It is pending now: it is new, or had ended, or was delayed.
     Queued,
-    /// The same, but its time is yet to come.
+    /// The same, but its time has not come.
     Delayed,
     /// It was waiting already (pending or crashing) and keeps its place, with the new options.
     AlreadyWaiting,
-    /// It waits for the end of other jobs.
+    /// It waits for other jobs to end.
     Blocked,
-    /// A job that it was to wait for has ended in a way that it does not accept: it was added, and is cancelled.
+    /// A dependency has ended in a state that it does not accept: the job was added, and is cancelled.
     Cancelled,
-    /// It is running; it runs once more, with the new options, after it ends.
+    /// It is running; it runs again with the new options when this run has ended.
     RunsAgain,
-    /// It was there, and nothing was changed.
+    /// It existed already, and nothing was changed.
     AlreadyThere,
 }
 
-/// Adds a job, or adds it again: one that has ended is pending again, one that runs does so once more.
-/// Adding the same job twice is harmless: it never makes a second one.
+/// Adds a job, or adds it again: an ended job is pending again, and a running job runs again. Adding the same job twice
+/// never creates a second one.
 ///
 /// # Errors
-/// `Invalid` with the field that is wrong; of [`NewJob::after`] also a job that is not there, and a circle.
+/// `Invalid` with the field that is wrong, which includes a dependency in [`NewJob::after`] that does not exist, and a
+/// cycle.
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     check(tx, new)?;
     let old = read_job(tx, keys, &new.job_type, &new.id).await?;
     put(tx, keys, new, old, now_us).await
 }
 
-/// Adds a job unless there is one with its id, in whatever state: a request that is repeated never makes it
-/// run twice. One that is removed as soon as its worker has stopped it is none any more: it runs again in place of
-/// going away.
+/// Adds a job unless one with its id exists in any state: repeating the request never runs the job twice. A job that is to
+/// be removed once its worker has stopped it does not count: it runs again and is not removed.
 pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     check(tx, new)?;
     match read_job(tx, keys, &new.job_type, &new.id).await? {
@@ -75,7 +75,7 @@ fn check(tx: &Transaction, new: &NewJob) -> Result<()> {
     Err(Error::Invalid { field: "locks", problem })
 }
 
-/// Writes a job, new or in place of `old`, and puts it where it belongs.
+/// Writes a job, new or in place of `old`, and moves it to its place.
 async fn put(
     tx: &Transaction,
     keys: &Keyspace,
@@ -111,7 +111,7 @@ async fn put(
     Ok(added)
 }
 
-/// Adds a job that runs: it runs again when this run has ended.
+/// Adds a running job: it runs again when this run has ended.
 async fn add_to_running(
     tx: &Transaction,
     keys: &Keyspace,
@@ -124,7 +124,7 @@ async fn add_to_running(
     let Some(run) = job.run_mut() else { return Err(corrupt("job record", "not a run")) };
     run.next.refused = None;
     match entry {
-        // The run that was asked for; the one that goes on may come to its own end.
+        // Only the next run is refused; the current run continues to its own end.
         Entry::Refused(reason) => {
             run.refuse_next(&reason);
             Ok(Added::Cancelled)
@@ -138,7 +138,7 @@ async fn add_to_running(
     }
 }
 
-/// Adds a job that is pending or crashing: it keeps its time, unless it is to wait for other jobs now.
+/// Adds a pending or crashing job: it keeps its time, unless it has dependencies now.
 async fn add_to_waiting(
     tx: &Transaction,
     keys: &Keyspace,
@@ -149,7 +149,7 @@ async fn add_to_waiting(
     let order_us = job.order_us();
     let is_pending = job.is_pending();
     let moves = job.tenant != new.tenant || new.class.is_some_and(|class| class != job.class);
-    // Its row says what it wants to lock, and what it has reserved it may not want any more.
+    // The job's row states its locks, and it may no longer want those that it has reserved.
     let wants_others = job.locks != new.locks || job.traits != *traits_of(new);
     let leaves = !new.after.is_empty() || is_pending && (moves || wants_others);
     if leaves {
@@ -178,7 +178,7 @@ async fn add_to_waiting(
     }
 }
 
-/// Begins a new life of a job that is in no place.
+/// Resets a job that is in no place, and puts it into one.
 async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, now_us: i64) -> Result<Added> {
     job.begin(now_us);
     let unmet = match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
@@ -201,7 +201,7 @@ async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, n
     Ok(added)
 }
 
-/// A job that is in no place yet.
+/// A new job that is in no place yet.
 fn create(new: &NewJob, now_us: i64) -> Job {
     Job {
         job_type: new.job_type.clone(),
@@ -234,7 +234,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
     }
 }
 
-/// Takes over what a request says of a job. What it declares of locks holds from the next run on.
+/// Copies the fields of a request to a job. Declared locks apply from the next run on.
 fn change(job: &mut Job, new: &NewJob) {
     let traits = traits_of(new);
     let locks = (job.locks != new.locks).then(|| new.locks.clone());
@@ -256,7 +256,7 @@ fn change(job: &mut Job, new: &NewJob) {
     job.reasons.clone_from(&new.reasons);
 }
 
-/// The traits of a job: none if it knows what it locks, since it then learns nothing.
+/// The traits of a job: none if it knows all its locks, because such a job learns nothing.
 fn traits_of(new: &NewJob) -> &Traits {
     static NONE: Traits = Traits { kind: String::new(), values: Vec::new() };
     if new.locks.has_unknown() { &new.traits } else { &NONE }
@@ -274,7 +274,7 @@ fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawVa
     Ok(())
 }
 
-/// Where a job goes that is to start as soon as it may: it waits for so many others, or for a time, or for its turn.
+/// The first place of a job that should start as soon as possible: blocked by dependencies, delayed, or pending.
 pub(crate) fn place_from(unmet: u32, not_before_us: Option<i64>, now_us: i64) -> Place {
     match not_before_us {
         _ if unmet > 0 => Place::Blocked { until_us: not_before_us.unwrap_or(now_us), unmet },
@@ -283,7 +283,8 @@ pub(crate) fn place_from(unmet: u32, not_before_us: Option<i64>, now_us: i64) ->
     }
 }
 
-/// Cancels a job that has left its place ([`place::leave`]), for a reason that is not its user's. Does not write the record.
+/// Cancels a job that has left its place ([`place::leave`]), for a reason other than its user's request. Does not write the
+/// record.
 pub(crate) async fn refuse(
     tx: &Transaction,
     keys: &Keyspace,
@@ -297,12 +298,12 @@ pub(crate) async fn refuse(
     dependencies::settle_ended(tx, keys, job, Outcome::Cancelled, now_us).await
 }
 
-/// A job, if it is there.
+/// A job, if it exists.
 pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     read_job(tx, keys, job_type, id).await
 }
 
-/// The same, without a conflict: for those who read it again if it matters.
+/// The same, without a read conflict: for callers that read the job again where it matters.
 pub async fn peek(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     read_job_with(tx, keys, job_type, id, Isolation::Snapshot).await
 }
@@ -316,7 +317,7 @@ pub async fn options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box
     decode("job options", &value)
 }
 
-/// Up to `limit` jobs of a type in the order of their ids, after the job `after` if it is given.
+/// Up to `limit` jobs of a type in the order of their ids, after the job `after` if given.
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -350,7 +351,7 @@ pub async fn list(
     Ok(jobs)
 }
 
-/// What the workers report of their running jobs: worker, job id, report.
+/// The workers' reports about their running jobs: worker, job id, report.
 pub async fn active(
     tx: &Transaction,
     keys: &Keyspace,
@@ -360,7 +361,7 @@ pub async fn active(
     read_active_rows(tx, keys, keys.active(job_type), limit).await
 }
 
-/// What the workers of all types report of their running jobs: type, worker, job id, report; by type.
+/// The reports of the workers of all types about their running jobs: type, worker, job id, report; by type.
 pub async fn all_active(
     tx: &Transaction,
     keys: &Keyspace,
@@ -377,7 +378,7 @@ pub async fn all_active(
         .collect()
 }
 
-/// What one worker reports of its running jobs: job id, report.
+/// One worker's reports about its running jobs: job id, report.
 pub async fn active_of(
     tx: &Transaction,
     keys: &Keyspace,
@@ -405,7 +406,7 @@ async fn read_active_rows(
         .collect()
 }
 
-/// What the worker reports of one running job.
+/// The worker's report about one running job.
 pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Active>> {
     match job.claim() {
         Some(claim) => read_active(tx, keys, &job.job_type, &claim.worker, &job.id).await,
@@ -413,7 +414,7 @@ pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resu
     }
 }
 
-/// The numbers of a worker's claims on jobs whose users want them to stop. Its jobs are looked at only if there was a
+/// The numbers of a worker's claims on jobs that clients have asked to stop. Reads the worker's jobs only if there was a
 /// signal since [`forget_signal`].
 pub async fn cancel_requests(
     tx: &Transaction,
@@ -436,8 +437,8 @@ pub async fn cancel_requests(
     Ok(claims)
 }
 
-/// Removes the signal of a worker that has no [`cancel_requests`] any more; conflicts with one that comes meanwhile. Not
-/// for a worker that watches it.
+/// Removes the signal of a worker that has no [`cancel_requests`] left. Conflicts with a signal that arrives concurrently.
+/// Not for a worker that watches its signal.
 pub async fn forget_signal(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
     let signal = keys.signal(job_type, worker);
     if tx.get(&signal).await?.is_some() {
@@ -446,18 +447,18 @@ pub async fn forget_signal(tx: &Transaction, keys: &Keyspace, job_type: &str, wo
     Ok(())
 }
 
-/// How a cancelled job leaves.
+/// The result of [`cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
     /// It has ended.
     Now,
-    /// It runs; its worker was told to stop it.
+    /// It runs; its worker has been signalled to stop it.
     Requested,
     /// It had ended before.
     AlreadyEnded,
 }
 
-/// Cancels a job: at once if it waits, by telling its worker if it runs. The record stays.
+/// Cancels a job: immediately if it waits, by a signal to its worker if it runs. The record stays.
 pub async fn cancel(
     tx: &Transaction,
     keys: &Keyspace,
@@ -470,7 +471,7 @@ pub async fn cancel(
         Place::Ended(_) => return Ok(Cancelled::AlreadyEnded),
         Place::Active(run) => {
             let again = run.then == Then::Again;
-            // Its user's word is the last one.
+            // A cancellation replaces the refusal of the next run as the reason.
             run.next.refused = None;
             if again {
                 run.then = Then::Keep;
@@ -490,7 +491,7 @@ pub async fn cancel(
     Ok(Cancelled::Now)
 }
 
-/// What [`retry`] and [`rerun`] did.
+/// The result of [`retry`] and [`rerun`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retried {
     /// It is pending now, and its consecutive crashes are reset.
@@ -499,8 +500,8 @@ pub enum Retried {
     Not(State),
 }
 
-/// Ends the wait of a job that is crashing or delayed, for its time or for other jobs: it is pending at once, at the end of its tenant's queue, and its
-/// next crash counts as the first one in a row. Its attempts stay counted.
+/// Ends the wait of a crashing or delayed job, for its time or its dependencies. The job is pending immediately, behind the
+/// waiting jobs of its tenant and class. Its consecutive crashes are reset, and its attempts stay counted.
 pub async fn retry(
     tx: &Transaction,
     keys: &Keyspace,
@@ -520,8 +521,9 @@ pub async fn retry(
     Ok(Retried::Now)
 }
 
-/// Runs a job that has failed or was cancelled once more, with all that it was added with: options, tenant, class, locks, reasons and limits. It is
-/// pending at once, at the end of its tenant's queue, with no attempt and no crash counted; it waits for no other job.
+/// Runs a failed or cancelled job again, with everything it was added with: options, tenant, class, locks, reasons and
+/// limits. It is pending immediately, behind the waiting jobs of its tenant and class. Its attempts and crashes are reset,
+/// and it waits for no other job.
 pub async fn rerun(
     tx: &Transaction,
     keys: &Keyspace,
@@ -530,7 +532,7 @@ pub async fn rerun(
     now_us: i64,
 ) -> Result<Retried> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
-    // Of one that forgets its options there is nothing to run it with.
+    // A job that forgets its options has none left to run with.
     let may_run_again =
         matches!(job.place, Place::Ended(End::Failed | End::Cancelled)) && !job.forgets_options;
     if !may_run_again {
@@ -543,7 +545,7 @@ pub async fn rerun(
     Ok(Retried::Now)
 }
 
-/// What came of [`set_class`].
+/// The result of [`set_class`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Classed {
     /// It has that class now.
@@ -552,11 +554,11 @@ pub enum Classed {
     Ended(State),
 }
 
-/// Gives a job another priority class: one that is pending stands where that puts it at once, any other has it from when it is pending
-/// again.
+/// Changes a job's priority class. A pending job moves in its queue immediately; any other job has the new class when it is
+/// pending again.
 ///
 /// # Errors
-/// `Invalid` for what is no class, `NotFound` if the job is not there.
+/// `Invalid` for a class out of range, `NotFound` if the job does not exist.
 pub async fn set_class(
     tx: &Transaction,
     keys: &Keyspace,
@@ -589,12 +591,12 @@ pub async fn set_class(
     Ok(Classed::Set(state))
 }
 
-/// Stops a running job, and adds it again with what [`add`] wrote before: for changed options that shall
-/// take effect now. Does nothing to a job that does not run.
+/// Stops a running job, and adds it again with what [`add`] wrote before, so that changed options take effect now. Does
+/// nothing to a job that does not run.
 pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     if let Some(run) = job.run_mut() {
-        // What it was added again with, if it was, says from when on it may run.
+        // If it was added again, that request set the time before which it does not run.
         if run.then != Then::Again {
             run.next.not_before_us = 0;
         }
@@ -605,10 +607,10 @@ pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str
     Ok(())
 }
 
-/// Removes a job and its record: at once if it does not run, as soon as its worker has stopped it if it
-/// does. `NotFound` if it is not there.
+/// Removes a job and its record: immediately if it does not run, otherwise once its worker has stopped it. `NotFound` if it
+/// does not exist.
 ///
-/// To jobs that wait for its end it has ended in a way that none accepts. They are told soon, by [`dependencies::settle`].
+/// Its dependents treat the removal as an end that no job accepts. [`dependencies::settle`] updates them soon after.
 pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     if let Some(run) = job.run_mut() {
@@ -622,8 +624,8 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     erase(tx, keys, &job)
 }
 
-/// Removes up to `limit` jobs of a type that ended before `before_us`, the oldest end first, or as many as the
-/// transaction has room for; returns how many. None means that there are none.
+/// Removes up to `limit` jobs of a type that ended before `before_us`, oldest end first, or as many as the transaction has
+/// room for. Returns how many; 0 only if there are none.
 pub async fn prune(
     tx: &Transaction,
     keys: &Keyspace,
@@ -653,7 +655,7 @@ pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Ve
     types_after(tx, keys, None, limit).await
 }
 
-/// The same, of the types that come after `after`.
+/// The same for the types after `after`.
 pub async fn types_after(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,66 +1,66 @@
-//! Every key of the system.
+//! All keys of the store.
 //!
-//! All under one subspace; keys are tuples, so that a range read of a prefix gives its rows in order.
-//! Values are JSON unless the table says otherwise. Times are microseconds since the Unix epoch.
+//! All keys are in one subspace. They are tuples, so that a range read of a prefix returns its rows in order. Values are
+//! JSON unless the table states otherwise. Times are microseconds since the Unix epoch.
 //!
 //! | key | value | written by |
 //! | --- | --- | --- |
-//! | `("format")` | version of this table, or that a copy is under way ([`crate::Format`]) | whoever creates the store |
-//! | `("server", "uuid")` | the server's UUID, part of every replication id | whoever creates the store |
-//! | `("clock")` | the latest time that a node has gone by, in µs ([`crate::clock`]) | whichever node is first |
-//! | `("jobs", type, id)` | the job record ([`crate::Job`]) | everyone, fenced by the claim while it runs |
+//! | `("format")` | version of this table, or that a copy is in progress ([`crate::Format`]) | the creator of the store |
+//! | `("server", "uuid")` | the server's UUID, part of every replication id | the creator of the store |
+//! | `("clock")` | the latest time that any node has used, in µs ([`crate::clock`]) | the first node whose clock is ahead |
+//! | `("jobs", type, id)` | the job record ([`crate::Job`]) | every writer, fenced by the claim while the job runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
-//! | `("pending", type, tenant, class, order, id)` | empty, or what locks the job wants (JSON); of one tenant, the lowest `class` (-20 to 19) runs first, and in it the lowest `order` (a time) | with the record |
-//! | `("pending", type, tenant, key, class, order, id)` | the same, sorted by `key` (a floating-point number) first. Rows without a key come before | who orders by keys |
-//! | `("waiting", type, tenant)` | versionstamp (10 bytes), new with every pending row: the tenant may have some | with the pending row |
-//! | `("delayed", type, not_before, id)` | empty; not to be started before that time | with the record |
-//! | `("parked", type, group, key, id)` | what the job compared its source with ([`crate::parking`]); the job is delayed, and news of `key` wake it | with the record |
-//! | `("unwatched", type, group, key, id)` | empty; a parked job that nobody has compared with its source since | with the parked row |
-//! | `("unwatched_wake", type)` | versionstamp (10 bytes), new whenever one is added | with them |
-//! | `("blocked", type, id)` | empty; a job that waits for the end of others ([`crate::dependencies`]) | with the record |
-//! | `("after", type, id, on_type, on_id)` | one of those, and which of its ends are accepted (JSON) | with the record |
-//! | `("dependents", on_type, on_id, group, type, id)` | empty; the way back from it | with the row above |
-//! | `("unsettled", on_type, on_id, group)` | how it ended (JSON): some of that group have not been told | whoever ended it |
-//! | `("after_guard")` | the job for which a circle was searched last (JSON): adds that search collide here | with what it waits for |
-//! | `("unsettled_wake")` | versionstamp (10 bytes), new whenever one is added, or a row `("unmarked", …)` | with them |
-//! | `("filters", id)` | a job filter ([`crate::filters`]) | whoever changes it |
-//! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with them |
-//! | `("paused", type, order, id)` | which filter has paused the job, as of which stamp of the filters (JSON) | with the record |
-//! | `("limited", kind, bucket, type, limit, tenant, class, order, id)` | a job that is held back until its bucket has room; as of which stamp of the filters (JSON) ([`crate::rate_limits`]) | with the record |
-//! | `("rates", kind, bucket, type, id)` | that a job of the bucket runs, under which claim (JSON); the kind is `filter` or `reason` | the claim's holder |
-//! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one collide here | with the claim |
-//! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type that are held back | whoever gives a place back, or holds a job back |
-//! | `("unmarked", kind, bucket)` | up to which type it is marked (JSON): the bucket may have room for jobs of several types | whoever gives a place back |
-//! | `("ended", type, ended, id)` | empty; jobs that have ended, the oldest end first | with the record |
+//! | `("pending", type, tenant, class, order, id)` | empty, or its locks (JSON); lowest class (-20 to 19) first, then order (a time) | with it |
+//! | `("pending", type, tenant, key, class, order, id)` | the same, sorted by `key` (a float); after all rows without a key | a worker |
+//! | `("waiting", type, tenant)` | versionstamp (10 bytes), set when a job becomes pending: the tenant may have some | with the pending row |
+//! | `("delayed", type, not_before, id)` | empty; the job does not start before that time | with the record |
+//! | `("parked", type, group, key, id)` | the token that the job compared ([`crate::parking`]); a change of `key` wakes the job | with the record |
+//! | `("unwatched", type, group, key, id)` | empty; a parked job that no watcher has compared with its source yet | with the parked row |
+//! | `("unwatched_wake", type)` | versionstamp (10 bytes), set whenever such a row is added | with that row |
+//! | `("blocked", type, id)` | empty; a job that waits for its dependencies ([`crate::dependencies`]) | with the record |
+//! | `("after", type, id, on_type, on_id)` | one dependency, and which of its end states are accepted (JSON) | with the record |
+//! | `("dependents", on_type, on_id, group, type, id)` | empty; the reverse of the row above | with the row above |
+//! | `("unsettled", on_type, on_id, group)` | how it ended (JSON); some dependents of the group are not updated yet | the transaction that ends it |
+//! | `("after_guard")` | the job whose dependencies were last searched for a cycle (JSON): these adds conflict here | with the dependencies |
+//! | `("unsettled_wake")` | versionstamp (10 bytes), set whenever such a row or a row `("unmarked", …)` is added | with that row |
+//! | `("filters", id)` | a job filter ([`crate::filters`]) | a change of the filter |
+//! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with the filters |
+//! | `("paused", type, order, id)` | the filter that paused the job, and the version of the filters then (JSON) | with the record |
+//! | `("limited", kind, bucket, type, limit, tenant, class, order, id)` | a limited job ([`crate::rate_limits`]); the filters' version | with it |
+//! | `("rates", kind, bucket, type, id)` | a running job of the bucket, and its claim (JSON); the kind is `filter` or `reason` | the claim's holder |
+//! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one bucket conflict here | with the claim |
+//! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type | a release, or a limited job |
+//! | `("unmarked", kind, bucket)` | the last type that is marked (JSON): the bucket may have room for jobs of several types | a release |
+//! | `("ended", type, ended, id)` | empty; jobs in a final state, oldest end first | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
-//! | `("deadlines", at, type, id)` | claim (JSON): servers look at that time whether the run is over its own ([`crate::deadlines`]) | with the active row |
-//! | `("wake", type)` | versionstamp (10 bytes), new whenever a job becomes pending or delayed | whoever adds |
-//! | `("usage", type, tenant, charger)` | what this one has charged to the tenant ([`crate::usage::Charged`]) | that charger |
-//! | `("boost", type)` | how far keys have been lifted ([`crate::usage::Boost`]) | who orders by keys |
-//! | `("signal", type, worker)` | versionstamp (10 bytes), new whenever one of its jobs shall stop | whoever cancels |
+//! | `("deadlines", at, type, id)` | claim (JSON): at that time, servers check the run's timeouts ([`crate::deadlines`]) | with the active row |
+//! | `("wake", type)` | versionstamp (10 bytes), set whenever a job becomes pending or delayed | with the record |
+//! | `("usage", type, tenant, charger)` | what this charger has charged to the tenant ([`crate::usage::Charged`]) | that charger |
+//! | `("boost", type)` | how far keys have been lifted ([`crate::usage::Boost`]) | workers that sort by keys |
+//! | `("signal", type, worker)` | versionstamp (10 bytes), set whenever one of its jobs must stop | a request to stop a job |
 //! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |
-//! | `("workers", type, worker)` | what is known of the worker ([`crate::Worker`]); nodes are workers of type `@nodes` | that worker |
-//! | `("health", type, worker)` | counter, alive while it moves ([`crate::Health`]); stays until a removal is done | that worker |
-//! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | whoever joins or leaves |
-//! | `("databases", db)` | a `_replicator` database ([`replicator::documents`]) | whoever creates it |
-//! | `("sequence", db)` | its update sequence, and how many documents it has | whoever writes a document |
+//! | `("workers", type, worker)` | the registered worker ([`crate::Worker`]); nodes are workers of type `@nodes` | that worker |
+//! | `("health", type, worker)` | the heartbeat counter ([`crate::Health`]); stays until the worker's removal is complete | that worker |
+//! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | a worker that joins, leaves or is removed |
+//! | `("databases", db)` | a `_replicator` database ([`replicator::documents`]) | its creation |
+//! | `("sequence", db)` | its update sequence, and its number of documents | a write of a document |
 //! | `("documents", db, id)` | head of a document, without its body | with the sequence |
 //! | `("bodies", db, id, n)` | n-th piece of its body (bytes) | with the head |
-//! | `("local", db, id)` | a `_local` document of that database, whole | whoever writes it |
+//! | `("local", db, id)` | a `_local` document of that database, whole | a write of that document |
 //! | `("changes", db, sequence)` | id of the document that changed | with the head |
 //! | `("replications", db, id)` | the state of the document's replication, and its job | with the job |
-//! | `("mirror", db)` | that the database mirrors one of an upstream CouchDB, and how far ([`replicator::upstream`]) | who follows that one |
-//! | `("mirror", db, "seen", id)` | the upstream's revision that the document is of (JSON) | with the document |
-//! | `("mirror", db, "owed", id)` | that the document's state is still to be written back | with the state |
-//! | `("unresolved", due, db, id)` | empty; its replication id is still to be found, not before `due` | with the state |
-//! | `("filter_checks", due, db, id)` | empty; the code of its filter function is looked at again at `due` | with the state |
-//! | `("unresolved_wake")` | versionstamp (10 bytes), new whenever one is added | with the state |
-//! | `("config", section, key)` | a setting that all servers share, as it would stand in their files | whoever changes it |
-//! | `("config_vs")` | versionstamp (10 bytes) of the settings | with them |
-//! | `("locks", level, mode, name, type, id)` | who holds that lock and since when ([`crate::locks`]); without a name all of the level, without a level the big lock | the claim's holder |
-//! | `("lock_queue", level, name, ticket, type, id)` | who waits for it, or has reserved it, and how | the claim's holder; who looks for work |
-//! | `("learnt", slot)` | what runs with one value of an option locked ([`crate::learnt`]) | with the end of such a run |
-//! | `("lock_wake")` | versionstamp (10 bytes), new whenever one of these rows goes | with them |
+//! | `("mirror", db)` | that the database mirrors one of an upstream CouchDB, and how far ([`replicator::upstream`]) | the upstream's follower |
+//! | `("mirror", db, "seen", id)` | the upstream's revision that the document has (JSON) | with the document |
+//! | `("mirror", db, "owed", id)` | that the document's state must still be written back | with the state |
+//! | `("unresolved", due, db, id)` | empty; its replication id must still be computed, not before `due` | with the state |
+//! | `("filter_checks", due, db, id)` | empty; the code of its filter function is checked again at `due` | with the state |
+//! | `("unresolved_wake")` | versionstamp (10 bytes), set whenever a row `("unresolved", …)` is added | with the state |
+//! | `("config", section, key)` | a setting that all servers share, in the form of their configuration files | a change of the setting |
+//! | `("config_vs")` | versionstamp (10 bytes) of the settings | with the settings |
+//! | `("locks", level, mode, name, type, id)` | a holder ([`crate::locks`]); no name: the whole level; no level: the big lock | the claim's holder |
+//! | `("lock_queue", level, name, ticket, type, id)` | a job that waits for the lock or has reserved it, and its mode | the claim's holder, or a pass |
+//! | `("learnt", slot)` | what past runs with one value of an option locked ([`crate::learnt`]) | with the end of such a run |
+//! | `("lock_wake")` | versionstamp (10 bytes), set whenever one of these rows is removed | with the removal |
 //!
 //! [`replicator::documents`]: https://docs.rs/turnwise-replicator
 //! [`replicator::upstream`]: https://docs.rs/turnwise-replicator
@@ -77,21 +77,21 @@ use crate::rate_limits::LimitedPlace;
 
 pub use crate::queue_place::{QueuePlace, SortKey};
 
-/// The version of the table above. A store with another one is not opened.
+/// The version of the table above. turnwise does not open a store with another one.
 pub const FORMAT_VERSION: u32 = 5;
 
 const EXCLUSIVE: &str = "exclusive";
 const SHARED: &str = "shared";
 
-/// Of [`Keyspace::locks`].
+/// A key of [`Keyspace::locks`].
 type LockKey = (String, Option<String>, String, Option<String>, String, String);
-/// Of [`Keyspace::lock_queues`].
+/// A key of [`Keyspace::lock_queues`].
 type QueueKey = (String, Option<String>, Option<String>, i64, String, String);
 
 const FILTER: &str = "filter";
 const REASON: &str = "reason";
 
-/// Of [`Keyspace::limited_in`].
+/// A key of [`Keyspace::limited_in`].
 type LimitedKey = (String, String, String, String, u32, String, i64, i64, String);
 
 fn bucket_kind(bucket: &Bucket) -> &'static str {
@@ -132,12 +132,12 @@ impl Default for Keyspace {
 }
 
 impl Keyspace {
-    /// The elements of a key, without the subspace; `None` if it is not in it.
+    /// The elements of a key, without the subspace. `None` if the key is not in the subspace.
     pub(crate) fn unpack<'a>(&self, key: &'a [u8]) -> Option<Vec<Element<'a>>> {
         self.space.unpack(key).ok()
     }
 
-    /// Whether this is a key of this keyspace, of any version of it.
+    /// Whether this is a key of this keyspace, of any version.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.space.is_start_of(key)
     }
@@ -152,7 +152,7 @@ impl Keyspace {
         pack(&self.space, &("server", "uuid"))
     }
 
-    /// The latest time that a node has gone by.
+    /// The latest time that any node has used.
     pub fn clock(&self) -> Bytes {
         pack(&self.space, &("clock",))
     }
@@ -182,7 +182,7 @@ impl Keyspace {
         Some(job_type)
     }
 
-    /// The job records of a type whose id comes after `id`.
+    /// The job records of a type with ids after `id`.
     pub fn jobs_after(&self, job_type: &str, id: &str) -> KeyRange {
         let (_, end) = self.jobs(job_type);
         (turnwise_store::key::successor(&self.job(job_type, id)), end)
@@ -214,20 +214,20 @@ impl Keyspace {
         }
     }
 
-    /// The queues of all tenants of a type, one after the other.
+    /// The queues of all tenants of a type, by tenant.
     pub fn pending(&self, job_type: &str) -> KeyRange {
         children(&self.space, &("pending", job_type))
     }
 
-    /// The queue of one tenant, first to run first.
+    /// The queue of one tenant, in the order in which its jobs run.
     pub fn pending_of(&self, job_type: &str, tenant: &str) -> KeyRange {
         children(&self.space, &("pending", job_type, tenant))
     }
 
-    /// That part of a tenant's queue whose jobs are sorted by keys, lowest first.
+    /// The part of a tenant's queue whose jobs are sorted by keys, lowest first.
     pub fn keyed_of(&self, job_type: &str, tenant: &str) -> KeyRange {
         let (_, end) = self.pending_of(job_type, tenant);
-        // The lowest number that is finite.
+        // The lowest finite number.
         (pack(&self.space, &("pending", job_type, tenant, f64::MIN)), end)
     }
 
@@ -238,7 +238,7 @@ impl Keyspace {
         Some((place, id))
     }
 
-    /// The sign that a tenant may have pending jobs.
+    /// The mark that a tenant may have pending jobs.
     pub fn waiting_entry(&self, job_type: &str, tenant: &str) -> Bytes {
         pack(&self.space, &("waiting", job_type, tenant))
     }
@@ -278,12 +278,12 @@ impl Keyspace {
         pack(&self.space, &("boost", job_type))
     }
 
-    /// A place among the delayed jobs.
+    /// The row of a delayed job.
     pub fn delayed_entry(&self, job_type: &str, not_before_us: i64, id: &str) -> Bytes {
         pack(&self.space, &("delayed", job_type, not_before_us, id))
     }
 
-    /// The delayed jobs of a type, first due first.
+    /// The delayed jobs of a type, earliest due first.
     pub fn delayed(&self, job_type: &str) -> KeyRange {
         children(&self.space, &("delayed", job_type))
     }
@@ -314,38 +314,38 @@ impl Keyspace {
         children(&self.space, &("parked", job_type, group, key))
     }
 
-    /// That nobody has looked at a parked job since it was parked.
+    /// The mark that no watcher has checked a job since it was parked.
     pub fn unwatched_entry(&self, job_type: &str, at: &Parked, id: &str) -> Bytes {
         pack(&self.space, &("unwatched", job_type, &at.group, &at.key, id))
     }
 
-    /// The parked jobs of a type that nobody has looked at since, by group.
+    /// The parked jobs of a type that no watcher has checked yet, by group.
     pub fn unwatched(&self, job_type: &str) -> KeyRange {
         children(&self.space, &("unwatched", job_type))
     }
 
-    /// Those of one group.
+    /// The same for one group.
     pub fn unwatched_of(&self, job_type: &str, group: &str) -> KeyRange {
         children(&self.space, &("unwatched", job_type, group))
     }
 
-    /// Where and job id of a key of [`Keyspace::parked`] or [`Keyspace::unwatched`].
+    /// Group, key and job id of a key of [`Keyspace::parked`] or [`Keyspace::unwatched`].
     pub fn parse_parked(&self, key: &[u8]) -> Option<(Parked, String)> {
         let (_, _, group, key, id): (String, String, String, String, String) = self.space.unpack(key).ok()?;
         Some((Parked { group, key }, id))
     }
 
-    /// Changes whenever there is one more of [`Keyspace::unwatched`].
+    /// Changes whenever a row is added to [`Keyspace::unwatched`].
     pub fn unwatched_wake(&self, job_type: &str) -> Bytes {
         pack(&self.space, &("unwatched_wake", job_type))
     }
 
-    /// A place among the jobs that wait for the end of others.
+    /// The row of a blocked job.
     pub fn blocked_entry(&self, job_type: &str, id: &str) -> Bytes {
         pack(&self.space, &("blocked", job_type, id))
     }
 
-    /// The jobs of a type that wait for the end of others, by id.
+    /// The blocked jobs of a type, by id.
     pub fn blocked(&self, job_type: &str) -> KeyRange {
         children(&self.space, &("blocked", job_type))
     }
@@ -356,46 +356,46 @@ impl Keyspace {
         Some(id)
     }
 
-    /// That a job waits for the end of another one.
+    /// The row of one dependency of a job.
     pub fn after_entry(&self, job_type: &str, id: &str, on: (&str, &str)) -> Bytes {
         pack(&self.space, &("after", job_type, id, on.0, on.1))
     }
 
-    /// What a job waits for, by type and id.
+    /// The dependencies of a job, by type and id.
     pub fn after(&self, job_type: &str, id: &str) -> KeyRange {
         children(&self.space, &("after", job_type, id))
     }
 
-    /// Type and id of the job that a key of [`Keyspace::after`] names.
+    /// Type and id of the dependency that a key of [`Keyspace::after`] names.
     pub fn parse_after(&self, key: &[u8]) -> Option<(String, String)> {
         let (_, _, _, on_type, on_id): (String, String, String, String, String) =
             self.space.unpack(key).ok()?;
         Some((on_type, on_id))
     }
 
-    /// That a job is waited for by another one.
+    /// The row of one dependent of a job.
     pub fn dependents_entry(&self, on: (&str, &str), group: i64, job_type: &str, id: &str) -> Bytes {
         pack(&self.space, &("dependents", on.0, on.1, group, job_type, id))
     }
 
-    /// The jobs of one group that wait for a job.
+    /// The dependents of a job that are in one group.
     pub fn dependents(&self, on: (&str, &str), group: i64) -> KeyRange {
         children(&self.space, &("dependents", on.0, on.1, group))
     }
 
-    /// Type and id of the job that waits, of a key of [`Keyspace::dependents`].
+    /// Type and id of the dependent that a key of [`Keyspace::dependents`] names.
     pub fn parse_dependents(&self, key: &[u8]) -> Option<(String, String)> {
         let (_, _, _, _, job_type, id): (String, String, String, i64, String, String) =
             self.space.unpack(key).ok()?;
         Some((job_type, id))
     }
 
-    /// That some of a group have not been told of the end.
+    /// The row of a group whose dependents are not all updated yet.
     pub fn unsettled_entry(&self, on: (&str, &str), group: i64) -> Bytes {
         pack(&self.space, &("unsettled", on.0, on.1, group))
     }
 
-    /// All groups of which some have not been told.
+    /// All groups whose dependents are not all updated yet.
     pub fn unsettled(&self) -> KeyRange {
         children(&self.space, &("unsettled",))
     }
@@ -406,12 +406,12 @@ impl Keyspace {
         Some((on_type, on_id, group))
     }
 
-    /// What adds that search for a circle collide on.
+    /// The row on which adds that search for a cycle conflict.
     pub fn after_guard(&self) -> Bytes {
         pack(&self.space, &("after_guard",))
     }
 
-    /// Changes whenever there is one more of [`Keyspace::unsettled`] or [`Keyspace::unmarked`].
+    /// Changes whenever a row is added to [`Keyspace::unsettled`] or [`Keyspace::unmarked`].
     pub fn unsettled_wake(&self) -> Bytes {
         pack(&self.space, &("unsettled_wake",))
     }
@@ -436,61 +436,61 @@ impl Keyspace {
         pack(&self.space, &("filters_vs",))
     }
 
-    /// A place among the jobs that filters have paused.
+    /// The row of a job that a filter has paused.
     pub fn paused_entry(&self, job_type: &str, order_us: i64, id: &str) -> Bytes {
         pack(&self.space, &("paused", job_type, order_us, id))
     }
 
-    /// All jobs that filters have paused, by type, in the order of their queues.
+    /// All paused jobs, by type, in the order of their queues.
     pub fn paused(&self) -> KeyRange {
         children(&self.space, &("paused",))
     }
 
-    /// Those of one type.
+    /// The same for one type.
     pub fn paused_of(&self, job_type: &str) -> KeyRange {
         children(&self.space, &("paused", job_type))
     }
 
-    /// Type, place and id of a key of [`Keyspace::paused`].
+    /// Type, time in the queue, and id of a key of [`Keyspace::paused`].
     pub fn parse_paused(&self, key: &[u8]) -> Option<(String, i64, String)> {
         let (_, job_type, order_us, id): (String, String, i64, String) = self.space.unpack(key).ok()?;
         Some((job_type, order_us, id))
     }
 
-    /// A place among the jobs that are held back.
+    /// The row of a limited job.
     pub fn limited_entry(&self, job_type: &str, place: &LimitedPlace, id: &str) -> Bytes {
         let LimitedPlace { limit: Limit { bucket, most }, tenant, class, order_us } = place;
         let (kind, class) = (bucket_kind(bucket), i64::from(*class));
         pack(&self.space, &("limited", kind, bucket.name(), job_type, most, tenant, class, order_us, id))
     }
 
-    /// All jobs that a bucket holds back.
+    /// All jobs that a bucket limits.
     pub fn limited_in(&self, bucket: &Bucket) -> KeyRange {
         children(&self.space, &("limited", bucket_kind(bucket), bucket.name()))
     }
 
-    /// All jobs that buckets hold back, from the first bucket after this one on.
+    /// All jobs that buckets limit, starting with the first bucket after this one.
     pub fn limited_after(&self, bucket: Option<&Bucket>) -> KeyRange {
         let (begin, end) = children(&self.space, &("limited",));
         (bucket.map_or(begin, |bucket| self.limited_in(bucket).1), end)
     }
 
-    /// Those of one type.
+    /// The limited jobs of one type in a bucket.
     pub fn limited_of(&self, bucket: &Bucket, job_type: &str) -> KeyRange {
         children(&self.space, &("limited", bucket_kind(bucket), bucket.name(), job_type))
     }
 
-    /// Those of them that obey one limit.
+    /// The limited jobs of one type that obey one limit.
     pub fn limited_by(&self, Limit { bucket, most }: &Limit, job_type: &str) -> KeyRange {
         children(&self.space, &("limited", bucket_kind(bucket), bucket.name(), job_type, most))
     }
 
-    /// Those of them that are one tenant's, in the order of its queue.
+    /// The same for one tenant, in the order of its queue.
     pub fn limited_for(&self, Limit { bucket, most }: &Limit, job_type: &str, tenant: &str) -> KeyRange {
         children(&self.space, &("limited", bucket_kind(bucket), bucket.name(), job_type, most, tenant))
     }
 
-    /// All jobs that filters hold back.
+    /// All jobs that filters limit.
     pub fn limited_by_filters(&self) -> KeyRange {
         children(&self.space, &("limited", FILTER))
     }
@@ -504,12 +504,12 @@ impl Keyspace {
         Some((job_type, LimitedPlace { limit, tenant, class, order_us }, id))
     }
 
-    /// That a job of a bucket runs.
+    /// The row of a running job of a bucket.
     pub fn rate_holder(&self, bucket: &Bucket, job_type: &str, id: &str) -> Bytes {
         pack(&self.space, &("rates", bucket_kind(bucket), bucket.name(), job_type, id))
     }
 
-    /// The jobs of a bucket that run.
+    /// The running jobs of a bucket.
     pub fn rate_holders(&self, bucket: &Bucket) -> KeyRange {
         children(&self.space, &("rates", bucket_kind(bucket), bucket.name()))
     }
@@ -521,12 +521,12 @@ impl Keyspace {
         Some((bucket_of(&kind, name)?, job_type, id))
     }
 
-    /// What claims of a bucket collide on.
+    /// The row on which claims of a bucket conflict.
     pub fn rate_guard(&self, guard: u64) -> Bytes {
         pack(&self.space, &("rate_guard", guard))
     }
 
-    /// The mark of a bucket that may have room for jobs of a type that it holds back.
+    /// The mark of a bucket that may have room for its limited jobs of a type.
     pub fn roomy_entry(&self, job_type: &str, bucket: &Bucket) -> Bytes {
         pack(&self.space, &("roomy", job_type, bucket_kind(bucket), bucket.name()))
     }
@@ -542,12 +542,12 @@ impl Keyspace {
         Some((job_type, bucket_of(&kind, name)?))
     }
 
-    /// That a bucket is to be marked for all types of which it holds jobs back.
+    /// The row of a bucket that must be marked for all types of its limited jobs.
     pub fn unmarked_entry(&self, bucket: &Bucket) -> Bytes {
         pack(&self.space, &("unmarked", bucket_kind(bucket), bucket.name()))
     }
 
-    /// All buckets that are to be marked.
+    /// All buckets that must still be marked.
     pub fn unmarked(&self) -> KeyRange {
         children(&self.space, &("unmarked",))
     }
@@ -558,18 +558,18 @@ impl Keyspace {
         bucket_of(&kind, name)
     }
 
-    /// A place among the jobs that have ended.
+    /// The row of a job in a final state.
     pub fn ended_entry(&self, job_type: &str, ended_us: i64, id: &str) -> Bytes {
         pack(&self.space, &("ended", job_type, ended_us, id))
     }
 
-    /// The jobs of a type that ended before `before_us`, the oldest end first.
+    /// The jobs of a type that ended before `before_us`, oldest end first.
     pub fn ended_before(&self, job_type: &str, before_us: i64) -> KeyRange {
         let (begin, _) = children(&self.space, &("ended", job_type));
         (begin, pack(&self.space, &("ended", job_type, before_us)))
     }
 
-    /// When it ended and job id of a key of [`Keyspace::ended_before`].
+    /// Time of the end and job id of a key of [`Keyspace::ended_before`].
     pub fn parse_ended(&self, key: &[u8]) -> Option<(i64, String)> {
         self.parse_delayed(key)
     }
@@ -579,7 +579,7 @@ impl Keyspace {
         pack(&self.space, &("claims", job_type, worker))
     }
 
-    /// What a worker reports of one of its jobs.
+    /// What a worker reports about one of its jobs.
     pub fn active_entry(&self, job_type: &str, worker: &str, id: &str) -> Bytes {
         pack(&self.space, &("active", job_type, worker, id))
     }
@@ -611,12 +611,12 @@ impl Keyspace {
         Some((worker, id))
     }
 
-    /// When servers look at a run.
+    /// The row of a run that servers check at a time.
     pub fn deadline(&self, at_us: i64, job_type: &str, id: &str) -> Bytes {
         pack(&self.space, &("deadlines", at_us, job_type, id))
     }
 
-    /// The runs that are to be looked at up to `until_us`, the first due first.
+    /// The runs that servers must check up to `until_us`, earliest first.
     pub fn deadlines_until(&self, until_us: i64) -> KeyRange {
         let (begin, _) = children(&self.space, &("deadlines",));
         (begin, children(&self.space, &("deadlines", until_us)).1)
@@ -628,12 +628,12 @@ impl Keyspace {
         Some((at_us, job_type, id))
     }
 
-    /// Changes whenever there may be something to start.
+    /// Changes whenever there may be a job to start.
     pub fn wake(&self, job_type: &str) -> Bytes {
         pack(&self.space, &("wake", job_type))
     }
 
-    /// Changes whenever a job of this worker shall stop.
+    /// Changes whenever a job of this worker must stop.
     pub fn signal(&self, job_type: &str, worker: &str) -> Bytes {
         pack(&self.space, &("signal", job_type, worker))
     }
@@ -684,30 +684,30 @@ impl Keyspace {
         children(&self.space, &("workers_vs",))
     }
 
-    /// That a job holds a lock.
+    /// The row of a job that holds a lock.
     pub fn lock_holder(&self, spot: &Spot, mode: Mode, job_type: &str, id: &str) -> Bytes {
         let Spot { level, name } = spot;
         pack(&self.space, &("locks", level.as_deref(), mode_name(mode), name.as_deref(), job_type, id))
     }
 
-    /// Who holds a lock in this mode.
+    /// The holders of a lock in this mode.
     pub fn lock_holders(&self, spot: &Spot, mode: Mode) -> KeyRange {
         let Spot { level, name } = spot;
         children(&self.space, &("locks", level.as_deref(), mode_name(mode), name.as_deref()))
     }
 
-    /// Which jobs of a type hold the big lock in this mode.
+    /// The jobs of a type that hold the big lock in this mode.
     pub fn big_lock_holders_of(&self, mode: Mode, job_type: &str) -> KeyRange {
         let none = None::<&str>;
         children(&self.space, &("locks", none, mode_name(mode), none, job_type))
     }
 
-    /// Who holds any lock of a level in this mode.
+    /// The holders of any lock of a level in this mode.
     pub fn lock_holders_at(&self, level: &str, mode: Mode) -> KeyRange {
         children(&self.space, &("locks", Some(level), mode_name(mode)))
     }
 
-    /// Who holds any lock: the big one first, then by level.
+    /// The holders of all locks: the big lock first, then by level.
     pub fn locks(&self) -> KeyRange {
         children(&self.space, &("locks",))
     }
@@ -723,24 +723,24 @@ impl Keyspace {
         Some((Spot::new(level, name)?, mode, job_type, id))
     }
 
-    /// That a job waits for a lock, or has reserved it.
+    /// The row of a job that waits for a lock, or has reserved it.
     pub fn lock_queue_entry(&self, spot: &Spot, ticket: i64, job_type: &str, id: &str) -> Bytes {
         let Spot { level, name } = spot;
         pack(&self.space, &("lock_queue", level.as_deref(), name.as_deref(), ticket, job_type, id))
     }
 
-    /// Who waits for a lock, first come first.
+    /// The queue of a lock, in the order of tickets.
     pub fn lock_queue(&self, spot: &Spot) -> KeyRange {
         let Spot { level, name } = spot;
         children(&self.space, &("lock_queue", level.as_deref(), name.as_deref()))
     }
 
-    /// Who waits for any lock of a level.
+    /// The queues of all locks of a level.
     pub fn lock_queues_at(&self, level: &str) -> KeyRange {
         children(&self.space, &("lock_queue", Some(level)))
     }
 
-    /// Who waits for any lock: the big one first, then by level and name.
+    /// The queues of all locks: the big lock first, then by level and name.
     pub fn lock_queues(&self) -> KeyRange {
         children(&self.space, &("lock_queue",))
     }
@@ -751,17 +751,17 @@ impl Keyspace {
         Some((Spot::new(level, name)?, ticket, job_type, id))
     }
 
-    /// One of the [`SLOTS`](crate::learnt::SLOTS) rows of what runs locked.
+    /// One of the [`SLOTS`](crate::learnt::SLOTS) rows of learnt locks.
     pub fn learnt(&self, slot: u64) -> Bytes {
         pack(&self.space, &("learnt", slot))
     }
 
-    /// All of them.
+    /// All rows of learnt locks.
     pub fn all_learnt(&self) -> KeyRange {
         children(&self.space, &("learnt",))
     }
 
-    /// Changes whenever somebody may get a lock who did not before.
+    /// Changes whenever a job may get a lock that it could not get before.
     pub fn lock_wake(&self) -> Bytes {
         pack(&self.space, &("lock_wake",))
     }
@@ -842,27 +842,27 @@ impl Keyspace {
         Some((db, id))
     }
 
-    /// That a database mirrors one of an upstream CouchDB.
+    /// The row of a database that mirrors one of an upstream CouchDB.
     pub fn mirror(&self, db: &str) -> Bytes {
         pack(&self.space, &("mirror", db))
     }
 
-    /// Everything else that is kept about a mirror.
+    /// All other rows of a mirror.
     pub fn mirror_details(&self, db: &str) -> KeyRange {
         children(&self.space, &("mirror", db))
     }
 
-    /// The upstream's revision that a mirrored document is of.
+    /// The upstream's revision that a mirrored document has.
     pub fn mirror_seen(&self, db: &str, id: &str) -> Bytes {
         pack(&self.space, &("mirror", db, "seen", id))
     }
 
-    /// That a mirrored document's state is still to be written back.
+    /// The row of a mirrored document whose state must still be written back.
     pub fn mirror_owed(&self, db: &str, id: &str) -> Bytes {
         pack(&self.space, &("mirror", db, "owed", id))
     }
 
-    /// All states of a mirror that are still to be written back, by document id.
+    /// All states of a mirror that must still be written back, by document id.
     pub fn mirror_all_owed(&self, db: &str) -> KeyRange {
         children(&self.space, &("mirror", db, "owed"))
     }
@@ -873,12 +873,12 @@ impl Keyspace {
         Some(id)
     }
 
-    /// A document whose replication id is still to be found.
+    /// A document whose replication id must still be computed.
     pub fn unresolved_entry(&self, due_us: i64, db: &str, id: &str) -> Bytes {
         pack(&self.space, &("unresolved", due_us, db, id))
     }
 
-    /// All documents whose replication ids are still to be found, first due first.
+    /// All documents whose replication ids must still be computed, earliest due first.
     pub fn unresolved(&self) -> KeyRange {
         children(&self.space, &("unresolved",))
     }
@@ -889,7 +889,7 @@ impl Keyspace {
         Some((due_us, db, id))
     }
 
-    /// Changes whenever there is one more of [`Keyspace::unresolved`].
+    /// Changes whenever a row is added to [`Keyspace::unresolved`].
     pub fn unresolved_wake(&self) -> Bytes {
         pack(&self.space, &("unresolved_wake",))
     }
@@ -899,7 +899,7 @@ impl Keyspace {
         pack(&self.space, &("filter_checks", due_us, db, id))
     }
 
-    /// All documents whose filter functions are looked at again, first due first.
+    /// All documents whose filter functions are checked again, earliest due first.
     pub fn filter_checks(&self) -> KeyRange {
         children(&self.space, &("filter_checks",))
     }

@@ -1,18 +1,19 @@
-//! What past runs locked, as rows, for those to come.
+//! What past runs locked, as rows, for the runs to come.
 //!
-//! *Model.* A job's [`Traits`] are what it has in common with others: values of options. When a run has ended well whose job did not know
-//! what it would lock, the [`Experience`] of each of these values is written anew, in the transaction that ends the run. So
-//! it survives restarts, is the same for all nodes, and no run counts twice.
+//! *Model.* A job's [`Traits`] are values of options that it shares with other jobs. When a run completes whose job did not
+//! know all its locks, the transaction that ends it updates the [`Experience`] of each of these values. So the experience
+//! survives restarts, is the same for all nodes, and counts each run once.
 //!
 //! *Forces.*
 //!
-//! - *No hot rows.* The experience is read without a conflict: of runs that end at the same moment elsewhere one may be missing
-//!   in it afterwards. It is a sample, and a run less is none.
-//! - *Bounded by construction.* There are [`SLOTS`] rows, whatever values come. Each value has two of them to choose from, by its hash. A new one
-//!   takes an empty one; or the place of one that was seen once only, the older first; or of one that was not seen for [`FORGOTTEN_US`].
-//!   Otherwise it is not learnt. So values that never come back (ids, times) push out each other, and none that do.
-//! - *Never in the way.* A run's end does not fail because of it: a row that cannot be read is written anew, and where the transaction has no more
-//!   room nothing is learnt.
+//! - *No hot rows.* The experience is read without a conflict: of runs that end at the same moment, one may be lost. The
+//!   experience is a sample, and one run less does not matter.
+//! - *Bounded by construction.* There are [`SLOTS`] rows, for any number of values. A hash gives each value a choice of two
+//!   rows. A new value takes an empty row, then the row of a value that was seen only once (the older first), then one not
+//!   seen for [`FORGOTTEN_US`]. Otherwise it is not learnt. So values that never return (ids, times) replace each other, and
+//!   none that return.
+//! - *Never an obstacle.* A run's end does not fail because of the experience. A row that cannot be read is replaced, and
+//!   nothing is learnt if the transaction has no room.
 
 use serde::{Deserialize, Serialize};
 use turnwise_policy::contention::hash;
@@ -24,11 +25,11 @@ use crate::locks::{Held, LockAt};
 use crate::rows::encode;
 use crate::{Job, Keyspace, Result};
 
-/// Rows, and so values whose experience is kept, at most.
+/// The most rows, and so the most values with experience.
 pub const SLOTS: u64 = 16_384;
-/// Whoever was seen again keeps its row for so long after that, in µs: a day.
+/// How long a value that was seen more than once keeps its row after it was last seen, in µs: a day.
 pub const FORGOTTEN_US: i64 = 86_400_000_000;
-/// What is remembered of locks that one run has given back before its end, as JSON in bytes.
+/// The most that is kept of the locks that one run has released before its end, as JSON in bytes.
 const MAX_GIVEN_BACK_BYTES: usize = 2 << 10;
 
 /// The experience with one value of an option of jobs of one kind.
@@ -40,9 +41,9 @@ pub struct Learnt {
     pub option: String,
     /// Its value.
     pub value: String,
-    /// When a run with it has ended last, in µs.
+    /// When a run with it last ended, in µs.
     pub seen_us: i64,
-    /// It was seen before that.
+    /// It was seen before `seen_us`, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
     /// What those runs locked.
@@ -50,7 +51,7 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// The numbers of the two rows of which one may be it.
+    /// The numbers of the two rows that it may be in.
     pub fn slots(&self) -> [u64; 2] {
         slots(&self.kind, &self.option, &self.value)
     }
@@ -65,7 +66,7 @@ fn slots(kind: &str, option: &str, value: &str) -> [u64; 2] {
     [0, 1].map(|choice| hash(&name, choice) % SLOTS)
 }
 
-/// What is known of a value; `None` if nothing is. Takes no conflict.
+/// The experience with a value; `None` if there is none. Adds no read conflict.
 pub async fn get(
     tx: &Transaction,
     keys: &Keyspace,
@@ -87,23 +88,23 @@ async fn read(tx: &Transaction, keys: &Keyspace, slots: [u64; 2]) -> Result<[Opt
     Ok(rows)
 }
 
-/// What a run has locked that its job did not know before.
+/// Locks of a run that its job did not know in advance.
 pub(crate) struct Observed {
     traits: Traits,
     declared: Requests,
     locked: Requests,
 }
 
-/// What is learnt from a run that ends well now; `None` if nothing is. To be asked before its locks are released.
+/// What a run that completes now teaches; `None` for nothing. Call it before the locks are released.
 pub(crate) fn observe(job: &Job) -> Option<Observed> {
     let learns = !job.traits.is_empty() && job.locks.has_unknown();
-    // Of whoever gave back too much to be remembered, nothing is known.
+    // A run that released too many locks is not counted: its record has only some of them.
     let run = job.run().filter(|run| learns && !is_too_much(&run.gave_back))?;
     let locked = run.held.as_ref()?.requests().merge(run.gave_back.clone());
     Some(Observed { traits: job.traits.clone(), declared: job.locks.clone(), locked })
 }
 
-/// Writes down what was observed.
+/// Stores what was observed.
 pub(crate) async fn record(
     tx: &Transaction,
     keys: &Keyspace,
@@ -139,7 +140,7 @@ pub(crate) async fn record(
     Ok(())
 }
 
-/// Which of a value's two rows becomes its row: the one that is, an empty one, or one that has to go.
+/// Which of a value's two rows it gets: its own, an empty one, or one that may be replaced.
 fn place(rows: &[Option<Learnt>; 2], is_it: impl Fn(&Learnt) -> bool, now_us: i64) -> Option<usize> {
     let found = rows.iter().position(|row| row.as_ref().is_some_and(&is_it));
     found.or_else(|| rows.iter().position(Option::is_none)).or_else(|| {
@@ -150,8 +151,8 @@ fn place(rows: &[Option<Learnt>; 2], is_it: impl Fn(&Learnt) -> bool, now_us: i6
     })
 }
 
-/// Remembers that a job gives back a lock that it found out while it ran; up to one more than are remembered, so that it is known that
-/// there were more.
+/// Remembers a lock that a job requested while it ran and now releases. It stores one lock above the limit, which marks the
+/// run as one with too many.
 pub(crate) fn gives_back(job: &mut Job, lock: &LockAt) {
     let level = lock.spot.level.as_deref();
     let learns = !job.traits.is_empty() && unknown(&job.locks).any(|(at, _)| Some(at) == level);
@@ -195,13 +196,13 @@ mod tests {
         assert_eq!(place_at(again(1), once(8), 9), Some(1));
         assert_eq!(place_at(again(1), again(2), 9), None);
         assert_eq!(place_at(again(1), again(2), 1 + FORGOTTEN_US), Some(0));
-        // By a clock that is behind.
+        // With a clock that is behind.
         assert_eq!(place_at(again(FORGOTTEN_US), again(2 * FORGOTTEN_US), 9), None);
     }
 
     #[test]
     fn a_value_has_two_slots_that_never_change() {
-        // Rows of other releases are found by them.
+        // Other releases find their rows by these slots.
         assert_eq!(slots("cluster instance-migrate", "instance", "web1"), [121, 2675]);
         let spread: std::collections::BTreeSet<u64> =
             (0..1_000).flat_map(|n| slots("t", "o", &n.to_string())).collect();

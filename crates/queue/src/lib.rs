@@ -1,22 +1,21 @@
 //! Jobs as rows: the keyspace, and every transaction on it.
 //!
-//! Every function takes the [`Transaction`](turnwise_store::Transaction) first, so that callers compose them:
-//! a document and its job are written together or not at all. Time is an argument. A job is in exactly one
-//! [`Place`].
+//! Every function takes the [`Transaction`](turnwise_store::Transaction) first, so that callers can compose them: one
+//! transaction writes a document and its job. Time is an argument. A job is in exactly one [`Place`].
 //!
 //! - [`jobs`]: what clients do: add, get, list, cancel, remove.
-//! - [`place`]: where a job is, and the one way from there to elsewhere.
-//! - [`claims`]: what workers do: claim, update, finish, crash, requeue; each fenced by the claim.
-//! - [`workers`]: who works: register, ping, leave, and the removal of the dead.
-//! - [`locks`]: what jobs hold while they run, and wait for.
+//! - [`place`]: where a job is, and the only function that moves it.
+//! - [`claims`]: what workers do: claim, update, end a run; the claim fences every write.
+//! - [`workers`]: membership: register, ping, leave, and the removal of dead workers.
+//! - [`locks`]: the locks that running jobs hold and wait for.
 //! - [`learnt`]: what past runs locked.
-//! - [`parking`]: jobs that wait for news.
-//! - [`dependencies`]: jobs that wait for the end of others.
-//! - [`filters`]: which of the jobs that wait may start.
+//! - [`parking`]: jobs that wait for a change of their source.
+//! - [`dependencies`]: jobs that wait for other jobs to end.
+//! - [`filters`]: which waiting jobs may start.
 //! - [`rate_limits`]: how many of them run at the same time.
-//! - [`check`]: what must hold of the rows, always.
-//! - [`tenants`]: who has pending jobs, and which.
-//! - [`usage`]: what was charged to whom.
+//! - [`check`]: the invariants of the rows.
+//! - [`tenants`]: the tenants with pending jobs, and their queues.
+//! - [`usage`]: what was charged to tenants.
 //! - [`nodes`]: the servers of a store.
 
 pub mod check;

@@ -1,5 +1,5 @@
-//! Jobs that wait outside of their tenant's queue, by what keeps them there: for listings and counts. Each is in an index of its own,
-//! so that a look reads the rows that it returns, and no others.
+//! Jobs that wait outside of their tenant's queue, by reason: for listings and counts. Each reason has its own index, so
+//! that a listing reads only the rows that it returns.
 
 use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -8,32 +8,32 @@ use crate::error::corrupt;
 use crate::keyspace::KeyRange;
 use crate::{Keyspace, Result};
 
-/// Buckets that one look visits at most. With more of them a look is incomplete, and says so.
+/// The most buckets that one listing visits. With more buckets, a listing is incomplete, and reports `more`.
 const MAX_BUCKETS: usize = 1_000;
 
-/// What keeps a job out of its queue.
+/// Why a job waits outside of its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptBy {
-    /// Its time, or its backoff.
+    /// Its time has not come, or its backoff is not over.
     Time,
-    /// Jobs whose end it waits for.
+    /// Its dependencies have not ended.
     Jobs,
-    /// A filter that pauses it.
+    /// A filter has paused it.
     Filter,
-    /// A rate limit.
+    /// A rate limit bucket has no room.
     RateLimit,
 }
 
-/// Some of the jobs that are kept out of the queue.
+/// Some of the jobs outside of the queue.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct OffQueue {
-    /// Their ids: by time, id, place in the queue, or bucket, as their index has them.
+    /// Their ids, in the order of the index: by time, id, time in the queue, or bucket.
     pub ids: Vec<String>,
     /// There are more.
     pub more: bool,
 }
 
-/// Up to `limit` jobs of a type that are kept out of the queue. Takes no conflict.
+/// Up to `limit` jobs of a type that are outside of the queue for this reason. Adds no read conflict.
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -70,7 +70,7 @@ async fn read(
     Ok(OffQueue { ids: ids.collect::<Result<_>>()?, more })
 }
 
-/// Bucket after bucket: their rows are sorted by bucket first, then by type.
+/// One read per bucket: the rows are sorted by bucket first, then by type.
 async fn limited(tx: &Transaction, keys: &Keyspace, job_type: &str, limit: usize) -> Result<OffQueue> {
     let (mut found, mut after) = (OffQueue::default(), None::<Bucket>);
     for _ in 0..MAX_BUCKETS {

@@ -1,16 +1,17 @@
-//! Parked jobs: those that have nothing to do until there are news of something outside.
+//! Parked jobs: jobs that have nothing to do until something outside changes.
 //!
-//! *Model.* A job that never ends, and has done all that there was to do, leaves its worker. It is delayed until a time far away, and
-//! its row `("parked", type, group, key, id)` says what would wake it: news of `key`, as whoever watches `group` hears of
-//! them. It costs rows and nothing else: no task, no slot, no connection.
+//! *Model.* A continuous job that has done all its work leaves its worker. It is delayed until a distant time, and its row
+//! `("parked", type, group, key, id)` states what wakes it: a change of `key`, as reported by the watcher of `group`. A
+//! parked job costs only rows: no task, no slot, no connection.
 //!
-//! *No news are lost.* The row holds a token: what the job compared its source with when it last looked. Something may have happened between that
-//! look and the commit of the row, when nobody was watching for this job. So it is *unwatched* at first. Whoever watches
-//! the group listens for the key from then on, *then* compares the token with what is there now, and wakes the job or takes the sign
-//! away ([`settle`]). After anything that may have cost news (a watcher that starts, a feed that broke) tokens are compared again.
+//! *No change is lost.* The row holds a token: the state of its source that the job last saw. A change may come between that
+//! read and the commit of the row, when no watcher listens for this job. So the job is *unwatched* at first. The watcher of
+//! the group first listens for the key, *then* compares the token with the current state, and wakes the job or clears the
+//! mark ([`settle`]). After anything that may have lost changes (a watcher that starts, a feed that broke) the watcher
+//! compares all tokens again.
 //!
-//! *One way out.* Whatever takes a job out of the delayed ones clears these rows with it: its time has come, somebody adds, cancels
-//! or removes it, or [`wake`]s it. Waking twice, or one that is not parked any more, does nothing.
+//! *One way out.* Every transaction that moves a job out of the delayed ones clears these rows, too: when its time comes,
+//! when a client adds, cancels or removes it, or on [`wake`]. To wake a job twice, or one that is not parked, does nothing.
 
 use bytes::Bytes;
 use turnwise_store::key::successor;
@@ -27,18 +28,18 @@ use crate::{Job, Keyspace, Result};
 /// Longest token, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 4_096;
 
-/// A parked job, as its row tells.
+/// A parked job, as stored in its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParkedJob {
     /// What wakes it.
     pub at: Parked,
     /// The job.
     pub id: String,
-    /// What it was compared with.
+    /// The state that it was compared with.
     pub token: String,
 }
 
-/// Whether a job can be parked so.
+/// Whether a job can be parked with these values.
 pub(crate) fn check(park: &Park) -> Result<()> {
     check_name("group", &park.at.group, MAX_NAME_BYTES)?;
     check_name("key", &park.at.key, MAX_ID_BYTES)?;
@@ -53,7 +54,7 @@ pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, park: &Par
     Ok(tx.set_versionstamp(keys.unwatched_wake(&job.job_type))?)
 }
 
-/// Up to `limit` groups that have parked jobs, in order, after the group `after` if it is given. Takes no conflict.
+/// Up to `limit` groups that have parked jobs, in order, after the group `after` if given. Adds no read conflict.
 pub async fn groups(
     tx: &Transaction,
     keys: &Keyspace,
@@ -65,7 +66,7 @@ pub async fn groups(
         .await
 }
 
-/// The same, of groups that have jobs which nobody has looked at since they were parked.
+/// The same for groups with unwatched jobs.
 pub async fn unwatched_groups(
     tx: &Transaction,
     keys: &Keyspace,
@@ -102,7 +103,7 @@ async fn first_of_groups(
     Ok(groups)
 }
 
-/// Up to `limit` parked jobs of a group, by key and id, after the job `after` if it is given. Takes no conflict.
+/// Up to `limit` parked jobs of a group, by key and id, after the job `after` if given. Adds no read conflict.
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -119,7 +120,7 @@ pub async fn list(
     rows.iter().map(|(key, token)| parked_job(keys, key, token)).collect()
 }
 
-/// Up to `limit` parked jobs of a group that nobody has looked at since they were parked. Takes no conflict.
+/// Up to `limit` unwatched jobs of a group. Adds no read conflict.
 pub async fn unwatched(
     tx: &Transaction,
     keys: &Keyspace,
@@ -132,7 +133,7 @@ pub async fn unwatched(
     let mut jobs = Vec::with_capacity(rows.len());
     for (key, _) in &rows {
         let (at, id) = parse(keys, key)?;
-        // It goes with the other one.
+        // Both rows are cleared together.
         if let Some(token) = tx.get_with(&keys.parked_entry(job_type, &at, &id), Isolation::Snapshot).await? {
             jobs.push(ParkedJob { at, id, token: decode("parked row", &token)? });
         }
@@ -140,7 +141,8 @@ pub async fn unwatched(
     Ok(jobs)
 }
 
-/// The jobs that are parked at a key, up to `limit`. Takes no conflict: who parks meanwhile is unwatched, and compared later.
+/// Up to `limit` jobs that are parked at a key. Adds no read conflict: a job that parks concurrently is unwatched, and
+/// compared later.
 pub async fn at(
     tx: &Transaction,
     keys: &Keyspace,
@@ -153,8 +155,8 @@ pub async fn at(
     rows.iter().map(|(key, token)| parked_job(keys, key, token)).collect()
 }
 
-/// Wakes a parked job: it is pending from now on. Whether it was parked there. If it was not, no row says so any longer: a node of a
-/// version that knows nothing of parking clears none.
+/// Wakes a parked job: it is pending from now on. Returns whether it was parked at this key. If it was not, this clears its
+/// rows, because a node of a version without parking leaves them behind.
 pub async fn wake(
     tx: &Transaction,
     keys: &Keyspace,
@@ -173,16 +175,16 @@ pub async fn wake(
     Ok(true)
 }
 
-/// Clears the rows of a job that is parked there no longer.
+/// Clears the rows of a job that is no longer parked there.
 pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job_type: &str, at: &Parked, id: &str) -> Result<()> {
     tx.clear(keys.parked_entry(job_type, at, id))?;
     Ok(tx.clear(keys.unwatched_entry(job_type, at, id))?)
 }
 
-/// Somebody watches for this job, and has found what it was compared with unchanged after that.
+/// Clears the mark of an unwatched job, once a watcher listens for it and has then found the compared state unchanged.
 pub async fn settle(tx: &Transaction, keys: &Keyspace, job_type: &str, parked: &ParkedJob) -> Result<()> {
     let sign = keys.unwatched_entry(job_type, &parked.at, &parked.id);
-    // It may have run and parked again since: then its token is another one, and the sign is about that.
+    // The job may have run and parked again: then its token differs, and the mark is for the new token.
     match tx.get(&keys.parked_entry(job_type, &parked.at, &parked.id)).await? {
         Some(token) if decode::<String>("parked row", &token)? == parked.token => Ok(tx.clear(sign)?),
         _ => Ok(()),

@@ -1,16 +1,16 @@
-//! Values larger than the store's limit, in pieces under consecutive keys.
+//! Values that exceed the store's limit, in pieces under consecutive keys.
 
 use bytes::{Bytes, BytesMut};
 use turnwise_store::{Isolation, RangeRead, Result, Transaction};
 
 use crate::keyspace::KeyRange;
 
-/// Size of all pieces of a value but the last: below the store's 100 kB for a value on every engine.
+/// Size of all pieces of a value except the last: below the 100 kB that every engine allows for a value.
 pub const PIECE_BYTES: usize = 90_000;
-/// No value has more pieces: far above every bound on what is stored this way.
+/// The most pieces of a value: far above every bound on values that are stored this way.
 const MAX_PIECES: usize = 1_000;
 
-/// Writes `value` under `key(0)`, `key(1)`, …, in place of whatever `range` held.
+/// Writes `value` under `key(0)`, `key(1)`, …, and replaces what `range` held.
 pub fn write_pieces(
     tx: &Transaction,
     range: KeyRange,
@@ -18,7 +18,7 @@ pub fn write_pieces(
     value: &Bytes,
 ) -> Result<()> {
     let key = |n: usize| key(u32::try_from(n).expect("a value has fewer than MAX_PIECES pieces"));
-    // What is written again needs not be cleared: an engine for which this is one step too many would do it in two.
+    // Keys that are written below need no clear. It would cost an extra step on an engine with few operations per step.
     let (_, end) = range;
     tx.clear_range((key(value.len().div_ceil(PIECE_BYTES)), end))?;
     for (n, begin) in (0..value.len()).step_by(PIECE_BYTES).enumerate() {
@@ -28,8 +28,8 @@ pub fn write_pieces(
     Ok(())
 }
 
-/// Reads back what [`write_pieces`] wrote; empty if there is nothing. Takes no conflict: whoever writes pieces writes the
-/// row that they belong to, and whoever reads them has read that one.
+/// Reads what [`write_pieces`] wrote; empty if there is nothing. Adds no read conflict: a writer of pieces also writes the
+/// row that they belong to, and a reader of pieces has read that row.
 pub async fn read_pieces(tx: &Transaction, (begin, end): &KeyRange) -> Result<Bytes> {
     let (begin, end) = (begin.clone(), end.clone());
     let read = RangeRead { begin, end, limit: MAX_PIECES, reverse: false };

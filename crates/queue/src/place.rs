@@ -1,4 +1,4 @@
-//! Where a job is: the state machine, and the one function that takes a job from a place to another.
+//! Where a job is: the state machine, and the one function that moves a job from one place to another.
 //!
 //! ```text
 //!              add                 claim                       ┌─ parks ──────▶ PARKED    until there are changes, or its time
@@ -11,12 +11,13 @@
 //!     └─ after others ─┴─▶ BLOCKED
 //! ```
 //!
-//! Every place but ACTIVE and ENDED leads to PENDING: when its time comes, when what it waits for is there, or when a user retries it; and to
-//! ENDED, when it is cancelled. A job that is added again leaves its place as a new one would enter it; one that has ended does so, too.
-//! [`Place::leads_to`] has every edge.
+//! Every place except ACTIVE and ENDED leads to PENDING: when its time comes, when what it waits for has happened, or when a
+//! user retries it. Every such place leads to ENDED when the job is cancelled. Adding a job again moves it as a new job,
+//! also from ENDED. [`Place::leads_to`] has every edge.
 //!
-//! Each place has a row in an index of its own. [`move_to`] is the only way from one to another: it clears the row of the place that is
-//! left, writes that of the place that is entered, and wakes the workers that wait for such a change. The record is the caller's to write.
+//! Each place has a row in its own index. [`move_to`] is the only way from one place to another. It clears the row of the
+//! old place, writes the row of the new place, and wakes the workers that wait for such a change. The caller writes the
+//! record.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -33,41 +34,41 @@ use crate::locks::{Held, Waits, pending_value, unreserve};
 use crate::rate_limits::LimitedPlace;
 use crate::{Claim, Job, Keyspace, Result, parking};
 
-/// Where a job is, with what belongs to that place alone.
+/// Where a job is, with the data of that place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PlaceFields", into = "PlaceFields")]
 pub enum Place {
     /// In the queue of its tenant.
     Pending {
-        /// When it was last started, or added, in µs: it is sorted by that.
+        /// When it was last started, or added, in µs: the sort order.
         order_us: i64,
         /// [`Job::priority`] sorts it, before its class and `order_us`.
         keyed: bool,
-        /// The ticket under which it has reserved what it wants to lock.
+        /// The ticket of its lock reservation.
         reserved: Option<i64>,
     },
-    /// Not to be started before a time, in µs.
+    /// Does not start before a time, in µs.
     Delayed {
         /// That time.
         until_us: i64,
     },
-    /// It has crashed, and waits until its backoff is over.
+    /// Has crashed, and waits until its backoff is over.
     Crashing {
-        /// When that is, in µs.
+        /// The end of the backoff, in µs.
         until_us: i64,
     },
-    /// It has nothing to do until something outside changes ([`crate::parking`]).
+    /// Has nothing to do until something outside changes ([`crate::parking`]).
     Parked {
         /// When it runs again without such a change, in µs.
         until_us: i64,
         /// What would wake it.
         at: Parked,
     },
-    /// It waits for the end of other jobs ([`crate::dependencies`]).
+    /// Waits for other jobs to end ([`crate::dependencies`]).
     Blocked {
-        /// Once these have ended, not to be started before this time, in µs.
+        /// It does not start before this time, in µs, also once these jobs have ended.
         until_us: i64,
-        /// How many of them have not ended; never 0.
+        /// How many of these jobs have not ended; never 0.
         unmet: u32,
     },
     /// A filter has paused it ([`crate::filters`]).
@@ -77,7 +78,7 @@ pub enum Place {
         /// The filter's name.
         filter: String,
     },
-    /// It is held back until there is room for this ([`crate::rate_limits`]).
+    /// Waits until a rate limit bucket has room ([`crate::rate_limits`]).
     Limited {
         /// Its time in the queue, to which it returns, in µs.
         order_us: i64,
@@ -86,22 +87,22 @@ pub enum Place {
     },
     /// A worker has claimed it.
     Active(Box<Run>),
-    /// It has ended, and stays so until it is added again.
+    /// Has ended. It stays in this state until a client adds or retries it.
     Ended(End),
 }
 
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Well.
+    /// Without an error.
     Completed,
-    /// With an error that will not pass, or with its last attempt.
+    /// With a permanent error, or with its last attempt.
     Failed,
-    /// By its user, or because what it waited for ended in a way that it does not accept.
+    /// Cancelled by its user, by a filter, or because a dependency ended in a state that it does not accept.
     Cancelled,
 }
 
-/// A run: the claim of a worker, and what goes with it when it ends.
+/// A run: the claim of a worker, and what ends with it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// The worker's hold on the job.
@@ -112,31 +113,31 @@ pub struct Run {
     pub held: Option<Held>,
     /// The lock that it waits for.
     pub waits: Option<Waits>,
-    /// Locks that it has found out, and given back already; kept where other jobs learn from it.
+    /// Locks that the run requested and has already released; kept so that other jobs learn from them.
     pub gave_back: Requests,
-    /// The buckets in which it has a place.
+    /// The buckets in which the run has a place.
     pub buckets: Vec<Bucket>,
-    /// Its user wants it to stop.
+    /// A client has asked the run to stop.
     pub cancel_requested: bool,
     /// What happens when it ends.
     pub then: Then,
-    /// What was asked for the run after this one.
+    /// What a client has requested for the run after this one.
     pub next: Next,
 }
 
-/// What was asked for the run after the present one, by adding the job again while it runs.
+/// What a client has requested for the next run, by adding the job again while it runs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Next {
-    /// Not to be started before this time, in µs.
+    /// The next run does not start before this time, in µs.
     pub not_before_us: i64,
-    /// How many jobs it waits for.
+    /// How many jobs the next run waits for.
     pub unmet: u32,
-    /// It was refused for this reason. The record has the options, tenant and locks of the refused request: the job does not start again
-    /// with them, unless it is added or restarted.
+    /// Why the next run was refused. The record has the options, tenant and locks of the refused request. The job does not
+    /// start with them unless a client adds or restarts it.
     pub refused: Option<String>,
-    /// From then on the job declares these locks, if not those that it declares now.
+    /// The locks that the job declares from the next run on, if they differ from the current ones.
     pub locks: Option<Requests>,
-    /// From then on it has these traits, if not those that it has now.
+    /// The traits that the job has from the next run on, if they differ from the current ones.
     pub traits: Option<Traits>,
 }
 
@@ -166,7 +167,7 @@ impl Run {
 }
 
 impl End {
-    /// The state of a job that has ended so.
+    /// The state of a job that ended this way.
     pub fn state(self) -> State {
         match self {
             End::Completed => State::Completed,
@@ -175,7 +176,7 @@ impl End {
         }
     }
 
-    /// What this end is to jobs that wait for it.
+    /// The outcome that jobs which depend on this one receive.
     pub fn outcome(self) -> Outcome {
         match self {
             End::Completed => Outcome::Completed,
@@ -191,7 +192,7 @@ impl Place {
         Place::Pending { order_us, keyed: false, reserved: None }
     }
 
-    /// The state, in which all that wait outside of the queue for something but the end of a backoff are [`State::Delayed`].
+    /// The state. All places outside of the queue are [`State::Delayed`], except the wait for the end of a backoff.
     pub fn state(&self) -> State {
         match self {
             Place::Pending { .. } => State::Pending,
@@ -207,8 +208,8 @@ impl Place {
         }
     }
 
-    /// Whether a job may go from here to there. From a place to the same one goes a job that is added again, or changes its tenant, its
-    /// class or its locks.
+    /// Whether a job may move from this place to `to`. A move to the same place occurs when a job is added again, or when
+    /// its tenant, class or locks change.
     pub fn leads_to(&self, to: &Place) -> bool {
         let (was, is) = (self, to);
         match is {
@@ -225,8 +226,8 @@ impl Place {
     }
 }
 
-/// The same in a record, as fields beside each other: the form in which every release has written it. Fields of other places are not
-/// written, and are not looked at when they are read ([`crate::check`] reports them).
+/// The place as fields of a record, the form that every release has written. Fields of other places are not written, and are
+/// ignored on reading ([`crate::check`] reports them).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PlaceFields {
     state: State,
@@ -302,7 +303,7 @@ impl PlaceFields {
         }
     }
 
-    /// Whether these are the fields of that place, and no others. What the time of a job that runs or has ended says, is not looked at.
+    /// Whether these are exactly the fields of that place. The time of a running or ended job is ignored.
     pub(crate) fn are_of(&self, place: &Place) -> bool {
         let expected = PlaceFields::from(place.clone());
         PlaceFields { order_us: 0, ..self.clone() } == PlaceFields { order_us: 0, ..expected }
@@ -402,7 +403,7 @@ impl TryFrom<PlaceFields> for Place {
 }
 
 impl Job {
-    /// Where it is, in a word.
+    /// The state of its place.
     pub fn state(&self) -> State {
         self.place.state()
     }
@@ -420,7 +421,7 @@ impl Job {
         }
     }
 
-    /// Its place among those that are held back; `None` if it is not.
+    /// Its place among the limited jobs; `None` if it is not limited.
     pub fn limited_place(&self) -> Option<LimitedPlace> {
         match &self.place {
             Place::Limited { order_us, limit } => Some(self.held_back(*order_us, limit)),
@@ -428,8 +429,8 @@ impl Job {
         }
     }
 
-    /// The time that its place is about, in µs: where it is in the queue, or not before when it starts; of the next run, while it runs. 0 once it
-    /// has ended.
+    /// The time of its place, in µs: its order in the queue, or the time before which it does not start. For a running job,
+    /// that of the next run. 0 for an ended job.
     pub fn order_us(&self) -> i64 {
         match &self.place {
             Place::Pending { order_us, .. }
@@ -444,7 +445,7 @@ impl Job {
         }
     }
 
-    /// How many jobs that it waits for have not ended; of its next run, while it runs.
+    /// How many of its dependencies have not ended; for a running job, those of the next run.
     pub fn unmet(&self) -> u32 {
         match &self.place {
             Place::Blocked { unmet, .. } => *unmet,
@@ -469,7 +470,7 @@ impl Job {
         }
     }
 
-    /// The limit that holds it back.
+    /// The limit that keeps it out of the queue.
     pub fn limited(&self) -> Option<&Limit> {
         match &self.place {
             Place::Limited { limit, .. } => Some(limit),
@@ -482,7 +483,7 @@ impl Job {
         matches!(self.place, Place::Pending { keyed: true, .. })
     }
 
-    /// The ticket under which it has reserved what it wants to lock.
+    /// The ticket of its lock reservation.
     pub fn reserved(&self) -> Option<i64> {
         match self.place {
             Place::Pending { reserved, .. } => reserved,
@@ -498,7 +499,7 @@ impl Job {
         }
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(crate) fn run_mut(&mut self) -> Option<&mut Run> {
         match &mut self.place {
             Place::Active(run) => Some(run),
@@ -511,7 +512,7 @@ impl Job {
         self.run().map(|run| &run.claim)
     }
 
-    /// The terms of its run; the defaults if it has none.
+    /// The terms of its run, or the defaults.
     pub fn terms(&self) -> Terms {
         self.run().map(|run| run.terms).unwrap_or_default()
     }
@@ -536,29 +537,31 @@ impl Job {
         self.run().map_or(Then::Keep, |run| run.then)
     }
 
-    /// Whether its user wants its run to stop.
+    /// Whether a client has asked its run to stop.
     pub fn cancel_requested(&self) -> bool {
         self.run().is_some_and(|run| run.cancel_requested)
     }
 }
 
-/// Takes a job from its place to another one. Reads nothing, so that this conflicts with no other transaction but over the job. Does not write
-/// the record. What the job waits for is the caller's ([`crate::dependencies::leave`]), and so are the rows of a run that ends.
+/// Moves a job from its place to another one. Reads nothing, so that it conflicts with other transactions only over the job.
+/// Does not write the record. The caller handles the dependencies ([`crate::dependencies::leave`]) and the rows of a run
+/// that ends.
 ///
 /// # Panics
-/// If there is no such edge: only a defect of the caller can ask for it.
+/// If there is no such edge, which is a bug in the caller.
 pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
     assert!(job.place.leads_to(&to), "a job goes from {:?} to {:?}", job.state(), to.state());
     leave(tx, keys, job)?;
     enter(tx, keys, job, to)
 }
 
-/// Clears the row of a job's place. To be followed by [`enter`]: in between, what the row's key is made of may change, such as the tenant.
+/// Clears the row of a job's place. The caller must then call [`enter`]; in between it may change what the row's key
+/// contains, such as the tenant.
 pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     match &job.place {
         Place::Pending { .. } => unreserve(tx, keys, job)?,
         Place::Parked { at, .. } => parking::clear(tx, keys, &job.job_type, at, &job.id)?,
-        // The row of a run is its worker's, and goes with the end of the run.
+        // The active row belongs to the worker; the end of the run clears it.
         Place::Active(run) => {
             let is_released = run.held.is_none() && run.waits.is_none() && run.buckets.is_empty();
             assert!(is_released, "a run ends with locks, or places in buckets");
@@ -569,7 +572,7 @@ pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
     Ok(tx.clear(job.index_key(keys))?)
 }
 
-/// Puts a job that is in no place into one.
+/// Puts a job that is in no place into a place.
 pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
     job.place = to;
     let wake = || tx.set_versionstamp(keys.wake(&job.job_type));
@@ -579,7 +582,7 @@ pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place)
             tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;
             wake()?;
         }
-        // The workers learn when to look next.
+        // The workers learn the next due time.
         Place::Delayed { .. } | Place::Crashing { .. } | Place::Parked { .. } => {
             tx.set(job.index_key(keys), Bytes::new())?;
             wake()?;
@@ -588,7 +591,7 @@ pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place)
             assert!(*unmet > 0, "a job is blocked, and waits for none");
             tx.set(job.index_key(keys), Bytes::new())?;
         }
-        // Their rows say more than the record: whatever takes a job there writes them.
+        // These rows hold more than the record does: the code that moves a job there writes them.
         Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {}
         Place::Ended(_) => {
             tx.set(job.index_key(keys), Bytes::new())?;
@@ -606,19 +609,19 @@ pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place)
 /// The row of a job's place in the index of that place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IndexRow {
-    /// In the queue of its tenant.
+    /// In its tenant's queue.
     Pending(QueuePlace),
-    /// Among those that wait for a time, in µs: delayed, parked, or crashing.
+    /// Waits for a time, in µs: delayed, parked, or crashing.
     Delayed(i64),
-    /// Among those that wait for the end of other jobs.
+    /// Waits for dependencies.
     Blocked,
-    /// Among those that a filter has paused, by their time in the queue.
+    /// Paused by a filter, with its time in the queue, in µs.
     Paused(i64),
-    /// Among those that are held back until there is room.
+    /// Waits for room in a rate limit bucket.
     Limited(LimitedPlace),
-    /// Among the active jobs of a worker.
+    /// Runs at this worker.
     Active(String),
-    /// Among the ended, by the time of the end, in µs.
+    /// Has ended at this time, in µs.
     Ended(i64),
 }
 

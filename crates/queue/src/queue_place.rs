@@ -1,15 +1,15 @@
-//! What sorts the pending jobs of a tenant.
+//! The sort order of a tenant's pending jobs.
 
 use turnwise_store::tuple::Element;
 
-/// Where a pending job stands in the queue of its tenant.
+/// Where a pending job is in its tenant's queue.
 ///
 /// Rows without a key come before those with one: a tuple sorts whole numbers before floating-point ones.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueuePlace {
-    /// Whose queue it is.
+    /// The tenant whose queue it is.
     pub tenant: String,
-    /// What sorts it before its class, if something does.
+    /// A key that sorts the job before its class, if there is one.
     pub key: Option<SortKey>,
     /// Its priority class: lower ones run first.
     pub class: i8,
@@ -18,7 +18,7 @@ pub struct QueuePlace {
 }
 
 impl QueuePlace {
-    /// A place that its time alone decides, in the class of those that name none.
+    /// A place that only its time decides, in the default class.
     pub fn by_time(tenant: &str, order_us: i64) -> Self {
         QueuePlace { tenant: tenant.to_owned(), key: None, class: 0, order_us }
     }
@@ -46,7 +46,7 @@ pub struct SortKey(f64);
 impl SortKey {
     /// `None` if it is not finite.
     pub fn new(number: f64) -> Option<Self> {
-        // Of the two zeros this makes the positive one.
+        // This turns the negative zero into the positive one.
         number.is_finite().then_some(SortKey(number + 0.0))
     }
 

@@ -1,18 +1,21 @@
-//! Buckets as rows: which jobs of each run, which are held back, and how those learn that there is room.
+//! Buckets as rows: which of their jobs run, which wait, and how the waiting ones learn that there is room.
 //!
-//! *Model.* A job that runs has a row in each bucket that it is in ([`of_job`]), written with its claim and cleared with it, whatever ends that. A
-//! claim counts them, and is refused if a bucket is full. A job that is refused leaves the queue: it is *held back*, [`Place::Limited`] in an
-//! index by bucket that keeps its place ([`hold_back`]), for the reason why paused jobs leave it ([`crate::filters`]). Where jobs are held back,
-//! whatever gives a place of the bucket back marks it; and whoever looks for work looks at the marked ones first ([`look`]): as long as
-//! a bucket has room, jobs of it go back to where they stood in the queue, so many as there is room for.
+//! *Model.* A running job has a row in each of its buckets ([`of_job`]), which is written with its claim and cleared with
+//! it. A claim counts these rows, and is refused if a bucket is full. A refused job leaves the queue for [`Place::Limited`],
+//! an index by bucket that keeps its time in the queue ([`hold_back`]). The reason is the same as for paused jobs
+//! ([`crate::filters`]). When a bucket with limited jobs gets a free place, it is marked. A pass reads the marked buckets
+//! first ([`look`]) and returns jobs to their places in the queue, as many as the buckets have room for.
 //!
-//! *No more than may.* Rows are counted in a snapshot, so that an end makes no claim run again. Two claims of one bucket collide: each reads
-//! and writes its *guard*. There are few guards, which buckets share by a hash, so that no row stays of a bucket that nobody uses any more.
+//! *No more than the limit.* Rows are counted in a snapshot, so that an end makes no claim repeat. Two claims of one bucket
+//! conflict: each reads and writes its *guard*. There are few guards, which buckets share by a hash, so that no row remains
+//! of an unused bucket.
 //!
-//! *Nobody is forgotten.* A bucket has a mark if it has room and holds jobs back. An end reads whether there are any, and proves it if there are
-//! none: who is held back meanwhile collides with it. Where a bucket holds jobs of several types back, an end notes that in a row, and
-//! servers mark it for all of them ([`mark_rest`]): an end has up to eleven buckets, and a store may take few rows at once. Whoever holds a job back marks the bucket, too: the place may have been given back
-//! already. The mark goes by the hand of one who sees that the bucket is full or holds nothing back, and collides with who sets it anew.
+//! *No job is missed.* A bucket with room and limited jobs has a mark. An end reads whether there are limited jobs, and
+//! proves it if there are none: a job that becomes limited concurrently conflicts with it. If a bucket limits jobs of
+//! several types, the end only notes that in a row, and servers mark the bucket for all types ([`mark_rest`]). The reason is
+//! that an end may have eleven buckets, and a store may accept few rows per step. A job that becomes limited also marks the
+//! bucket, because the place may already be free. The worker that finds the bucket full or without limited jobs clears the
+//! mark, and conflicts with a transaction that sets it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,65 +34,67 @@ use crate::place::{Place, move_to};
 use crate::rows::{decode, encode, read_job, write_job};
 use crate::{Claim, Job, Keyspace, Result};
 
-/// Guards of all buckets.
+/// The number of guards, for all buckets.
 pub(crate) const GUARDS: u64 = 256;
-/// Marked buckets that one look sees, of which it looks at [`BUCKETS_AT_ONCE`]. The next one goes on after them.
+/// Marked buckets that one [`look`] reads, of which it handles [`BUCKETS_AT_ONCE`]. The next one continues after them.
 const MAX_MARKED: usize = 200;
 const BUCKETS_AT_ONCE: usize = 16;
-/// Buckets with more tenants than that of which [`Rotation`] knows where the next look goes on; with more of them it begins anew.
+/// Buckets with more than [`MAX_TENANTS`] tenants for which [`Rotation`] keeps a position. With more such buckets it starts
+/// again.
 const MAX_TURNS: usize = 1_000;
-/// Tenants of a bucket that one look compares; those with several limits count once for each. The next look goes on after them.
+/// Tenants of a bucket that one look compares; a tenant with several limits counts once for each. The next look continues
+/// after them.
 const MAX_TENANTS: usize = 100;
-/// Jobs of one tenant that are looked at for one's own.
+/// Jobs of one tenant in which a look searches for jobs of the worker's own part.
 const LOOKED_AT: usize = 32;
-/// Jobs that one look puts back into the queue, at most.
+/// The most jobs that one look returns to the queue.
 const MAX_RELEASED: usize = 200;
 
-/// That a job of a bucket runs.
+/// The row of a running job in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateRow {
-    /// Under which claim.
+    /// The job's claim.
     #[serde(flatten)]
     pub claim: Claim,
-    /// Whose job it is.
+    /// The job's tenant.
     pub tenant: String,
-    /// Since when, in µs.
+    /// Since when it runs, in µs.
     pub since_us: i64,
-    /// The limit that it obeyed.
+    /// The limit that applied to it.
     pub most: u32,
 }
 
-/// The row of a job that is held back.
+/// The row of a limited job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitedRow {
-    /// The stamp of the filters then, in hexadecimal digits; without, there were none.
+    /// The versionstamp of the filters at that time, in hexadecimal digits; `None` if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<String>,
 }
 
-/// Where a job that is held back stands.
+/// Where a limited job is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitedPlace {
-    /// What it obeys.
+    /// The limit that it obeys.
     pub limit: Limit,
-    /// Whose queue it goes back to.
+    /// The tenant to whose queue it returns.
     pub tenant: String,
     /// Its priority class.
     pub class: i8,
-    /// Where it stands there, in µs.
+    /// Its time in that queue, in µs.
     pub order_us: i64,
 }
 
 /// A bucket without room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Full {
-    /// What the job obeys.
+    /// The limit that the job obeys.
     pub limit: Limit,
-    /// So many of the bucket run.
+    /// How many jobs of the bucket run.
     pub running: usize,
 }
 
-/// How many of each bucket run, as one transaction has counted them.
+/// The number of running jobs per bucket, as counted by one transaction.
 #[derive(Debug, Default)]
 pub struct Tally {
     running: BTreeMap<Bucket, usize>,
@@ -106,7 +111,7 @@ impl Tally {
         Ok(running)
     }
 
-    /// The first bucket without room for a job that obeys these limits. Takes no conflict.
+    /// The first bucket without room for a job that obeys these limits. Adds no read conflict.
     pub(crate) async fn full(
         &mut self,
         tx: &Transaction,
@@ -122,7 +127,8 @@ impl Tally {
         Ok(None)
     }
 
-    /// Takes a place in each of the buckets for a job that is claimed, and proves that there is room. They were found to have some.
+    /// Takes a place in each of the buckets for a job that is claimed, and proves that there is room, which [`Tally::full`]
+    /// has found.
     pub(crate) async fn take(
         &mut self,
         tx: &Transaction,
@@ -148,12 +154,12 @@ impl Tally {
     }
 }
 
-/// How many jobs of a bucket run, up to the highest limit. Takes no conflict.
+/// How many jobs of a bucket run, up to the highest limit. Adds no read conflict.
 pub async fn count(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<usize> {
     Ok(rows(tx, keys.rate_holders(bucket), MAX_LIMIT as usize).await?.len())
 }
 
-/// Up to `limit` jobs of a bucket that run, each with its row. Takes no conflict.
+/// Up to `limit` running jobs of a bucket, each with its row. Adds no read conflict.
 pub async fn running(
     tx: &Transaction,
     keys: &Keyspace,
@@ -172,13 +178,13 @@ async fn rows(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<
     Ok(tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?)
 }
 
-/// Which guard a bucket has: the same in every release.
+/// The guard of a bucket: the same in every release.
 fn guard(bucket: &Bucket) -> u64 {
     hash(bucket.name(), u64::from(matches!(bucket, Bucket::Filter(_)))) % GUARDS
 }
 
-/// Takes a pending job out of the queue until its bucket has room; whether it was pending. `stamp` is that of the filters, if there are any: a
-/// limit of theirs holds for as long as they do.
+/// Takes a pending job out of the queue until its bucket has room. Returns whether it was pending. `stamp` is that of the
+/// filters, if there are any: a filter's limit applies only as long as the filters stay the same.
 pub async fn hold_back(
     tx: &Transaction,
     keys: &Keyspace,
@@ -202,13 +208,14 @@ pub async fn hold_back(
     Ok(true)
 }
 
-/// Lets those who look for jobs of a type look at a bucket. Reads nothing.
+/// Marks a bucket, so that the workers of a type check it. Reads nothing.
 fn mark(tx: &Transaction, keys: &Keyspace, job_type: &str, bucket: &Bucket) -> Result<()> {
     tx.set_versionstamp(keys.roomy_entry(job_type, bucket))?;
     Ok(tx.set_versionstamp(keys.wake(job_type))?)
 }
 
-/// Gives back the places of a claim that ends. Does not write the record, from which they go. Nothing for a job that has none.
+/// Releases the places of a claim that ends, and removes them from the record, which it does not write. Does nothing for a
+/// job without places.
 pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     let buckets = job.run_mut().map(|run| std::mem::take(&mut run.buckets)).unwrap_or_default();
     for bucket in buckets {
@@ -225,13 +232,13 @@ pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) ->
     Ok(())
 }
 
-/// The type of which a bucket holds jobs back, if it is one alone, or none; `None` for more. That there are no others, before and behind it, is
-/// proven, so that one that is held back now is not missed; one more of the type that is found is told with the others, and makes no end
-/// run again.
+/// The type of the jobs that a bucket limits, if there is one type or none; `None` for more types. Proves that no other type
+/// arrives before or after it, so that no newly limited job is missed. A newly limited job of the same type is released with
+/// the others, and causes no conflict.
 async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<Option<Vec<String>>> {
     let (begin, end) = keys.limited_in(bucket);
     let Some(job_type) = first_type(tx, keys, (begin.clone(), end.clone())).await? else {
-        // The same again, and this time it counts.
+        // The same read again, now with a conflict.
         tx.range(&(begin, end), 1).await?;
         return Ok(Some(Vec::new()));
     };
@@ -245,19 +252,19 @@ async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Re
     Ok(Some(vec![job_type]))
 }
 
-/// The type of the first job of a range that is held back. Takes no conflict.
+/// The type of the first limited job of a range. Adds no read conflict.
 async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Result<Option<String>> {
     let found = rows(tx, range, 1).await?;
     found.first().map(|(key, _)| Ok(parse_limited(keys, key)?.0)).transpose()
 }
 
-/// Marks a bucket for the types of which it holds jobs back, where they were too many for an end: as many as the transaction has room for.
-/// Whether there was one. In a transaction of its own.
+/// Marks a bucket for the types of its limited jobs, where there were too many types for an end: as many as the transaction
+/// has room for. Returns whether there was such a bucket. Use a transaction of its own.
 pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
     let found = rows(tx, keys.unmarked(), 1).await?;
     let Some((row, _)) = found.first() else { return Ok(false) };
     let bucket = keys.parse_unmarked(row).ok_or_else(|| corrupt("unmarked key", "not a tuple of three"))?;
-    // An end that has room to give away meanwhile writes it again, and collides.
+    // An end that frees a place concurrently writes this row again, and conflicts.
     let Some(value) = tx.get(row).await? else { return Ok(true) };
     let mut done: Option<String> = decode("unmarked row", &value)?;
     let (mut begin, end) = keys.limited_in(&bucket);
@@ -281,27 +288,27 @@ fn parse_limited(keys: &Keyspace, key: &Bytes) -> Result<(String, LimitedPlace, 
     keys.parse_limited(key).ok_or_else(|| corrupt("limited key", "not a tuple of nine"))
 }
 
-/// What a look at marked buckets came to.
+/// The result of a look at marked buckets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// The tenants of jobs that are pending now.
+    /// The tenants of the jobs that are pending now.
     pub released: BTreeSet<String>,
-    /// The first marked bucket that is somebody else's.
+    /// The first marked bucket that was skipped for another worker.
     pub left: Option<String>,
-    /// There is more to look at, at once.
+    /// There is more to handle immediately.
     pub more: bool,
 }
 
-/// Where the looks for one type go on. A look sees some of the marked buckets, and some of the tenants of each; what the next one sees
-/// begins behind that, so that nothing is first by its name. It is kept in memory: whoever forgets it begins anew.
+/// Where the looks for one type continue. A look handles some of the marked buckets, and some of the tenants of each. The
+/// next look starts after them, so that no name is preferred. It is kept in memory: after a restart it starts again.
 #[derive(Debug, Default)]
 pub struct Rotation(Mutex<Turns>);
 
 #[derive(Debug, Default)]
 struct Turns {
-    /// The mark that was seen last, if there are others behind it.
+    /// The mark that was read last, if there are more after it.
     mark: Option<Bytes>,
-    /// Of buckets with more tenants than one look compares: where the next tenant begins.
+    /// For buckets with more tenants than one look compares: where the next tenant begins.
     tenants: BTreeMap<Bucket, Bytes>,
 }
 
@@ -324,12 +331,13 @@ impl Rotation {
     }
 }
 
-/// Puts jobs that are held back into the queue again where their buckets have room: as many of each as there is room for, up to `most`
-/// together. `mine` says which buckets, and which of the jobs first: where several look, each leaves some to the others. `next` says
-/// whose jobs: of tenants with so many jobs each, whose turn it is, one place of the answer for each of up to so many jobs.
+/// Returns limited jobs to the queue where their buckets have room: as many of each bucket as there is room for, up to
+/// `most` in total. `mine` decides which buckets this worker handles, and which of their jobs come first: several workers
+/// divide them. `next` gets the tenants, each with its number of jobs, and how many jobs to choose. It returns one index of
+/// a tenant for each job, in the order of their turns.
 ///
-/// Marks of buckets without room are cleared only if the look `clears`. That collides with every end in such a bucket, and nothing depends
-/// on it: a mark that stays costs the next look some reads. So a pass that has collided leaves them.
+/// Marks of buckets without room are cleared only if the look `clears`. That conflicts with every end in such a bucket, and
+/// nothing depends on it: a mark that stays costs the next look some reads. So a pass that has had a conflict leaves them.
 #[allow(clippy::too_many_arguments, reason = "a look's own parts")]
 pub async fn look(
     tx: &Transaction,
@@ -390,21 +398,21 @@ pub async fn look(
             (released, of_bucket) = (released + 1, of_bucket + 1);
             looked.released.extend(put_back(tx, keys, &row).await?);
         }
-        // Nobody is to be let go, or nobody was there.
+        // The bucket has no room for any of its jobs, or has none.
         if !has_room && clears && tx.get(mark).await?.is_some() {
             tx.clear(mark.clone())?;
         }
     }
-    // Behind the last one it begins anew.
+    // After the last mark, the next look starts again.
     looked.more |= is_end && seen.is_some() || marked.len() == MAX_MARKED;
     rotation.turns().mark = last.filter(|_| !is_end).cloned();
     Ok(looked)
 }
 
-/// Jobs of one tenant that obey one limit, which has room.
+/// Jobs of one tenant that obey one limit with room.
 struct Group {
     tenant: String,
-    /// How many more of the bucket may run, by that limit.
+    /// How many more jobs of the bucket may run under that limit.
     room: usize,
     jobs: std::vec::IntoIter<Bytes>,
 }
@@ -456,8 +464,8 @@ async fn groups(
     Ok(groups)
 }
 
-/// Puts a job that is held back where it stood in the queue. Its tenant, if it is still there: it may have gone since the snapshot, and its
-/// record then says so.
+/// Returns a limited job to its place in the queue, and returns its tenant. `None` if the job has left since the snapshot,
+/// as its record then states.
 async fn put_back(tx: &Transaction, keys: &Keyspace, row: &Bytes) -> Result<Option<String>> {
     let (job_type, place, id) = parse_limited(keys, row)?;
     let job = read_job(tx, keys, &job_type, &id).await?;
@@ -469,8 +477,9 @@ async fn put_back(tx: &Transaction, keys: &Keyspace, row: &Bytes) -> Result<Opti
     Ok(Some(job.tenant))
 }
 
-/// Looks at up to `limit` jobs that filters hold back, after `after`, and puts those back into the queue whose filters are not those that there are
-/// now, as many as the transaction has room for: they are judged anew. Returns where to go on; `None` at the end.
+/// Reads up to `limit` jobs that filters limit, after `after`. Returns those to the queue that an older version of the
+/// filters limited, as many as the transaction has room for: the new filters decide. Returns where to continue; `None` at
+/// the end.
 pub async fn release_old(
     tx: &Transaction,
     keys: &Keyspace,
@@ -498,7 +507,7 @@ pub async fn release_old(
 }
 
 impl Job {
-    /// The limits that it obeys, beside the one of a filter.
+    /// The limits that the job obeys: its reasons', and that of `filter`.
     pub(crate) fn limits(&self, filter: Option<&Limit>) -> Vec<Limit> {
         of_job(filter.cloned(), &self.reasons)
     }

@@ -58,7 +58,7 @@ pub(crate) async fn read_active(
     }
 }
 
-/// What a job last reported in its active row, and when it was to be looked at; the rest of the row is not looked at.
+/// A job's last report in its active row, and when servers check it; ignores the rest of the row.
 pub(crate) async fn read_active_info(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,13 +1,13 @@
-//! Who has pending jobs, and which: a queue per tenant.
+//! The tenants with pending jobs, and their queues: one per tenant.
 //!
-//! *Model.* Each tenant of a type has a queue of its own, and whoever looks for work asks first who waits. The row that says so is
-//! written with every pending row, as a versionstamp and without a look at what it was: those who add jobs never conflict over
-//! it, not even on etcd, where commits that stamp the same key share a transaction. It goes by the hand of whoever found the
-//! queue empty, in a transaction that proves it ([`no_longer_waiting`]). So it may be there without a pending job, for a while; there is never
-//! a pending job without it.
+//! *Model.* Each tenant of a type has its own queue, and a pass first reads which tenants wait. The row that states this is
+//! written whenever a job becomes pending, as a versionstamp and without a read. So adds never conflict over it, not even on
+//! etcd, where commits that stamp the same key share a transaction. The worker that finds the queue empty removes the row,
+//! in a transaction that proves it ([`no_longer_waiting`]). So the row may exist for a while without a pending job, but
+//! never a pending job without the row.
 //!
-//! *Forces.* A queue per tenant costs one row more per pending job than one for all, and none of them is rewritten when the
-//! order of the tenants changes, however many jobs they have.
+//! *Forces.* A queue per tenant costs one more row per pending job than one queue for all tenants. No row is rewritten when
+//! the order of the tenants changes, however many jobs they have.
 
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
@@ -30,21 +30,21 @@ pub struct Pending {
     pub id: String,
     /// When it was last started, or added, in µs: lower runs first.
     pub order_us: i64,
-    /// What sorts it before its class and time, if something does; those without come first.
+    /// A key that sorts the job before its class and time; jobs without a key come first.
     pub key: Option<f64>,
     /// Its priority class: lower ones run first.
     pub class: i8,
-    /// What it wants to lock.
+    /// The locks that it declares.
     pub locks: Requests,
-    /// What it has in common with others, if it does not know all of that.
+    /// The option values that it shares with other jobs, if it does not know all its locks.
     pub traits: Traits,
 }
 
-/// Up to `limit` tenants that may have pending jobs, by name, after the tenant `after` if it is given; each with the stamp of
-/// the latest pending row that it was given. Takes no conflict.
+/// Up to `limit` tenants that may have pending jobs, by name, after the tenant `after` if given. Each comes with the stamp
+/// of its latest pending job. Adds no read conflict.
 ///
-/// Not in a transaction that has made a job pending before: such a stamp is not known before the commit, and the store says so
-/// ([`turnwise_store::Error::Misuse`]).
+/// Not for a transaction that has made a job pending: such a stamp is unknown before the commit, and the store returns
+/// [`turnwise_store::Error::Misuse`].
 pub async fn waiting(
     tx: &Transaction,
     keys: &Keyspace,
@@ -67,8 +67,8 @@ pub async fn waiting(
         .collect()
 }
 
-/// Takes a tenant out of [`waiting`] if its queue is empty, and returns whether it is. Whoever adds a job of the tenant meanwhile makes this
-/// conflict, and does not notice. In a transaction of its own, so that nothing else has to run again.
+/// Removes a tenant from [`waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
+/// tenant makes this transaction conflict, not the add. Use a transaction of its own, so that nothing else is repeated.
 pub async fn no_longer_waiting(
     tx: &Transaction,
     keys: &Keyspace,
@@ -82,7 +82,7 @@ pub async fn no_longer_waiting(
     Ok(is_empty)
 }
 
-/// The first `limit` jobs of a tenant's queue. Takes no conflict: claiming a job is what conflicts.
+/// The first `limit` jobs of a tenant's queue. Adds no read conflict: claiming a job adds one.
 pub async fn front(
     tx: &Transaction,
     keys: &Keyspace,
@@ -93,7 +93,7 @@ pub async fn front(
     read_jobs(tx, keys, keys.pending_of(job_type, tenant), limit).await
 }
 
-/// The first `limit` of those in a tenant's queue that are sorted by keys, behind all others. Takes no conflict.
+/// The first `limit` jobs in a tenant's queue that are sorted by keys; their rows come last. Adds no read conflict.
 pub async fn keyed(
     tx: &Transaction,
     keys: &Keyspace,
@@ -104,8 +104,8 @@ pub async fn keyed(
     read_jobs(tx, keys, keys.keyed_of(job_type, tenant), limit).await
 }
 
-/// Up to `limit` pending jobs of all tenants of a type, each with its tenant, in the order of their keys: tenant by tenant, from `from` on or from
-/// the first one. With them, where to go on; `None` at the end. Takes no conflict.
+/// Up to `limit` pending jobs of all tenants of a type, each with its tenant, in the order of their keys: tenant by tenant,
+/// from `from` or from the start. Also returns where to continue; `None` at the end. Adds no read conflict.
 pub async fn page(
     tx: &Transaction,
     keys: &Keyspace,
@@ -126,7 +126,7 @@ async fn read_jobs(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: us
     rows.iter().map(|(key, value)| Ok(read_pending(keys, key, value)?.1)).collect()
 }
 
-/// A pending row: its tenant, and the job.
+/// The tenant and the job of a pending row.
 fn read_pending(keys: &Keyspace, key: &[u8], value: &[u8]) -> Result<(String, Pending)> {
     let (QueuePlace { tenant, key, class, order_us }, id) =
         keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
@@ -134,7 +134,7 @@ fn read_pending(keys: &Keyspace, key: &[u8], value: &[u8]) -> Result<(String, Pe
     Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks, traits }))
 }
 
-/// How many pending jobs a tenant has; counts up to `most`. Takes no conflict.
+/// How many pending jobs a tenant has; counts up to `most`. Adds no read conflict.
 pub async fn count_pending(
     tx: &Transaction,
     keys: &Keyspace,
@@ -145,14 +145,14 @@ pub async fn count_pending(
     Ok(read_queue(tx, keys.pending_of(job_type, tenant), most).await?.len())
 }
 
-/// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Takes no conflict.
+/// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Adds no read conflict.
 pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> Result<usize> {
     let Job { job_type, tenant, .. } = job;
     let Some(place) = job.queue_place() else { return Ok(0) };
     let (begin, _) = keys.pending_of(job_type, tenant);
     let (keyed, end) = keys.keyed_of(job_type, tenant);
     let own = keys.pending_entry(job_type, &place, &job.id);
-    // Those with keys are of class 0, and stand behind all others: later classes, too.
+    // Jobs with keys are of class 0, although their rows come last: they are before the jobs of classes from 1 on.
     let later = QueuePlace { class: 1, ..QueuePlace::by_time(tenant, i64::MIN) };
     let later = keys.pending_entry(job_type, &later, "");
     let (first, second) = match (place.key.is_some(), place.class) {
@@ -173,8 +173,8 @@ async fn read_queue(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> R
     Ok(tx.range_with(read, Isolation::Snapshot).await?)
 }
 
-/// Sorts a pending job by a key, or by its time alone, and returns whether that was a change. Nothing happens to a job that is not
-/// pending any more. Wakes nobody: there is no more to do than before.
+/// Sorts a pending job by a key, or by its time alone, and returns whether that was a change. Does nothing to a job that is
+/// no longer pending. Wakes no worker: there is no more work than before.
 ///
 /// # Errors
 /// [`Error::Invalid`] for a key that is not a finite number.
@@ -189,7 +189,7 @@ pub async fn set_key(
     let key = sorted.map_err(|problem| Error::Invalid { field: "priority", problem: problem.to_owned() })?;
     let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(false) };
     let Some(was) = job.queue_place().filter(|was| was.key != key) else { return Ok(false) };
-    // Its priority stays with a job that loses its key: it may be sorted by it again.
+    // A job that loses its key keeps its priority: it may be sorted by it again.
     job.priority = key.map(SortKey::get).or(job.priority);
     if let Place::Pending { keyed, .. } = &mut job.place {
         *keyed = key.is_some();

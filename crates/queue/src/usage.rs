@@ -1,9 +1,9 @@
-//! What was charged to tenants, by whom.
+//! What was charged to tenants, and by which charger.
 //!
-//! *Model.* A row per tenant and charger, which only that charger writes: a worker of a server, or a node for the external workers
-//! that it speaks for ([`crate::workers::node_contender`]). What a tenant was charged is the sum over its rows, one range read. A row holds what its
-//! charger has charged *ever*, so it only grows, and others find out what is new since they last looked. A charger that is gone leaves
-//! its rows: they count until what they tell has decayed away.
+//! *Model.* There is a row per tenant and charger, which only that charger writes. A charger is a worker of a server, or a
+//! node for its external workers ([`crate::workers::node_contender`]). A tenant's charge is the sum over its rows, one range
+//! read. A row holds the charger's total, so it only grows, and readers compute what is new since their last read. A charger
+//! that is gone leaves its rows, which count until their usage has decayed.
 
 use serde::{Deserialize, Serialize};
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -18,19 +18,19 @@ use crate::{Keyspace, Result, nodes};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Charged {
-    /// How long the tenant's jobs have run, ever, in µs.
+    /// The total run time of the tenant's jobs, in µs.
     pub service_us: u64,
-    /// The same, each part of it divided by the tenant's shares of that moment, in virtual µs.
+    /// The same, each part divided by the tenant's shares at that time, in virtual µs.
     pub virtual_us: f64,
-    /// The tenant's tag as the charger last knew it, in virtual µs.
+    /// The tenant's virtual time as the charger last knew it, in virtual µs.
     pub tag: f64,
-    /// The system's virtual time as the charger last knew it.
+    /// The job type's virtual time as the charger last knew it.
     pub now: f64,
-    /// What its running jobs are expected to cost, in µs.
+    /// The expected cost of its running jobs, in µs.
     pub in_flight_us: f64,
     /// How many of its jobs run.
     pub running: u64,
-    /// What one of its jobs is expected to cost, in µs, once something is known of that.
+    /// The expected cost of one of its jobs, in µs, if one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_us: Option<f64>,
     /// Its decayed run time, in µs, as of `period`.
@@ -44,7 +44,7 @@ pub struct Charged {
 }
 
 impl Charged {
-    /// The first number that cannot be what it is called, in words.
+    /// The first number that is negative or not finite, with its name.
     pub(crate) fn problem(&self) -> Option<String> {
         let times = [
             ("virtual_us", self.virtual_us),
@@ -60,22 +60,22 @@ impl Charged {
     }
 }
 
-/// How far the keys of a type have been lifted: a key grows less with time than those that come later, so nothing that waits is
-/// ever rewritten.
+/// How far the keys of a type have been lifted. Later keys are lifted by more than earlier ones, so no key of a waiting job
+/// is ever rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Boost {
     /// How far, at `at_us`.
     pub v: f64,
     /// When, in µs since the epoch.
     pub at_us: i64,
-    /// By what a priority is multiplied in each interval.
+    /// The factor by which a priority is multiplied in each interval.
     pub coeff: f64,
     /// The interval, in µs.
     pub interval_us: i64,
 }
 
-/// Up to `limit` rows of a type by tenant and charger, after those of `after` if it is given: tenant, charger, what it has charged.
-/// Takes no conflict.
+/// Up to `limit` rows of a type by tenant and charger, after the row of `after` if given: tenant, charger, what it has
+/// charged. Adds no read conflict.
 pub async fn of_type(
     tx: &Transaction,
     keys: &Keyspace,
@@ -90,7 +90,7 @@ pub async fn of_type(
     read_rows(tx, keys, (begin, end), limit).await
 }
 
-/// The rows of one tenant, the first [`MAX_CHARGERS`] of them: charger, what it has charged. Takes no conflict.
+/// The rows of one tenant, the first [`MAX_CHARGERS`] of them: charger, what it has charged. Adds no read conflict.
 pub async fn of_tenant(
     tx: &Transaction,
     keys: &Keyspace,
@@ -101,7 +101,7 @@ pub async fn of_tenant(
     Ok(rows.into_iter().map(|(_, charger, charged)| (charger, charged)).collect())
 }
 
-/// Rows of one tenant that are read at once. Those of the dead are cleared when they have decayed.
+/// The most rows of one tenant that are read. The rows of dead chargers are cleared once they have decayed.
 pub const MAX_CHARGERS: usize = 10_000;
 
 async fn read_rows(
@@ -120,8 +120,8 @@ async fn read_rows(
         .collect()
 }
 
-/// Writes what `charger` has charged to a tenant, all of it. The row is read, too: a write that comes late conflicts with a later
-/// one, and then, tried again, finds that more has been charged by now, and changes nothing.
+/// Writes the total that `charger` has charged to a tenant. It also reads the row, so that a late write conflicts with a
+/// newer one. Its repetition finds a larger total, and changes nothing.
 pub async fn write(
     tx: &Transaction,
     keys: &Keyspace,
@@ -140,8 +140,8 @@ pub async fn write(
     Ok(tx.set(row, encode(charged))?)
 }
 
-/// Clears the row of a charger that is gone, for good: it is no member, nor a node that lives. Whether it is gone. Conflicts with
-/// whoever registers meanwhile under the charger's id.
+/// Clears the row of a charger that is permanently gone: it is neither a member nor a live node. Returns whether it is gone.
+/// Conflicts with a worker that registers concurrently under the charger's id.
 pub async fn forget_gone(
     tx: &Transaction,
     keys: &Keyspace,
@@ -160,7 +160,7 @@ pub async fn forget_gone(
     Ok(true)
 }
 
-/// Clears a row that its charger needs no more; conflicts with whoever writes it meanwhile.
+/// Clears a row that its charger no longer needs; conflicts with a concurrent write of the row.
 pub async fn forget(
     tx: &Transaction,
     keys: &Keyspace,
@@ -175,7 +175,7 @@ pub async fn forget(
     Ok(())
 }
 
-/// How far the keys of a type have been lifted; `None` if nobody orders by keys.
+/// How far the keys of a type have been lifted; `None` if no worker sorts by keys.
 pub async fn read_boost(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<Boost>> {
     match tx.get(&keys.boost(job_type)).await? {
         Some(value) => decode("boost row", &value).map(Some),
@@ -183,7 +183,7 @@ pub async fn read_boost(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Re
     }
 }
 
-/// Writes how far the keys of a type have been lifted. Whoever does has read it in the same transaction.
+/// Writes how far the keys of a type have been lifted. The caller has read it in the same transaction.
 pub fn write_boost(tx: &Transaction, keys: &Keyspace, job_type: &str, boost: &Boost) -> Result<()> {
     Ok(tx.set(keys.boost(job_type), encode(boost))?)
 }

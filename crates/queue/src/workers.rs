@@ -1,4 +1,4 @@
-//! Who works: membership and liveness as rows.
+//! Membership and liveness of workers, as rows.
 
 use std::collections::BTreeSet;
 
@@ -15,41 +15,41 @@ use crate::nodes::NodeOptions;
 use crate::rows::{decode, encode, read_job};
 use crate::{Error, Keyspace, Result};
 
-/// Workers that a listing reads at most.
+/// The most workers that a listing reads.
 const MAX_WORKERS: usize = 10_000;
-/// Jobs that one transaction of a removal gives back at most: of each its record and its active row are proven.
+/// The most jobs that one transaction of a removal gives back: it adds conflicts for each job's record and active row.
 const MAX_GIVEN_BACK: usize = 40;
-/// Rows that giving one of them back writes and proves at most, beside those of its locks and buckets.
+/// The most rows and conflicts of giving one job back, beside those of its locks and buckets.
 const ROWS_GIVEN_BACK: usize = 16;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
 
-/// What is known of a registered worker.
+/// A registered worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
     /// Its id, used once: a restarted process registers under a new one. In the key, not in the value.
     #[serde(skip)]
     pub id: String,
-    /// The node it runs on (or reaches the store through), as the API shows it.
+    /// The node that it runs on (or reaches the store through), as the API shows it.
     pub node: String,
-    /// What it calls itself, if it does: shown, never compared.
+    /// Its display name, if it has one; never compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// When it registered, in µs.
     pub started_us: i64,
-    /// Jobs it runs at most.
+    /// The most jobs that it runs.
     pub slots: usize,
-    /// How long its health counter may stand still before it counts as dead, in µs.
+    /// How long its health counter may stay the same before it counts as dead, in µs.
     pub health_timeout_us: i64,
-    /// It reaches the store through a server only: it watches nobody, and survives that server's restart.
+    /// It reaches the store only through a server: it watches no other worker, and survives that server's restart.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
-    /// What a node tells of itself; workers have none.
+    /// A node's own description; workers have none.
     #[serde(default, rename = "options", skip_serializing_if = "Option::is_none")]
     pub node_options: Option<NodeOptions>,
 }
 
-/// How long a health counter may stand still unless the configuration says otherwise, in µs: three pings.
+/// How long a health counter may stay the same by default, in µs: three heartbeats.
 pub const DEFAULT_HEALTH_TIMEOUT_US: i64 = 15_000_000;
 
 impl Worker {
@@ -68,13 +68,13 @@ impl Worker {
     }
 }
 
-/// A worker's heartbeat. Whether it stands still for too long its watcher measures on a clock of its own: `seen_us` only tells, once
-/// the worker is lost, for how long its jobs have run.
+/// A worker's heartbeat. Its watcher measures on its own clock how long the counter stays the same. `seen_us` only shows how
+/// long the jobs of a lost worker have run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// Moves while the worker lives.
     pub counter: u64,
-    /// How long the counter may stand still, in µs.
+    /// How long the counter may stay the same, in µs.
     pub timeout_us: i64,
     /// See [`Worker::external`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -92,15 +92,15 @@ pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Work
     }
     let Worker { health_timeout_us: timeout_us, external, started_us, .. } = *worker;
     let health = Health { counter: 0, timeout_us, external, seen_us: Some(started_us) };
-    // A first attempt with an unknown outcome may still be on its way when the worker, registered by a second one, has
-    // left: it must not make it a member again.
+    // A first attempt with an unknown outcome may still commit after the worker registered with a second one and left. The
+    // conflict keeps it from making the worker a member again.
     tx.add_read_conflict(keys.worker(job_type, &worker.id));
     tx.set(keys.worker(job_type, &worker.id), encode(worker))?;
     tx.set(keys.health(job_type, &worker.id), encode(&health))?;
     Ok(tx.set_versionstamp(keys.workers_versionstamp(job_type))?)
 }
 
-/// Shows that a worker lives: moves its health counter. [`Error::Halt`] if it is no member (any more).
+/// A heartbeat: moves a worker's health counter. [`Error::Halt`] if the worker is not a member.
 pub async fn ping(
     tx: &Transaction,
     keys: &Keyspace,
@@ -119,7 +119,7 @@ pub async fn ping(
     Ok(tx.set(keys.health(job_type, worker), encode(&health))?)
 }
 
-/// Changes how many jobs a member runs at most; nothing if it is none.
+/// Changes a member's number of slots; does nothing if the worker is not a member.
 pub async fn set_slots(
     tx: &Transaction,
     keys: &Keyspace,
@@ -135,15 +135,15 @@ pub async fn set_slots(
     }
 }
 
-/// Once this is committed, no transaction that the worker began before can be committed any more: all of them
-/// read its membership row, which this writes again. For a worker that must know whether one was.
+/// After this has committed, no transaction that the worker began earlier can commit: all of them read its membership row,
+/// which this writes again. For a worker that must know whether such a transaction committed.
 pub async fn fence(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
     let row = keys.worker(job_type, worker);
     let value = tx.get(&row).await?.ok_or(Error::Halt)?;
     Ok(tx.set(row, value)?)
 }
 
-/// A worker's sign of life; `None` once nothing is left of the worker.
+/// A worker's heartbeat; `None` once no row of the worker is left.
 pub async fn health(
     tx: &Transaction,
     keys: &Keyspace,
@@ -164,8 +164,8 @@ pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str
     Ok(Some(row))
 }
 
-/// Up to `limit` workers to the right of `worker`: the order of ids, closed to a ring, without itself. Among
-/// them are those whose removal has begun. Takes no conflict.
+/// Up to `limit` workers that follow `worker` in the order of ids, closed to a ring, without `worker` itself. They include
+/// workers whose removal has begun. Adds no read conflict.
 pub async fn neighbours(
     tx: &Transaction,
     keys: &Keyspace,
@@ -181,8 +181,8 @@ pub async fn neighbours(
     Ok(ring)
 }
 
-/// Up to `limit` workers of a type in the order of their ids, after the worker `after` if it is given. Among
-/// them are those whose removal has begun. Takes no conflict.
+/// Up to `limit` workers of a type in the order of their ids, after the worker `after` if given. They include workers whose
+/// removal has begun. Adds no read conflict.
 pub async fn healths(
     tx: &Transaction,
     keys: &Keyspace,
@@ -213,8 +213,8 @@ async fn read_healths(
         .collect()
 }
 
-/// Up to `limit` workers of all types, each with its type, in the order of types and ids, after the worker `after` if it is given. Among
-/// them are those whose removal has begun. Takes no conflict.
+/// Up to `limit` workers of all types, each with its type, in the order of types and ids, after the worker `after` if given.
+/// They include workers whose removal has begun. Adds no read conflict.
 pub async fn all_healths(
     tx: &Transaction,
     keys: &Keyspace,
@@ -235,12 +235,12 @@ pub async fn all_healths(
         .collect()
 }
 
-/// Up to `limit` job types that have workers, or had some whose removal is not done. One read per type.
+/// Up to `limit` job types that have workers, or workers whose removal is not complete. One read per type.
 pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
     types_after(tx, keys, None, limit).await
 }
 
-/// The same, of the types that come after `after`.
+/// The same for the types after `after`.
 pub async fn types_after(
     tx: &Transaction,
     keys: &Keyspace,
@@ -264,7 +264,7 @@ pub async fn types_after(
     Ok(types)
 }
 
-/// All registered workers of a type, sorted by id. Takes no conflict.
+/// All registered workers of a type, sorted by id. Adds no read conflict.
 pub async fn list(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<Worker>> {
     read_workers(tx, keys, job_type, MAX_WORKERS).await
 }
@@ -288,8 +288,8 @@ async fn read_workers(
         .collect()
 }
 
-/// Who takes jobs of a type from the queue, sorted, each once: workers that do so themselves, by their ids, and the
-/// nodes that speak for external ones, as [`node_contender`]. Looks at `limit` workers. Takes no conflict.
+/// The contenders for the queue of a type, sorted, each once: workers that claim for themselves, by their ids, and nodes
+/// that claim for external workers, as [`node_contender`]. Reads `limit` workers. Adds no read conflict.
 pub async fn contenders(
     tx: &Transaction,
     keys: &Keyspace,
@@ -298,22 +298,22 @@ pub async fn contenders(
 ) -> Result<Vec<String>> {
     let workers = read_workers(tx, keys, job_type, limit).await?;
     let name = |worker: Worker| if worker.external { node_contender(&worker.node) } else { worker.id };
-    // One without a slot takes none.
+    // A worker without slots claims nothing.
     let names: BTreeSet<String> = workers.into_iter().filter(|worker| worker.slots > 0).map(name).collect();
     Ok(names.into_iter().collect())
 }
 
-/// A node that takes jobs for external workers, among [`contenders`].
+/// The name of a node that claims jobs for external workers, among [`contenders`].
 pub fn node_contender(node: &str) -> String {
     format!("node {node}")
 }
 
-/// Removes a worker that leaves from the membership. Its jobs are pending again. Handles up to `limit` of them; returns whether it is
-/// done, so that the caller goes on in another transaction.
+/// Removes a worker that leaves from the membership. Its jobs are pending again. Handles up to `limit` of them; returns
+/// whether the removal is complete. If not, the caller continues in another transaction.
 ///
-/// From the first one on the worker is no member: all of its writes answer `Halt`, so nothing is added to what
-/// is to be given back. Its health row, which no longer moves, stays until the last one: whoever watches it
-/// finishes what a remover that died left half done.
+/// After the first transaction the worker is no member: all of its writes return `Halt`, so it gets no further jobs. Its
+/// health row, which no longer moves, stays until the last transaction: its watcher completes the removal if the remover
+/// dies.
 pub async fn remove(
     tx: &Transaction,
     keys: &Keyspace,
@@ -331,31 +331,31 @@ pub async fn remove(
 pub enum Removal {
     /// It leaves: its jobs are pending again.
     Left,
-    /// It is dead: what its jobs are then is told by their [`Terms`](crate::Terms).
+    /// It is dead: their [`Terms`](crate::Terms) decide what happens to its jobs.
     Lost,
 }
 
-/// What one transaction of a removal came to.
+/// The result of one transaction of a removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
-    /// Nothing is left of the worker.
+    /// No row of the worker is left.
     pub done: bool,
-    /// The runs that it ended.
+    /// The runs that the transaction ended.
     pub given_back: Vec<GivenBack>,
 }
 
 /// A run that ended because its worker was removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenBack {
-    /// Whose job it is.
+    /// The job's tenant.
     pub tenant: String,
     /// The claim's number.
     pub claim: u64,
-    /// When it began, in µs.
+    /// When the run began, in µs.
     pub started_us: i64,
 }
 
-/// Removes a worker for one of two reasons, and tells which runs that has ended, to be charged.
+/// Removes a worker for one of two reasons, and returns the runs that this ended, so that they can be charged.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn remove_some(
     tx: &Transaction,
@@ -368,8 +368,8 @@ pub async fn remove_some(
     max_history: usize,
 ) -> Result<Removed> {
     let membership = keys.worker(job_type, worker);
-    // A claim that was begun before may still be committed until this is: then there is one more row. Once it is no
-    // member, and this transaction has seen that, rows only go, and each one that is looked at conflicts by itself.
+    // A claim that began earlier may commit until this transaction does, and would add a row. Later transactions see that
+    // the worker is no member: then rows only disappear, and each row that is read conflicts by itself.
     let mut is_first = false;
     if tx.get(&membership).await?.is_some() {
         tx.clear(membership)?;
@@ -402,7 +402,7 @@ pub async fn remove_some(
         let Some(claim) = job.claim().cloned().filter(|claim| claim.worker == worker) else {
             return Err(corrupt("active row", "its job has another claim"));
         };
-        // Its locks and places in buckets go in the same step.
+        // The job's locks and places in buckets are cleared in the same step.
         let locks = job.held().map_or(0, Held::len);
         let buckets = job.buckets().len();
         if n > 0 && !tx.has_room_for(locks + 3 * buckets + ROWS_GIVEN_BACK, 2 * buckets + ROWS_GIVEN_BACK) {
@@ -414,7 +414,7 @@ pub async fn remove_some(
         take_back(tx, keys, &mut job, &claim, taken, now_us, max_history).await?;
     }
     if done {
-        // The signal only now: until its last job is given back, cancelling one writes it again.
+        // The signal goes last: until the last job is given back, cancelling a job writes it again.
         tx.clear(keys.signal(job_type, worker))?;
         tx.clear(keys.claim_number(job_type, worker))?;
         tx.clear(keys.health(job_type, worker))?;
@@ -422,7 +422,7 @@ pub async fn remove_some(
     Ok(Removed { done, given_back })
 }
 
-/// When a worker was seen last, in µs; `None` if that is not known. Takes no conflict.
+/// When the worker was last seen, in µs; `None` if that is not known. Adds no read conflict.
 async fn last_seen_us(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,4 +1,4 @@
-//! Priority classes: where they put a job in its tenant's queue, when they change, and that they stay with it.
+//! Priority classes: how they order a tenant's queue, when they change, and that jobs keep them.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl World {
         world
     }
 
-    /// One transaction; then everything is checked.
+    /// Runs one transaction, then checks everything.
     async fn run<R>(&self, body: impl AsyncFn(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
         let tx = self.store.begin().await.unwrap();
         let done = body(&tx, &self.keys).await?;
@@ -138,7 +138,7 @@ async fn a_job_keeps_its_class_until_somebody_says_otherwise() {
     assert_eq!(world.get("a").await.class, -3, "added again without one");
     world.add("a", Some(2), 101).await;
     assert_eq!(world.queue().await, queued(&[("b", 0), ("a", 2)]));
-    // While it runs its class is written down for later.
+    // The class of a running job is stored for its next run.
     let claim = world.claim("a", 4).await;
     assert_eq!(world.set("a", -1).await.unwrap(), Classed::Set(State::Running));
     world.end("a", &claim, Ending::Stopped).await;

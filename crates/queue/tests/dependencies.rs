@@ -1,4 +1,4 @@
-//! Jobs that wait for the end of others: what frees them, what cancels them, and what is refused.
+//! Jobs that wait for other jobs to end: what makes them pending, what cancels them, and what is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -57,7 +57,7 @@ impl World {
         tx.commit().await.unwrap();
     }
 
-    /// How many transactions it took.
+    /// Returns how many transactions it took.
     async fn remove_worker(&self) -> usize {
         for transactions in 1..10_000 {
             let tx = self.store.begin().await.unwrap();
@@ -123,7 +123,7 @@ impl World {
         self.check().await;
     }
 
-    /// How many transactions it took until nothing was left to settle.
+    /// Returns how many transactions it took until nothing was left to settle.
     async fn settle(&self) -> usize {
         for transactions in 0..1_000 {
             let tx = self.store.begin().await.unwrap();
@@ -262,7 +262,7 @@ async fn more_dependents_than_one_transaction_settles_are_told_after_it() {
         pending += usize::from(world.stands(&format!("d{n}")).await == PENDING);
     }
     assert_eq!(pending, AT_ONCE, "with the end itself");
-    // Whoever waits for the next end of the same job is not told of this one.
+    // A job that waits for the next end of the same job is not affected by this end.
     world.add(&new("a", &[])).await;
     world.add(&new("late", &["a"])).await;
     assert_eq!(world.settle().await, 1);
@@ -281,7 +281,7 @@ async fn a_removed_job_has_ended_in_a_way_that_none_accepts() {
     world.add(&new("b", &["a"])).await;
     world.add(&free("c", "a")).await;
     world.remove("a").await;
-    // Its name is free at once; what waited for the old one has nothing to do with the new one.
+    // The id is free immediately; the dependents of the removed job do not depend on the new one.
     world.add(&new("a", &[])).await;
     world.add(&new("d", &["a"])).await;
     assert_eq!(world.settle().await, 1);

@@ -1,4 +1,4 @@
-//! Job filters as rows: what they hold back, and what comes back when they change.
+//! Job filters as rows: which jobs they pause, and which return when they change.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ struct World {
     _dir: tempfile::TempDir,
 }
 
-/// A transaction that commits what it did.
+/// A transaction that commits.
 macro_rules! tx {
     ($world:expr, |$tx:ident, $keys:ident| $body:expr) => {{
         let (tx, keys) = ($world.store.begin().await.unwrap(), $world.keys.clone());
@@ -63,7 +63,7 @@ impl World {
         tx!(self, |tx, keys| filters::pause(tx, keys, T, id, filter, stamp, 50)).unwrap()
     }
 
-    /// How many transactions it took.
+    /// Returns how many transactions it took.
     async fn release(&self) -> usize {
         let mut after = None;
         for transactions in 1..1_000 {

@@ -1,5 +1,5 @@
-//! Random histories of a few jobs and workers: after every step each job is in exactly one place, the one that
-//! its record names, and nothing belongs to no job.
+//! Random histories of a few jobs and workers: after every step each job is in exactly one place, the one that its record
+//! names, and every row has its owner.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn json(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
 }
 
-/// One tenant after the other.
+/// All jobs of one tenant, then of the next.
 fn in_order(waiting: &[(String, usize)], most: usize) -> Vec<usize> {
     let each = waiting.iter().enumerate();
     each.flat_map(|(n, (_, jobs))| std::iter::repeat_n(n, *jobs)).take(most).collect()
@@ -44,7 +44,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// One random step. Stale claims and unknown jobs answer errors; those are part of the game.
+    /// One random step. Stale claims and unknown jobs return errors, which are expected.
     async fn step(&mut self, tx: &Transaction) -> Result<(), Error> {
         self.now_us += 1;
         let id = *JOBS.choose(&mut self.rng).unwrap();
@@ -124,19 +124,19 @@ impl Walk {
                 workers::remove(tx, keys, T, worker, 100, now_us, 20).await?;
             }
             19 | 20 => {
-                // Numbers with all their digits: each must be read back to the last bit.
+                // Numbers with all their digits: each must be read back exactly.
                 let key = self.rng.random_bool(0.7).then(|| self.rng.random_range(-1e3..1e3) / 3.0);
                 tenants::set_key(tx, keys, T, id, key).await?;
             }
             22 => {
-                // It may be parked elsewhere, or not at all.
+                // The job may be parked elsewhere, or not at all.
                 let parked = ParkedJob { at, id: id.to_owned(), token: String::new() };
                 parking::wake(tx, keys, T, &parked, now_us).await?;
             }
             23 | 24 => {
                 let parked = parking::at(tx, keys, T, &at, 10).await?;
                 for job in parked {
-                    // Of an older token, too: then it is about an older sign.
+                    // Also with an older token, which must not clear the newer mark.
                     let token = if self.rng.random_bool(0.5) { job.token.clone() } else { "old".into() };
                     parking::settle(tx, keys, T, &ParkedJob { token, ..job }).await?;
                 }
@@ -158,7 +158,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Some of the jobs, whether they are there or not, the job itself among them.
+    /// Random dependencies, on jobs that may not exist, or on the job itself.
     fn after(&mut self) -> Vec<After> {
         let jobs: Vec<&str> = JOBS.choose_multiple(&mut self.rng, 2).copied().collect();
         let mut one = |id: &str| {
@@ -169,7 +169,7 @@ impl Walk {
         jobs.into_iter().map(&mut one).collect()
     }
 
-    /// Everything that waits for the end of something does so no longer once all that runs or waits has ended.
+    /// No job waits for a dependency any longer once all running and waiting jobs have ended.
     async fn run_out(&mut self, store: &Store) {
         for _ in 0..100 {
             self.now_us += 1_000;
@@ -267,7 +267,7 @@ async fn prop_every_job_is_in_exactly_the_place_that_its_record_names() {
     }
 }
 
-/// Says where a check failed.
+/// Reports where a check failed.
 struct Place(String);
 
 impl Drop for Place {

@@ -1,4 +1,4 @@
-//! What runs locked is there for those to come: written with their end, once, and never more than there is room for.
+//! What runs locked is kept for later runs: written with their end, once, and never in more rows than allowed.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl World {
         world
     }
 
-    /// Runs a transaction, and looks at all rows after it.
+    /// Runs a transaction, then checks all rows.
     async fn run<R>(&self, body: impl AsyncFnOnce(&Transaction, &Keyspace) -> Result<R>) -> R {
         let tx = self.store.begin().await.unwrap();
         let value = body(&tx, &self.keys).await.unwrap();
@@ -86,14 +86,14 @@ impl World {
         self.run(async |tx, keys| claims::end(tx, keys, T, id, claim, &ending, None, None, 4, 9).await).await;
     }
 
-    /// A job that runs from its add to its end.
+    /// A job from its add to its end.
     async fn whole(&mut self, traits: Traits, names: &[&str]) {
         let run = self.start(NODE_UNKNOWN, traits).await;
         self.lock(&run, &nodes(names)).await;
         self.end(&run, Ending::Completed(json("{}"))).await;
     }
 
-    /// What is likely for a job, and of how many runs.
+    /// The likely locks of a job, and the number of runs behind them.
     async fn likely(&self, value: &str) -> Option<(String, usize, usize)> {
         let traits = traits(value);
         let known = self.run(async |tx, keys| learnt::get(tx, keys, T, "instance", value).await).await;
@@ -196,7 +196,7 @@ async fn a_job_that_is_added_again_has_the_traits_of_its_next_run() {
     let known =
         async |value| world.run(async |tx, keys| learnt::get(tx, keys, T, "instance", value).await).await;
     assert!(known("old").await.is_some() && known("new").await.is_none());
-    // Pending, and added once more: its row says so.
+    // A pending job that is added again: its row changes.
     let once_more = NewJob { traits: traits("newer"), ..again };
     world.run(async |tx, keys| jobs::add(tx, keys, &once_more, 5).await).await;
     assert_eq!(world.job(&run.0).await.unwrap().traits, traits("newer"));
@@ -208,7 +208,7 @@ async fn values_that_never_come_back_fill_the_rows_and_push_out_none_that_do() {
     for _ in 0..3 {
         world.whole(traits("web1"), &["n1"]).await;
     }
-    // As if all the others had come once.
+    // As if every other value had been seen once.
     let taken = learnt::Learnt {
         kind: T.to_owned(),
         option: "id".to_owned(),

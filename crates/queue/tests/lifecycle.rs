@@ -1,5 +1,5 @@
-//! What lies around a run: jobs for later, jobs that are added once, attempts, repeated ends, claims that nobody
-//! heard of, and the end of what has ended.
+//! What surrounds a run: delayed jobs, jobs that are added once, attempts, repeated ends, claims that the worker never
+//! received, and the pruning of ended jobs.
 
 use std::sync::Arc;
 
@@ -175,7 +175,7 @@ async fn adding_once_what_is_about_to_be_removed_adds_it() {
     let second = NewJob { options: json("[2]"), ..new("a") };
     let once = async || world.run(async |tx, keys| jobs::add_once(tx, keys, &second, 8).await).await;
     assert_eq!(once().await, Added::RunsAgain);
-    // Repeated after a lost answer.
+    // Repeated after a lost response.
     assert_eq!(once().await, Added::AlreadyThere);
     world.end("a", &claim, Ending::Stopped, 9).await.unwrap();
     let job = world.get("a").await;
@@ -228,7 +228,7 @@ async fn a_job_that_is_retried_waits_no_more_and_its_crashes_are_forgotten() {
     let job = world.get("a").await;
     assert_eq!((job.state(), job.crashes, job.attempts), (State::Pending, 0, 1));
     assert_eq!((world.front().await, world.release(2_000_000).await), (vec!["a".to_owned()], None));
-    // Its attempts stay counted.
+    // The attempts stay counted.
     let claim = world.claim("a", 2).await.unwrap();
     world.end("a", &claim, crash(40), 30).await.unwrap();
     assert_eq!(retry("a").await, Retried::Not(State::Failed));
@@ -284,7 +284,7 @@ async fn an_end_that_is_recorded_twice_counts_once() {
     let events = world.get("a").await.history.len();
     assert!(matches!(world.end("a", &claim, done(), 9).await, Ok(Ended::AlreadyRecorded(_))));
     assert_eq!(world.get("a").await.history.len(), events);
-    // Another claim has ended it since: the old one has nothing to say any more.
+    // Another claim has ended the job since: the old claim has no effect any more.
     world.add(&new("a"), 10).await;
     let next = world.claim("a", 2).await.unwrap();
     assert!(matches!(world.end("a", &claim, done(), 11).await, Ok(Ended::AlreadyRecorded(_))));
@@ -328,7 +328,7 @@ async fn what_ended_long_ago_is_pruned_and_nothing_else() {
         world.end(id, &claim, Ending::Failed("no".into()), 10 + n as i64).await.unwrap();
     }
     world.add(&new("waits"), 5).await;
-    // Ended, and runs again: its first end is no reason to remove it.
+    // The job runs again: its first end is no reason to prune it.
     world.add(&new("a"), 20).await;
     let prune = async |before_us, limit| {
         world.run(async |tx, keys| jobs::prune(tx, keys, T, before_us, limit).await).await
@@ -363,7 +363,7 @@ async fn what_clients_do_cuts_no_history() {
         claims::end(&tx, keys, T, "a", &claim, &done, None, None, 8, 100).await.unwrap();
         tx.commit().await.unwrap();
     }
-    // Three each: added, started, completed; each addition beyond the default takes the place of the oldest event.
+    // Three events each: added, started, completed. Each event beyond the default replaces the oldest one.
     assert_eq!(world.get("a").await.history.len(), 37);
     world.add(&new("a"), 9).await;
     world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 10).await).await;
@@ -402,7 +402,7 @@ async fn the_largest_record_fits_a_value() {
         world.add(&job, 5).await;
         let claim = Claim { worker: "w".into(), number: n };
         let (keys, info) = (&world.keys, large(most));
-        // Quotes take two bytes each in JSON. The odd ones end well, and leave a result.
+        // Quotes take two bytes each in JSON. Odd jobs complete, and leave a result.
         let failed = Ending::Failed("\"".repeat(2_000));
         let ending = if n % 2 == 0 { failed } else { Ending::Completed(large(most)) };
         let tx = world.store.begin().await.unwrap();

@@ -1,7 +1,8 @@
-//! Every transaction of the queue fits the engines that take least, whatever the data: etcd's limits, and the smallest that are promised.
+//! Every transaction of the queue fits the engines with the smallest limits, for any data: etcd's limits, and the smallest
+//! promised ones.
 //!
-//! A [`World`] has two handles of one store. What a test needs to be there is written through the one without small limits; what it is about
-//! goes through the other one, where a transaction that is too large is refused.
+//! A [`World`] has two handles of one store. Test data is written through the handle without small limits. The tested code
+//! uses the other handle, which refuses a transaction that is too large.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,18 +24,18 @@ use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
 const T: &str = "test";
-/// The engines that take least.
+/// The engines with the smallest limits.
 const SMALL: [Limits; 2] = [Limits::ETCD, Limits::SMALL];
-/// Transactions after which something should be done.
+/// The most transactions that something may take.
 const MANY: usize = 100_000;
-/// A job that states so many limits is in one bucket more: that of a filter.
+/// A job with this many limits in its reasons is in one more bucket: that of a filter.
 const REASONS: usize = 10;
 
 fn json(text: String) -> Box<RawValue> {
     RawValue::from_string(text).unwrap()
 }
 
-/// JSON of about that many bytes.
+/// JSON of about this many bytes.
 fn large(bytes: usize) -> Box<RawValue> {
     json(format!(r#"{{"x":"{}"}}"#, "x".repeat(bytes)))
 }
@@ -43,12 +44,12 @@ fn new(id: &str) -> NewJob {
     NewJob::new(T, id, json("{}".to_owned()))
 }
 
-/// The longest name that begins like this.
+/// The longest name with this prefix.
 fn long(id: &str) -> String {
     format!("{id:x<512}")
 }
 
-/// A job whose record is as large as it gets when it is added.
+/// A job whose record is as large as possible when it is added.
 fn fat(id: &str) -> NewJob {
     NewJob { options: large(8_000), summary: large(12_000), user: Some(long("u")), ..new(id) }
 }
@@ -57,14 +58,14 @@ fn after(ids: impl IntoIterator<Item = String>) -> Vec<After> {
     ids.into_iter().map(|id| After::completed(T, &id)).collect()
 }
 
-/// Four levels; units of the first one are counted.
+/// Four levels; the units of the first one are counted.
 fn levels() -> Levels {
     let levels =
         r#"[{"name":"level0","capacity":1000},{"name":"level1"},{"name":"level2"},{"name":"level3"}]"#;
     serde_json::from_str(levels).unwrap()
 }
 
-/// As many locks as a job can declare there, on all levels.
+/// As many locks as a job can declare with these limits, on all levels.
 fn most_locks(limits: &Limits) -> Requests {
     let named = |most: usize| {
         let mut levels: BTreeMap<String, AtLevel> = BTreeMap::new();
@@ -79,9 +80,9 @@ fn most_locks(limits: &Limits) -> Requests {
 }
 
 struct World {
-    /// Held to small limits.
+    /// The handle with small limits.
     store: Store,
-    /// The same rows.
+    /// The handle with large limits.
     wide: Store,
     keys: Keyspace,
     claims: AtomicU64,
@@ -114,7 +115,7 @@ impl World {
         value
     }
 
-    /// Writes what is only to be there.
+    /// Writes test data.
     async fn lay<R>(&self, body: impl AsyncFnOnce(&Transaction) -> Result<R>) -> R {
         let tx = self.wide.begin().await.unwrap();
         let value = body(&tx).await.unwrap();
@@ -122,7 +123,7 @@ impl World {
         value
     }
 
-    /// Adds jobs that are only to be there.
+    /// Adds jobs as test data.
     async fn there(&self, new: impl IntoIterator<Item = NewJob>) {
         let new: Vec<NewJob> = new.into_iter().collect();
         for some in new.chunks(100) {
@@ -163,7 +164,7 @@ impl World {
         .await;
     }
 
-    /// How many transactions it took until nothing was left to settle.
+    /// Returns how many transactions it took until nothing was left to settle.
     async fn settle(&self) -> usize {
         for transactions in 0..MANY {
             let next = self.fits("look", async |tx| dependencies::next_unsettled(tx, &self.keys, None).await);
@@ -179,7 +180,7 @@ impl World {
         panic!("there is no end of it");
     }
 
-    /// Removes a worker; how many transactions it took.
+    /// Removes a worker; returns how many transactions it took.
     async fn remove_worker(&self, worker: &str) -> usize {
         for transactions in 1..MANY {
             let removed = self.fits("removal of a worker", async |tx| {
@@ -196,7 +197,7 @@ impl World {
         jobs::get(&self.wide.begin().await.unwrap(), &self.keys, T, id).await.unwrap().unwrap()
     }
 
-    /// How many jobs, without those whose names begin so, are in a state.
+    /// How many jobs are in a state, without those whose ids have this prefix.
     async fn count(&self, prefix: &str, state: State) -> usize {
         let tx = self.wide.begin().await.unwrap();
         let all = jobs::list(&tx, &self.keys, T, None, 1_000_000).await.unwrap();
@@ -238,7 +239,7 @@ async fn a_job_waits_for_as_many_as_are_documented_however_large_they_are() {
         assert_eq!(world.add(&waits(&first)).await, Added::Blocked, "while it is pending");
         world.fits("remove", async |tx| jobs::remove(tx, &world.keys, T, &id).await).await;
         world.check().await;
-        // All of them are told in the end.
+        // All of them are updated in the end.
         assert_eq!(world.add(&waits(&second)).await, Added::Blocked);
         for id in &second {
             let claim = world.start("w", id).await;
@@ -256,7 +257,7 @@ async fn dependents(limits: Limits, jobs: usize) -> usize {
         .await;
     let claim = world.start("w", "a").await;
     world.end("a", &claim, completed()).await;
-    // Who comes to wait for another one is not kept by them.
+    // A job with another dependency is not delayed by them.
     world.there([new("b"), NewJob { after: after(["b".to_owned()]), ..new("z") }]).await;
     let transactions = world.settle().await;
     assert_eq!(world.count("d", State::Pending).await, jobs);
@@ -294,7 +295,7 @@ async fn an_end_is_recorded_whatever_those_wait_for_who_wait_for_it() {
                 after: after(others.iter().cloned().chain([id.to_owned()])),
                 ..fat(&long(&format!("{id}-{n:02}")))
             };
-            // Each of them is waited for by one that waits for many, too.
+            // Each of them has a dependent with many dependencies, too.
             let next = |n: usize| NewJob {
                 after: after(others.iter().skip(1).cloned().chain([long(&format!("{id}-{n:02}"))])),
                 ..fat(&long(&format!("{id}-next-{n:02}")))
@@ -318,7 +319,7 @@ async fn an_end_is_recorded_whatever_those_wait_for_who_wait_for_it() {
     }
 }
 
-/// A job with a place in as many buckets as one can have.
+/// A job with a place in as many buckets as possible.
 fn limited(id: &str, job_type: &str, most: u32) -> NewJob {
     let reasons = (0..REASONS).map(|n| format!("rate-limit:{most}:b{n}")).collect();
     NewJob { reasons, ..NewJob::new(job_type, id, json("{}".to_owned())) }
@@ -336,7 +337,7 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
         for n in 0..90 {
             world.start("dead", &format!("j{n:02}")).await;
         }
-        // Each of its buckets holds jobs of several types back.
+        // Each of its buckets limits jobs of several types.
         for n in 0..REASONS {
             for kind in 0..20 {
                 let job_type = format!("t{kind:02}");
@@ -355,7 +356,7 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
         world.settle().await;
         world.check().await;
         assert_eq!(world.count("j", State::Pending).await, 90);
-        // All types know that there is room.
+        // All types are marked.
         for kind in 0..20 {
             let job_type = format!("t{kind:02}");
             let mut back = 0;
@@ -394,7 +395,7 @@ async fn locks_are_claimed_asked_for_and_given_back() {
             locks::request(tx, &world.keys, &levels(), T, "known", &claim, &wanted, 11).await
         });
         assert_eq!(asked.await, Asked::Granted);
-        // A queue that is longer than what a transaction proves.
+        // A queue that is longer than a transaction can prove.
         for n in 0..150 {
             let id = format!("q{n:03}");
             world.there([NewJob { locks: requests.clone(), ..new(&id) }]).await;
@@ -431,7 +432,7 @@ async fn batches_take_as_many_as_fit() {
     for limits in SMALL {
         let world = World::new(limits).await;
         let keys = &world.keys;
-        // For later, parked, paused, ended.
+        // Delayed, parked, paused, and ended jobs.
         world
             .there((0..300).map(|n| NewJob { not_before_us: Some(1_000), ..fat(&format!("l{n:03}")) }))
             .await;
@@ -501,7 +502,7 @@ async fn a_circle_is_searched_for_among_more_jobs_than_a_transaction_proves() {
         let tx = world.store.begin().await.unwrap();
         let refused = jobs::add(&tx, &world.keys, &add("c399"), 5).await;
         assert!(matches!(refused, Err(Error::Invalid { field: "after", .. })), "{refused:?}");
-        // Two that would make a circle together do not both commit.
+        // Two adds that form a cycle together do not both commit.
         let two = NewJob { after: after(["c399".to_owned()]), ..new("free") };
         let (one_tx, two_tx) = (world.store.begin().await.unwrap(), world.store.begin().await.unwrap());
         jobs::add(&one_tx, &world.keys, &add("x"), 5).await.unwrap();
@@ -518,7 +519,7 @@ async fn a_circle_is_searched_for_among_more_jobs_than_a_transaction_proves() {
 
 #[tokio::test]
 async fn a_free_one_passes_as_well() {
-    // Whatever ends, `free` writes as few rows as an accepted end.
+    // For every outcome, `free` writes as few rows as an accepted end.
     for limits in SMALL {
         let world = World::new(limits).await;
         let others: Vec<String> = (1..MAX_AFTER).map(|n| format!("o{n:03}")).collect();

@@ -1,5 +1,5 @@
-//! Locks against a model: random histories step by step, where each answer is what comparing with everybody would give; and many at once,
-//! where a ledger in memory sees who holds what at each moment.
+//! Locks against a model. In random histories, step by step, each answer must equal a comparison with all jobs. In
+//! concurrent runs, a ledger in memory records the holders at each moment.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -80,7 +80,7 @@ fn some_lock(rng: &mut StdRng) -> LockAt {
     }
 }
 
-/// Whether two jobs cannot hold these at once; without a look at units.
+/// Whether two jobs cannot hold these at the same time; ignores units.
 fn excludes(one: &LockAt, other: &LockAt) -> bool {
     let same = match (&one.spot, &other.spot) {
         (one, other) if one == other => true,
@@ -96,7 +96,7 @@ fn is_counted(lock: &LockAt) -> bool {
     lock.mode == Mode::Shared && lock.spot.name.is_some() && lock.spot.level.as_deref() == Some("pool")
 }
 
-/// Whether `lock` goes with all of `others`.
+/// Whether `lock` is compatible with all of `others`.
 fn goes_with<'a>(lock: &LockAt, others: impl Iterator<Item = &'a LockAt> + Clone) -> bool {
     if others.clone().any(|other| excludes(lock, other)) {
         return false;
@@ -105,18 +105,18 @@ fn goes_with<'a>(lock: &LockAt, others: impl Iterator<Item = &'a LockAt> + Clone
     !is_counted(lock) || of_it.map(|other| other.units).sum::<u32>() + lock.units <= CAPACITY
 }
 
-/// What the model knows of a job.
+/// A job in the model.
 #[derive(Default)]
 struct Modelled {
     declares: Requests,
     claim: Option<Claim>,
     held: Vec<LockAt>,
     reserved: Option<i64>,
-    /// What it waits for, its ticket, and whether it holds something of that level.
+    /// The lock that it waits for, its ticket, and whether it holds something of that level.
     waits: Option<(LockAt, i64, bool)>,
 }
 
-/// Everybody, compared with everybody.
+/// All jobs; an answer compares a job with all others.
 #[derive(Default)]
 struct Model(BTreeMap<&'static str, Modelled>);
 
@@ -162,7 +162,7 @@ impl Model {
         })
     }
 
-    /// Whether a job that runs can have a lock.
+    /// Whether a running job can have a lock.
     fn may_have(&self, id: &str, lock: &LockAt) -> bool {
         let job = &self.0[id];
         let own = (job.waits.as_ref().map_or(i64::MAX, |(_, ticket, _)| *ticket), id);
@@ -174,10 +174,10 @@ impl Model {
         goes_with(lock, self.held_by_others(id).chain(before))
     }
 
-    /// No circle: from who waits to whoever keeps him.
+    /// No deadlock: no cycle of jobs that wait for their blockers.
     fn check_waiting(&self) {
         let mut left: Vec<&str> = self.0.keys().copied().filter(|id| self.0[id].waits.is_some()).collect();
-        // Whoever is kept by nobody who waits himself will go on some day; take them out, one after the other.
+        // A job that no waiting job blocks will continue some day; remove such jobs one by one.
         loop {
             let free = left.iter().position(|id| {
                 let (lock, ticket, _) = self.0[id].waits.as_ref().unwrap();
@@ -260,7 +260,7 @@ impl Walk {
                 let given_back =
                     locks::release_some(tx, keys, T, id, &claim, std::slice::from_ref(&lock.spot)).await;
                 let job = self.model.0.get_mut(id).unwrap();
-                // Who waits gives nothing back.
+                // A job that waits cannot release locks.
                 assert_eq!(given_back.is_err(), job.waits.is_some());
                 if given_back.is_ok() {
                     job.held.retain(|held| held.spot != lock.spot);
@@ -273,7 +273,7 @@ impl Walk {
                 self.model.0.remove(id);
             }
             (11, Some(_)) if self.rng.random_bool(0.1) => {
-                // All of its jobs are pending again, and it comes back.
+                // All of its jobs are pending again, and it registers again.
                 assert!(workers::remove(tx, keys, T, "w", 99, now_us, 20).await?);
                 for job in self.model.0.values_mut().filter(|job| job.claim.is_some()) {
                     let declares = std::mem::take(&mut job.declares);
@@ -286,7 +286,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Asks for a lock, or for the one that is waited for already.
+    /// Requests a lock, or the one that the job already waits for.
     async fn ask(&mut self, tx: &Transaction, id: &'static str, claim: &Claim) -> Result<()> {
         let (keys, levels, now_us) = (&self.keys, &self.levels, self.now_us);
         let waits = self.model.0[id].waits.as_ref().map(|(lock, ..)| lock.clone());
@@ -299,7 +299,7 @@ impl Walk {
                 match locks::request(tx, keys, levels, T, id, claim, std::slice::from_ref(&lock), now_us)
                     .await
                 {
-                    // It has not declared it.
+                    // The job has not declared the lock.
                     Err(Error::Invalid { field: "locks", .. }) => return Ok(()),
                     asked => asked?,
                 }
@@ -383,8 +383,8 @@ async fn prop_locks_are_given_as_if_everybody_were_compared_with_everybody() {
     assert!(waited > 500, "hardly anybody has waited: {waited}");
 }
 
-/// Who holds what at this moment, or less: a job is entered after the commit that gives it a lock, and taken out before the one that
-/// takes it away.
+/// The holders at this moment, or fewer: a job is entered after the commit that grants a lock, and removed before the commit
+/// that releases it.
 #[derive(Default)]
 struct Ledger(Mutex<BTreeMap<String, Vec<LockAt>>>);
 
@@ -417,12 +417,12 @@ const MANY_JOBS: u64 = 500;
 const MANY_WORKERS: u64 = 8;
 
 impl Many {
-    /// One of the first in the queue, and whether it is the very first.
+    /// One of the first jobs in the queue, and whether it is the very first.
     async fn pick(&self, rng: &mut StdRng) -> Option<(String, bool)> {
         let tx = self.store.begin().await.unwrap();
         let front = tenants::front(&tx, &self.keys, T, "default", 10).await.unwrap();
         tokio::task::yield_now().await;
-        // In front of one that has reserved there may be nobody but those that it keeps.
+        // Also the jobs with reservations: all jobs before them in the queue may be ones that they block.
         let queued = locks::list(&tx, &self.keys, Some(&self.keys.lock_queues().0), 100).await.unwrap();
         let reserved =
             queued.into_iter().filter(|entry| entry.how == How::Reserved).map(|entry| entry.id).take(10);
@@ -432,7 +432,7 @@ impl Many {
         Some((chosen, is_first))
     }
 
-    /// A worker that claims one job after the other until all have ended, and dies now and then.
+    /// A worker that claims one job after the other until all have ended, and sometimes dies.
     async fn work(&self, name: u64) {
         let mut rng = StdRng::seed_from_u64(name);
         for life in 0_u64.. {
@@ -465,7 +465,7 @@ impl Many {
                     self.ask(&mut rng, id, claim).await;
                 }
                 if rng.random_bool(0.1) {
-                    // Nobody ends what it does; whoever finds it dead gives its jobs back.
+                    // Its runs are not ended; the worker that finds it dead gives its jobs back.
                     self.ledger.remove(id);
                     self.crashed.fetch_add(1, SeqCst);
                     let removed = store
@@ -487,7 +487,7 @@ impl Many {
         }
     }
 
-    /// Asks for a few locks, and waits for each.
+    /// Requests a few locks, and waits for each.
     async fn ask(&self, rng: &mut StdRng, id: &str, claim: &Claim) {
         let (keys, levels, store) = (&self.keys, &self.levels, &self.store);
         for _ in 0..rng.random_range(0..4) {
@@ -548,7 +548,7 @@ async fn many_at_once_keep_each_other_out_and_all_of_them_end() {
             worker.await.unwrap();
         }
     };
-    // Far more than it takes: whoever waits in a circle waits for ever.
+    // Far more than it takes: a deadlock would wait forever.
     tokio::time::timeout(Duration::from_secs(120), all).await.expect("some wait in a circle");
     check_all(&many.store, &many.keys, "at the end").await;
     let tx = many.store.begin().await.unwrap();

@@ -1,4 +1,4 @@
-//! Locks that hold: every edge of a job's life with them, every fence, and who keeps whom.
+//! Locks: every edge of a job's life with them, every fence, and what blocks what.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn shared(text: &str) -> LockAt {
     lock(text, Mode::Shared)
 }
 
-/// A store, and the worker `w` in it. `pool` is counted: four units of each.
+/// A store, and the worker `w` in it. The level `pool` has four units of each resource.
 struct World {
     store: Store,
     keys: Keyspace,
@@ -68,7 +68,7 @@ impl World {
         self.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await.unwrap();
     }
 
-    /// Runs a transaction once, and looks at all rows after it.
+    /// Runs a transaction once, then checks all rows.
     async fn run<R>(&self, body: impl AsyncFnOnce(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
         let tx = self.store.begin().await?;
         let value = body(&tx, &self.keys).await?;
@@ -84,7 +84,7 @@ impl World {
         self.store.begin().await.unwrap().range_with(read, Isolation::Snapshot).await.unwrap()
     }
 
-    /// Who holds locks, and who waits for them or has reserved them, as text.
+    /// Holders, waiting jobs and reservations, as text.
     async fn held(&self) -> Vec<String> {
         let entries = self.run(async |tx, keys| locks::list(tx, keys, None, 1_000).await).await.unwrap();
         let text = |entry: &locks::Entry| match entry.how {
@@ -138,7 +138,7 @@ impl World {
         self.run(async |tx, keys| locks::poll(tx, keys, levels, T, id, claim, 90).await).await
     }
 
-    /// Asks for locks that are not free; who is in the way.
+    /// Requests a lock that is not free; returns what blocks it.
     async fn waits(&self, id: &str, claim: &Claim, lock: LockAt, now_us: i64) -> Vec<String> {
         match self.request(id, claim, std::slice::from_ref(&lock), now_us).await.unwrap() {
             Asked::Waits(Blocked { by, .. }) => by.into_iter().map(|by| by.id).collect(),
@@ -219,7 +219,7 @@ async fn a_claim_that_is_blocked_changes_nothing_and_says_by_whom() {
     assert_eq!((holder.id.as_str(), holder.how, &holder.lock), ("a", How::Holds, &exclusive("node/n")));
     assert_eq!((holder.tenant.as_str(), holder.since_us, blocked.by.len()), ("default", 7, 1));
     assert_eq!(world.rows(None).await, before);
-    // The next one is not kept by it.
+    // The blocked job does not block the next one.
     world.start("c", 2, r#"{"instance":{"exclusive":["i"]}}"#).await;
     world.done("a", &claim).await;
     world.done("c", &by(2)).await;
@@ -314,7 +314,7 @@ async fn a_reservation_keeps_claims_that_came_later_and_nobody_else() {
     assert_eq!(world.reserve("old", 10).await, Some(10));
     assert_eq!(world.reserve("old", 20).await, Some(10), "it keeps its ticket");
     assert_eq!(world.held().await, ["first node/n (shared)", "old reserved node/n (exclusive)"]);
-    // The lock is free for them, and all the same they are kept: also those that may want it.
+    // The lock is free for them, but the reservation blocks them, also the jobs that may want it.
     for (id, locks) in [
         ("shares", shares),
         ("may want it", r#"{"node":{"shared":"unknown"}}"#),
@@ -326,9 +326,9 @@ async fn a_reservation_keeps_claims_that_came_later_and_nobody_else() {
         assert!(by.iter().any(|by| by.id == "old" || by.id == "first"), "{by:?}");
     }
     assert_eq!(world.blocked("shares").await.by[0].how, How::Reserved);
-    // Another node, and a level that has nothing to do with it.
+    // Another node, and an unrelated level.
     world.start("elsewhere", 2, r#"{"node":{"exclusive":["m"]},"instance":{"exclusive":"all"}}"#).await;
-    // Who reserved later waits for who reserved before.
+    // A later reservation waits for an earlier one.
     assert_eq!(world.reserve("shares", 12).await, Some(12));
     world.done("first", &first).await;
     assert_eq!(world.blocked("shares").await.by[0].id, "old");
@@ -366,7 +366,7 @@ async fn a_reservation_goes_when_the_job_leaves_the_queue_whichever_way() {
             3 => drop(world.add(&new("a", r#"{"node":{"exclusive":["m"]}}"#), 11).await),
             4 => drop(world.add(&NewJob { tenant: "other".into(), ..new("a", locks) }, 11).await),
             5 => drop(world.add(&new("a", "{}"), 11).await),
-            // It is the same job, and stays where it is.
+            // It is the same job, and keeps its place.
             _ => drop(world.add(&new("a", locks), 11).await),
         }
         let reserved = world.held().await.iter().any(|text| text.contains("reserved"));
@@ -393,11 +393,11 @@ async fn a_job_that_runs_waits_for_a_lock_first_come_first_served() {
     assert_eq!(world.waits("b", &b, exclusive("node/n"), 11).await, ["a"]);
     assert_eq!(world.state("b").await, State::Waiting);
     assert_eq!(world.waits("b", &b, exclusive("node/n"), 12).await, ["a"], "repeated");
-    // It would go with what is held, and came later. Its clock is behind, and its ticket is not.
+    // It would be compatible with the held lock, but came later. Its clock is behind, but not its ticket.
     assert_eq!(world.waits("c", &c, shared("node/n"), 3).await, ["b"]);
     let queue = ["a node/n (shared)", "b waits node/n (exclusive)", "c waits node/n (shared)"];
     assert_eq!(world.held().await, queue);
-    // A claim holds nothing, so that it is behind all who wait.
+    // A claim holds nothing, so that it comes after all waiting jobs.
     world.add(&new("d", r#"{"node":{"shared":["n"]}}"#), 5).await;
     assert_eq!(world.blocked("d").await.by[0].how, How::Waits);
     assert!(matches!(world.poll("c", &c).await.unwrap(), Asked::Waits(_)));
@@ -409,7 +409,7 @@ async fn a_job_that_runs_waits_for_a_lock_first_come_first_served() {
     assert_eq!(world.state("b").await, State::Running);
     assert_eq!(world.poll("b", &b).await.unwrap(), Asked::Granted, "repeated");
     world.done("b", &b).await;
-    // Asking again does what polling does.
+    // Another request does what polling does.
     assert_eq!(world.request("c", &c, &[shared("node/n")], 20).await.unwrap(), Asked::Granted);
     assert!(matches!(world.try_claim("d", 4).await, Claiming::Claimed(_)));
     assert_eq!(world.held().await, ["c node/n (shared)", "d node/n (shared)"]);
@@ -576,10 +576,10 @@ async fn nobody_waits_for_what_comes_before_something_that_he_holds() {
         }
     }
     assert_eq!(world.state("a").await, State::Running);
-    // What is free keeps nobody waiting.
+    // A free lock is granted immediately.
     assert_eq!(world.request("a", &claim, &[exclusive("node/m")], 12).await.unwrap(), Asked::Granted);
     assert_eq!(world.waits("a", &claim, exclusive("node/x"), 13).await, ["holder"]);
-    // Who holds all of a level shared may be waited for at each of its resources.
+    // A holder of a whole level shared may be waited for at each of its resources.
     let all = world.start("all", 3, r#"{"pool":{"shared":"all","exclusive":"unknown"}}"#).await;
     world.start("one", 4, r#"{"pool":{"shared":["p"]}}"#).await;
     let asked = world.request("all", &all, &[exclusive("pool/p")], 14).await.unwrap();
@@ -590,8 +590,8 @@ async fn nobody_waits_for_what_comes_before_something_that_he_holds() {
     assert_eq!(world.request("all", &all, &[exclusive("pool/q")], 15).await.unwrap(), Asked::Granted);
 }
 
-/// A whole level is waited for, behind it somebody who holds nothing there, and behind him, at the same resource, one whom the first
-/// waits for: that one must not be kept.
+/// One job waits for a whole level. Behind it waits one that holds nothing there. Behind that, at the same resource, comes a
+/// job for which the first one waits: nothing may block it.
 #[tokio::test]
 async fn who_is_waited_for_is_not_kept_by_who_waits() {
     let world = World::new().await;
@@ -601,7 +601,7 @@ async fn who_is_waited_for_is_not_kept_by_who_waits() {
     let whole = world.start("whole", 2, unknown).await;
     assert_eq!(world.waits("whole", &whole, exclusive("node"), 10).await, ["inside"]);
     let outside = world.start("outside", 3, unknown).await;
-    // By a clock that is behind: all the same it stands behind the one that keeps it, or nobody would ever wake it.
+    // With a clock that is behind, it still queues behind its blocker; otherwise nothing would wake it.
     assert_eq!(world.waits("outside", &outside, exclusive("node/b"), 3).await, ["whole"]);
     assert!(matches!(world.poll("outside", &outside).await.unwrap(), Asked::Waits(_)));
     assert_eq!(world.request("inside", &inside, &[exclusive("node/b")], 12).await.unwrap(), Asked::Granted);
@@ -657,7 +657,7 @@ async fn a_stale_claim_changes_nothing() {
     is_lost(world.run(async |tx, keys| locks::withdraw(tx, keys, T, "a", &stale, 12).await).await);
     let spots = [Spot::resource("node", "n")];
     is_lost(world.run(async |tx, keys| locks::release_some(tx, keys, T, "a", &stale, &spots).await).await);
-    // It had ended before: that is known, and nothing is released a second time.
+    // The end is already recorded, and nothing is released twice.
     let known = world.end("a", &stale, Ending::Stopped).await;
     assert!(matches!(known, Err(Error::Halt) | Ok(())), "{known:?}");
     assert_eq!(world.rows(None).await, before);
@@ -678,13 +678,13 @@ async fn the_next_run_has_the_locks_that_it_was_added_again_with() {
     let claim = world.start("a", 1, r#"{"node":{"exclusive":"unknown"}}"#).await;
     let next = r#"{"instance":{"exclusive":["i"]}}"#;
     assert_eq!(world.add(&new("a", next), 10).await, Added::RunsAgain);
-    // This run is still the one that was declared before.
+    // This run still has the earlier declaration.
     assert_eq!(world.request("a", &claim, &[exclusive("node/n")], 11).await.unwrap(), Asked::Granted);
     world.done("a", &claim).await;
     assert_eq!(world.get("a").await.locks, requests(next));
     world.try_claim("a", 2).await.job().unwrap();
     assert_eq!(world.held().await, ["a instance/i (exclusive)"]);
-    // A job without locks is given some while it runs, and one with locks none.
+    // Added again while it runs, a job without locks gets a declaration, and a job with locks loses it.
     let plain = world.start("plain", 3, "{}").await;
     world.add(&new("plain", next), 12).await;
     world.done("plain", &plain).await;
@@ -699,14 +699,14 @@ async fn levels_can_be_configured_anew_while_jobs_hold_locks() {
     let mut world = World::new().await;
     let locks = r#"{"node":{"exclusive":["n"]},"pool":{"shared":{"p":3}}}"#;
     let claim = world.start("a", 1, locks).await;
-    // `node` is gone, `pool` comes first and has less.
+    // `node` is gone, and `pool` is first and has fewer units.
     world.levels = serde_json::from_str(r#"[{"name":"pool","capacity":2},{"name":"instance"}]"#).unwrap();
     world.add(&new("b", r#"{"node":{"exclusive":["n"]}}"#), 5).await;
     assert_eq!(world.blocked("b").await.by[0].id, "a");
     world.add(&new("c", r#"{"pool":{"shared":{"p":1}}}"#), 5).await;
     assert_eq!(world.blocked("c").await.by[0].id, "a");
     world.done("a", &claim).await;
-    // Who wants more than there is has all of it.
+    // A job that wants more units than there are gets all of them.
     world.add(&new("d", locks), 5).await;
     world.try_claim("d", 2).await.job().unwrap();
     assert_eq!(world.blocked("c").await.by[0].lock.units, 2);
@@ -733,7 +733,7 @@ async fn more_than_a_transaction_takes_is_refused_or_left_to_the_next_one() {
     let long = serde_json::json!({ "node": { "shared": long } }).to_string();
     let refused = add(new("a", &long)).await.unwrap_err().to_string();
     assert!(refused.contains("at most 8192 are allowed"), "{refused}");
-    // As many as a pass can, and the rest in the next one.
+    // As many as fit a pass, and the rest in the next one.
     for id in ["a", "b", "c"] {
         world.add(&new(id, &names(id, 11).replace(&format!("\"{id}\""), "\"node\"")), 5).await;
     }
@@ -762,7 +762,7 @@ async fn more_than_a_transaction_takes_is_refused_or_left_to_the_next_one() {
             break;
         }
     }
-    // Locks of one run are bounded, too.
+    // The locks of one run are limited, too.
     let claim = world.start("d", 99, r#"{"instance":{"exclusive":"unknown"}}"#).await;
     for n in 0..11 {
         let lock = exclusive(&format!("instance/{n:02}"));
@@ -843,10 +843,10 @@ async fn a_job_without_locks_writes_and_reads_what_it_did() {
     let reads = world.store.counters();
     let claimed = claims::claim_with(&tx, &world.keys, &world.levels, T, "a", &by(1), 7, 20).await.unwrap();
     let (after, _) = (world.store.counters(), claimed.job().unwrap());
-    // The worker's membership, and the record.
+    // The worker's membership row and the record.
     assert_eq!((after.gets - reads.gets, after.ranges - reads.ranges), (2, 0));
     tx.commit().await.unwrap();
-    // An active row in place of the pending one.
+    // An active row replaces the pending row.
     assert_eq!(world.rows(None).await.len(), before);
     world.done("a", &by(1)).await;
     assert_eq!(world.wake().await, None);

@@ -1,4 +1,4 @@
-//! The integration tests of this crate, as one program: it links once.
+//! The integration tests of this crate as one program, which links once.
 #![allow(clippy::unwrap_used)]
 
 mod classes;

@@ -1,4 +1,4 @@
-//! Who works: joining, signs of life, the ring of neighbours, and a removal that anyone can finish.
+//! Membership of workers: registration, heartbeats, the ring of neighbours, and a removal that any worker can finish.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl World {
         Ok(value)
     }
 
-    /// Adds a job and gives it to a worker.
+    /// Adds a job and claims it for a worker.
     async fn give(&self, id: &str, worker: &str, number: u64) -> Claim {
         let claim = Claim { worker: worker.into(), number };
         let new = NewJob::new(T, id, json("{}"));
@@ -85,7 +85,7 @@ impl World {
         self.store.begin().await.unwrap().get(&self.keys.workers_versionstamp(T)).await.unwrap()
     }
 
-    /// Every key that has the text in it.
+    /// Every key that contains the text.
     async fn rows_with(&self, text: &str) -> Vec<String> {
         let (begin, end) = Subspace::from(("turnwise",)).range();
         let rows = self.store.begin().await.unwrap().range(&(begin.into(), end.into()), 1_000).await;
@@ -110,7 +110,7 @@ async fn a_ping_moves_the_counter_and_keeps_what_else_is_in_the_row() {
     );
     let row = world.store.begin().await.unwrap().get(&world.keys.health(T, "w")).await.unwrap().unwrap();
     assert_eq!(row, r#"{"counter":1,"timeout_us":7,"external":true,"seen_us":9}"#);
-    // As an earlier release has written it.
+    // As an earlier release wrote it.
     let old: Health = serde_json::from_str(r#"{"counter":1,"timeout_us":7}"#).unwrap();
     assert_eq!(old, Health { counter: 1, timeout_us: 7, external: false, seen_us: None });
     let found = world.run(async |tx, keys| workers::get(tx, keys, T, "w").await).await.unwrap();
@@ -171,7 +171,7 @@ async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
     assert!(!world.remove("w", 2).await);
     let after_first = world.versionstamp().await;
     assert_ne!(before, after_first, "the membership changed unseen");
-    // No member any more: nothing that it writes counts, though its job is not given back yet.
+    // It is no longer a member: none of its writes count, although its job is not given back yet.
     let listed = world.run(async |tx, keys| workers::list(tx, keys, T).await).await.unwrap();
     assert_eq!(listed.len(), 1);
     let ending = Ending::Completed(json("1"));
@@ -179,7 +179,7 @@ async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
         .run(async |tx, keys| claims::end(tx, keys, T, "c", &claim, &ending, None, None, 3, HISTORY).await)
         .await;
     assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
-    // Its neighbour still sees it, and finishes.
+    // Its neighbour still sees it, and completes the removal.
     assert_eq!(world.neighbours("v", 9).await, ["w"]);
     assert!(world.remove("w", 2).await);
     assert_eq!(world.versionstamp().await, after_first, "the membership changed once only");
@@ -198,7 +198,7 @@ async fn nothing_is_left_of_a_removed_worker() {
     }
     world.run(async |tx, keys| claims::next_number(tx, keys, T, "the worker").await).await.unwrap();
     assert!(!world.remove("the worker", 2).await);
-    // Cancelled between the batches: that writes the signal once more.
+    // Cancelling a job between the batches writes the signal again.
     world.run(async |tx, keys| jobs::cancel(tx, keys, T, "c", 3).await).await.unwrap();
     assert_ne!(world.rows_with("signal").await, [""; 0]);
     assert!(world.remove("the worker", 2).await);
@@ -250,7 +250,7 @@ async fn a_claim_that_overtakes_the_removal_of_its_worker_is_given_back() {
     let claimed =
         world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 2, HISTORY).await).await.unwrap();
     assert!(claimed.is_some());
-    // It looked before there was something to give back.
+    // It read the rows before there was something to give back.
     assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
     assert!(world.remove("w", 9).await);
     let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "a").await).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Parked jobs: what wakes them, what takes them out, and who has looked at them.
+//! Parked jobs: what wakes them, what unparks them, and which of them are unwatched.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ struct World {
     _dir: tempfile::TempDir,
 }
 
-/// A transaction that commits what it did.
+/// A transaction that commits.
 macro_rules! tx {
     ($world:expr, |$tx:ident, $keys:ident| $body:expr) => {{
         let (tx, keys) = ($world.store.begin().await.unwrap(), $world.keys.clone());
@@ -150,7 +150,7 @@ async fn a_sign_goes_when_the_token_was_compared_and_only_then() {
     world.park("a", 1, at("g", "k"), "7").await.unwrap();
     let first = world.unwatched("g").await;
     assert_eq!(first, [ParkedJob { at: at("g", "k"), id: "a".into(), token: "7".into() }]);
-    // It has run and parked again before what was found for its first token is written.
+    // It has run and parked again before the result for its first token is written.
     world.wake("a").await;
     world.park("a", 2, at("g", "k"), "8").await.unwrap();
     tx!(world, |tx, keys| parking::settle(tx, keys, T, &first[0])).unwrap();
@@ -186,7 +186,7 @@ async fn whatever_takes_it_out_leaves_no_row() {
     }
 }
 
-/// A node of a version that knows nothing of parking takes jobs out of the delayed ones, and leaves these rows.
+/// A node of a version without parking moves jobs out of the delayed ones, and leaves these rows.
 #[tokio::test]
 async fn rows_of_a_job_that_is_elsewhere_or_gone_are_cleared_by_whoever_would_wake_it() {
     let world = World::new().await;
@@ -207,7 +207,7 @@ async fn rows_of_a_job_that_is_elsewhere_or_gone_are_cleared_by_whoever_would_wa
     for id in dangling {
         assert!(!world.wake(id).await, "{id}");
     }
-    // Nothing is left, and nobody was woken by it.
+    // No row is left, and no other job was woken.
     assert_eq!((world.parked("g").await, world.unwatched("g").await), (vec![], vec![]));
     assert_eq!(world.get("pending").await.state(), State::Pending);
     assert_eq!(world.get("elsewhere").await.parked(), Some(&at("h", "k")));
@@ -251,7 +251,7 @@ async fn it_ends_a_row_of_crashes_and_can_be_said_twice() {
     assert_eq!(world.get("a").await.crashes, 0);
     let again = world.end("a", 2, at("g", "k"), "7").await.unwrap();
     assert!(matches!(again, Ended::AlreadyRecorded(_)), "{again:?}");
-    // A token or a place that no row can hold is refused before anything is written.
+    // A token or key that no row can hold is refused before anything is written.
     world.wake("a").await;
     let refused = world.park("a", 3, at("g", "k"), &"x".repeat(parking::MAX_TOKEN_BYTES + 1)).await;
     assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");

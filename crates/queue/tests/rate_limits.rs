@@ -1,4 +1,4 @@
-//! Rate limits as rows: how many of a bucket run, who is held back, and who comes back when there is room.
+//! Rate limits as rows: how many jobs of a bucket run, which are limited, and which return when there is room.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn named(name: &str) -> Bucket {
     Bucket::Reason(name.into())
 }
 
-/// One job of each tenant, and then the next one of each.
+/// One job of each tenant, then the next one of each.
 fn in_turn(waiting: &[(String, usize)], most: usize) -> Vec<usize> {
     let longest = waiting.iter().map(|(_, jobs)| *jobs).max().unwrap_or(0);
     let rounds = (0..longest).flat_map(|round| {
@@ -64,7 +64,7 @@ impl World {
         self.run(async |tx, keys| workers::register(tx, keys, T, worker)).await.unwrap();
     }
 
-    /// One transaction, again after a conflict; then everything is checked.
+    /// One transaction, repeated after a conflict; then everything is checked.
     async fn run<R>(&self, body: impl AsyncFn(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
         loop {
             let tx = self.store.begin().await.unwrap();
@@ -102,7 +102,7 @@ impl World {
         claiming
     }
 
-    /// Claims a job, which is held back if there is no room; whether there is.
+    /// Claims a job, which becomes limited if there is no room; returns whether there is.
     async fn start(&self, id: &str, number: u64) -> bool {
         match self.claim(id, number).await {
             Claiming::Claimed(_) => true,
@@ -236,7 +236,7 @@ async fn who_is_held_back_can_be_cancelled_removed_retried_and_added_again() {
     assert!(!world.start("retry", 13).await);
     world.complete("again", 11).await;
     world.complete("runs", 1).await;
-    // Let go, and gone before it starts: the next one is not forgotten.
+    // Returned to the queue, and removed before it starts: the next job is not missed.
     world.add("late", "x", &["rate-limit:1:net"], 20).await;
     assert!(world.look(1).await.released.contains("x"));
     world.run(async |tx, keys| jobs::remove(tx, keys, T, "retry").await).await.unwrap();
@@ -294,7 +294,7 @@ async fn tenants_take_turns_in_a_bucket() {
     assert_eq!((world.queue("single").await.len(), world.queue("many").await.len()), (1, 0));
 }
 
-/// Adds a job and has it held back.
+/// Adds a job that becomes limited.
 async fn hold(world: &World, id: &str, tenant: &str, reason: &str, now_us: i64) {
     world.add(id, tenant, &[reason], now_us).await;
     assert!(!world.start(id, 1_000_000 + u64::try_from(now_us).unwrap()).await, "{id} has room");
@@ -314,7 +314,7 @@ async fn of_a_hundred_and_fifty_tenants_of_a_bucket_each_has_its_turn() {
     let (mut running, mut number) = ("first".to_owned(), 1);
     for _ in 0..TENANTS * 2 {
         world.complete(&running, number).await;
-        // Whoever has had the fewest is first.
+        // The tenant with the fewest runs is first.
         let next = |waiting: &[(String, usize)], _: usize| {
             let had = |n: &usize| (runs.get(&waiting[*n].0).copied().unwrap_or(0), *n);
             (0..waiting.len()).min_by_key(had).into_iter().collect()
@@ -397,7 +397,7 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
             rate_limits::hold_back(tx, keys, job_type, "j", &limit, None, 5).await
         };
         assert!(world.run(held).await.unwrap());
-        // The bucket is full: its mark goes.
+        // The bucket is full: its mark is cleared.
         let looked = world.run(async |tx, keys| {
             rate_limits::look(tx, keys, job_type, &Rotation::default(), 9, true, |_| true, |_, _| vec![])
                 .await
@@ -518,7 +518,7 @@ async fn wrong_limits_are_refused() {
     );
 }
 
-/// In a transaction that is still open.
+/// A claim in a transaction that is still open.
 async fn open_claim(world: &World, id: &str, number: u64) -> (Transaction, Claiming) {
     let tx = world.store.begin().await.unwrap();
     let claiming =
@@ -535,7 +535,7 @@ async fn a_look_that_clears_no_marks_collides_with_no_end() {
         }
         world.add("other", "x", &[], 9).await;
         assert!(world.start("a", 1).await && world.start("b", 2).await && !world.start("c", 3).await);
-        // The bucket is full, and marked, and one of it ends while another job is claimed.
+        // The bucket is full and marked, and one of its jobs ends while another one is claimed.
         let tx = world.store.begin().await.unwrap();
         let (keys, levels, claim) = (&world.keys, &world.levels, &by(4));
         let rotation = Rotation::default();
@@ -623,7 +623,7 @@ async fn nor_where_jobs_of_other_types_are_held_back_already() {
             claims::end(&ends, keys, T, "a", &by(1), &ending, None, None, 9, 20).await.unwrap();
             holds.commit().await.unwrap();
             let ended = ends.commit().await;
-            // Of several types the end tells none, and a look after it all of them.
+            // With several types, the end marks none of them, and a later transaction all of them.
             let collides = is_new && others.len() == 1;
             assert_eq!(
                 matches!(ended, Err(StoreError::Conflict)),
@@ -660,8 +660,8 @@ async fn a_mark_that_is_set_anew_is_not_cleared() {
     assert!(world.look(9).await.released.contains("x"));
 }
 
-/// Eight workers take jobs of three buckets from one queue, with limits of 1 to 4; one in ten workers dies with what it has. At no time more
-/// run than may, and in the end all have run.
+/// Eight workers claim jobs of three buckets from one queue, with limits of 1 to 4; one in ten workers dies with its jobs.
+/// Never more jobs run than allowed, and in the end all have run.
 #[tokio::test]
 async fn many_workers_never_run_more_of_a_bucket_than_may() {
     const JOBS: usize = 120;
@@ -675,7 +675,7 @@ async fn many_workers_never_run_more_of_a_bucket_than_may() {
         world.add(&format!("j{n}"), &format!("t{}", n % 3), &reasons, i64::try_from(n).unwrap()).await;
     }
     let ended = Arc::new(AtomicUsize::new(0));
-    // Their transactions overlap at every wait for the store.
+    // Their transactions overlap whenever they wait for the store.
     let workers = tokio::task::LocalSet::new();
     for seed in 0..8 {
         let (world, ended) = (world.clone(), ended.clone());
@@ -725,7 +725,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                 number += 2;
                 let (first, levels) = (number, &world.levels);
                 let name = &name;
-                // As a pass does it: let go whom there is room for, claim the first two, and hold back who has no room.
+                // As a pass does: return limited jobs that have room, claim the first two, and limit those without room.
                 let pass = async |tx: &Transaction, keys: &Keyspace| {
                     let all = |waiting: &[(String, usize)], most: usize| {
                         (0..waiting.len())

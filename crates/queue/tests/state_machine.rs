@@ -74,7 +74,7 @@ impl World {
         job
     }
 
-    /// Adds and claims.
+    /// Adds and claims a job.
     async fn started(&self, id: &str, now_us: i64) -> Claim {
         self.add(&new(id), now_us).await;
         self.claim(id, "w", now_us).await.unwrap().claim().unwrap().clone()
@@ -112,7 +112,7 @@ impl World {
         Ok(())
     }
 
-    /// Rows of pending, delayed and active, and the history of a job: everything but its record.
+    /// The pending, delayed and active rows and the history of a job: everything except its record.
     async fn places(&self) -> (Vec<String>, Vec<String>, Vec<String>) {
         let tx = self.tx().await;
         let rows = async |(begin, end)| {

@@ -1,4 +1,4 @@
-//! A queue per tenant: its order, its moves, who waits, and what was charged to whom.
+//! A queue per tenant: its order, its moves, the tenants that wait, and what was charged to them.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ async fn each_tenant_has_a_queue_in_the_order_of_time() {
     assert_eq!(world.waiting().await, ["x", "x y", "y"]);
     assert_eq!(world.front("x").await, ["b", "c"]);
     assert_eq!(world.front("y").await, ["a"]);
-    // A tenant whose name another one's begins with has nothing of it.
+    // A tenant whose name starts with another tenant's name gets none of its jobs.
     assert_eq!(world.front("x y").await, ["d"]);
     let rest = world.run(async |tx, keys| tenants::waiting(tx, keys, T, Some("x"), 1).await).await;
     assert_eq!(rest.iter().map(|(tenant, _)| tenant).collect::<Vec<_>>(), ["x y"]);
@@ -117,10 +117,10 @@ async fn the_stamp_of_a_tenant_tells_of_each_job_that_it_is_given() {
     world.add("b", "x", 2).await;
     let second = stamp().await;
     assert!(first < second);
-    // Stopped, it is pending again.
+    // A stopped job is pending again.
     world.run_once("a", 1, None, 3).await;
     assert!(second < stamp().await);
-    // One that waits already changes nothing.
+    // Adding a job that already waits changes nothing.
     let third = stamp().await;
     world.add("b", "x", 4).await;
     assert_eq!(stamp().await, third);
@@ -176,7 +176,7 @@ async fn keys_sort_before_times_and_can_be_taken_back() {
     let tx = world.store.begin().await.unwrap();
     let infinite = tenants::set_key(&tx, &world.keys, T, "d", Some(f64::NAN)).await;
     assert!(matches!(infinite, Err(Error::Invalid { field: "priority", .. })), "{infinite:?}");
-    // Nothing is done to a job that does not wait.
+    // Nothing changes for a job that is not pending.
     let claim = Claim { worker: "w".into(), number: 1 };
     world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 5, 20).await).await.unwrap();
     assert!(!world.set_key("a", Some(1.0)).await && !world.set_key("nobody", Some(1.0)).await);
@@ -194,12 +194,12 @@ async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
         (job.state(), job.order_us(), job.is_keyed(), job.priority),
         (State::Pending, 5, false, Some(0.7))
     );
-    // Nobody who orders by keys ran it.
+    // It ran at a worker that does not sort by keys.
     world.run_once("a", 2, None, 8).await;
     assert_eq!(world.get("a").await.priority, Some(0.7));
     world.run_once("a", 3, Some(f64::INFINITY), 9).await;
     assert_eq!(world.get("a").await.priority, Some(0.7));
-    // Added after its end it is a new job.
+    // Added after its end, it counts as a new job.
     let (claim, ending) = (Claim { worker: "w".into(), number: 4 }, Ending::Failed("no".into()));
     world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 10, 20).await).await.unwrap();
     world
@@ -223,7 +223,7 @@ async fn a_continuous_job_is_known_as_one_while_it_runs() {
     let active = world.run(async |tx, keys| jobs::active_of(tx, keys, T, "w", 9).await).await;
     let continuous: Vec<_> = active.iter().map(|(id, active)| (id.as_str(), active.continuous)).collect();
     assert_eq!(continuous, [("a", true), ("b", false)]);
-    // What it is, whoever adds it again says.
+    // Adding it again sets whether it is continuous.
     world.add("a", "x", 3).await;
     assert!(!world.get("a").await.continuous);
 }
@@ -239,10 +239,10 @@ async fn those_who_release_jobs_are_told_whose_they_were() {
     let released = world
         .run(async |tx, keys| {
             let delayed = claims::release_due(tx, keys, T, 50, 9, |_| true).await?;
-            // Their stamps are not known yet; who looks has to do so before.
+            // Their stamps are not known yet; they must be read earlier.
             let waiting = tenants::waiting(tx, keys, T, None, 9).await;
             assert!(matches!(waiting, Err(Error::Store(StoreError::Misuse(_)))), "{waiting:?}");
-            // Their rows are.
+            // Their rows are known.
             let front = tenants::front(tx, keys, T, "x", 9).await?;
             assert_eq!(front.iter().map(|pending| pending.id.as_str()).collect::<Vec<_>>(), ["a"]);
             Ok(delayed.released)
@@ -267,7 +267,7 @@ async fn a_tenant_waits_until_its_queue_was_found_empty() {
     assert!(clear().await, "twice is harmless");
 }
 
-/// What a client does in one transaction, in three steps.
+/// The work of a client in one transaction, in three steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Client {
     Adds,
@@ -292,7 +292,7 @@ fn interleavings(left: [usize; 3], order: &mut Vec<usize>, found: &mut Vec<Vec<u
     }
 }
 
-/// One step of a client: begin, act, commit. Whether its commit did not conflict.
+/// One step of a client: begin, act, commit. Returns whether its commit did not conflict.
 async fn step(world: &World, job_type: &str, client: Client, tx: &mut Option<Transaction>, n: usize) -> bool {
     let keys = &world.keys;
     let claim = |number| Claim { worker: "w".into(), number };
@@ -323,7 +323,8 @@ async fn step(world: &World, job_type: &str, client: Client, tx: &mut Option<Tra
     true
 }
 
-/// However transactions overlap: whoever has a pending job waits, and those who add jobs or give them back conflict with nobody.
+/// However transactions overlap, a tenant with a pending job waits, and transactions that add or give back jobs have no
+/// conflicts.
 #[tokio::test]
 async fn prop_a_pending_job_is_always_found() {
     let world = World::new().await;
@@ -335,7 +336,7 @@ async fn prop_a_pending_job_is_always_found() {
         [[Adds, Claims, Clears], [Stops, Claims, Clears], [Keys, Claims, Clears]].into_iter().enumerate()
     {
         for (n, order) in orders.iter().enumerate() {
-            // Each in a type of its own.
+            // Each order in its own type.
             let job_type = &format!("{round}-{n}");
             world
                 .run(async |tx, keys| {
@@ -368,7 +369,8 @@ async fn prop_a_pending_job_is_always_found() {
             cleared += usize::from(waiting == 0);
         }
     }
-    // It goes where the claim is over before the look, and nobody adds; in others the look comes too early, or is in vain.
+    // The row is cleared if the claim ends before the read and no job is added. In other rounds the read comes too early, or
+    // conflicts.
     assert!(cleared > 50 && in_vain > 50, "{cleared} cleared, {in_vain} conflicts");
 }
 
@@ -396,12 +398,12 @@ async fn what_was_charged_stays_until_it_is_forgotten() {
         world.run(async |tx, keys| usage::forget_gone(tx, keys, T, "y", charger).await).await
     };
     assert!(!forget("w").await, "it is a member");
-    // A node that has no workers of this type now may have some again, and goes on where it was.
+    // A node that has no workers of this type now may have some again, and continues with its row.
     let node = workers::Worker::new("n1", "node-a", 1, 0);
     world.run(async |tx, keys| workers::register(tx, keys, NODE_TYPE, &node)).await;
     assert!(!forget(&workers::node_contender("node-a")).await && forget("nobody").await);
     assert_eq!(of_type(None, 9).await.len(), 3);
-    // A worker that goes leaves what it has charged.
+    // A worker that leaves does not remove its charges.
     let gone = world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 9, 5, 20).await).await;
     assert!(gone);
     assert_eq!(of_type(None, 9).await.len(), 3);
@@ -426,7 +428,7 @@ async fn a_charge_that_comes_late_does_not_undo_a_later_one() {
     usage::write(&late, keys, T, "x", "w", &charged(1)).await.unwrap();
     world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(2)).await).await;
     assert!(matches!(late.commit().await, Err(StoreError::Conflict)));
-    // Nor when it is tried again.
+    // A repetition does not change it either.
     world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(1)).await).await;
     let rows = world.run(async |tx, keys| usage::of_tenant(tx, keys, T, "x").await).await;
     assert_eq!(rows[0].1.service_us, 2);

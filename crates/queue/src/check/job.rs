@@ -1,4 +1,4 @@
-//! What must hold of the rows of one job.
+//! Invariants of the rows of one job.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,20 +15,20 @@ use crate::place::PlaceFields;
 use crate::rate_limits::{LimitedRow, RateRow};
 use crate::{Active, Claim, Job, Keyspace, Parked, Then};
 
-/// What is known of one job.
+/// All rows of one job.
 #[derive(Debug, Clone, Default)]
 pub struct JobRows {
-    /// Its record, if it is there and can be read.
+    /// Its record, if it exists and can be read.
     pub record: Option<Job>,
     /// Its record as stored.
     pub raw: Option<Bytes>,
-    /// Its places, each with the row's value.
+    /// Its index rows, each with its value.
     pub places: BTreeMap<IndexRow, Bytes>,
     /// Pieces of its options: number and size in bytes.
     pub pieces: BTreeMap<u32, usize>,
     /// What would wake it.
     pub parked: BTreeSet<Parked>,
-    /// Where nobody has looked at it since it was parked.
+    /// Where it has been unwatched since it was parked.
     pub unwatched: BTreeSet<Parked>,
     /// The locks that it holds.
     pub locks: BTreeMap<(Spot, Mode), HolderRow>,
@@ -36,11 +36,11 @@ pub struct JobRows {
     pub queued: BTreeMap<(Spot, i64), QueueRow>,
     /// The buckets that it has a place in.
     pub buckets: BTreeMap<Bucket, RateRow>,
-    /// When servers look at its run, under which claim.
+    /// When servers check its run, and under which claim.
     pub deadlines: BTreeMap<i64, Claim>,
-    /// What it waits for, each with the group that it is in there.
+    /// Its dependencies, each with the group that it is in there.
     pub after: BTreeSet<(JobKey, i64)>,
-    /// The ways back from there.
+    /// The reverse rows of its dependencies.
     pub back: BTreeSet<(JobKey, i64)>,
 }
 
@@ -70,7 +70,7 @@ impl JobRows {
     /// Sets or clears the record.
     ///
     /// # Errors
-    /// Why it cannot be read; it is known to be there, then.
+    /// Why it cannot be read; the record still counts as existing.
     pub fn set_record(&mut self, key: &JobKey, value: Option<&Bytes>) -> Result<(), serde_json::Error> {
         self.raw = value.cloned();
         self.record = None;
@@ -80,7 +80,7 @@ impl JobRows {
         Ok(())
     }
 
-    /// Adds a row, if it is one of a job's.
+    /// Adds a row, if it belongs to a job.
     ///
     /// # Errors
     /// Why its value cannot be read.
@@ -130,19 +130,19 @@ pub fn read_record(key: &JobKey, value: &[u8]) -> Result<Job, serde_json::Error>
     Ok(job)
 }
 
-/// Whether a job's record, as stored, has fields of another place than the one that it names: whoever reads it ignores them.
+/// Whether a stored record has fields of another place than its own, which readers ignore.
 pub fn has_other_fields(job: &Job, value: &[u8]) -> bool {
     serde_json::from_slice::<PlaceFields>(value).is_ok_and(|fields| !fields.are_of(&job.place))
 }
 
 impl Job {
-    /// Whether the options are in rows of their own.
+    /// Whether the options are in separate rows.
     pub fn has_pieces(&self) -> bool {
         self.options.is_none()
     }
 }
 
-/// Checks the rows of one job, read in one snapshot. `is_known` says whether a worker has a row of its own.
+/// Checks the rows of one job, read in one snapshot. `is_known` returns whether a worker has a row.
 pub fn check_job(
     keys: &Keyspace,
     key: &JobKey,
@@ -285,13 +285,13 @@ pub fn check_job(
     findings
 }
 
-/// Whether servers look at a run when its active row says so, and at no other time.
+/// Whether the index of deadlines agrees with the active row of a run.
 fn is_looked_at(active: &Active, rows: &JobRows, claim: &Claim) -> bool {
     let named = active.deadline.map(|deadline| (deadline.at_us, claim.clone()));
     rows.deadlines == named.into_iter().collect()
 }
 
-/// The keys of the rows that say what a job waits for.
+/// The keys of the rows of a job's dependencies.
 fn dependency_rows(keys: &Keyspace, (job_type, id): &JobKey, rows: &JobRows) -> Vec<Bytes> {
     let after = rows.after.iter().map(|(on, _)| keys.after_entry(job_type, id, (&on.0, &on.1)));
     let back = rows.back.iter();
@@ -299,8 +299,7 @@ fn dependency_rows(keys: &Keyspace, (job_type, id): &JobKey, rows: &JobRows) -> 
     after.chain(back).collect()
 }
 
-/// Checks that somebody will tell a job of an end that it waits for: `on` is to end, and knows of the group, or an unsettled row is
-/// there.
+/// Checks that a job will be updated when its dependency ends: `on` has the group in its record, or an unsettled row exists.
 pub fn check_awaited(
     keys: &Keyspace,
     (job_type, id): &JobKey,
@@ -315,7 +314,7 @@ pub fn check_awaited(
     Some(Finding::new(Invariant::WaitsFor, &row, "the other job knows nothing of it"))
 }
 
-/// The first thing that is wrong with the pieces of a job's options.
+/// The first problem with the pieces of a job's options.
 fn wrong_pieces(
     keys: &Keyspace,
     (job_type, id): &JobKey,
@@ -333,10 +332,10 @@ fn wrong_pieces(
     }
 }
 
-/// Whether pieces are consecutive, and only the last one may be short.
+/// Whether pieces are consecutive, and all except the last are full.
 ///
 /// # Errors
-/// The first that is wrong, and how.
+/// The first piece that is wrong, and the problem.
 pub fn whole(pieces: &BTreeMap<u32, usize>) -> Result<(), (u32, String)> {
     let mut before: Option<usize> = None;
     for (expected, (n, bytes)) in (0..).zip(pieces) {

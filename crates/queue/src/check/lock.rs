@@ -1,4 +1,4 @@
-//! What must hold of locks: of one job's rows, and of those of a level.
+//! Invariants of locks: of one job's rows, and of the rows of a level.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,11 +75,11 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
     findings
 }
 
-/// Checks what runs with one value locked.
+/// Checks what past runs with one value of an option locked.
 pub fn check_learnt(key: &[u8], slot: u64, value: &[u8]) -> Option<Finding> {
     match serde_json::from_slice::<Learnt>(value) {
         Err(error) => Some(Finding::new(Invariant::Readable, key, error.to_string())),
-        // Nobody finds it there; whoever comes to have this slot overwrites it.
+        // No lookup finds it there; a value that gets this slot overwrites it.
         Ok(learnt) if !learnt.slots().contains(&slot) => {
             Some(Finding::new(Invariant::Readable, key, "it is of a value that has other slots".to_owned()))
         }
@@ -93,7 +93,7 @@ fn held(job: &Job) -> BTreeSet<(Spot, Mode)> {
 }
 
 impl Job {
-    /// The places in queues of locks that the record names, each with its ticket.
+    /// The entries in queues of locks that the record names, each with its ticket.
     pub fn queued(&self) -> BTreeMap<(Spot, i64), LockAt> {
         let reserved = self.reserved().into_iter().flat_map(|ticket| {
             let locks = Held::known(&self.locks).map(|held| held.locks()).unwrap_or_default();
@@ -104,29 +104,29 @@ impl Job {
         reserved.chain(waits).collect()
     }
 
-    /// The value of its row while it is pending.
+    /// The value of its pending row.
     pub fn pending_value(&self) -> Bytes {
         pending_value(self)
     }
 }
 
-/// What a record says of locks that does not go with its run.
+/// A contradiction between a record's locks and its run.
 fn wrong_record(job: &Job) -> Option<String> {
     let holds_none = job.run().is_some_and(|run| run.held.is_none() && !job.locks.is_none());
     holds_none
         .then(|| format!("it is {:?}, declares locks, and holds none, not even the big one", job.state()))
 }
 
-/// Who holds the locks of one level after the other, as rows come in the order of their keys: those in the exclusive mode of a level come
-/// before those in the shared one, and all of it before its resources. Keeps the exclusive holders of one level.
+/// Checks the holders of one level after the other, in the order of their keys. The exclusive holders of a level come before
+/// the shared ones, and the whole level before its resources. Keeps the exclusive holders of one level.
 #[derive(Debug, Default)]
 pub struct LockTally {
     level: Option<Option<String>>,
-    /// Who holds all of it exclusively.
+    /// The exclusive holder of the whole level.
     whole: Option<JobKey>,
-    /// Who holds which of its resources exclusively.
+    /// The exclusive holders of its resources.
     exclusive: BTreeMap<String, JobKey>,
-    /// The resource that is shared by those whose rows come now.
+    /// The resource whose shared holders are being read.
     shared: Option<Shared>,
 }
 
@@ -134,13 +134,13 @@ pub struct LockTally {
 struct Shared {
     name: Option<String>,
     units: u64,
-    /// The largest that one of them was granted under; `None` if one of them was not counted.
+    /// The largest capacity under which one of them was granted; `None` if one of them was not counted.
     capacity: Option<u32>,
     key: Bytes,
 }
 
 impl LockTally {
-    /// Enters a row that comes after all that were entered before. Nothing but holders counts.
+    /// Enters a row; rows must come in the order of their keys. Only rows of holders count.
     pub fn enter(&mut self, key: &Bytes, row: &Row, value: &[u8]) -> Vec<Finding> {
         let Row::Lock(job, Spot { level, name }, mode) = row else { return Vec::new() };
         let Ok(holder) = serde_json::from_slice::<HolderRow>(value) else { return Vec::new() };
@@ -180,14 +180,14 @@ impl LockTally {
         }
     }
 
-    /// After the last row.
+    /// Call this after the last row.
     pub fn finish(&mut self) -> Option<Finding> {
         self.shared.take().and_then(Shared::check)
     }
 }
 
 impl Shared {
-    /// Who came last saw that there was room under the capacity of its time; since then units have only been given back.
+    /// The last holder to come found room under the capacity of that time; since then units have only been released.
     fn check(self) -> Option<Finding> {
         let most = self.capacity.filter(|most| self.units > u64::from(*most))?;
         let problem = format!("{} units are held, and there were never more than {most}", self.units);

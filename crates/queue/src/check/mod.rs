@@ -1,11 +1,11 @@
 //! The invariants that rows can show, each in one place.
 //!
-//! *Model.* Every key means something ([`Row`]), and rows belong together as what is known of one job ([`JobRows`]) or of one
-//! worker. A check is a function from such a group, read in one snapshot, to [`Finding`]s; it reads nothing itself.
+//! *Model.* Every key has a meaning ([`Row`]), and rows form groups: the rows of one job ([`JobRows`]) or of one worker. A
+//! check is a function from such a group, read in one snapshot, to [`Finding`]s; it reads nothing itself.
 //!
-//! *Who checks.* The simulation, after every commit, the groups that it touched. `turnwise store check`, every group of a
-//! store. Tests, after every step of a random walk. What a *change* may be (who ends a run, who removes a worker) rows cannot show:
-//! that is the simulation's own.
+//! *Users.* The simulation checks the groups that a commit touched, after every commit. `turnwise store check` checks every
+//! group of a store. Tests check after every step of a random walk. Rows cannot show whether a *change* was allowed (who may
+//! end a run, or remove a worker): the simulation checks that itself.
 
 mod finding;
 mod job;
@@ -28,7 +28,7 @@ pub use worker::{check_claims, check_stamp, check_worker};
 pub use crate::pieces::PIECE_BYTES;
 pub use crate::place::IndexRow;
 
-/// A job's type and id, or a worker's.
+/// Type and id of a job or a worker.
 pub type JobKey = (String, String);
 
 #[cfg(test)]

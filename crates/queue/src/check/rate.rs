@@ -1,4 +1,4 @@
-//! What must hold of the rows of buckets.
+//! Invariants of the rows of buckets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use super::{Finding, IndexRow, Invariant, Row};
 use crate::Keyspace;
 use crate::rate_limits::RateRow;
 
-/// The buckets of a snapshot: who runs, who is held back, and which are marked.
+/// The buckets of a snapshot: their running jobs, their limited jobs, and their marks.
 #[derive(Debug, Default)]
 pub struct RateTally(BTreeMap<Bucket, InBucket>);
 
 #[derive(Debug, Default)]
 struct InBucket {
     running: u64,
-    /// The highest limit of those that run.
+    /// The highest limit of the running jobs.
     most: u32,
-    /// Of those that are held back: types, each with the highest limit.
+    /// The types of the limited jobs, each with the highest limit.
     waiting: BTreeMap<String, u32>,
     marked: BTreeSet<String>,
-    /// For some types it is still to be marked.
+    /// It must still be marked for some types.
     unmarked: bool,
 }
 
@@ -49,11 +49,11 @@ impl RateTally {
         }
     }
 
-    /// What does not hold.
+    /// The violations.
     pub fn finish(self, keys: &Keyspace) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (bucket, InBucket { running, most, waiting, marked, unmarked }) in self.0 {
-            // The latest to start of those that are there obeyed its limit, and since then nobody has come.
+            // The last of these jobs to start obeyed its limit, and no job has started since.
             if running > u64::from(most) {
                 let problem =
                     format!("{running} of {bucket} run, and none of them may beside more than {most}");

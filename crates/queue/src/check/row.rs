@@ -1,4 +1,4 @@
-//! What a key means: the way back from the keyspace's table, and keys as text.
+//! The meaning of keys: parses them by the keyspace's table, and prints them as text.
 
 use serde_json::{Map, Value};
 use turnwise_policy::eligibility::rate_limits::Bucket;
@@ -19,7 +19,7 @@ pub enum Row {
     Format,
     /// The server's UUID.
     ServerUuid,
-    /// The latest time that a node has gone by.
+    /// The latest time that any node has used.
     Clock,
     /// A job record.
     Job(JobKey),
@@ -27,53 +27,53 @@ pub enum Row {
     Options(JobKey, u32),
     /// The row of a job's place.
     Index(JobKey, IndexRow),
-    /// What wakes a parked job.
+    /// The row that wakes a parked job.
     Parked(JobKey, Parked),
-    /// That nobody has looked at a parked job yet.
+    /// The mark of an unwatched job.
     Unwatched(JobKey, Parked),
-    /// What wakes those who look at parked jobs.
+    /// The key that wakes the watchers of parked jobs.
     UnwatchedWake(String),
     /// A lock that a job holds, and how.
     Lock(JobKey, Spot, Mode),
     /// A lock that a job waits for, or has reserved, and its ticket.
     LockQueue(JobKey, Spot, i64),
-    /// What runs with one value of an option locked, by its slot.
+    /// What past runs with one value of an option locked, by its slot.
     Learnt(u64),
-    /// What wakes those who wait for locks.
+    /// The key that wakes jobs that wait for locks.
     LockWake,
-    /// That a job of a bucket runs.
+    /// A running job of a bucket.
     Rate(JobKey, Bucket),
-    /// What claims of some buckets collide on.
+    /// The row on which claims of some buckets conflict.
     RateGuard(u64),
-    /// That a bucket may have room for jobs of several types, for which it is to be marked.
+    /// A bucket that may have room for jobs of several types, and must be marked for them.
     Unmarked(Bucket),
-    /// That a bucket may have room for jobs of a type.
+    /// The mark of a bucket that may have room for jobs of a type.
     Roomy(String, Bucket),
-    /// That a job waits for the end of another one: it, and the other one.
+    /// A dependency: the job that waits, and the job that it waits for.
     After(JobKey, JobKey),
-    /// The way back: the job that waits, the one that it waits for, and the group.
+    /// The reverse: the job that waits, the job that it waits for, and the group.
     Dependent(JobKey, JobKey, i64),
-    /// That some of a group have not been told of an end: the job that ended, and the group.
+    /// A group whose dependents are not all updated yet: the job that ended, and the group.
     Unsettled(JobKey, i64),
-    /// What wakes those who tell them.
+    /// The key that wakes the servers that update them.
     UnsettledWake,
-    /// What adds that search for a circle collide on.
+    /// The row on which adds that search for a cycle conflict.
     AfterGuard,
     /// A job filter, and its name.
     Filter(String),
     /// The versionstamp of the filters.
     FilterStamp,
-    /// That a tenant may have pending jobs: type and tenant.
+    /// The mark that a tenant may have pending jobs: type and tenant.
     Waiting(String, String),
-    /// What was charged to a tenant, by whom: type, tenant, charger.
+    /// What a charger has charged to a tenant: type, tenant, charger.
     Usage(String, String, String),
     /// How far the keys of a type have been lifted.
     Boost(String),
-    /// When servers look at a job's run.
+    /// When servers check a job's run.
     Deadline(JobKey, i64),
-    /// What wakes the workers of a type.
+    /// The key that wakes the workers of a type.
     Wake(String),
-    /// A row of a worker, and which.
+    /// A row of a worker, and its kind.
     Worker(JobKey, WorkerRow),
     /// The versionstamp of a type's membership.
     Membership(String),
@@ -93,11 +93,11 @@ pub enum Row {
     Replication(String, String),
     /// A row about a database that mirrors one of an upstream CouchDB.
     Mirror(String),
-    /// A document whose replication id is to be found, and when.
+    /// A document whose replication id must still be computed, and when.
     Unresolved(i64, String, String),
-    /// A document whose filter function is looked at again, and when.
+    /// A document whose filter function is checked again, and when.
     FilterCheck(i64, String, String),
-    /// What wakes those who find replication ids.
+    /// The key that wakes the servers that compute replication ids.
     UnresolvedWake,
     /// A setting that all servers share: section and name.
     Config(String, String),
@@ -105,7 +105,7 @@ pub enum Row {
     ConfigStamp,
 }
 
-/// The rows of a worker, other than the active ones.
+/// The rows of a worker, except the active ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkerRow {
     /// `("workers", …)`
@@ -215,7 +215,7 @@ impl Row {
 }
 
 impl Row {
-    /// The job that this is a row of.
+    /// The job to which this row belongs.
     pub fn of_job(&self) -> Option<&JobKey> {
         match self {
             Row::Job(job)
@@ -234,8 +234,8 @@ impl Row {
     }
 }
 
-/// A key as a JSON array, without the subspace that all keys are in: `["jobs","replication","a"]`. What JSON has no word for is
-/// `{"$bytes": hex}`, or `{"$versionstamp": hex}`; a key that is no tuple is `{"$bytes": hex}` as a whole.
+/// A key as a JSON array, without the subspace that all keys share: `["jobs","replication","a"]`. Values that JSON cannot
+/// express are `{"$bytes": hex}` or `{"$versionstamp": hex}`. A key that is no tuple is `{"$bytes": hex}` as a whole.
 pub fn key_text(key: &[u8]) -> String {
     let Ok(elements) = unpack::<Vec<Element<'_>>>(key) else {
         return tagged("$bytes", key).to_string();
@@ -256,7 +256,7 @@ fn element(element: &Element<'_>) -> Value {
         Element::Double(number) => Value::from(*number),
         Element::Bool(is) => Value::from(*is),
         Element::Versionstamp(stamp) => tagged("$versionstamp", stamp.as_bytes()),
-        // Only with features of the tuple crate that are off.
+        // Only with features of the tuple crate that are disabled.
         #[allow(unreachable_patterns, reason = "the crate's features decide")]
         other => Value::from(format!("{other:?}")),
     }

@@ -1,11 +1,11 @@
-//! What must hold of the rows of one tenant.
+//! Invariants of the rows of one tenant.
 
 use bytes::Bytes;
 
 use super::{Finding, Invariant, check_stamp};
 use crate::usage::{Boost, Charged};
 
-/// Checks the row that says that a tenant waits, where it has a pending job or the row is there.
+/// Checks the row that marks a tenant as waiting, if the tenant has a pending job or the row exists.
 pub fn check_waiting(key: &[u8], value: Option<&Bytes>) -> Option<Finding> {
     match value {
         Some(_) => check_stamp(key, value),
@@ -23,7 +23,7 @@ pub fn check_usage(key: &[u8], value: &[u8]) -> Option<Finding> {
     Some(Finding::new(Invariant::Charged, key, problem))
 }
 
-/// Checks the latest time that a node has gone by.
+/// Checks the latest time that any node has used.
 pub fn check_clock(key: &[u8], value: &[u8]) -> Option<Finding> {
     let read: Result<i64, _> = serde_json::from_slice(value);
     read.err().map(|error| Finding::new(Invariant::Readable, key, error.to_string()))

@@ -1,4 +1,4 @@
-//! Every key is parsed back, and each broken group is found as what it is.
+//! Every key is parsed, and each violation is found.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
     }
     let keyed = keys.pending_entry("t", &by_key(0.5), "i\"");
     assert_eq!(key_text(&keyed), r#"["pending","t","x",0.5,0,-5,"i\""]"#);
-    // Without a key first, then by the key, then by class and time.
+    // Without a key first, then by the key; within that by class and time.
     let of_class = |class, place| QueuePlace { class, ..place };
     let places = [
         of_class(-20, by_time(9)),
@@ -121,12 +121,12 @@ fn record(extra: serde_json::Value) -> Bytes {
     Bytes::from(job.to_string())
 }
 
-/// What is found in a job with this record and these rows; worker `w` is known.
+/// The findings for a job with this record and these rows; worker `w` is known.
 fn found(extra: serde_json::Value, places: &[(IndexRow, &str)], pieces: &[(u32, usize)]) -> Vec<Invariant> {
     let key = ("t".to_owned(), "i".to_owned());
     let mut rows = JobRows::default();
     if !extra.is_null() {
-        // One that cannot be read is known to be there.
+        // A record that cannot be read still counts as existing.
         let _ = rows.set_record(&key, Some(&record(extra)));
     }
     rows.places = places.iter().map(|(place, value)| (place.clone(), value.to_string().into())).collect();
@@ -200,7 +200,7 @@ fn a_worker_is_checked() {
     };
     use WorkerRow::{Claims, Health, Member, Signal};
     assert_eq!(found(&[(Member, &member), (Health, &health), (Claims, "3"), (Signal, "0123456789")]), []);
-    // Its removal is under way.
+    // The worker is being removed.
     assert_eq!(found(&[(Health, &health), (Claims, "3")]), []);
     assert_eq!(found(&[(Member, &member)]), [Invariant::MemberHealthy]);
     assert_eq!(found(&[(Signal, "0123456789")]), [Invariant::Outlived]);
@@ -229,8 +229,8 @@ fn two_claims_of_a_worker_differ_and_are_counted() {
     assert_eq!(found(&[1, 2, 9], Some(8)), [Invariant::ClaimCounted]);
 }
 
-/// What is found in a job that wants locks, with these rows of them: `(level, name, mode)` and the claim's number of those who
-/// hold, and the ticket of who waits for `l/r`.
+/// The findings for a job that wants locks, with these rows: `(level, name, mode)` and the claim number of each holder, and
+/// the ticket of an entry in the queue of `l/r`.
 fn found_in_locks(
     extra: serde_json::Value,
     place: (IndexRow, &str),
@@ -349,7 +349,7 @@ fn the_locks_of_a_job_are_checked() {
         "its row does not say what it wants"
     );
     let all = json!({"locks": wants, "reserved": 9});
-    // Of the big lock there is none.
+    // The row of the big lock is missing.
     assert_eq!(found_in_locks(all.clone(), pending(), &[], Some((9, None))), [WRONG]);
     assert_eq!(found_in_locks(all, pending(), &[one(4)], Some((9, None))), [WRONG, WRONG]);
     let ended = json!({"state": "failed", "held": holds});
@@ -411,7 +411,7 @@ fn what_is_held_of_a_level_is_compared() {
     };
     assert_eq!(units(&[(1, Some(3)), (2, Some(3))]), []);
     assert_eq!(units(&[(2, Some(3)), (2, Some(3))]), [Invariant::LockCapacity]);
-    // It was four once, or was not counted.
+    // The capacity was four once, or was not counted.
     assert_eq!(units(&[(2, Some(4)), (2, Some(3))]), []);
     assert_eq!(units(&[(2, None), (2, Some(3))]), []);
 }

@@ -1,4 +1,4 @@
-//! All rows of a small store at once.
+//! Checks all rows of a small store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{Active, Keyspace};
 
-/// Checks every job, worker and type of a store, given all of its rows. Holds all of them in memory: for tests and simulations.
-/// Rows of `_replicator` databases are known, and not looked at.
+/// Checks every job, worker and type of a store, given all of its rows. Holds all of them in memory: for tests and
+/// simulations. Rows of `_replicator` databases are parsed, but not checked.
 pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut jobs: BTreeMap<JobKey, JobRows> = BTreeMap::new();
@@ -51,7 +51,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
                     let worker = (job.0.clone(), worker.clone());
                     active.entry(worker).or_default().insert(job.1.clone(), report);
                 }
-                // A record that cannot be read is found with its job.
+                // A record that cannot be read is reported with its job.
                 let _ = jobs.entry(job).or_default().add(row, value);
             }
             Some(Row::Unsettled(on, group)) => drop(unsettled.insert((on, group))),

@@ -1,4 +1,4 @@
-//! What must hold of the rows of one worker.
+//! Invariants of the rows of one worker.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ pub(super) fn read_worker(key: &JobKey, value: &[u8]) -> Result<Worker, serde_js
     Ok(worker)
 }
 
-/// Checks the rows of one worker, read in one snapshot. A health row alone is no finding: the removal of the worker is
-/// under way, and whoever looks next goes on with it.
+/// Checks the rows of one worker, read in one snapshot. A health row alone is no finding: the worker is being removed, and
+/// its watcher continues the removal.
 pub fn check_worker(keys: &Keyspace, key: &JobKey, rows: &BTreeMap<WorkerRow, Bytes>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut found = |invariant, row: WorkerRow, problem: String| {
@@ -79,7 +79,7 @@ pub fn check_worker(keys: &Keyspace, key: &JobKey, rows: &BTreeMap<WorkerRow, By
     findings
 }
 
-/// Checks a key that is watched, where something of its type is there: a worker, or a job that waits.
+/// Checks a watched key of a type that has workers or waiting jobs.
 pub fn check_stamp(key: &[u8], value: Option<&Bytes>) -> Option<Finding> {
     let problem = match value {
         Some(value) if value.len() == STAMP_BYTES => return None,
@@ -89,7 +89,7 @@ pub fn check_stamp(key: &[u8], value: Option<&Bytes>) -> Option<Finding> {
     Some(Finding::new(Invariant::Stamped, key, problem))
 }
 
-/// Checks the claims of one worker: its active rows by job id, and the number that was counted last, if they are counted.
+/// Checks the claims of one worker: its active rows by job id, and its latest claim number, if the store counts them.
 pub fn check_claims(
     keys: &Keyspace,
     key: &JobKey,

@@ -1,4 +1,5 @@
-//! Known locks: taken with the claim, all of them or none. And reservations of those that could not be had for too long.
+//! Known locks, which a job takes with its claim, all or none; and reservations for jobs that could not get them for too
+//! long.
 
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::Transaction;
@@ -14,23 +15,23 @@ use crate::{Claim, Keyspace, Result};
 /// Rows that a claim writes and reads beside those of its locks.
 const OTHER_ROWS: usize = 32;
 
-/// Whether a job can have what it knows that it wants.
+/// Whether a job can have the locks that it knows it wants.
 pub(crate) enum Known {
     /// It wants no locks.
     None,
-    /// All of it is free, and this transaction proves it.
+    /// All of them are free, and this transaction proves it.
     Free(Box<Held>),
-    /// Something is not.
+    /// One of them is not free.
     Blocked(Box<Blocked>),
-    /// This transaction has no room for it.
+    /// This transaction has no room for them.
     NoRoom,
 }
 
-/// Looks whether a pending job can have what it knows that it wants. What cannot be had takes no conflict.
+/// Checks whether a pending job can have its known locks. Adds conflicts only if it can.
 pub(crate) async fn known(tx: &Transaction, keys: &Keyspace, levels: &Levels, job: &Job) -> Result<Known> {
     let Some(held) = Held::known(&job.locks) else { return Ok(Known::None) };
     let most_levels = job.locks.levels.len();
-    // Of each lock two ranges of holders and a queue, of each level the same; and its row, and the one of its reservation.
+    // Per lock and per level: two ranges of holders and a queue. Per lock also its row, and that of its reservation.
     let conflicts = 3 * (held.len() + most_levels) + OTHER_ROWS;
     if !tx.has_room_for(2 * held.len() + OTHER_ROWS, conflicts) {
         return Ok(Known::NoRoom);
@@ -56,7 +57,7 @@ fn claim_search<'a>(
     Search::new((tx, keys, levels), (&job.job_type, &job.id), Rule::Claim(job.reserved()), most)
 }
 
-/// Who is in the way.
+/// What blocks the job.
 async fn look(search: &mut Search<'_>, job: &Job, held: &Held) -> Result<Option<Blocked>> {
     match search.first_of(&held.locks()).await? {
         Some(blocked) => Ok(Some(blocked)),
@@ -64,8 +65,8 @@ async fn look(search: &mut Search<'_>, job: &Job, held: &Held) -> Result<Option<
     }
 }
 
-/// Who is in the way of a pending job: of the first of its locks that it cannot have, up to `most` of them. `None` if nobody is.
-/// Takes no conflict.
+/// What blocks a pending job: up to `most` blockers of the first of its locks that it cannot have. `None` if nothing does.
+/// Adds no read conflict.
 pub async fn blocked(
     tx: &Transaction,
     keys: &Keyspace,
@@ -77,7 +78,7 @@ pub async fn blocked(
     look(&mut claim_search(tx, keys, levels, job, most), job, &held).await
 }
 
-/// Writes the rows of what a job holds from its claim on; its record says what.
+/// Writes the rows of the locks that a job's new claim holds, as listed in its record.
 pub(crate) fn take(
     tx: &Transaction,
     keys: &Keyspace,
@@ -92,11 +93,11 @@ pub(crate) fn take(
     put_all(tx, keys, job)
 }
 
-/// Reserves what a pending job knows that it wants, and returns its ticket: from then on no claim is given whose job declares what does not go with
-/// it, unless that one has reserved before. Those that run go past. A job that has reserved already keeps its ticket. `None`
-/// for one that is not pending any more, or wants no locks.
+/// Reserves the known locks of a pending job, and returns its ticket. From then on no job can be claimed whose declaration
+/// conflicts with the reservation, unless it has an earlier one. Running jobs are not affected. A job that already has a
+/// reservation keeps its ticket. `None` for a job that is no longer pending, or wants no locks.
 ///
-/// The reservation goes when the job leaves the pending ones, whichever way, or declares other locks.
+/// The reservation ends when the job stops being pending in any way, or declares other locks.
 pub async fn reserve(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,4 +1,4 @@
-//! What can be locked, by name, and what a claim holds of it.
+//! Locks by name, and the locks that a claim holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,30 +9,30 @@ use turnwise_policy::predictive_queue::locks::{
 };
 use turnwise_store::Limits;
 
-/// Largest declaration, and largest list of what a job holds, as JSON in bytes.
+/// Largest declaration, and largest list of held locks, as JSON in bytes.
 pub const MAX_LOCKS_BYTES: usize = 8 << 10;
 
-/// What can be locked, by the names that it has in keys: levels may be configured anew while jobs hold locks of the old ones.
+/// What can be locked, by the names in keys: the configuration of levels may change while jobs hold locks of the old ones.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Spot {
-    /// Of which level; `None` is the big lock.
+    /// The level; `None` is the big lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// Which of its resources; `None` is all of the level.
+    /// The resource; `None` is the whole level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
 impl Spot {
-    /// The one before all levels.
+    /// The big lock, which comes before all levels.
     pub const BIG_LOCK: Spot = Spot { level: None, name: None };
 
-    /// `None` for a resource of no level.
+    /// `None` for a resource without a level.
     pub fn new(level: Option<String>, name: Option<String>) -> Option<Spot> {
         (level.is_some() || name.is_none()).then_some(Spot { level, name })
     }
 
-    /// All of a level.
+    /// A whole level.
     pub fn whole(level: &str) -> Spot {
         Spot { level: Some(level.to_owned()), name: None }
     }
@@ -42,7 +42,7 @@ impl Spot {
         Spot { level: Some(level.to_owned()), name: Some(name.to_owned()) }
     }
 
-    /// The place of this name among the configured levels; `None` if the level is none of them.
+    /// The place of this name in the configured levels; `None` if its level is not configured.
     pub fn place(&self, levels: &Levels) -> Option<Place> {
         let Some(level) = &self.level else { return Some(Place::BigLock) };
         let level = levels.position(level)?;
@@ -52,7 +52,7 @@ impl Spot {
         })
     }
 
-    /// The name of a place; `None` if there is no such level.
+    /// The name of a place; `None` if its level is not configured.
     pub fn of(place: &Place, levels: &Levels) -> Option<Spot> {
         let Some(level) = place.level() else { return Some(Spot::BIG_LOCK) };
         let level = levels.names().nth(level)?;
@@ -77,12 +77,12 @@ impl fmt::Display for Spot {
 /// One lock, by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LockAt {
-    /// What.
+    /// What is locked.
     #[serde(flatten)]
     pub spot: Spot,
-    /// How.
+    /// How it is locked.
     pub mode: Mode,
-    /// Shared: so many units of it. Exclusive: 1, without meaning.
+    /// Shared: the number of units. Exclusive: 1, without meaning.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub units: u32,
 }
@@ -97,12 +97,12 @@ fn is_one(units: &u32) -> bool {
 }
 
 impl LockAt {
-    /// One unit, where that means something.
+    /// A lock of one unit.
     pub fn new(spot: Spot, mode: Mode) -> LockAt {
         LockAt { spot, mode, units: 1 }
     }
 
-    /// The same lock with the place that it has among the levels; `None` if its level is none of them.
+    /// The same lock with its place in the levels; `None` if its level is not configured.
     pub fn lock(&self, levels: &Levels) -> Option<Lock> {
         Some(Lock { place: self.spot.place(levels)?, mode: self.mode, units: self.units })
     }
@@ -118,12 +118,12 @@ impl LockAt {
             (Some(name), Mode::Shared) => Request::Shared([(name.clone(), self.units)].into()),
             (Some(name), Mode::Exclusive) => Request::Exclusive([name.clone()].into()),
         };
-        // Nothing is refused of a request for one name.
+        // A request for one name is always valid.
         let at = AtLevel::new([request]).unwrap_or_default();
         Requests { big_lock: false, levels: [(level.clone(), at)].into() }
     }
 
-    /// The same lock by name; `None` if there is no such level.
+    /// The same lock by name; `None` if its level is not configured.
     pub fn of(lock: &Lock, levels: &Levels) -> Option<LockAt> {
         Some(LockAt { spot: Spot::of(&lock.place, levels)?, mode: lock.mode, units: lock.units })
     }
@@ -139,27 +139,27 @@ impl fmt::Display for LockAt {
     }
 }
 
-/// What a claim holds. Each of its locks is a row; this list of them is in the job's record, so that they go with the claim and
-/// nobody has to look for them. Whoever holds anything, or may want to, holds the big lock at least shared.
+/// The locks that a claim holds. Each is a row. The job's record has this list of them, so that they are released with the
+/// claim without a search. A claim with any locks, or whose job may want some, holds the big lock at least shared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// How it holds the big lock.
     pub big_lock: Mode,
-    /// What it holds of each level.
+    /// The locks that it holds at each level.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub levels: BTreeMap<String, HeldAt>,
 }
 
-/// What a claim holds of one level. No name is in both modes.
+/// The locks that a claim holds at one level. No name is in both modes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldAt {
-    /// All of it.
+    /// The mode in which it holds the whole level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all: Option<Mode>,
-    /// These, shared, with so many units.
+    /// Resources held shared, each with its units.
     #[serde(default, skip_serializing_if = "Units::is_empty")]
     pub shared: Units,
-    /// These, exclusive.
+    /// Resources held exclusively.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub exclusive: BTreeSet<String>,
 }
@@ -171,7 +171,7 @@ impl HeldAt {
 }
 
 impl Held {
-    /// What a job that wants this takes with its claim: all that is known. `None` if it wants nothing.
+    /// The known locks of a declaration, which a job takes with its claim. `None` if it declares nothing.
     pub fn known(requests: &Requests) -> Option<Held> {
         if requests.is_none() {
             return None;
@@ -196,7 +196,7 @@ impl Held {
         Some(held)
     }
 
-    /// Every lock of it, each once, in the order of the names.
+    /// All locks, each once, in the order of their names.
     pub fn locks(&self) -> Vec<LockAt> {
         let mut locks = vec![LockAt::new(Spot::BIG_LOCK, self.big_lock)];
         for (level, at) in &self.levels {
@@ -219,12 +219,12 @@ impl Held {
         1 + self.levels.values().map(of_level).sum::<usize>()
     }
 
-    /// Never: there is the big lock.
+    /// Always false: there is the big lock.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// How it holds exactly this, if it does.
+    /// The mode and units in which it holds exactly this, if it does.
     pub fn at(&self, spot: &Spot) -> Option<(Mode, u32)> {
         let Some(level) = &spot.level else { return Some((self.big_lock, 1)) };
         let at = self.levels.get(level)?;
@@ -240,7 +240,7 @@ impl Held {
         self.levels.contains_key(level)
     }
 
-    /// Whether what it holds is enough for this lock, too. All of a level shared is not enough for units that are `counted`.
+    /// Whether the held locks cover this lock, too. A whole level held shared does not cover units that are `counted`.
     pub fn covers(&self, lock: &LockAt, counted: bool) -> bool {
         let enough = |(mode, units): (Mode, u32)| {
             mode == Mode::Exclusive || lock.mode == Mode::Shared && units >= lock.units
@@ -256,7 +256,7 @@ impl Held {
         }
     }
 
-    /// Adds a lock; one of the same name that it is more than goes.
+    /// Adds a lock, which replaces a weaker one of the same name.
     pub(crate) fn add(&mut self, lock: &LockAt) {
         let Some(level) = &lock.spot.level else {
             self.big_lock = lock.mode;
@@ -273,7 +273,7 @@ impl Held {
         }
     }
 
-    /// Takes a lock out; how it was held, if it was.
+    /// Removes a lock; returns the mode in which it was held, if it was.
     pub(crate) fn remove(&mut self, spot: &Spot) -> Option<Mode> {
         let level = spot.level.as_ref()?;
         let (mode, _) = self.at(spot)?;
@@ -292,8 +292,7 @@ impl Held {
     }
 }
 
-/// Whether what a job has declared lets it ask for this lock while it runs: by name, or because it could not tell, or wanted
-/// all of the level.
+/// Whether a job's declaration permits it to request this lock while it runs: by name, as unknown, or as the whole level.
 pub(crate) fn allows(requests: &Requests, lock: &LockAt) -> bool {
     let Some(level) = &lock.spot.level else {
         return lock.mode == Mode::Shared && !requests.is_none() || requests.big_lock;
@@ -311,14 +310,15 @@ pub(crate) fn allows(requests: &Requests, lock: &LockAt) -> bool {
     })
 }
 
-/// Whether a job may declare this on a store whose transactions have these limits; [`jobs::add`](crate::jobs::add) refuses it otherwise.
+/// Whether a job may declare this on a store with these limits of transactions; otherwise [`jobs::add`](crate::jobs::add)
+/// rejects it.
 pub fn has_room(requests: &Requests, limits: &Limits) -> bool {
     let named = Held::known(requests).map_or(0, |held| held.len() - 1);
     named <= most_locks(limits) && crate::rows::encode(requests).len() <= MAX_LOCKS_BYTES
 }
 
-/// Locks that one claim may hold on a store whose transactions have these limits: they are written in one step of a batch, and each
-/// of them has three ranges to prove (who holds it in either mode, and who waits), with as many for its level.
+/// The most locks of one claim on a store with these limits of transactions. They are written in one step of a batch. Each
+/// lock has three ranges to prove (the holders in either mode, and the queue), and as many for its level.
 pub(crate) fn most_locks(limits: &Limits) -> usize {
     (limits.transaction_writes / 8).min(limits.transaction_conflicts / 10).min(MAX_RESOURCES)
 }

@@ -1,4 +1,4 @@
-//! Who holds and who waits, for those who look.
+//! Listings of holders and queues of locks.
 
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
@@ -13,47 +13,47 @@ use crate::keyspace::KeyRange;
 use crate::rows::decode;
 use crate::{Claim, Keyspace, Result};
 
-/// One who holds a lock, waits for it, or has reserved it.
+/// A job that holds a lock, waits for it, or has reserved it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its row: a listing goes on behind it.
+    /// Its row's key: a listing continues after it.
     pub key: Bytes,
     /// The lock.
     pub lock: LockAt,
-    /// How it has to do with it.
+    /// Whether it holds, waits for, or has reserved the lock.
     pub how: How,
     /// The job's type.
     pub job_type: String,
     /// The job.
     pub id: String,
-    /// Whose job it is.
+    /// The job's tenant.
     pub tenant: String,
     /// Since when, in µs.
     pub since_us: i64,
-    /// Its claim; none for a reservation.
+    /// Its claim; `None` for a reservation.
     pub claim: Option<Claim>,
-    /// Who waits or has reserved: its number in the queue, lower first.
+    /// Its ticket in the queue, lowest first, if it waits or has a reservation.
     pub ticket: Option<i64>,
 }
 
-/// Which rows a listing by place shows.
+/// Which rows a listing by place includes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Which {
-    /// Of this level only: `None` inside is the big lock. Without, of all levels; of the big lock then only who wants it alone, since
-    /// everyone who locks anything shares it.
+    /// Only this level; an inner `None` is the big lock. Without, all levels; then of the big lock only the jobs that hold
+    /// or want it exclusively, since every job with locks shares it.
     pub level: Option<Option<String>>,
-    /// Of resources of this name only, and of all of their levels, which holds them, too.
+    /// Only resources of this name, and locks on their whole levels, which include them.
     pub name: Option<String>,
 }
 
-/// A place in a listing by place: behind the entry that has all of this.
+/// A position in a listing by place: after the entry with these values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Behind {
     /// The lock.
     pub spot: Spot,
-    /// Who holds it exclusive, who holds it shared, who stands in its queue: in this order.
+    /// Exclusive holders, shared holders, or queue: in this order.
     pub kind: Kind,
-    /// Of a queue: the number in it.
+    /// In a queue: the ticket.
     pub ticket: i64,
     /// The job's type.
     pub job_type: String,
@@ -61,24 +61,24 @@ pub struct Behind {
     pub id: String,
 }
 
-/// In which of its rows a lock names a job.
+/// The kind of row in which a lock names a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Who holds it.
+    /// A holder.
     Held(Mode),
-    /// Who waits for it, or has reserved it.
+    /// A job that waits for it, or has reserved it.
     Queued,
 }
 
-/// The order within a place: exclusive holders are before shared ones, as their keys are.
+/// The order within a place: exclusive holders before shared ones, as in their keys.
 const KINDS: [Kind; 3] = [Kind::Held(Mode::Exclusive), Kind::Held(Mode::Shared), Kind::Queued];
-/// Rows of the big lock's queue that are looked at for those who want it alone.
+/// The most rows of the big lock's queue that are read to find jobs that want it exclusively.
 const MAX_PASSED_OVER: usize = 1_000;
-/// Levels that one listing goes through at most.
+/// The most levels that one listing reads.
 const MAX_LEVELS_LISTED: usize = 64;
 
 impl Entry {
-    /// Where a listing by place goes on behind this entry.
+    /// Where a listing by place continues after this entry.
     pub fn behind(&self) -> Behind {
         let kind = if self.how == How::Holds { Kind::Held(self.lock.mode) } else { Kind::Queued };
         Behind {
@@ -112,23 +112,23 @@ impl Kind {
     }
 }
 
-/// One who runs, and has declared locks.
+/// A running job that has declared locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
     /// The job's type.
     pub job_type: String,
     /// The job.
     pub id: String,
-    /// Whose job it is.
+    /// The job's tenant.
     pub tenant: String,
     /// Its claim.
     pub claim: Claim,
-    /// What it declares, holds, and waits for.
+    /// The locks that it declares, holds, and waits for.
     pub all: AllOf,
 }
 
-/// Up to `limit` entries, behind the one with the key `after` if it is given: first those who hold locks, the big lock and then
-/// by level, mode and name; then those who wait, by level, name and ticket. Takes no conflict.
+/// Up to `limit` entries, after the one with the key `after` if given. Holders come first: the big lock, then by level, mode
+/// and name. Queues follow, by level, name and ticket. Adds no read conflict.
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -179,9 +179,9 @@ async fn queued(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize
     rows.collect()
 }
 
-/// The same by place: of each level all of it first, then its resources by name; of each place who holds it, then who stands in its
-/// queue, the first one first. Up to `limit` entries behind a place; and the place that the next page begins behind, unless this was the
-/// last one. Takes no conflict.
+/// The same by place: of each level the whole level first, then its resources by name. Each place lists its holders, then
+/// its queue in order. Returns up to `limit` entries after a position, and the position after which the next page starts,
+/// unless this was the last page. Adds no read conflict.
 pub async fn list_by_place(
     tx: &Transaction,
     keys: &Keyspace,
@@ -217,7 +217,7 @@ pub async fn list_by_place(
     Ok((page, None))
 }
 
-/// The first of one level's, in their order.
+/// The first entries of one level, in order.
 async fn at_level(
     tx: &Transaction,
     keys: &Keyspace,
@@ -226,7 +226,7 @@ async fn at_level(
     after: Option<&Behind>,
     limit: usize,
 ) -> Result<Vec<Entry>> {
-    // Where each one who locks anything shares the big lock, those who do are no news.
+    // Every job with locks shares the big lock, so that the sharers are of no interest.
     let alone = level.is_none() && which.level.is_none();
     let spots: Vec<Option<Spot>> = match (level, &which.name) {
         (Some(level), Some(name)) => vec![Some(Spot::whole(level)), Some(Spot::resource(level, name))],
@@ -247,7 +247,7 @@ async fn at_level(
             }
             let mut entries = match kind {
                 Kind::Held(_) => held(tx, keys, (begin, end), limit).await?,
-                // Those who share it are left out below.
+                // The shared ones are filtered out below.
                 Kind::Queued if alone => queued(tx, keys, (begin, end), limit.max(MAX_PASSED_OVER)).await?,
                 Kind::Queued => queued(tx, keys, (begin, end), limit).await?,
             };
@@ -255,7 +255,7 @@ async fn at_level(
             found.append(&mut entries);
         }
     }
-    // What is of one place and kind stands in its order already.
+    // The entries of one place and kind are already in order.
     found.sort_by(|one, other| {
         let place = |entry: &Entry| entry.behind().kind.order();
         one.lock.spot.name.cmp(&other.lock.spot.name).then_with(|| place(one).cmp(&place(other)))
@@ -264,7 +264,7 @@ async fn at_level(
     Ok(found)
 }
 
-/// Where the rows of a kind go on behind an entry.
+/// Where the rows of a kind continue after an entry.
 fn start(keys: &Keyspace, kind: Kind, after: &Behind) -> Bytes {
     let Behind { spot, kind: last, ticket, job_type, id } = after;
     let (begin, end) = kind.range(keys, spot);
@@ -278,9 +278,9 @@ fn start(keys: &Keyspace, kind: Kind, after: &Behind) -> Bytes {
     }
 }
 
-/// The next level of which something is held or wanted.
+/// The next level with holders or a queue.
 async fn next_level(tx: &Transaction, keys: &Keyspace, level: Option<&str>) -> Result<Option<String>> {
-    // Of a level the shared holders have the last rows.
+    // Within a level, the shared holders have the last rows.
     let held = (Kind::Held(Mode::Shared).range_at(keys, level).1, keys.locks().1);
     let queued = (Kind::Queued.range_at(keys, level).1, keys.lock_queues().1);
     let mut next = None;
@@ -298,12 +298,13 @@ async fn next_level(tx: &Transaction, keys: &Keyspace, level: Option<&str>) -> R
     Ok(next)
 }
 
-/// Up to `limit` jobs of all types that run and have declared locks, each with what it holds: one row per job. Takes no conflict.
+/// Up to `limit` running jobs of all types that have declared locks, each with its locks: one row per job. Adds no read
+/// conflict.
 pub async fn running(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<Running>> {
     running_in(tx, keys, |mode| keys.lock_holders(&Spot::BIG_LOCK, mode), limit).await
 }
 
-/// The same of one type: nothing is read of others.
+/// The same for one type; reads nothing of other types.
 pub async fn running_of(
     tx: &Transaction,
     keys: &Keyspace,

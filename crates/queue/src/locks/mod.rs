@@ -1,17 +1,18 @@
-//! Locks that hold, as rows.
+//! Locks as rows.
 //!
-//! *Model.* What a job declares ([`Requests`](turnwise_policy::predictive_queue::locks::Requests)) and knows, it takes with its claim, all or nothing ([`crate::claims::claim_with`]): one that
-//! cannot have it stays pending and holds nothing. What it finds out, it asks for while it runs ([`request`]), and waits for under its
-//! claim, first come first served at each lock. All of it goes with the claim, in the transaction that ends it; nobody else takes
-//! it away, and a stale claim changes nothing. A job that was kept from its claim for too long [`reserve`]s.
+//! *Model.* A job takes its declared and known locks ([`Requests`](turnwise_policy::predictive_queue::locks::Requests)) with
+//! its claim, all or nothing ([`crate::claims::claim_with`]): a job that cannot have them stays pending and holds nothing.
+//! It requests further locks while it runs ([`request`]), and waits for them under its claim, in the order of each lock's
+//! queue. The transaction that ends the claim releases all of them; nothing else does, and a stale claim changes nothing. A
+//! job whose claim was refused for too long [`reserve`]s its locks.
 //!
-//! *Nobody waits in a circle.* Who holds nothing is waited for by nobody, so any claim may be refused. Who runs waits for a lock
-//! only if it comes after all that it holds, and holders do so, too; all of a level, once held, comes after each of its
-//! resources. Reservations keep claims only. And who waits for something of a level, and holds nothing there, keeps nobody who does: that one may be
-//! whom it waits for.
+//! *No deadlocks.* No job waits for a job that holds nothing, so any claim may be refused. A running job waits only for a
+//! lock that comes after all that it holds in the lock order, and so do the holders. A held lock on a whole level comes
+//! after each of its resources. Reservations block only claims. A job that waits for something of a level of which it holds
+//! nothing does not block a job that holds something there: it may be waiting for that job.
 //!
-//! *Rows.* Holders of each mode are apart, so that who shares reads nothing that others who share write. Keys have the
-//! names of levels, never their order.
+//! *Rows.* Holders of each mode have separate ranges, so that a job that shares a lock reads nothing that other sharers
+//! write. Keys have the names of levels, never their order.
 
 mod claimed;
 mod held;

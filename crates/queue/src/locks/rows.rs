@@ -1,4 +1,4 @@
-//! The rows of locks: who holds them, who waits for them, and what wakes whoever does.
+//! The rows of locks: holders, queues, and the key that wakes waiting jobs.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,66 +11,66 @@ use super::held::{Held, LockAt, Spot};
 use crate::rows::{decode, encode};
 use crate::{Claim, Job, Keyspace, Result};
 
-/// That a job holds a lock: the value of a row of [`Keyspace::locks`].
+/// The value of a row of [`Keyspace::locks`]: a job holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderRow {
-    /// Under which claim.
+    /// The claim that holds it.
     #[serde(flatten)]
     pub claim: Claim,
-    /// Whose job it is.
+    /// The job's tenant.
     pub tenant: String,
     /// Since when, in µs.
     pub since_us: i64,
-    /// Shared: so many units.
+    /// Shared: the number of units.
     pub units: u32,
-    /// Shared: units that there were when they were taken, if they were counted.
+    /// Shared: the resource's capacity when they were taken, if units were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
-    /// Of the big lock, of which every claim with locks has one row: what the job declares, and what it holds.
+    /// Only in the row of the big lock, which every claim with locks has: all its locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all: Option<Box<AllOf>>,
 }
 
-/// What there is to know of one claim with locks.
+/// All that the rows state about one claim with locks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllOf {
-    /// What the job declares.
+    /// The job's declaration.
     pub locks: Requests,
-    /// What it holds.
+    /// The locks that it holds.
     pub held: Held,
-    /// What it waits for.
+    /// The lock that it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<LockAt>,
-    /// What it has in common with others.
+    /// The option values that it shares with other jobs.
     #[serde(default, skip_serializing_if = "Traits::is_empty")]
     pub traits: Traits,
 }
 
 impl AllOf {
-    /// The same for whoever weighs other jobs against it.
+    /// The same for a pass that weighs other jobs against it.
     pub fn running(&self, levels: &Levels) -> Running {
         let locks = self.held.locks().into_iter().chain(self.waits.clone());
         Running::new(locks.filter_map(|lock| lock.lock(levels)), &self.locks, levels)
     }
 }
 
-/// That a job waits for a lock, or has reserved it: the value of a row of [`Keyspace::lock_queues`].
+/// The value of a row of [`Keyspace::lock_queues`]: a job waits for a lock, or has reserved it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueRow {
-    /// How it wants it.
+    /// The mode that it wants.
     pub mode: Mode,
-    /// Shared: so many units.
+    /// Shared: the number of units.
     pub units: u32,
-    /// Whose job it is.
+    /// The job's tenant.
     pub tenant: String,
     /// Since when, in µs.
     pub since_us: i64,
-    /// It runs, and waits; without, it is pending, and this is a reservation.
+    /// Set for a running job that waits. Otherwise the job is pending, and this is a reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waiter>,
 }
 
-/// Of a job that waits while it runs.
+/// A running job that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     /// Its claim.
@@ -80,7 +80,7 @@ pub struct Waiter {
     pub inside: bool,
 }
 
-/// What a job waits for while it runs.
+/// The lock that a running job waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// The lock.
@@ -92,14 +92,14 @@ pub struct Waits {
     pub since_us: i64,
 }
 
-/// Units that a resource has; `None` if they are not counted, as of everything but resources of a level that there is.
+/// The units of a resource. `None` if they are not counted, as for everything except resources of a configured level with a
+/// capacity.
 pub(crate) fn capacity(levels: &Levels, spot: &Spot) -> Option<u32> {
     let (level, name) = (spot.level.as_deref()?, spot.name.as_deref()?);
     levels.capacity(levels.position(level)?, name)
 }
 
-/// The value of a pending row: what the job wants, so that who comes next is told without its record; in a list with what it has in common
-/// with others, if it has something.
+/// The value of a pending row: the job's locks, so that a pass needs no record. With its traits in a list, if it has some.
 pub(crate) fn pending_value(job: &Job) -> Bytes {
     if job.locks.is_none() {
         Bytes::new()
@@ -110,7 +110,7 @@ pub(crate) fn pending_value(job: &Job) -> Bytes {
     }
 }
 
-/// The way back.
+/// The reverse of [`pending_value`].
 pub(crate) fn of_pending_value(value: &[u8]) -> Result<(Requests, Traits)> {
     match value.first() {
         None => Ok(Default::default()),
@@ -119,7 +119,7 @@ pub(crate) fn of_pending_value(value: &[u8]) -> Result<(Requests, Traits)> {
     }
 }
 
-/// Writes the row that says that a job holds this lock. The one of the big lock says what else it holds, and is [`put_all`]'s.
+/// Writes the row of a lock that a job holds. The row of the big lock has all its locks; [`put_all`] writes it.
 pub(crate) fn put_holder(
     tx: &Transaction,
     keys: &Keyspace,
@@ -130,14 +130,14 @@ pub(crate) fn put_holder(
     since_us: i64,
 ) -> Result<()> {
     let capacity = capacity(levels, &lock.spot).filter(|_| lock.mode == Mode::Shared);
-    // Who wants more than there is, as it is configured now, has all of it.
+    // A job that wants more units than the current capacity gets all of them.
     let units = capacity.map_or(lock.units, |most| lock.units.min(most));
     let tenant = job.tenant.clone();
     let row = HolderRow { claim: claim.clone(), tenant, since_us, units, capacity, all: None };
     Ok(tx.set(keys.lock_holder(&lock.spot, lock.mode, &job.job_type, &job.id), encode(&row))?)
 }
 
-/// Writes the row that says that a job holds the big lock, and with it what else the record says; nothing if it holds none.
+/// Writes the row of the big lock, with the record's data about locks. Does nothing if the job holds no locks.
 pub(crate) fn put_all(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     let (Some(held), Some(claim)) = (job.held(), job.claim()) else { return Ok(()) };
     let waits = job.waits().map(|waits| waits.lock.clone());
@@ -153,19 +153,19 @@ pub(crate) fn put_all(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()
     Ok(tx.set(keys.lock_holder(&Spot::BIG_LOCK, held.big_lock, &job.job_type, &job.id), encode(&row))?)
 }
 
-/// Lets whoever waits for locks look again.
+/// Wakes the jobs that wait for locks, so that they check again.
 pub(crate) fn wake(tx: &Transaction, keys: &Keyspace) -> Result<()> {
     Ok(tx.set_versionstamp(keys.lock_wake())?)
 }
 
-/// Clears what a claim that ends holds, and what it waits for. Does not write the record, from which all of it goes. Nothing for
-/// a job without locks.
+/// Clears the rows of the locks that an ending claim holds and waits for, and removes them from the record, which it does
+/// not write. Does nothing for a job without locks.
 pub(crate) fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     let Some(run) = job.run_mut() else { return Ok(()) };
     let (locks, traits) = (run.next.locks.take(), run.next.traits.take());
     let (held, waits) = (run.held.take(), run.waits.take());
     if let Some(locks) = locks {
-        // Read by nobody below: what is held is in a list of its own.
+        // Nothing below reads this: held locks have their own list.
         job.locks = locks;
     }
     if let Some(traits) = traits {
@@ -181,8 +181,8 @@ pub(crate) fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Resul
     wake(tx, keys)
 }
 
-/// Clears what a job that is about to leave the pending ones has reserved; its record must say so. Nothing for one that has
-/// reserved nothing.
+/// Clears the reservation of a job that is about to stop being pending; the caller changes its record. Does nothing without
+/// a reservation.
 pub(crate) fn unreserve(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     let Some(ticket) = job.reserved() else { return Ok(()) };
     for lock in Held::known(&job.locks).iter().flat_map(Held::locks) {

@@ -1,4 +1,4 @@
-//! Locks that are found out while a job runs: asked for, waited for, and given back, under its claim.
+//! Locks that a running job requests, waits for and releases, under its claim.
 
 use turnwise_policy::predictive_queue::locks::{Levels, MAX_RESOURCES, Mode, Place};
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -13,37 +13,39 @@ use crate::keyspace::KeyRange;
 use crate::rows::{encode, write_job};
 use crate::{Claim, Error, Keyspace, Result, learnt};
 
-/// Blockers that an answer names.
+/// The most blockers that an answer names.
 const MOST_TOLD: usize = 8;
 
-/// What came of asking for locks.
+/// The result of a request for locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// All of them are held.
     Granted,
-    /// The job waits for this one, in its queue. Those that come before it in their order are held; those after it were not looked at:
-    /// ask again when [`Keyspace::lock_wake`] has changed.
+    /// The job waits for this lock, in its queue. It holds the requested locks that come before this one in the lock order;
+    /// later ones were not checked. Request again when [`Keyspace::lock_wake`] has changed.
     Waits(Blocked),
-    /// This one is not free, and the job must not wait for it: it holds another one that comes after it in the order, and somebody who
-    /// holds this one may wait for that. Those that come before it are held. Nothing waits.
+    /// This lock is not free, and the job must not wait for it. The job holds a lock that comes later in the lock order, and
+    /// a holder of this lock may wait for that one. The job holds the requested locks that come before this one, and waits
+    /// for none.
     OutOfOrder {
-        /// What is not free, and who is in the way.
+        /// The lock that is not free, and what blocks it.
         blocked: Blocked,
-        /// What is held and comes after it.
+        /// The held lock that comes later in the order.
         above: LockAt,
     },
 }
 
-/// Asks for locks while a job runs. What is held already is granted at once, so that a request can be repeated; the rest is taken
-/// one after the other, in the order of [`Lock`](turnwise_policy::predictive_queue::locks::Lock). The first that is not free is waited for: the job is
-/// [`State::Waiting`](crate::State::Waiting), and stands in that lock's queue until it is granted ([`poll`], or asking again), [`withdraw`]n, or the claim
-/// ends.
+/// Requests locks for a running job. Locks that it already holds are granted immediately, so that a request can be repeated.
+/// The others are taken one by one, in the order of [`Lock`](turnwise_policy::predictive_queue::locks::Lock). If one is not
+/// free, the job waits for it: it is [`State::Waiting`](crate::State::Waiting), and is in that lock's queue. It leaves the
+/// queue when the lock is granted ([`poll`], or another request), when it [`withdraw`]s, or when the claim ends.
 ///
-/// Whoever waits reads [`Keyspace::lock_wake`] first in the transaction that asks, and asks again when it has another value.
+/// A caller that waits reads [`Keyspace::lock_wake`] first in the transaction of the request, and requests again when the
+/// value has changed.
 ///
 /// # Errors
-/// `Halt` for a lost claim. `Invalid` for a lock that the job's declaration does not cover, of no level, or too many of them; and
-/// while the job waits for another one.
+/// `Halt` for a lost claim. `Invalid` for a lock that the job's declaration does not cover, for an unknown level, for too
+/// many locks, and while the job waits for another lock.
 #[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn request(
     tx: &Transaction,
@@ -68,7 +70,7 @@ pub async fn request(
     take(tx, keys, levels, job, claim, &ordered, now_us).await
 }
 
-/// Looks whether a job that waits can have its lock now, and gives it to it. `Granted` for one that does not wait.
+/// Checks whether a waiting job can have its lock now, and grants it. `Granted` for a job that does not wait.
 ///
 /// # Errors
 /// `Halt` for a lost claim.
@@ -86,8 +88,8 @@ pub async fn poll(
     take(tx, keys, levels, job, claim, &locks, now_us).await
 }
 
-/// Stops waiting: the job runs on with what it holds. A request from before that is still on its way, its asker gone or told nothing, comes too
-/// late then, even if the job does not wait yet.
+/// Stops waiting: the job continues with the locks that it holds. An earlier request that is still on its way, its caller
+/// gone or without an answer, then comes too late, even if the job does not wait yet.
 ///
 /// # Errors
 /// `Halt` for a lost claim.
@@ -105,16 +107,16 @@ pub async fn withdraw(
         job.changed_us = now_us;
         put_all(tx, keys, &job)?;
     }
-    // As it was, if there was nothing to leave: whoever has read it before and writes now conflicts.
+    // Written also if nothing has changed: a transaction that read the record before conflicts.
     write_job(tx, keys, &job)
 }
 
-/// Gives locks back before the end of the run. What is not held is not there to be given back, so that it can be repeated. Of all of a
-/// level only all of it, and the big lock not at all.
+/// Releases locks before the end of the run. Idempotent: locks that are not held are ignored. A lock on a whole level can
+/// only be released as a whole, and the big lock not at all.
 ///
 /// # Errors
-/// `Halt` for a lost claim; `Invalid` for the big lock, and while the job waits for a lock: its place in the queue was given to it with
-/// what it held then, and nobody would wait in a circle only as long as that is so.
+/// `Halt` for a lost claim. `Invalid` for the big lock, and while the job waits for a lock: its place in the queue depends
+/// on the locks that it held then, and that is what rules out deadlocks.
 pub async fn release_some(
     tx: &Transaction,
     keys: &Keyspace,
@@ -156,7 +158,7 @@ fn refuse(problem: String) -> Error {
     Error::Invalid { field: "locks", problem }
 }
 
-/// Whether a job may ask for a lock; its place among the levels.
+/// Whether a job may request a lock; returns the lock's place in the levels.
 fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Place> {
     let Some(place) = lock.spot.place(levels) else {
         let known: Vec<&str> = levels.names().collect();
@@ -186,7 +188,7 @@ fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Place> {
     Ok(place)
 }
 
-/// Takes locks in the order in which they are given, up to the first that is not free.
+/// Takes locks in the given order, up to the first that is not free.
 async fn take(
     tx: &Transaction,
     keys: &Keyspace,
@@ -244,7 +246,7 @@ async fn take(
     Ok(asked)
 }
 
-/// A claim holds no more than its record and its end have room for.
+/// A claim holds only as many locks as its record and the transaction of its end have room for.
 fn check_room(tx: &Transaction, held: &Held, lock: &LockAt) -> Result<()> {
     let most = most_locks(tx.limits());
     let bytes = encode(held).len() + encode(lock).len();
@@ -258,7 +260,7 @@ fn check_room(tx: &Transaction, held: &Held, lock: &LockAt) -> Result<()> {
     Ok(())
 }
 
-/// Who is in the way; `None` if nobody is, which the transaction then proves. What cannot be had takes no conflict.
+/// What blocks a lock; `None` if nothing does, which the transaction then proves. A blocked lock adds no conflict.
 async fn free(
     tx: &Transaction,
     keys: &Keyspace,
@@ -278,15 +280,15 @@ async fn free(
     Ok(blocked)
 }
 
-/// What is held and must not be while this is waited for: everything that does not come before it. All of a level comes after
-/// each of its resources, for who holds it: others who hold one may wait for the next.
+/// A held lock that forbids waiting for this one: any that does not come before it. A held lock on a whole level comes after
+/// each of its resources, because holders of one resource may wait for the next.
 fn above(levels: &Levels, held: &Held, lock: &LockAt) -> Option<LockAt> {
     let wanted = lock.spot.place(levels)?;
     let is_below = |other: &LockAt| match other.spot.place(levels) {
         Some(Place::BigLock) => wanted != Place::BigLock,
         Some(Place::WholeLevel(level)) => wanted.level().is_some_and(|wanted| level < wanted),
         Some(place @ Place::Resource { .. }) => before(&place, &wanted),
-        // Of a level that is none any more: it has no place in the order, and nobody waits for it any more.
+        // A lock of a level that is no longer configured: it has no place in the order, and no job waits for it.
         None => true,
     };
     held.locks().into_iter().find(|other| !is_below(other))
@@ -306,7 +308,7 @@ fn set_held(job: &mut Job, held: Held) {
     }
 }
 
-/// Enters the queue of a lock, behind all that stand there. Does not write the record.
+/// Enters the queue of a lock, behind all entries. Does not write the record.
 async fn enter_queue(
     tx: &Transaction,
     keys: &Keyspace,
@@ -316,8 +318,9 @@ async fn enter_queue(
     lock: &LockAt,
     now_us: i64,
 ) -> Result<()> {
-    // Behind all of them: who is kept by one at another lock of the level, and had a lower ticket than that one by a clock that is
-    // behind, would be kept by nobody from then on, and nobody would tell it.
+    // The ticket is above all tickets of the level, because the clock may be behind. Otherwise a job that is blocked by an
+    // entry of another lock of the level could get a lower ticket than that entry. Then nothing would block it, and nothing
+    // would wake it.
     let level = lock.spot.level.as_deref();
     let queues = level.map_or_else(|| keys.lock_queue(&lock.spot), |level| keys.lock_queues_at(level));
     let own = last_tickets(tx, keys, keys.lock_queue(&lock.spot), true, Isolation::Serializable).await?;
@@ -339,17 +342,17 @@ async fn enter_queue(
     Ok(())
 }
 
-/// Leaves the queue of the lock that is waited for. Does not write the record.
+/// Leaves the queue of the lock that the job waits for. Does not write the record.
 fn leave_queue(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     if let Some(waits) = job.run_mut().and_then(|run| run.waits.take()) {
         tx.clear(keys.lock_queue_entry(&waits.lock.spot, waits.ticket, &job.job_type, &job.id))?;
-        // Who stands behind may go with what this one was in the way of.
+        // The jobs behind this one may get what it blocked.
         wake(tx, keys)?;
     }
     Ok(())
 }
 
-/// The highest ticket of a range of queues; of a single queue it is the last row.
+/// The highest ticket in a range of queues; of a single queue, that of the last row.
 async fn last_tickets(
     tx: &Transaction,
     keys: &Keyspace,

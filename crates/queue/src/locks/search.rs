@@ -1,12 +1,12 @@
-//! Who is in the way of a lock.
+//! What blocks a lock.
 //!
-//! Reads are ranges, so that the store's serializability makes locks exclusive: a lock that is taken has proven that the rows of
-//! those who could be in its way were not there, and whoever writes one of them meanwhile conflicts. Who takes a lock shared reads
-//! no row that others who do so write, unless units are counted. Whoever has a ticket reads queues up to it: who comes later disturbs
-//! nobody.
+//! Reads are ranges, so that the store's serializability makes locks exclusive. A transaction that takes a lock proves that
+//! no rows of possible blockers exist, and a concurrent write of such a row conflicts. A job that takes a shared lock reads
+//! no row that other sharers write, unless units are counted. A job with a ticket reads queues up to its ticket: later jobs
+//! do not conflict with it.
 //!
-//! What one lock needs is read at once, and of several locks together: on a store that is far away a claim of many locks would
-//! otherwise outlive its transaction. It is read without conflicts, and proven if nothing is in the way.
+//! The ranges of one lock are read concurrently, and those of several locks together: with a remote store, a claim of many
+//! locks would otherwise outlive its transaction. They are read without conflicts, and proven if nothing blocks.
 
 use std::collections::BTreeMap;
 
@@ -21,63 +21,64 @@ use crate::keyspace::KeyRange;
 use crate::rows::decode;
 use crate::{Keyspace, Result};
 
-/// Rows of one queue, or of those who share one resource, that are looked at; what stands behind them is in the way.
+/// The most rows that are read of one queue, or of the sharers of one resource; anything after them counts as blocking.
 pub(super) const MAX_LOOKED_AT: usize = 10_000;
 
-/// Ranges that are read at the same time.
+/// Ranges that are read concurrently.
 const CONCURRENT_READS: usize = 64;
-/// Locks that are looked at together: what is in the way of one of them is seldom worth reading about a thousand others.
+/// Locks that are checked together: if one of them is blocked, the reads of the others are wasted.
 const TOGETHER: usize = 16;
 
-/// Somebody in the way of a lock.
+/// A job that blocks a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocker {
-    /// What it has, or wants and came first.
+    /// The lock that it holds, or wants with an earlier ticket.
     pub lock: LockAt,
-    /// How it is in the way.
+    /// How it blocks.
     pub how: How,
     /// The job's type.
     pub job_type: String,
     /// The job.
     pub id: String,
-    /// Whose job it is.
+    /// The job's tenant.
     pub tenant: String,
     /// Since when, in µs.
     pub since_us: i64,
 }
 
-/// How somebody is in the way of a lock.
+/// How a job blocks a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum How {
-    /// Holds it.
+    /// It holds the lock.
     Holds,
-    /// Runs, waits for it, and came first.
+    /// It runs, waits for the lock, and came first.
     Waits,
-    /// Is pending, has reserved it, and came first.
+    /// It is pending, has reserved the lock, and came first.
     Reserved,
 }
 
-/// Why a lock cannot be had now.
+/// Why a lock is not available now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
-    /// What was wanted; where nobody knows which, all of the level.
+    /// The lock that was wanted; the whole level if the name is unknown.
     pub lock: LockAt,
-    /// Who is in its way: at least one, at most as many as were asked for.
+    /// What blocks it: at least one job, and at most as many as requested.
     pub by: Vec<Blocker>,
 }
 
-/// By whom one may be kept waiting.
+/// Which jobs may block the caller.
 #[derive(Clone, Copy)]
 pub(super) enum Rule<'a> {
-    /// A claim: it holds nothing yet, so that nobody waits for it, and whoever came first is before it. The ticket of its
+    /// A claim: it holds nothing yet, so that no job waits for it, and every earlier job blocks it. With the ticket of its
     /// reservation, if it has one.
     Claim(Option<i64>),
-    /// Who runs: reservations do not bind it, and neither does who waits for a level of which it holds something and they do not. So
-    /// nobody is kept by one who waits for him. Its ticket, if it waits already.
+    /// A running job. Reservations do not block it. Neither does a job that waits for a level of which it holds nothing
+    /// while this job holds something there. So no job is blocked by a job that waits for it. With its ticket, if it waits
+    /// already.
     Run(Option<i64>, &'a Held),
 }
 
-/// One who waits, or has reserved.
+/// A job that waits, or has a reservation.
 #[derive(Clone)]
 struct Queued {
     spot: Spot,
@@ -87,19 +88,19 @@ struct Queued {
     row: QueueRow,
 }
 
-/// A range, and how many rows of it are read.
+/// A range, and how many of its rows are read.
 type Wanted = (KeyRange, usize);
 
-/// One look at the rows, for one job.
+/// One search in the rows, for one job.
 pub(super) struct Search<'a> {
     pub tx: &'a Transaction,
     pub keys: &'a Keyspace,
     pub levels: &'a Levels,
-    /// Who asks: its own rows are in nobody's way.
+    /// The job that asks: its own rows do not block.
     pub job_type: &'a str,
     pub id: &'a str,
     pub rule: Rule<'a>,
-    /// Blockers that are told.
+    /// The most blockers that are returned.
     pub most: usize,
     /// What was read, in one snapshot.
     read: BTreeMap<Wanted, (Vec<KeyValue>, Proof)>,
@@ -115,7 +116,7 @@ impl<'a> Search<'a> {
         Search { tx, keys, levels, job_type, id, rule, most: most.max(1), read: BTreeMap::new() }
     }
 
-    /// Who is in the way of the first of these locks that cannot be had.
+    /// What blocks the first of these locks that is not available.
     pub(super) async fn first_of(&mut self, locks: &[LockAt]) -> Result<Option<Blocked>> {
         for locks in locks.chunks(TOGETHER) {
             self.fetch(locks.iter().flat_map(|lock| self.wanted(lock)).collect()).await?;
@@ -128,12 +129,13 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// Who is in the way of a lock.
+    /// What blocks a lock.
     pub(super) async fn lock(&mut self, lock: &LockAt) -> Result<Option<Blocked>> {
         self.first_of(std::slice::from_ref(lock)).await
     }
 
-    /// Who has reserved something that a job may want once it runs: it does not know what, so that anything of the level counts.
+    /// The reservations that conflict with locks that a job may want once it runs: as their names are unknown, anything of
+    /// the level counts.
     pub(super) async fn unknown(&mut self, requests: &Requests) -> Result<Option<Blocked>> {
         for (level, at) in &requests.levels {
             for request in at.requests() {
@@ -145,7 +147,7 @@ impl<'a> Search<'a> {
                 let lock = LockAt::new(Spot::whole(level), mode);
                 self.fetch(self.queues(&lock.spot)).await?;
                 let mut by = self.queue_against(&lock)?;
-                // Behind those who run and wait it will stand in the queue, if it wants the same.
+                // Running jobs that wait do not count: the job will queue behind them if it requests the same.
                 by.retain(|by| by.how == How::Reserved);
                 if let Some(blocked) = self.blocked(&lock, by) {
                     return Ok(Some(blocked));
@@ -155,17 +157,18 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
-    /// How many conflicts [`prove`](Search::prove) takes.
+    /// How many conflicts [`prove`](Search::prove) adds.
     pub(super) fn conflicts(&self) -> usize {
         self.read.len()
     }
 
-    /// Makes the transaction fail if somebody comes to what was seen. Who goes is in nobody's way.
+    /// Makes the transaction conflict with rows that arrive in the ranges that were read. Rows that are removed do not
+    /// matter.
     pub(super) fn prove(self) {
         self.read.into_values().for_each(|(_, proof)| self.tx.prove_arrivals(proof));
     }
 
-    /// Reads what was not read yet, all of it at once.
+    /// Reads concurrently what has not been read yet.
     async fn fetch(&mut self, mut wanted: Vec<Wanted>) -> Result<()> {
         wanted.retain(|wanted| !self.read.contains_key(wanted));
         wanted.sort_unstable();
@@ -186,7 +189,7 @@ impl<'a> Search<'a> {
         self.read.get(wanted).map(|(rows, _)| rows.as_slice()).unwrap_or_default()
     }
 
-    /// All that is read about a lock.
+    /// All ranges that are read for a lock.
     fn wanted(&self, lock: &LockAt) -> Vec<Wanted> {
         let mut wanted = self.holders_of(lock);
         wanted.extend(self.queues(&lock.spot));
@@ -196,7 +199,7 @@ impl<'a> Search<'a> {
         wanted
     }
 
-    /// Who may hold what does not go with a lock.
+    /// The ranges of holders that may conflict with a lock.
     fn holders_of(&self, lock: &LockAt) -> Vec<Wanted> {
         let modes = match lock.mode {
             Mode::Exclusive => &[Mode::Exclusive, Mode::Shared][..],
@@ -213,17 +216,17 @@ impl<'a> Search<'a> {
         ranges.map(|range| (range, self.most + 1)).collect()
     }
 
-    /// Units that there are of what is shared, if they are counted.
+    /// The capacity of a shared lock's resource, if its units are counted.
     fn counted(&self, lock: &LockAt) -> Option<u32> {
         capacity(self.levels, &lock.spot).filter(|_| lock.mode == Mode::Shared)
     }
 
-    /// Those who share a resource.
+    /// The holders that share a resource.
     fn sharers(&self, lock: &LockAt) -> Wanted {
         (self.keys.lock_holders(&lock.spot, Mode::Shared), MAX_LOOKED_AT + 1)
     }
 
-    /// The queues in which somebody may stand before the one who asks.
+    /// The queues in which jobs may be before the caller.
     fn queues(&self, spot: &Spot) -> Vec<Wanted> {
         let Some(level) = &spot.level else { return vec![self.queue(spot)] };
         match spot.name {
@@ -232,7 +235,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A queue, up to the ticket of the one who asks.
+    /// A queue, up to the caller's ticket.
     fn queue(&self, spot: &Spot) -> Wanted {
         let (begin, end) = self.keys.lock_queue(spot);
         let (Rule::Claim(ticket) | Rule::Run(ticket, _)) = self.rule;
@@ -240,7 +243,7 @@ impl<'a> Search<'a> {
         ((begin, own.unwrap_or(end)), MAX_LOOKED_AT)
     }
 
-    /// Who is in the way of a lock about which everything was fetched.
+    /// What blocks a lock whose ranges were all fetched.
     fn against(&self, lock: &LockAt) -> Result<Option<Blocked>> {
         let mut by = Vec::new();
         for wanted in self.holders_of(lock) {
@@ -260,7 +263,7 @@ impl<'a> Search<'a> {
         (!by.is_empty()).then(|| Blocked { lock: lock.clone(), by })
     }
 
-    /// The holders of a range, without the one who asks.
+    /// The holders in a range, without the caller.
     fn holders(&self, wanted: &Wanted) -> Result<Vec<Blocker>> {
         let mut found = Vec::new();
         for (key, value) in self.rows(wanted) {
@@ -276,7 +279,8 @@ impl<'a> Search<'a> {
         Ok(found)
     }
 
-    /// Who came first and wants what does not go with this lock. Of units that are counted, also those who hold some.
+    /// The earlier jobs that want what conflicts with this lock. If units are counted and too few are free, also the holders
+    /// of units.
     fn queue_against(&self, lock: &LockAt) -> Result<Vec<Blocker>> {
         let mut queued = Vec::new();
         for (key, value) in self.queues(&lock.spot).iter().flat_map(|wanted| self.rows(wanted)) {
@@ -306,7 +310,7 @@ impl<'a> Search<'a> {
         (job_type, id) == (self.job_type, self.id)
     }
 
-    /// Whether who stands there comes first.
+    /// Whether this entry of a queue blocks the caller.
     fn binds(&self, queued: &Queued) -> bool {
         let Queued { spot, ticket, job_type, id, row } = queued;
         let before = |own: Option<i64>| {

@@ -1,4 +1,4 @@
-//! What is told of a job that runs: who is in its way, and what it may ask for.
+//! Queries about a running job: what blocks it, and which locks it may request.
 
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::Transaction;
@@ -9,8 +9,8 @@ use super::search::{Blocked, Rule, Search};
 use crate::job::Job;
 use crate::{Keyspace, Result};
 
-/// Who is in the way of a job that waits while it runs: up to `most` of those who hold its lock, and then of those that stand before it in
-/// a queue. `None` for one that does not wait, and if nobody is. Takes no conflict.
+/// What blocks a running job that waits: up to `most` of the holders of its lock, and then of the jobs before it in a queue.
+/// `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
 pub async fn in_the_way(
     tx: &Transaction,
     keys: &Keyspace,
@@ -24,7 +24,7 @@ pub async fn in_the_way(
     Search::new((tx, keys, levels), by, rule, most).lock(&waits.lock).await
 }
 
-/// Whether a job that runs holds this lock, or has declared that it may want it.
+/// Whether a running job holds this lock, or has declared that it may want it.
 pub fn may_ask(levels: &Levels, job: &Job, lock: &LockAt) -> bool {
     let counted = capacity(levels, &lock.spot).is_some();
     job.held().is_some_and(|held| held.covers(lock, counted)) || allows(&job.locks, lock)

@@ -1,4 +1,4 @@
-//! The edges between places, and the form in which records have them.
+//! The edges between places, and their form in records.
 
 use serde_json::{Value, json};
 use turnwise_policy::eligibility::rate_limits::Bucket;
@@ -13,7 +13,7 @@ fn active() -> Place {
     Place::Active(Box::new(Run::new(claim(), Terms::default(), None, Vec::new())))
 }
 
-/// One of each, by its name.
+/// One place of each kind, by its name.
 fn places() -> Vec<(&'static str, Place)> {
     let limit = Limit { bucket: Bucket::Reason("a".into()), most: 2 };
     vec![
@@ -33,7 +33,7 @@ fn places() -> Vec<(&'static str, Place)> {
 
 #[test]
 fn the_edges_are_these() {
-    // Every place leads back to the queue, and to where a job waits for others or is cancelled.
+    // Every place leads to the queue, to blocked, and to cancelled.
     let always = ["pending", "blocked", "cancelled"];
     let more = |from: &str| -> &[&str] {
         match from {
@@ -51,7 +51,7 @@ fn the_edges_are_these() {
     }
 }
 
-/// A record is what it was when its places were fields: a store that an older release wrote is read, and the other way round.
+/// A record has the form of earlier releases, which kept places as fields: each release reads what the other wrote.
 #[test]
 fn a_place_is_written_as_fields_beside_each_other() {
     let limit = json!({"bucket": {"reason": "a"}, "most": 2});
@@ -92,7 +92,7 @@ fn a_place_is_written_as_fields_beside_each_other() {
 fn what_does_not_go_together_is_refused_or_found() {
     let read = |fields: Value| serde_json::from_value::<Place>(fields);
     assert!(read(json!({"state": "running"})).is_err(), "no claim");
-    // What belongs to another place is not read; `store check` finds it.
+    // Fields of another place are ignored; `store check` reports them.
     let stray = json!({"state": "pending", "order_us": 3, "paused": "f"});
     let place = read(stray.clone()).unwrap();
     assert_eq!(place, Place::pending(3));
@@ -101,7 +101,7 @@ fn what_does_not_go_together_is_refused_or_found() {
     let place = read(waits_for_nothing.clone()).unwrap();
     assert_eq!(place.state(), State::Running);
     assert!(!serde_json::from_value::<PlaceFields>(waits_for_nothing).unwrap().are_of(&place));
-    // Older releases left the time of the place before.
+    // Older releases left the time of the previous place.
     let ended = json!({"state": "failed", "order_us": 3});
     let place = read(ended.clone()).unwrap();
     assert!(serde_json::from_value::<PlaceFields>(ended).unwrap().are_of(&place));
