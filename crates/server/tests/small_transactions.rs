@@ -1,9 +1,17 @@
 //! A store that allows as few rows in one transaction as etcd gives the same responses as other stores.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use serde_json::{Value, json};
-use turnwise_store::{Limits, StoreUrl, runtime};
+use turnwise_store::embedded::{self, Embedded};
+use turnwise_store::{
+    Changes, Engine, KeyValue, Limits, RangeRead, Result, Runtime, Snapshot, Store, StoreUrl, Versionstamp,
+    Watch, runtime,
+};
 
 use crate::common::TestServer;
 
@@ -101,4 +109,111 @@ async fn a_job_waits_for_a_hundred_large_ones() {
     let waits = json!({ "jobs": [{ "type": "t", "id": "waits", "after": after }] });
     let added = server.post("/v1/jobs", &waits).await;
     assert_eq!(added.body["jobs"][0]["added"], "blocked", "{added:?}");
+}
+
+/// An engine that counts, for each commit, the rows whose keys contain `together-`.
+#[derive(Clone)]
+struct Counting {
+    engine: Arc<dyn Engine>,
+    commits: Arc<Mutex<Vec<usize>>>,
+}
+
+struct CountingSnapshot {
+    snapshot: Arc<dyn Snapshot>,
+    commits: Arc<Mutex<Vec<usize>>>,
+}
+
+#[async_trait]
+impl Engine for Counting {
+    fn limits(&self) -> Limits {
+        // Those of FoundationDB.
+        Limits {
+            transaction_bytes: 3_000_000,
+            transaction_writes: 5_000,
+            transaction_conflicts: 5_000,
+            ..Limits::DEFAULT
+        }
+    }
+
+    async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        let snapshot = self.engine.snapshot().await?;
+        Ok(Arc::new(CountingSnapshot { snapshot, commits: self.commits.clone() }))
+    }
+
+    async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
+        self.engine.watch(key, seen).await
+    }
+}
+
+#[async_trait]
+impl Snapshot for CountingSnapshot {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.snapshot.get(key).await
+    }
+
+    async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        self.snapshot.range(read).await
+    }
+
+    async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
+        let keys = changes.puts.iter().map(|(key, _)| key);
+        let rows = keys.filter(|key| key.windows(9).any(|part| part == b"together-")).count();
+        let stamp = self.snapshot.commit(changes).await?;
+        if rows > 0 {
+            self.commits.lock().unwrap().push(rows);
+        }
+        Ok(stamp)
+    }
+}
+
+/// A runtime on which 20 ms pass with each look at the clock, as on a store whose reads are slow.
+#[derive(Default)]
+struct Slow(AtomicI64);
+
+#[async_trait]
+impl Runtime for Slow {
+    fn now_us(&self) -> i64 {
+        runtime::System.now_us()
+    }
+
+    fn elapsed_us(&self) -> i64 {
+        runtime::System.elapsed_us() + self.0.fetch_add(20_000, SeqCst)
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        runtime::System.sleep(duration).await;
+    }
+
+    fn random(&self) -> u64 {
+        runtime::System.random()
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_jobs_of_one_megabyte_are_added_all_or_none_by_a_slow_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = embedded::Options { durable: false, ..embedded::Options::default() };
+    let engine = Embedded::open_with(folder.path(), options).unwrap();
+    let engine = Counting { engine, commits: Arc::default() };
+    let commits = engine.commits.clone();
+    let server = TestServer::start_on(&Store::new(Arc::new(engine), Arc::new(Slow::default())), "").await;
+    let awaited: Vec<Value> = (0..10).map(|n| json!({ "type": "t", "id": format!("first{n}") })).collect();
+    let added = server.post("/v1/jobs", &json!({ "jobs": awaited })).await;
+    assert_eq!(added.status, 200, "{added:?}");
+    let text = "x".repeat(9_000);
+    let jobs = |count: usize, kind: &str| {
+        let ids = (0..count).map(|n| format!("together-{kind}{n:03}"));
+        let job = |id| json!({ "type": "t", "id": id, "after": awaited, "options": { "text": text } });
+        json!({ "jobs": ids.map(job).collect::<Vec<Value>>() })
+    };
+    let small = jobs(100, "small");
+    assert!((900_000..1_000_000).contains(&small.to_string().len()));
+    let added = server.post("/v1/jobs", &small).await;
+    assert_eq!(added.status, 200, "{added:?}");
+    assert_eq!(commits.lock().unwrap().len(), 1, "all in one transaction");
+
+    commits.lock().unwrap().clear();
+    let added = server.post("/v1/jobs", &jobs(300, "many")).await;
+    assert_eq!(added.status, 200, "{added:?}");
+    assert!(commits.lock().unwrap().len() > 2, "a request for more jobs may be split");
 }

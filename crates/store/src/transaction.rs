@@ -352,16 +352,25 @@ impl Transaction {
         self.pending().add_read_key(&key);
     }
 
-    /// Whether a batch may continue in this transaction. It may if less than two fifths of its bytes and less than a quarter of
-    /// its time are used. In addition, [`STEP_WRITES`] writes and [`STEP`] conflicts must be left, or half of the limit if that
-    /// is less. So slow stores, large rows and small limits make batches smaller, and one more step of any kind still fits.
+    /// Whether a batch may continue in this transaction: it has space and time left ([`Self::has_space`], [`Self::has_time`]). So
+    /// slow stores, large rows and small limits make batches smaller.
     pub fn has_room(&self) -> bool {
+        self.has_time() && self.has_space()
+    }
+
+    /// Whether less than a quarter of this transaction's time is used.
+    pub fn has_time(&self) -> bool {
         let age_us = self.runtime.elapsed_us().saturating_sub(self.begun_us);
         let time_us = i64::try_from(self.limits.transaction_ms).unwrap_or(i64::MAX).saturating_mul(1_000);
+        age_us < time_us / 4
+    }
+
+    /// Whether one more step of any kind fits: less than two fifths of the bytes are used, and [`STEP_WRITES`] writes and [`STEP`]
+    /// conflicts are left, or half of the limit if that is less.
+    pub fn has_space(&self) -> bool {
         let below = |most: usize, step: usize| most - step.min(most / 2);
         let pending = self.pending();
-        age_us < time_us / 4
-            && pending.bytes < self.limits.transaction_bytes / 5 * 2
+        pending.bytes < self.limits.transaction_bytes / 5 * 2
             && pending.written() < below(self.limits.transaction_writes, STEP_WRITES)
             && pending.conflicts() < below(self.limits.transaction_conflicts, STEP)
     }
