@@ -9,7 +9,8 @@
 //! that the system cannot reuse the id while signals are sent to it.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -17,16 +18,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::join;
+#[cfg(target_os = "linux")]
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgid, kill_process, kill_process_group, waitid,
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::{Captured, Guard};
 
@@ -112,8 +114,6 @@ pub enum StartError {
 pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, StartError> {
     let started = Instant::now();
     let mut group = Group::start(&command)?;
-    // A separate task, because output must be read even if the process does not read its stdin.
-    let _writing = feed(&mut group.command, command.stdin);
     let stdout = Mutex::new(Captured::new(command.max_output_bytes));
     let stderr = Mutex::new(Captured::new(command.max_output_bytes));
     let (out, err) = (group.command.stdout.take(), group.command.stderr.take());
@@ -192,12 +192,25 @@ fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
     captured.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn feed(command: &mut Child, text: Option<Vec<u8>>) -> Option<AbortOnDropHandle<()>> {
-    let (mut stdin, text) = (command.stdin.take()?, text?);
-    // A process may end without reading all of its stdin, so an error is ignored.
-    Some(AbortOnDropHandle::new(tokio::spawn(async move {
-        let _ = stdin.write_all(&text).await;
-    })))
+/// The stdin of a process. The whole input is there before the process starts: if this process were killed while it writes to a pipe, the
+/// command would read a part of its input as if it were all, and act on it until its guard ends it.
+fn stdin(input: Option<&[u8]>) -> io::Result<Stdio> {
+    let Some(input) = input else { return Ok(Stdio::null()) };
+    let mut file = unnamed_file()?;
+    file.write_all(input)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// A file in memory: the input may contain secrets.
+#[cfg(target_os = "linux")]
+fn unnamed_file() -> io::Result<File> {
+    Ok(memfd_create("stdin", MemfdFlags::CLOEXEC)?.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unnamed_file() -> io::Result<File> {
+    tempfile::tempfile()
 }
 
 /// A child of this process that a group has.
@@ -236,7 +249,7 @@ impl Group {
         if let Some(cwd) = &command.cwd {
             prepared.current_dir(cwd);
         }
-        prepared.stdin(if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        prepared.stdin(stdin(command.stdin.as_deref()).map_err(StartError::NotNow)?);
         prepared.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         prepared.process_group(leader.map_or(0, Pid::as_raw_pid));
         let started = prepared.spawn().map_err(|error| refused(error, command.cwd.as_deref()))?;

@@ -14,6 +14,8 @@ use turnwise_command::{Cause, Command, Exit, Guard, guard_main, run};
 const GUARD: &str = "be-the-guard";
 const NO_GUARD: &str = "end-at-once";
 const VICTIM: &str = "be-the-victim";
+/// The size of the input of a victim's command.
+const INPUT_BYTES: usize = 1_000_000;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -24,12 +26,13 @@ fn main() {
         [VICTIM, grace_ms, script] => block_on(victim(grace_ms, script)),
         _ => {
             block_on(a_killed_process_takes_its_command_along());
+            block_on(a_command_of_a_killed_process_reads_its_whole_input());
             block_on(what_ignores_sigterm_is_killed_after_the_grace_period());
             block_on(a_guarded_command_is_like_any_other());
             block_on(neither_zombie_nor_guard_is_left_of_many_commands());
             block_on(a_guard_that_does_not_lead_its_group_does_nothing());
             block_on(a_command_whose_guard_has_ended_ends());
-            println!("test result: ok. 6 passed; 0 failed; guard");
+            println!("test result: ok. 7 passed; 0 failed; guard");
         }
     }
 }
@@ -45,7 +48,8 @@ fn guarded(script: &str) -> Command {
 /// Runs a command until this process is killed.
 async fn victim(grace_ms: &str, script: &str) {
     let grace = Duration::from_millis(grace_ms.parse().unwrap());
-    let _ = run(Command { grace, ..guarded(script) }, CancellationToken::new()).await;
+    let stdin = Some(vec![b'x'; INPUT_BYTES]);
+    let _ = run(Command { grace, stdin, ..guarded(script) }, CancellationToken::new()).await;
 }
 
 fn start_victim(grace_ms: &str, script: &str) -> tokio::process::Child {
@@ -61,6 +65,17 @@ async fn a_killed_process_takes_its_command_along() {
     assert_eq!(alive.read(6).await, "ready\n");
     victim.kill().await.unwrap();
     assert_eq!(alive.read(4).await, "bye\n");
+    alive.gone().await;
+}
+
+/// More input than a pipe holds, most of it unread when the process is killed.
+async fn a_command_of_a_killed_process_reads_its_whole_input() {
+    let mut alive = Alive::new();
+    let script = alive.script("trap 'wc -c >&3; exit' TERM; echo ready >&3; sleep 1000 & wait");
+    let mut victim = start_victim("60000", &script);
+    assert_eq!(alive.read(6).await, "ready\n");
+    victim.kill().await.unwrap();
+    assert_eq!(alive.read(8).await, format!("{INPUT_BYTES}\n"));
     alive.gone().await;
 }
 
