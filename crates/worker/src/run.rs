@@ -166,7 +166,8 @@ struct Run {
 
 impl Run {
     /// Waits for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop
-    /// requests, and enforces its timeouts. `None` if the claim was lost.
+    /// requests, and enforces its timeouts. A run that is idle or waits for a lock need not report. `None` if the claim was
+    /// lost.
     async fn supervise(&mut self, mut task: AbortOnDropHandle<Outcome>, delay: Duration) -> Option<Outcome> {
         let runtime = self.shared.store.runtime().clone();
         let Options { report_interval, stop_grace, .. } = self.shared.options;
@@ -180,7 +181,7 @@ impl Run {
         let heartbeat = timeout(self.held.timeouts.heartbeat_us);
         let mut run_over = std::pin::pin!(after(&*runtime, timeout(self.held.timeouts.run_us), delay));
         let mut silent = std::pin::pin!(after(&*runtime, heartbeat, delay));
-        let mut rested = self.rests(0);
+        let mut was_idle = false;
         loop {
             if due && unwritten {
                 (due, unwritten) = (false, false);
@@ -202,7 +203,7 @@ impl Run {
                     reporting = changed.is_ok();
                     unwritten |= reporting;
                     silent.set(after(&*runtime, heartbeat, Duration::ZERO));
-                    rested = self.rests(rested.waited);
+                    was_idle = false;
                 }
                 () = &mut interval, if !due => due = true,
                 Some(run_us) = async { run_over.as_mut().await; self.held.timeouts.run_us } => {
@@ -210,13 +211,20 @@ impl Run {
                     break;
                 }
                 Some(heartbeat_us) = async { silent.as_mut().await; self.held.timeouts.heartbeat_us } => {
-                    let rests = self.rests(rested.waited);
-                    let rested_before = std::mem::replace(&mut rested, rests);
-                    if !rests.now && !rested_before.now {
+                    // When an idle run became busy is not known.
+                    let may_rest = std::mem::replace(&mut was_idle, self.controls.idle.is_idle());
+                    let rested = was_idle || may_rest || self.controls.waits.now();
+                    let since_us = match (rested, self.controls.waits.ended_us()) {
+                        (true, _) => runtime.elapsed_us(),
+                        (false, ended_us) => ended_us.unwrap_or(i64::MIN),
+                    };
+                    let left_us = since_us.saturating_add(heartbeat_us).saturating_sub(runtime.elapsed_us());
+                    if left_us <= 0 {
                         over = Some(Over::Heartbeat(heartbeat_us));
                         break;
                     }
-                    silent.set(after(&*runtime, heartbeat, Duration::ZERO));
+                    let left = Duration::from_micros(left_us.unsigned_abs());
+                    silent.set(after(&*runtime, Some(left), Duration::ZERO));
                 }
             }
         }
@@ -241,14 +249,6 @@ impl Run {
             }
             (_, stopped) => stopped,
         })
-    }
-
-    /// Whether the run need not report: it is idle, waits for a lock, or has waited for one since its count of waits
-    /// was `waited`.
-    fn rests(&self, waited: u64) -> Rests {
-        let Controls { waits, idle, .. } = &self.controls;
-        let times = waits.times();
-        Rests { now: waits.now() || times > waited || idle.is_idle(), waited: times }
     }
 
     /// Aborts the handler's task, and returns once it has ended: another worker may have the job only then. A handler
@@ -289,13 +289,6 @@ impl Run {
         }
         Ok(())
     }
-}
-
-/// Whether a run need not report, and how often it has waited for a lock.
-#[derive(Clone, Copy)]
-struct Rests {
-    now: bool,
-    waited: u64,
 }
 
 /// Ends `time` after `delay` has passed; never if there is no `time`.

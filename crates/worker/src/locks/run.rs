@@ -102,8 +102,8 @@ struct Lent {
     since_us: Option<i64>,
     /// How long it did so before, in µs.
     before_us: i64,
-    /// How often it has waited.
-    times: u64,
+    /// When its last wait has ended, in µs of [`Runtime::elapsed_us`](turnwise_store::Runtime::elapsed_us).
+    ended_us: Option<i64>,
 }
 
 impl Waits {
@@ -111,9 +111,9 @@ impl Waits {
         self.lent().waits
     }
 
-    /// How often it has waited, including a current wait.
-    pub fn times(&self) -> u64 {
-        self.lent().times
+    /// When its last wait has ended, in µs of [`Runtime::elapsed_us`](turnwise_store::Runtime::elapsed_us).
+    pub fn ended_us(&self) -> Option<i64> {
+        self.lent().ended_us
     }
 
     pub fn lent_us(&self, now_us: i64) -> i64 {
@@ -124,13 +124,13 @@ impl Waits {
     fn begin(&self, lends: bool, now_us: i64) {
         let mut lent = self.lent();
         (lent.waits, lent.since_us) = (true, lends.then_some(now_us));
-        lent.times += 1;
     }
 
-    fn over(&self, now_us: i64) {
+    fn over(&self, now_us: i64, elapsed_us: i64) {
         let before_us = self.lent_us(now_us);
         let mut lent = self.lent();
         (lent.waits, lent.since_us, lent.before_us) = (false, None, before_us);
+        lent.ended_us = Some(elapsed_us);
     }
 
     fn lent(&self) -> std::sync::MutexGuard<'_, Lent> {
@@ -348,7 +348,8 @@ impl Waiting<'_> {
         self.settled = true;
         if std::mem::replace(&mut self.on, false) {
             let Inner { shared, slots, waits, .. } = &*self.locks.0;
-            waits.over(shared.store.runtime().now_us());
+            let runtime = shared.store.runtime();
+            waits.over(runtime.now_us(), runtime.elapsed_us());
             slots.waiting.fetch_sub(1, Relaxed);
         }
     }
