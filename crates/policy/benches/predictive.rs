@@ -5,10 +5,9 @@
 //! 2,000 nodes, so that there are many names; and of one node that every second job wants for itself.
 
 use divan::{Bencher, black_box};
-use turnwise_policy::predictive_queue::aging::Rules;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
-use turnwise_policy::predictive_queue::order::{Candidate, System, order};
 use turnwise_policy::predictive_queue::summary::{Running, Summary};
+use turnwise_policy::schedule::{Candidate, Locks, Rules, View, schedule};
 
 const PENDING: i64 = 10_000;
 const RUNNING: usize = 1_000;
@@ -114,25 +113,12 @@ fn scene(world: World) -> (Summary, Vec<(i64, Requests)>) {
 fn pass(bencher: Bencher<'_, '_>, world: World, jobs: usize) {
     let (running, pending) = scene(world);
     let jobs: Vec<(i64, Requests)> = pending.into_iter().rev().take(jobs).collect();
-    let window: Vec<Candidate<'_>> = jobs
-        .iter()
-        .map(|(since_us, requests)| Candidate {
-            class: 0,
-            since_us: *since_us,
-            requests,
-            likely: None,
-            reservation: None,
-        })
-        .collect();
-    let system = System {
-        running: &running,
-        foreseen: &running,
-        reservations: &[],
-        room: SLOTS,
-        may_reserve: true,
-        now_us: NOW_US,
-    };
-    bencher.bench_local(|| order(black_box(&window), system, &Rules::default()));
+    let candidate = |(since_us, requests)| Candidate { since_us, ..Candidate::new("", requests) };
+    let candidates: Vec<Candidate<'_>> =
+        jobs.iter().map(|(since_us, requests)| candidate((*since_us, requests))).collect();
+    let locks = Locks { running: &running, foreseen: &running, reservations: &[] };
+    let view = View { locks: Some(locks), ..View::new(&candidates, SLOTS) };
+    bencher.bench_local(|| schedule(black_box(&view), &Rules::default(), NOW_US));
 }
 
 /// The default window.

@@ -88,14 +88,21 @@ impl Shard {
         }
     }
 
-    /// What to take of a front, in the order of the queue: one's own. Others' if `eager`, or if the front is `full` and
+    /// What to take of a front, in the order of the queue: the jobs that are `mine`. Others' if `eager`, or if the front is `full` and
     /// nothing in it is one's own: then as much as falls to one, from a place that `random` chooses. Who takes [nothing](Self::of_none) at once
     /// has left others' jobs for so long that it takes all of them, in the order of the queue.
-    pub fn choose(&self, front: Vec<String>, full: bool, eager: bool, random: u64) -> Vec<String> {
+    pub fn choose<T>(
+        &self,
+        front: Vec<T>,
+        mine: impl Fn(&T) -> bool,
+        full: bool,
+        eager: bool,
+        random: u64,
+    ) -> Vec<T> {
         if self.is_all() {
             return front;
         }
-        let (mine, mut others): (Vec<String>, Vec<String>) = front.into_iter().partition(|id| self.has(id));
+        let (mine, mut others): (Vec<T>, Vec<T>) = front.into_iter().partition(mine);
         if others.is_empty() || !(eager || full && mine.is_empty()) {
             return mine;
         }
@@ -138,6 +145,10 @@ mod tests {
         (0..count).map(|n| format!("job {n}")).collect()
     }
 
+    fn choose(shard: &Shard, front: Vec<String>, full: bool, eager: bool, random: u64) -> Vec<String> {
+        shard.choose(front, |id| shard.has(id), full, eager, random)
+    }
+
     #[test]
     fn every_job_belongs_to_exactly_one_in_each_round() {
         for workers in [1, 2, 3, 8, 64] {
@@ -172,7 +183,7 @@ mod tests {
         let shard = Shard::new(&names(1), "w000", 5);
         assert!(shard.is_all());
         assert_eq!(shard.front(3), 3);
-        assert_eq!(shard.choose(jobs(3), true, false, 9), jobs(3));
+        assert_eq!(choose(&shard, jobs(3), true, false, 9), jobs(3));
     }
 
     #[test]
@@ -180,15 +191,15 @@ mod tests {
         let names = names(4);
         let shard = Shard::new(&names, "w001", 0);
         let others: Vec<String> = jobs(100).into_iter().filter(|job| !shard.has(job)).collect();
-        assert_eq!(shard.choose(others.clone(), false, false, 3), jobs(0));
+        assert_eq!(choose(&shard, others.clone(), false, false, 3), jobs(0));
         for (full, eager) in [(true, false), (false, true)] {
-            let taken = shard.choose(others.clone(), full, eager, 3);
+            let taken = choose(&shard, others.clone(), full, eager, 3);
             assert_eq!(taken.len(), others.len().div_ceil(4));
             assert_eq!(taken[0], others[3]);
         }
         // As long as some are one's own, others' are left to them.
         let mine: Vec<String> = jobs(100).into_iter().filter(|job| shard.has(job)).collect();
-        assert_eq!(shard.choose(jobs(100), true, false, 3), mine);
+        assert_eq!(choose(&shard, jobs(100), true, false, 3), mine);
     }
 
     #[test]
@@ -196,10 +207,10 @@ mod tests {
         let shard = Shard::new(&names(4), "w001", 0).of_none();
         assert!(jobs(100).iter().all(|job| !shard.has(job)));
         assert_eq!(shard.front(1), 36);
-        assert_eq!(shard.choose(jobs(100), false, false, 3), jobs(0));
+        assert_eq!(choose(&shard, jobs(100), false, false, 3), jobs(0));
         // It has left them to the others for long enough, so it takes all of them, in their order.
-        assert_eq!(shard.choose(jobs(100), false, true, 3), jobs(100));
-        assert_eq!(shard.choose(jobs(100), true, false, 3).len(), 25);
+        assert_eq!(choose(&shard, jobs(100), false, true, 3), jobs(100));
+        assert_eq!(choose(&shard, jobs(100), true, false, 3).len(), 25);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Pure scheduling decisions: values in, a decision out.
 //!
-//! No I/O, no clocks, no randomness: the worker reads, asks [`select`](select::select), and commits. So every
+//! No I/O, no clocks, no randomness: the worker reads, calls [`schedule`](schedule::schedule), and commits. So every
 //! decision can be tested, simulated and explained from its inputs alone.
 //!
-//! - [`select`]: which jobs start now, and why the others do not.
+//! - [`schedule`]: which jobs start now, which one reserves locks, and why the others wait.
+//! - [`standing`]: why a job waits, from its place in the queue.
 //! - [`fair_share`]: which tenant is served next.
 //! - [`rotation`]: which running jobs are preempted.
 //! - [`contention`]: which jobs a worker takes, where several take from one queue.
@@ -17,4 +18,5 @@ pub mod eligibility;
 pub mod fair_share;
 pub mod predictive_queue;
 pub mod rotation;
-pub mod select;
+pub mod schedule;
+pub mod standing;

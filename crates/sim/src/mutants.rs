@@ -344,7 +344,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "claim_number_reused",
-        file: "crates/worker/src/cycle.rs",
+        file: "crates/worker/src/pass/claims.rs",
         find: "next.fetch_add(1, Relaxed)",
         replace: "next.load(Relaxed)",
         why: "Two claims are alike.",

@@ -27,10 +27,10 @@ use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, T
 use turnwise_store::{Store, Transaction, Watch};
 
 use crate::accounts::{Account, Accounts, Known};
-use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Reserved, pass};
 use crate::deadlines::Beats;
 use crate::locks::{LockHistory, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
+use crate::pass::{Claimant, Leftovers, Numbers, Pass, Reserved, pass};
 use crate::record::crashed;
 use crate::{Live, QueueRules};
 
@@ -258,10 +258,10 @@ impl External {
                 match self.give(job_type, worker, received, limit, (shard, &overdue), filtered).await? {
                     Given::Jobs { jobs, .. } => return Ok(jobs),
                     Given::Nothing { pass, .. }
-                        if (pass.sorted_out || pass.more && pass.left_to_contenders.is_empty())
+                        if (pass.filtered || pass.more && pass.left_to_contenders.is_empty())
                             && !leave.is_cancelled() =>
                     {
-                        filtered += u32::from(pass.sorted_out);
+                        filtered += u32::from(pass.filtered);
                         continue;
                     }
                     _ if last => return Ok(Vec::new()),

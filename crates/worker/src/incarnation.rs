@@ -17,12 +17,12 @@ use turnwise_queue::{Error, Job, Result, claims, jobs, workers};
 use turnwise_store::{Error as StoreError, Isolation, Watch};
 
 use crate::Tunables;
-use crate::cycle::{Claimant, Leftovers, Numbers, Pass, Sleep, pass};
 use crate::fair_share::{FairShare, Turn};
 use crate::handler::Idle;
 use crate::locks::Slots;
 use crate::membership::{duration_us, remove, remove_dead};
 use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
+use crate::pass::{Claimant, Leftovers, Numbers, Pass, Sleep, pass};
 use crate::run::{Controls, Ended, Shared, run};
 
 /// The pause after a transaction that failed permanently, before the loop continues.
@@ -297,8 +297,7 @@ impl Incarnation {
         match self.pass(&overdue).await {
             Ok(mut pass) => {
                 self.known = self.next_claim.load(Relaxed) - 1;
-                self.filtered =
-                    if pass.sorted_out && pass.more { self.filtered.saturating_add(1) } else { 0 };
+                self.filtered = if pass.filtered && pass.more { self.filtered.saturating_add(1) } else { 0 };
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
                 let spread = self.spread(pass.claimed.len());
                 let left = pass.first_left.clone();

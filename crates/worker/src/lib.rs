@@ -1,7 +1,7 @@
 //! Background workers: they claim jobs, run their handlers and record the results.
 //!
 //! A worker is one incarnation of a process, for one job type, under an id that is used only once. Its loop waits for
-//! work with a watch instead of polling. It then reads the head of the queue, calls [`turnwise_policy::select`], claims
+//! work with a watch instead of polling. It then reads the head of the queue, calls [`turnwise_policy::schedule`], claims
 //! in one transaction, and spawns a task per job ([`run`]). Only rows of the store coordinate workers.
 //!
 //! Workers of one type monitor each other's heartbeats ([`neighbours`]). A server:
@@ -31,7 +31,6 @@
 //! the transaction that ends a job.
 
 mod accounts;
-mod cycle;
 mod deadlines;
 mod dependencies;
 mod events;
@@ -47,6 +46,7 @@ mod membership;
 mod monitor;
 mod neighbours;
 mod nodes;
+mod pass;
 mod record;
 mod retention;
 mod rotate;

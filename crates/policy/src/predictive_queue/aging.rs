@@ -54,6 +54,12 @@ impl Aging {
         age >= u64::from(self.ticks) * OVERDUE
     }
 
+    /// When a job that waits since a moment is aged out, in µs.
+    pub fn over_us(&self, since_us: i64) -> i64 {
+        let tick = self.tick(since_us).saturating_add(i64::from(self.ticks));
+        tick.saturating_mul(self.tick_us.max(1))
+    }
+
     /// What a weight becomes at this age.
     pub fn aged(&self, weight: Weight, age: u64) -> Aged {
         let left = u64::from(self.ticks).saturating_sub(age);

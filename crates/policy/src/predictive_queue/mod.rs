@@ -17,5 +17,5 @@ pub mod locks;
 pub mod order;
 pub mod summary;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod window;

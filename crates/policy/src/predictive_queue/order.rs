@@ -51,7 +51,7 @@ pub struct System<'a> {
     /// The same with what they will probably lock: what weights are compared with. It may be `running`.
     pub foreseen: &'a Summary,
     /// What is reserved, of all types: what those jobs wait for, first come first.
-    pub reservations: &'a [&'a Requests],
+    pub reservations: &'a [Running],
     /// Jobs that can start.
     pub room: usize,
     /// One of the window may reserve, if none of them has: not where one has that is in the same front but in another's window.
@@ -227,7 +227,7 @@ impl<'a> Reservations<'a> {
                 let claims = window.get(place).map(|job| claims(job.requests, levels)).unwrap_or_default();
                 earlier.push((place, obstacle(&[&all], &[&all, system.running], &claims)));
             }
-            all.add(&Running::starting(reserved, levels));
+            all.add(reserved);
         }
         earlier.sort_unstable_by_key(|(place, _)| *place);
         Reservations { system, all, earlier }
@@ -250,11 +250,11 @@ impl<'a> Reservations<'a> {
 
     /// A reservation ends with the start of its job.
     fn started(&mut self, place: usize, job: &Candidate<'_>) {
-        let System { running, reservations, .. } = self.system;
+        let reservations = self.system.reservations;
         if self.has(place).is_ok()
             && let Some(reserved) = job.reservation.and_then(|at| reservations.get(at))
         {
-            self.all.remove(&Running::starting(reserved, running.levels()));
+            self.all.remove(reserved);
         }
     }
 }

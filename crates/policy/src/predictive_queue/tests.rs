@@ -16,7 +16,7 @@ use super::summary::{Hold, Running, Summary};
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// Three levels; resources of the last one have three units each, one of them five.
-pub(super) fn levels() -> Levels {
+pub(crate) fn levels() -> Levels {
     let level = |name: &str, capacity: Option<u32>| Level {
         name: name.to_owned(),
         capacity,
@@ -53,7 +53,7 @@ fn at_level() -> impl Strategy<Value = AtLevel> {
     })
 }
 
-pub(super) fn requests() -> impl Strategy<Value = Requests> {
+pub(crate) fn requests() -> impl Strategy<Value = Requests> {
     let names: Vec<String> = levels().names().map(str::to_owned).collect();
     let wanted = prop::collection::btree_map(prop::sample::select(names), at_level(), 0..4);
     let big = prop::bool::weighted(0.05);
@@ -61,7 +61,7 @@ pub(super) fn requests() -> impl Strategy<Value = Requests> {
 }
 
 /// A job that runs: it holds what it knew, and some of what it found out.
-pub(super) fn running() -> impl Strategy<Value = Running> {
+pub(crate) fn running() -> impl Strategy<Value = Running> {
     let more = prop::collection::vec((0..3_usize, any::<Index>(), any::<bool>(), 1..4_u32), 0..3);
     (requests(), more).prop_map(|(requests, more)| {
         let levels = levels();
@@ -257,8 +257,8 @@ fn decide(scene: &Scene) -> Decision {
             reservation: *reservation,
         })
         .collect();
-    let reserved: Vec<Requests> = owners.iter().map(|owner| known_of(&owned[*owner].2)).collect();
-    let reservations: Vec<&Requests> = reserved.iter().collect();
+    let reservations: Vec<Running> =
+        owners.iter().map(|owner| reservation(&known_of(&owned[*owner].2))).collect();
     let running = summary_of(running);
     let system = System {
         running: &running,
@@ -500,7 +500,7 @@ fn overtaken(aging: Aging) -> Option<i64> {
         let now_us = step * TICK / 10;
         ends.retain(|(end, _)| *end > step);
         let running = summary_of(&ends.iter().map(|(_, job)| job.clone()).collect::<Vec<_>>());
-        let reservations: Vec<&Requests> = if reserved { vec![&big] } else { Vec::new() };
+        let reservations = if reserved { vec![reservation(&big)] } else { Vec::new() };
         let mut window = vec![Candidate {
             class: 0,
             since_us: 0,
@@ -542,6 +542,40 @@ fn a_stream_of_small_jobs_does_not_overtake_an_aged_out_one_for_ever() {
     assert!((300..=303).contains(&start), "{start}");
     // Without that it never starts: there is no moment at which both are free.
     assert_eq!(overtaken(Aging { ticks: u32::MAX, ..Aging::default() }), None);
+}
+
+fn reservation(requests: &Requests) -> Running {
+    Running::starting(requests, &levels())
+}
+
+#[test]
+fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_it_alone() {
+    let unknown = wants(r#"{"node":{"shared":"unknown"}}"#);
+    let big = wants(r#"{"big_lock":true}"#);
+    let job = |requests, class, reservation| Candidate {
+        class,
+        since_us: NOW,
+        requests,
+        likely: None,
+        reservation,
+    };
+    // The class has the job without a reservation looked at first.
+    let window = [job(&big, 0, None), job(&unknown, 1, Some(0))];
+    let running = Summary::new(&levels());
+    // A row of the lock queue names the lock alone.
+    let shared = Lock { place: Place::BigLock, mode: Mode::Shared, units: 1 };
+    let reservations = [Running::new([shared], &Requests::default(), &levels())];
+    let system = System {
+        running: &running,
+        foreseen: &running,
+        reservations: &reservations,
+        room: 2,
+        may_reserve: true,
+        now_us: NOW,
+    };
+    let decision = order(&window, system, &Rules::default());
+    assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [1]);
+    assert!(matches!(&decision.hold[..], [hold] if matches!(hold.reason, Reason::Reserved(_))));
 }
 
 #[test]
@@ -586,12 +620,11 @@ fn who_reserved_first_starts_first_whatever_the_window_says() {
     let job =
         |requests, reservation| Candidate { class: 0, since_us: 0, requests, likely: None, reservation };
     let window = [job(&a, None), job(&b, Some(1)), job(&both, Some(0))];
-    let (first, second) = (known_of(&both), known_of(&b));
     let running = Summary::new(&levels);
     let system = System {
         running: &running,
         foreseen: &running,
-        reservations: &[&first, &second],
+        reservations: &[reservation(&known_of(&both)), reservation(&b)],
         room: 3,
         may_reserve: true,
         now_us,
@@ -610,7 +643,7 @@ fn reserved_units_are_counted_with_those_that_are_held() {
     let mut running = Summary::new(&levels());
     running.add(&Running::starting(&one, &levels()));
     let window = [Candidate { class: 0, since_us: NOW, requests: &one, likely: None, reservation: None }];
-    let reasons = |reservations: &[&Requests]| {
+    let reasons = |reservations: &[Running]| {
         let decision = order(
             &window,
             System {
@@ -626,9 +659,9 @@ fn reserved_units_are_counted_with_those_that_are_held() {
         decision.hold.into_iter().map(|hold| hold.reason).collect::<Vec<_>>()
     };
     assert_eq!(reasons(&[]), []);
-    assert_eq!(reasons(&[&one]), []);
+    assert_eq!(reasons(&[reservation(&one)]), []);
     assert!(
-        matches!(&reasons(&[&three])[..], [Reason::Reserved(obstacle)] if obstacle.held == Hold::Units { free: 0 })
+        matches!(&reasons(&[reservation(&three)])[..], [Reason::Reserved(obstacle)] if obstacle.held == Hold::Units { free: 0 })
     );
 }
 
@@ -648,7 +681,7 @@ fn a_reservation_ends_when_its_job_starts() {
     let system = System {
         running: &running,
         foreseen: &running,
-        reservations: &[&one],
+        reservations: &[reservation(&one)],
         room: 2,
         may_reserve: true,
         now_us: NOW,

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::contention::Weight;
-use turnwise_policy::predictive_queue::locks::{Lock, Mode, Place, Requests};
-use turnwise_policy::predictive_queue::order::{Candidate, System, order};
+use turnwise_policy::predictive_queue::locks::{Lock, Mode, Place};
 use turnwise_policy::predictive_queue::summary::{Running, Summary};
 use turnwise_policy::predictive_queue::window;
+use turnwise_policy::schedule::{self, Candidate, Locks, schedule};
 
 use super::population::{Job, JobId, Population, Want};
 use super::tickets::{NONE, Ticket, Tickets};
@@ -40,7 +40,7 @@ impl Chooser for PlainAging {
         }
         let waiting = view.inside.values().filter_map(|inside| inside.waits_for());
         waiting.for_each(|(ticket, wants)| wants.iter().for_each(|want| tickets.add(*want, ticket)));
-        let rules = rules(view);
+        let rules = rules(view).queue;
         let is_over = |job: &Job| rules.aging.is_over(rules.aging.age(job.comes_us, view.now_us));
         // As in the predictive queue: one at a time.
         let may_reserve = view.reserved.is_empty();
@@ -81,15 +81,9 @@ impl Chooser for Predictive {
         let mut reserved: Vec<(Ticket, JobId)> =
             view.reserved.iter().map(|(job, ticket)| (*ticket, *job)).collect();
         reserved.sort_unstable();
-        let reservations: Vec<&Requests> = reserved.iter().map(|(_, job)| &view.job(*job).said).collect();
-        let system = System {
-            running: &running,
-            foreseen: &running,
-            reservations: &reservations,
-            room: view.room,
-            may_reserve: true,
-            now_us: view.now_us,
-        };
+        let reservation = |(_, job): &(Ticket, JobId)| Running::starting(&view.job(*job).said, levels);
+        let reservations: Vec<Running> = reserved.iter().map(reservation).collect();
+        let locks = Locks { running: &running, foreseen: &running, reservations: &reservations };
         let mut compared = window::first(view.queue.window.usize(), view.room);
         loop {
             let mut ids: Vec<JobId> = view.pending.iter().copied().take(compared).collect();
@@ -100,10 +94,15 @@ impl Chooser for Predictive {
                 let job = view.job(*id);
                 let ticket = view.reserved.get(id);
                 let reservation = ticket.and_then(|ticket| reserved.binary_search(&(*ticket, *id)).ok());
-                Candidate { class: 0, since_us: job.comes_us, requests: &job.said, likely: None, reservation }
+                Candidate { since_us: job.comes_us, reservation, ..Candidate::new("", &job.said) }
             };
-            let window: Vec<Candidate<'_>> = ids.iter().map(candidate).collect();
-            let decision = order(&window, system, &rules(view));
+            let candidates: Vec<Candidate<'_>> = ids.iter().map(candidate).collect();
+            let queue = schedule::View {
+                beyond: compared < view.pending.len(),
+                locks: Some(locks),
+                ..schedule::View::new(&candidates, view.room)
+            };
+            let decision = schedule(&queue, &rules(view), view.now_us);
             if decision.start.is_empty()
                 && compared < view.pending.len()
                 && let Some(wider) = window::wider(compared)
@@ -112,8 +111,8 @@ impl Chooser for Predictive {
                 continue;
             }
             return Choice {
-                start: decision.start.iter().map(|start| ids[start.job]).collect(),
-                reserve: decision.reserve.iter().map(|place| ids[*place]).collect(),
+                start: decision.start.iter().map(|job| ids[*job]).collect(),
+                reserve: decision.reserve.iter().map(|job| ids[*job]).collect(),
             };
         }
     }
@@ -168,9 +167,10 @@ impl Chooser for List {
     }
 }
 
-fn rules(view: &View<'_>) -> Rules {
+fn rules(view: &View<'_>) -> schedule::Rules {
     let aging = Aging { tick_us: view.queue.tick_ms.i64() * 1_000, ticks: view.queue.aging_ticks.u32() };
-    Rules { base: Weight::new(view.queue.base_weight.get()).unwrap_or_default(), aging }
+    let base = Weight::new(view.queue.base_weight.get()).unwrap_or_default();
+    schedule::Rules { queue: Rules { base, aging } }
 }
 
 fn lock(want: Want, population: &Population) -> Lock {

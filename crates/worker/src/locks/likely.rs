@@ -15,8 +15,9 @@ use turnwise_queue::tenants::{self, Pending};
 use turnwise_queue::{Job, Keyspace, Result, learnt};
 use turnwise_store::{Store, Transaction};
 
+use super::QueueRules;
 use super::view::LocksView;
-use super::{QueueRules, choose};
+use crate::pass;
 
 /// How long a read value may be used, in µs.
 const FRESH_US: i64 = 30_000_000;
@@ -139,8 +140,7 @@ pub async fn startable(
     for _ in 0..MAX_COUNTED / COUNT_PAGE {
         let (page, next) = tenants::page(tx, keys, job_type, from, COUNT_PAGE).await?;
         let jobs: Vec<&Pending> = page.iter().map(|(_, pending)| pending).collect();
-        startable +=
-            choose((&view, &lock_history), job_type, rules, (&jobs, &[]), jobs.len(), now_us).start.len();
+        startable += pass::startable(&jobs, (&view, &lock_history), (job_type, rules), now_us).len();
         if startable >= most || next.is_none() {
             break;
         }

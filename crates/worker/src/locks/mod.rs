@@ -2,7 +2,6 @@
 //!
 //! - [`QueueRules`]: the settings.
 //! - [`view`]: the locks that jobs of all types hold, wait for and reserve, as one pass sees them.
-//! - [`window`]: which jobs at the head of the queue start, reserve, or stay in the queue.
 //! - [`scan`]: which jobs can start behind more blocked ones than a window holds.
 //! - [`likely`]: what past runs predict for jobs that do not know what they lock.
 //! - [`run`]: the locks that a running job requests.
@@ -14,7 +13,6 @@ mod run;
 mod scan;
 mod view;
 mod wake;
-mod window;
 
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_policy::predictive_queue::{self, aging};
@@ -26,7 +24,6 @@ pub(crate) use run::{JobLocks, Slots, Waits};
 pub(crate) use scan::{Scan, Scanned};
 pub(crate) use view::LocksView;
 pub(crate) use wake::LockWake;
-pub(crate) use window::{Chosen, choose};
 
 /// The order of jobs that lock, and what can be locked. Jobs that declare no locks are not affected.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,8 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use turnwise_policy::predictive_queue::locks::{Levels, Requests};
-use turnwise_policy::predictive_queue::summary::Summary;
+use turnwise_policy::predictive_queue::locks::{Levels, Lock, Requests};
+use turnwise_policy::predictive_queue::summary::{Running, Summary};
 use turnwise_queue::locks::{self, AllOf, How};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
@@ -25,12 +25,12 @@ const MAX_QUEUED: usize = 10_000;
 /// A pass's view of the locks.
 pub(crate) struct LocksView {
     /// What running jobs lock and wait for.
-    pub(super) running: Summary,
+    pub running: Summary,
     /// The same with the locks that they will probably take; `None` if no prediction is known.
     likely: Option<Summary>,
     /// What pending jobs have reserved, in the order of their reservations.
-    pub(super) queued: Vec<Requests>,
-    /// Their positions in `queued`, by type and id.
+    pub reservations: Vec<Running>,
+    /// Their positions in `reservations`, by type and id.
     places: BTreeMap<(String, String), usize>,
 }
 
@@ -58,19 +58,19 @@ impl LocksView {
             likely.add(&known.expecting(locks, &guessed, levels));
         }
         // Each job has rows in several queues.
-        let mut rows: BTreeMap<(i64, String, String), Requests> = BTreeMap::new();
+        let mut rows: BTreeMap<(i64, String, String), Vec<Lock>> = BTreeMap::new();
         for entry in locks::list(tx, keys, Some(&keys.lock_queues().0), MAX_QUEUED).await? {
             // What running jobs wait for is already counted with them.
             let Some(ticket) = entry.ticket.filter(|_| entry.how == How::Reserved) else { continue };
             let wants = rows.entry((ticket, entry.job_type, entry.id)).or_default();
-            *wants = std::mem::take(wants).merge(entry.lock.requests());
+            wants.extend(entry.lock.lock(levels));
         }
-        let (mut queued, mut places) = (Vec::with_capacity(rows.len()), BTreeMap::new());
+        let (mut reservations, mut places) = (Vec::with_capacity(rows.len()), BTreeMap::new());
         for ((_, job_type, id), wants) in rows {
-            places.insert((job_type, id), queued.len());
-            queued.push(wants);
+            places.insert((job_type, id), reservations.len());
+            reservations.push(Running::new(wants, &Requests::default(), levels));
         }
-        Ok(LocksView { running, likely, queued, places })
+        Ok(LocksView { running, likely, reservations, places })
     }
 
     /// What running jobs lock, wait for, and will probably lock: weights are computed against it.
@@ -85,7 +85,7 @@ impl LocksView {
     }
 
     /// A pending job's position among the jobs with reservations, if it has one.
-    pub(super) fn place(&self, job_type: &str, id: &str) -> Option<usize> {
+    pub fn place(&self, job_type: &str, id: &str) -> Option<usize> {
         // Most passes see no reservations.
         if self.places.is_empty() {
             None

@@ -4,7 +4,7 @@ use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Place, Reason};
 use turnwise_queue::{Job, State, Then};
 use turnwise_replicator::doc_processor::timestamp;
 
-use turnwise_policy::select::{self, Stands, explain};
+use turnwise_policy::standing::{self, Stands, explain};
 
 use super::place::Found;
 use super::standing::{Snapshot, many};
@@ -23,12 +23,12 @@ pub(super) fn of_pending(snapshot: &Snapshot, tenant: &str, in_tenant: usize, ov
         overall,
     };
     match explain(&stands) {
-        select::Reason::NoWorker => Reason::NoWorker,
-        select::Reason::StartsNext => Reason::StartsNext,
-        select::Reason::RotatesIn => Reason::RotatesIn,
-        select::Reason::BehindItsTenant => Reason::BehindItsTenant,
-        select::Reason::TenantHadItsShare => Reason::TenantHadItsShare,
-        select::Reason::AllSlotsTaken => Reason::AllSlotsTaken,
+        standing::Reason::NoWorker => Reason::NoWorker,
+        standing::Reason::StartsNext => Reason::StartsNext,
+        standing::Reason::RotatesIn => Reason::RotatesIn,
+        standing::Reason::BehindItsTenant => Reason::BehindItsTenant,
+        standing::Reason::TenantHadItsShare => Reason::TenantHadItsShare,
+        standing::Reason::AllSlotsTaken => Reason::AllSlotsTaken,
     }
 }
 

@@ -1,0 +1,194 @@
+//! The claims of one pass.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde_json::value::RawValue;
+use turnwise_policy::schedule::{Decision, Reason, Verdict};
+use turnwise_queue::claims::{self, Claiming};
+use turnwise_queue::rate_limits::{self, Tally};
+use turnwise_queue::{Claim, Job, Result, jobs, tenants};
+
+use super::view::View;
+use super::{CLAIM_BATCH, Claimant, Context, Numbers};
+use crate::fair_share::{Front, SORT_BATCH};
+use crate::filters::{Admission, FilterSet};
+
+/// A pass claims no further job once the options of its jobs have this total size.
+const CLAIM_OPTIONS_BYTES: usize = 8 << 20;
+/// How often a pass decides again about the same jobs, because locks that it expected to be free were not.
+const DECISIONS: usize = 4;
+/// How often a pass among jobs that lock decides again, because chosen jobs could not be claimed for other reasons. Each time
+/// it reads the locks again.
+const DECISIONS_WITH_LOCKS: usize = 16;
+
+/// The claims of one pass.
+pub(super) struct Claims<'a> {
+    context: Context<'a>,
+    /// The filters that decide which jobs may start.
+    filters: Option<FilterSet>,
+    /// The number of running jobs in each bucket.
+    tally: Tally,
+    /// Some jobs were filtered.
+    pub filtered: bool,
+    pub claimed: Vec<(Job, Box<RawValue>)>,
+    options_bytes: usize,
+    /// Jobs that it has claimed, or could not claim.
+    pub tried: BTreeSet<String>,
+}
+
+/// What became of a view.
+#[derive(Default)]
+pub(super) struct Filled {
+    /// The last decision.
+    pub decision: Decision,
+    /// Some job's locks are not free: another pass is useful when a lock is released.
+    pub blocked: bool,
+    /// Jobs that should start were not claimed, because the transaction is full.
+    pub not_started: bool,
+    /// Other passes of this process have some of the jobs.
+    pub taken: bool,
+}
+
+impl<'a> Claims<'a> {
+    pub async fn new(context: Context<'a>) -> Result<Claims<'a>> {
+        Ok(Claims {
+            context,
+            filters: context.claimant.fair.filters.load(context.tx, context.keys).await?,
+            tally: Tally::default(),
+            filtered: false,
+            claimed: Vec::new(),
+            options_bytes: 0,
+            tried: BTreeSet::new(),
+        })
+    }
+
+    /// Decides about the jobs of a view and claims those that start. Decides again if some of them could not be claimed, and
+    /// others wait for their room.
+    pub async fn fill(&mut self, view: &mut View) -> Result<Filled> {
+        let context = self.context;
+        let mut filled = Filled::default();
+        view.note(&context, &self.tried);
+        let (mut blocked, mut refused) = (0, 0);
+        loop {
+            let decision = view.decide(&context, context.room.saturating_sub(self.claimed.len()));
+            filled.blocked |= decision.is_blocked();
+            filled.taken |= decision.hold.iter().any(|hold| hold.own && hold.reason == Reason::OtherPass);
+            let (blocked_before, refused_before) = (blocked, refused);
+            let jobs = view.jobs();
+            let start: Vec<(usize, String)> =
+                decision.start.iter().map(|job| (*job, jobs[*job].id.clone())).collect();
+            for (job, id) in &start {
+                if self.is_full() {
+                    filled.not_started = true;
+                    break;
+                }
+                if context.claimant.hold.is_some_and(|hold| !hold.take(context.claimant.job_type, id)) {
+                    view.verdicts[*job] = Verdict::OtherPass;
+                    filled.taken = true;
+                    refused = refused_before + 1;
+                    continue;
+                }
+                let claiming = self.claim(id).await?;
+                view.verdicts[*job] = Verdict::Tried;
+                match claiming {
+                    Claiming::Claimed(_) => {}
+                    Claiming::Gone | Claiming::Limited(_) => refused = refused_before + 1,
+                    Claiming::Blocked(_) => blocked = blocked_before + 1,
+                    // Alone it has the whole transaction. If that is not enough, another pass does not help.
+                    Claiming::NoRoom if self.claimed.is_empty() => refused = refused_before + 1,
+                    Claiming::NoRoom => {
+                        filled.not_started = true;
+                        break;
+                    }
+                }
+            }
+            filled.blocked |= blocked > blocked_before;
+            let again = match view.locks {
+                Some(_) => {
+                    blocked > blocked_before && blocked < DECISIONS
+                        || refused > refused_before && refused < DECISIONS_WITH_LOCKS
+                }
+                None => refused > refused_before,
+            };
+            if !again || !decision.has_no_room() || filled.not_started {
+                filled.decision = decision;
+                return Ok(filled);
+            }
+            // Jobs that were not claimed had the room of others.
+            view.read_locks(&context).await?;
+        }
+    }
+
+    /// Whether further jobs must wait for the next transaction.
+    fn is_full(&self) -> bool {
+        // Whatever failed the last attempt, half as many jobs meet it half as often.
+        let most = CLAIM_BATCH.checked_shr(self.context.claimant.failed).unwrap_or(0).max(1);
+        self.options_bytes >= CLAIM_OPTIONS_BYTES
+            || self.tried.len() >= most
+            || !self.tried.is_empty() && !self.context.tx.has_room()
+    }
+
+    /// Claims a job if it is still there, no filter rejects it, its buckets have room, and its locks are free.
+    async fn claim(&mut self, id: &str) -> Result<Claiming> {
+        let Context { tx, keys, claimant, now_us, .. } = self.context;
+        let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
+        self.tried.insert(id.to_owned());
+        let mut filter = None;
+        if let Some(filters) = &self.filters {
+            match filters.admits(tx, keys, job_type, id, now_us).await? {
+                Admission::Admitted(limit) => filter = limit,
+                Admission::SortedOut => {
+                    self.filtered = true;
+                    return Ok(Claiming::Gone);
+                }
+            }
+        }
+        let number = match numbers {
+            Numbers::Counted(next) => next.fetch_add(1, Relaxed),
+            // Written only with a claim: otherwise, requests that watch this key for new claims would wake for none.
+            Numbers::Stored => claims::latest_number(tx, keys, job_type, worker).await? + 1,
+        };
+        let claim = Claim { worker: worker.to_owned(), number };
+        let levels = &queue.levels;
+        let (tally, filter) = (&mut self.tally, filter.as_ref());
+        let claiming = claims::claim_within(
+            tx,
+            keys,
+            levels,
+            tally,
+            filter,
+            &terms,
+            job_type,
+            id,
+            &claim,
+            now_us,
+            max_history,
+        )
+        .await?;
+        if let Claiming::Limited(full) = &claiming {
+            self.filtered = true;
+            let stamp = self.filters.as_ref().map(FilterSet::stamp);
+            rate_limits::hold_back(tx, keys, job_type, id, &full.limit, stamp, now_us).await?;
+        }
+        if let Claiming::Claimed(job) = &claiming {
+            if matches!(numbers, Numbers::Stored) {
+                claims::next_number(tx, keys, job_type, worker).await?;
+            }
+            let options = jobs::options(tx, keys, job).await?;
+            self.options_bytes += options.get().len();
+            self.claimed.push(((**job).clone(), options));
+        }
+        Ok(claiming)
+    }
+
+    /// Rewrites the sort keys of jobs that continue to wait, where they are out of date.
+    pub async fn sort(&self, queue: &Front) -> Result<()> {
+        let Context { tx, keys, claimant, .. } = self.context;
+        let waits = queue.to_sort.iter().filter(|(id, _)| !self.tried.contains(id));
+        for (id, key) in waits.take(SORT_BATCH).take_while(|_| tx.has_room()) {
+            tenants::set_key(tx, keys, claimant.job_type, id, *key).await?;
+        }
+        Ok(())
+    }
+}

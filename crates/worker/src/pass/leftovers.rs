@@ -1,0 +1,73 @@
+//! The jobs that a worker skips for their owners, and when it claims them itself.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+
+/// A pause that can be stored.
+pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The jobs that are skipped for their owners, and until when.
+#[derive(Default)]
+pub(crate) struct Leftovers(Option<(BTreeSet<String>, Sleep)>);
+
+impl Leftovers {
+    /// Notes the jobs that a pass has skipped. The pause continues as long as one of the jobs from its beginning is
+    /// still there. If all of them are gone, their owners are active, and the jobs skipped now begin a new pause. So no
+    /// job is skipped for longer than two pauses, whatever comes and goes before it.
+    pub(crate) fn note(&mut self, left: BTreeSet<String>, pause: impl FnOnce() -> Sleep) {
+        let since_before = self.0.take().and_then(|(mut before, until)| {
+            before.retain(|id| left.contains(id));
+            (!before.is_empty()).then_some((before, until))
+        });
+        self.0 = since_before.or_else(|| (!left.is_empty()).then(|| (left, pause())));
+    }
+
+    /// Returns the jobs that were skipped for long enough; never returns if there are none.
+    pub(crate) async fn overdue(&mut self) -> BTreeSet<String> {
+        match &mut self.0 {
+            Some((_, until)) => until.await,
+            None => std::future::pending().await,
+        }
+        self.0.take().map(|(left, _)| left).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    fn jobs(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_left_has_its_time_whatever_comes_before_it() {
+        let begun = Cell::new(0);
+        let mut leftovers = Leftovers::default();
+        let note = |leftovers: &mut Leftovers, ids: &[&str]| {
+            let over: Sleep = if begun.get() == 0 { Box::pin(pending()) } else { Box::pin(ready(())) };
+            leftovers.note(jobs(ids), || {
+                begun.set(begun.get() + 1);
+                over
+            });
+        };
+        note(&mut leftovers, &["b", "c"]);
+        // One job goes, and others come before and behind it: the pause of the remaining jobs continues.
+        note(&mut leftovers, &["a", "c", "d"]);
+        note(&mut leftovers, &["a", "c", "e"]);
+        assert_eq!(begun.get(), 1);
+        // All of them are gone: their owner is active, and the rest begins a new pause.
+        note(&mut leftovers, &["a", "e"]);
+        assert_eq!(begun.get(), 2);
+        note(&mut leftovers, &["e", "f"]);
+        assert_eq!(leftovers.overdue().await, jobs(&["e"]));
+        // Once they were claimed, or could not be, a new pause begins.
+        note(&mut leftovers, &["e", "f"]);
+        assert_eq!(begun.get(), 3);
+        note(&mut leftovers, &[]);
+        assert!(leftovers.0.is_none());
+    }
+}

@@ -1,0 +1,356 @@
+//! One pass of the scheduler: it reads the head of the queue, decides, and claims, in one transaction.
+//!
+//! The decision is [`turnwise_policy::schedule`]. This module surrounds it: what is read ([`view`]), what a claim finds out
+//! ([`claims`]), how far a pass searches for jobs that can start, and when the next one is useful.
+
+mod claims;
+mod leftovers;
+mod reserved;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use turnwise_policy::contention::Shard;
+use turnwise_policy::predictive_queue::window;
+use turnwise_policy::schedule::Reason;
+use turnwise_queue::{Job, Keyspace, Result, Terms, locks, rate_limits, tenants};
+use turnwise_store::{Isolation, Transaction};
+
+use crate::QueueRules;
+use crate::fair_share::{FairShare, Front};
+use crate::locks::{LockHistory, Scanned};
+use claims::{Claims, Filled};
+pub(crate) use leftovers::{Leftovers, Sleep};
+pub(crate) use reserved::{Hold, Reserved};
+use view::View;
+pub(crate) use view::startable;
+
+/// The maximum number of jobs that one pass claims; fewer if the transaction has no more room.
+const CLAIM_BATCH: usize = 500;
+/// The maximum number of delayed jobs that one pass releases; fewer if the transaction has no more room.
+const RELEASE_BATCH: usize = 200;
+/// If a pass had jobs filtered and room left, the next one reads this many times as many jobs.
+const WIDER: usize = 4;
+/// Rows that a reservation writes besides those of its locks.
+const ROWS_RESERVED: usize = 8;
+
+/// The worker that claims, and its limits.
+#[derive(Clone, Copy)]
+pub(crate) struct Claimant<'a> {
+    pub job_type: &'a str,
+    pub worker: &'a str,
+    /// The number of jobs that it runs now.
+    pub running: usize,
+    /// The maximum number of jobs that it runs.
+    pub max_jobs: usize,
+    /// How often this pass has failed.
+    pub failed: u32,
+    /// How many consecutive passes before this one had jobs filtered and room left.
+    pub filtered: u32,
+    pub numbers: Numbers<'a>,
+    /// Decides which tenant is next.
+    pub fair: &'a FairShare,
+    /// The order of jobs that lock.
+    pub queue: &'a QueueRules,
+    /// What past runs locked.
+    pub lock_history: &'a LockHistory,
+    /// Jobs that other passes in this process are about to claim; this pass adds its own.
+    pub hold: Option<&'a Hold>,
+    /// This claimant's share of the jobs, if several claim from the same queue.
+    pub shard: Shard,
+    /// Jobs of other shards that were skipped for long enough. If there are any, this pass may claim them and others of
+    /// those shards.
+    pub overdue: &'a BTreeSet<String>,
+    /// Chooses among the jobs of other shards.
+    pub random: u64,
+    /// The terms of the runs.
+    pub terms: Terms,
+    /// The number of history entries that a job keeps.
+    pub max_history: usize,
+}
+
+impl Claimant<'_> {
+    /// The number of jobs to read for a given room. Filtered and limited jobs take no room, so after a pass with such
+    /// jobs the next passes read more and more. Jobs behind thousands of them are thus found soon, whatever the room.
+    fn depth(&self, room: usize) -> usize {
+        room.saturating_mul(WIDER.saturating_pow(self.filtered)).min(CLAIM_BATCH)
+    }
+}
+
+/// Where the claims get their numbers from.
+#[derive(Clone, Copy)]
+pub(crate) enum Numbers<'a> {
+    /// A counter in memory. Each attempt of a transaction takes new numbers, so that none is ever used twice.
+    Counted(&'a AtomicU64),
+    /// The worker's row, for a worker whose incarnation outlives this process.
+    Stored,
+}
+
+/// The result of a pass.
+pub(crate) struct Pass {
+    /// The claimed jobs, with their options.
+    pub claimed: Vec<(Job, Box<RawValue>)>,
+    /// There may be more to claim immediately.
+    pub more: bool,
+    /// Filters and rate limits have removed jobs: there may be others behind them.
+    pub filtered: bool,
+    /// There are pending jobs, but other passes of this process have reserved all of them, and may fail to claim them.
+    pub left_to_others: bool,
+    /// Jobs that were skipped for their owners although there is room for them here; the owners may have no room. Where
+    /// none of the jobs lock, only the first one: once it is gone, its owner is active. All of them if this worker's
+    /// shard is empty.
+    pub left_to_contenders: BTreeSet<String>,
+    /// The tenant of the first known job that could start and was skipped for its owner. Among jobs that lock, only if
+    /// there was room for more.
+    pub first_left: Option<Arc<str>>,
+    /// Tenants whose queues are empty now.
+    pub drained: Vec<Arc<str>>,
+    /// When the next delayed job is due, in µs.
+    pub next_due_us: Option<i64>,
+    /// The wake key's value before the pass: work that arrives later changes it.
+    pub wake_seen: Option<Bytes>,
+    /// If the locks of some jobs are not free: the value, before the pass, of the key that changes when locks are
+    /// released.
+    pub lock_wake_seen: Option<Option<Bytes>>,
+}
+
+impl Pass {
+    fn nothing(wake_seen: Option<Bytes>) -> Pass {
+        Pass {
+            claimed: Vec::new(),
+            more: false,
+            filtered: false,
+            left_to_others: false,
+            left_to_contenders: BTreeSet::new(),
+            first_left: None,
+            drained: Vec::new(),
+            next_due_us: None,
+            wake_seen,
+            lock_wake_seen: None,
+        }
+    }
+}
+
+/// What one attempt of a pass works with.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    tx: &'a Transaction,
+    keys: &'a Keyspace,
+    claimant: Claimant<'a>,
+    /// The maximum number of jobs to claim.
+    room: usize,
+    now_us: i64,
+}
+
+impl Context<'_> {
+    /// Whether jobs of other shards may be claimed now.
+    fn is_eager(&self) -> bool {
+        !self.claimant.overdue.is_empty()
+    }
+
+    fn is_mine(&self, id: &str) -> bool {
+        self.is_eager() || self.claimant.shard.has(id)
+    }
+}
+
+/// One pass. The worker holds the jobs once the transaction is committed. Without room, a pass only makes pending the
+/// jobs whose time has come, or whose bucket has room.
+pub(crate) async fn pass(
+    tx: &Transaction,
+    keys: &Keyspace,
+    claimant: Claimant<'_>,
+    now_us: i64,
+) -> Result<Pass> {
+    let Claimant { job_type, running, max_jobs, failed, fair, hold, shard, .. } = claimant;
+    let room = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
+    let context = Context { tx, keys, claimant, room, now_us };
+    let mine = |id: &str| context.is_mine(id);
+    let others = hold.map_or(0, Hold::begin);
+    let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
+    if room > 0 {
+        // Read before the transaction makes anything pending: the new stamps of those tenants are not known.
+        fair.look(tx, wake_seen.as_ref(), now_us).await?;
+    }
+    let delayed =
+        turnwise_queue::claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
+    let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
+    // Also without room: running jobs may be preempted only for jobs that are pending.
+    let (turn, most) = (&fair.rotation, room.max(1));
+    let held_back = rate_limits::look(tx, keys, job_type, turn, most, failed == 0, mine, turns).await?;
+    let mut released = delayed.released;
+    released.extend(held_back.released);
+    let left_before = delayed.left.or(held_back.left);
+    if room == 0 {
+        fair.made_pending(&released);
+        return Ok(Pass {
+            left_to_contenders: left_before.into_iter().collect(),
+            next_due_us: delayed.next_due_us,
+            ..Pass::nothing(wake_seen)
+        });
+    }
+    let wanted = claimant.depth(room);
+    let depth = shard.front(wanted) + others;
+    let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, mine).await?;
+    let mut claims = Claims::new(context).await?;
+    let locking = queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none());
+    let Searched { queue, filled, skipped, ages_out_us, lock_wake_seen } = match locking {
+        true => search(&mut claims, &context, queue, wake_seen.as_ref(), others).await?,
+        false => {
+            let mut view = View::without_locks(queue);
+            let filled = claims.fill(&mut view).await?;
+            let skipped = skipped(&view, &filled);
+            Searched { queue: view.queue, filled, skipped, ages_out_us: None, lock_wake_seen: None }
+        }
+    };
+    claims.sort(&queue).await?;
+    let claimed = claims.claimed.len();
+    let has_room = running + claimed < max_jobs;
+    let any = claimed > 0;
+    let more = filled.not_started
+        || held_back.more
+        || has_room
+            && (claims.filtered
+                || queue.again
+                || any && (claimed == room || queue.beyond || filled.decision.has_no_room())
+                || !locking && claims.tried.len() >= wanted);
+    let is_skipped: BTreeSet<&str> = skipped.iter().map(String::as_str).collect();
+    let first_left = queue.tenant_of_first(|id| is_skipped.contains(id));
+    // Once the first job is gone, its owner is active. A worker with an empty shard watches all: it could be the only
+    // one with room for the last job. Jobs that lock do not start in the order of the queue, so all of them are watched.
+    let watched = match (locking || shard.is_none(), &left_before) {
+        (true, _) => usize::MAX,
+        (false, None) => 1,
+        (false, Some(_)) => 0,
+    };
+    let left = skipped.into_iter().filter(|_| has_room).take(watched).chain(left_before);
+    Ok(Pass {
+        more,
+        filtered: claims.filtered,
+        left_to_others: filled.taken && !any,
+        left_to_contenders: left.collect(),
+        first_left,
+        drained: drained(&queue, &claims.claimed, &released),
+        next_due_us: delayed.next_due_us.into_iter().chain(ages_out_us).min(),
+        wake_seen,
+        lock_wake_seen,
+        claimed: claims.claimed,
+    })
+}
+
+/// What a pass has found, besides its claims.
+struct Searched {
+    /// The part of the queue that was read last.
+    queue: Front,
+    filled: Filled,
+    /// Jobs that could start, but are skipped for their owners, in the order of the queue.
+    skipped: Vec<String>,
+    ages_out_us: Option<i64>,
+    lock_wake_seen: Option<Option<Bytes>>,
+}
+
+fn skipped(view: &View, filled: &Filled) -> Vec<String> {
+    let jobs = view.jobs();
+    filled.decision.skipped().map(|job| jobs[job].id.clone()).collect()
+}
+
+/// Claims jobs from a head of the queue where some lock. Compares more jobs than there is room for; if none can start,
+/// even more, up to [`window::MAX`]. Behind the largest window it claims what a [scan](crate::locks::Scan) finds
+/// startable.
+async fn search(
+    claims: &mut Claims<'_>,
+    context: &Context<'_>,
+    queue: Front,
+    wake: Option<&Bytes>,
+    others: usize,
+) -> Result<Searched> {
+    let Context { tx, keys, claimant, room, now_us } = *context;
+    let Claimant { job_type, fair, queue: rules, shard, .. } = claimant;
+    let mine = |id: &str| context.is_mine(id);
+    let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
+    let mut window = rules.window(room);
+    let queue = match queue.beyond {
+        true => fair.front(tx, wake, [], shard.front(window) + others, mine).await?,
+        false => queue,
+    };
+    let mut view = View::with_locks(context, queue).await?;
+    let mut filled = claims.fill(&mut view).await?;
+    while filled.is_nothing(claims)
+        && view.queue.beyond
+        && let Some(wider) = window::wider(window)
+    {
+        window = wider;
+        let queue = fair.wide_front(tx, wake, shard.front(window) + others, mine).await?;
+        view = View::with_locks(context, queue).await?;
+        filled = claims.fill(&mut view).await?;
+    }
+    let mut skipped_jobs = skipped(&view, &filled);
+    let mut ages_out_us = filled.decision.ages_out_us;
+    if filled.is_nothing(claims) && view.queue.beyond && filled.decision.reserve.is_none() {
+        let stamps = (wake.cloned(), lock_wake.clone());
+        let startable = |jobs: &[&tenants::Pending]| view.startable(context, jobs);
+        match fair.scan.look(tx, keys, job_type, &stamps, now_us, startable).await? {
+            Scanned::Found(jobs) => {
+                view = View::with_locks(context, fair.front_of(jobs)).await?;
+                let found = claims.fill(&mut view).await?;
+                // If the room ran out, the jobs that were not tried can still start.
+                let offered = found.offered(&view).into_iter().filter(|_| !found.decision.has_no_room());
+                let tried = claims.tried.iter().cloned().chain(offered).collect();
+                let again_us = fair.scan.forget(&tried);
+                ages_out_us = ages_out_us.into_iter().chain(found.decision.ages_out_us).chain(again_us).min();
+                skipped_jobs.extend(skipped(&view, &found));
+                filled = Filled { blocked: filled.blocked || found.blocked, ..found };
+                filled.decision.reserve = None;
+            }
+            Scanned::Unfinished => filled.not_started = true,
+            Scanned::Nothing(again_us) => ages_out_us = ages_out_us.into_iter().chain(again_us).min(),
+        }
+    }
+    if let Some(job) = filled.decision.reserve.and_then(|job| view.jobs().get(job).copied()) {
+        let rows = job.locks.known(&rules.levels).len() + ROWS_RESERVED;
+        if tx.has_room_for(rows, ROWS_RESERVED) {
+            locks::reserve(tx, keys, job_type, &job.id, now_us).await?;
+            // If this node's clock is behind, the reservation may precede those that blocked the job, and its locks
+            // may be free now. Another pass checks that.
+            filled.not_started = true;
+        } else {
+            filled.not_started = !claims.claimed.is_empty();
+        }
+    }
+    let lock_wake_seen = filled.blocked.then_some(lock_wake);
+    Ok(Searched { queue: view.queue, filled, skipped: skipped_jobs, ages_out_us, lock_wake_seen })
+}
+
+impl Filled {
+    /// Whether nothing can be claimed from the view.
+    fn is_nothing(&self, claims: &Claims<'_>) -> bool {
+        claims.claimed.is_empty() && !self.not_started && !self.taken
+    }
+
+    /// The jobs that could have started here.
+    fn offered(&self, view: &View) -> Vec<String> {
+        let jobs = view.jobs();
+        let is_offered = |reason: &Reason| !matches!(reason, Reason::OtherPass | Reason::Tried);
+        let held = self.decision.hold.iter().filter(|hold| hold.own && is_offered(&hold.reason));
+        held.map(|hold| jobs[hold.candidate].id.clone()).collect()
+    }
+}
+
+/// The tenants whose waiting jobs were all claimed. Excludes tenants that got a new pending job in this transaction:
+/// their new stamp is not known.
+fn drained(queue: &Front, claimed: &[(Job, Box<RawValue>)], released: &BTreeSet<String>) -> Vec<Arc<str>> {
+    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    for looked in queue.tenants.iter().filter(|looked| looked.is_all && looked.seen > 0) {
+        left.insert(&looked.tenant, looked.seen);
+    }
+    for (job, _) in claimed {
+        if let Some(left) = left.get_mut(job.tenant.as_str()) {
+            *left = left.saturating_sub(1);
+        }
+    }
+    left.retain(|tenant, left| *left == 0 && !released.contains(*tenant));
+    left.into_keys().map(Arc::from).collect()
+}
