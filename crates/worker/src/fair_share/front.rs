@@ -90,6 +90,9 @@ impl FairShare {
 
     /// Like [`FairShare::front`], for a worker whose first jobs cannot start. Reads some jobs of each tenant, if there
     /// is no time to find out how many the first ones have. No tenant is thus hidden by those before it.
+    ///
+    /// The transaction may have removed jobs from their queues, and may fail. So a tenant whose queue is empty is still
+    /// taken for one that waits.
     pub async fn wide_front(
         &self,
         tx: &Transaction,
@@ -110,7 +113,7 @@ impl FairShare {
     ) -> Result<Front> {
         let now_us = self.now_us();
         if self.by_keys() {
-            return self.front_by_keys(tx, wake, depth, mine).await;
+            return self.front_by_keys(tx, wake, depth, mine, wide).await;
         }
         let mut heads: BTreeMap<Arc<str>, Head> = BTreeMap::new();
         let mut round = 0;
@@ -143,14 +146,15 @@ impl FairShare {
                 let each = depth.div_ceil(others.len().max(1));
                 let others = others.into_iter().map(|tenant| (tenant.clone(), each)).collect();
                 heads.extend(self.read(tx, others).await?);
-                self.found_empty(&heads, wake, now_us);
                 let (tenants, candidates) = self.candidates(depth);
                 let seen = |tenant: &Arc<str>| heads.get(tenant).map_or(0, |head| head.jobs.len());
                 let jobs: Vec<usize> = tenants.iter().map(seen).collect();
                 return Ok(self.merge(heads, (tenants, candidates), &jobs, mine, wake));
             }
             heads.extend(self.read(tx, unread).await?);
-            self.found_empty(&heads, wake, now_us);
+            if !wide {
+                self.found_empty(&heads, wake, now_us);
+            }
         }
     }
 

@@ -186,6 +186,7 @@ impl FairShare {
         wake: Option<&Bytes>,
         depth: usize,
         mine: &impl Fn(&str) -> bool,
+        wide: bool,
     ) -> Result<Front> {
         let now_us = self.now_us();
         let (all, tenants) = self.state().some_of_all();
@@ -206,7 +207,9 @@ impl FairShare {
         let mut front = Front { beyond: all > queues.len(), ..Front::default() };
         for (tenant, queue, is_all) in queues {
             if queue.is_empty() {
-                self.state().found_empty(&tenant, wake, now_us);
+                if !wide {
+                    self.state().found_empty(&tenant, wake, now_us);
+                }
                 continue;
             }
             front.beyond |= !is_all;

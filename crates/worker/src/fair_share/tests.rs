@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::value::RawValue;
+use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::usage::Charged;
 use turnwise_queue::{NewJob, jobs};
 use turnwise_store::embedded::{self, Embedded};
@@ -115,15 +116,44 @@ fn nothing_is_written_before_it_is_known_what_was_written_before() {
     assert_eq!(lines[0].service_us(), Some(107_000));
 }
 
+fn store(dir: &tempfile::TempDir) -> Store {
+    let options = embedded::Options { durable: false, ..Default::default() };
+    Store::new(Embedded::open_with(dir.path(), options).unwrap(), runtime::Manual::new(HOUR_US, 1))
+}
+
+#[tokio::test]
+async fn a_queue_that_a_failed_pass_has_emptied_is_read_again() {
+    for fairness in [Fairness::VirtualTime, Fairness::Rfc] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, keys) = (store(&dir), Keyspace::default());
+        let tx = store.begin().await.unwrap();
+        let job = NewJob::new("test", "a", RawValue::from_string("null".to_owned()).unwrap());
+        jobs::add(&tx, &keys, &job, HOUR_US).await.unwrap();
+        tx.commit().await.unwrap();
+        let rules = FairRules { fairness, ..FairRules::default() };
+        let fair = FairShare::new(store.clone(), keys.clone(), "test", ME, rules);
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            let tx = store.begin().await.unwrap();
+            let wake = tx.get(&keys.wake("test")).await.unwrap();
+            fair.look(&tx, wake.as_ref(), HOUR_US).await.unwrap();
+            let front = fair.front(&tx, wake.as_ref(), [], 10, |_| true).await.unwrap();
+            seen.push(front.jobs.len());
+            jobs::cancel(&tx, &keys, "test", "a", HOUR_US).await.unwrap();
+            let wide = fair.wide_front(&tx, wake.as_ref(), 10, |_| true).await.unwrap();
+            assert!(wide.jobs.is_empty());
+            // The transaction is not committed.
+        }
+        assert_eq!(seen, [1, 1], "{fairness:?}");
+    }
+}
+
 #[tokio::test]
 async fn one_look_counts_a_bounded_part_of_what_waits_and_the_next_ones_the_rest() {
     const TENANTS: usize = 40;
     const JOBS: usize = 1_000;
     let dir = tempfile::tempdir().unwrap();
-    let engine =
-        Embedded::open_with(dir.path(), embedded::Options { durable: false, ..Default::default() }).unwrap();
-    let clock = runtime::Manual::new(HOUR_US, 1);
-    let (store, keys) = (Store::new(engine, clock), Keyspace::default());
+    let (store, keys) = (store(&dir), Keyspace::default());
     let names: Vec<Arc<str>> = (0..TENANTS).map(|n| format!("t{n:02}").into()).collect();
     for tenant in &names {
         let tx = store.begin().await.unwrap();
